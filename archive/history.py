@@ -1,0 +1,249 @@
+"""History of one stream: recent memory and table as one; append, flush, consistent snapshots, reads."""
+
+from __future__ import annotations
+
+import threading
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from archive.layout import stored_schema
+from archive.recent import BoolArray, Piece, RBuffer, concatenated, joined, piece_of, select
+from matching.batch import EventBatch
+from matching.ordering import sort_events
+from matching.types import arrow_schema
+from query.errors import DataError, nearest
+from query.schema import Schema
+
+if TYPE_CHECKING:
+    from archive.table import Table, TableSnapshot
+
+Values = Sequence[Any] | np.ndarray | pa.Array
+
+
+class HistorySnapshot:
+    """The history at one instant, never changed by what comes later: the files up to a commit, the memory after it.
+
+    Made by History.snapshot; any number of threads may read it, also after the History is closed. late_left_out: how
+    many late rows its reads have left out so far.
+    """
+
+    __slots__ = ("_counting", "_directory", "_pieces", "_sources", "_table", "late_left_out", "schema")
+
+    def __init__(
+        self,
+        schema: Schema,
+        pieces: tuple[Piece, ...],
+        sources: tuple[str, ...],
+        directory: Path | None = None,
+        table: TableSnapshot | None = None,
+    ) -> None:
+        self.schema = schema
+        self._pieces = pieces
+        self._sources = sources
+        self._directory = directory
+        self._table = table
+        self._counting = threading.Lock()
+        self.late_left_out = 0
+
+    def read(
+        self,
+        low_us: int | None,
+        high_us: int | None,
+        *,
+        closed: bool = False,
+        keys: Mapping[str, Values] | None = None,
+        late: bool = False,
+    ) -> EventBatch:
+        """The events with low_us <= time < high_us (<= if closed; None: no bound), in the total order of the stream.
+
+        keys: column -> values; an event must have one of them, in each column (None among them: a null). late: the
+        late events too. `sources` of the result are all sources of the history, by name, whatever the range.
+        Pieces and files outside range or keys are not looked at. Files are read through DuckDB, in all its threads;
+        what was in order of time in memory is sliced, not searched.
+        Raises DataError for a column that does not exist, values that do not fit it, and files that are gone.
+        """
+        end_us = high_us if high_us is None or not closed else high_us + 1
+        wanted = {self._column(name): self._values(name, values) for name, values in (keys or {}).items()}
+        parts: list[EventBatch] = []
+        left_out = 0
+        if self._table is not None and self._directory is not None:
+            from archive.scan import scan
+
+            part, count = scan(
+                self._directory, self._table, self.schema, low_us, end_us, wanted, late, self._sources
+            )  # fmt: skip
+            left_out += count
+            if part is not None:
+                parts.append(part)
+        for piece in self._pieces:
+            part, count = select(piece, low_us, end_us, wanted, late)
+            left_out += count
+            if part is not None:
+                parts.append(part)
+        if left_out:
+            with self._counting:
+                self.late_left_out += left_out
+        if not parts:
+            return _nothing(self.schema, self._sources)
+        return sort_events(concatenated(parts, self._sources), self.schema)
+
+    def _column(self, name: str) -> str:
+        field = self.schema.field(name)
+        if field is None:
+            raise DataError(f"stream {self.schema.name} has no column {name}", nearest(name, self.schema.names))
+        return field.name
+
+    def _values(self, name: str, values: Values) -> pa.Array:
+        type = arrow_schema(self.schema).field(self._column(name)).type
+        try:
+            array = values if isinstance(values, pa.Array) else pa.array(values)
+            if pa.types.is_dictionary(array.type):
+                array = array.dictionary_decode()
+            return array.cast(type)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise DataError(
+                f"column {name} of {self.schema.name} cannot be compared with these values: {error}",
+                f"give values of type {type}",
+            ) from error
+
+
+class History:
+    """The kept events of one stream. append and flush from one thread or several, snapshots and reads from any.
+
+    schema: the stream as declared. directory: where its table is or will be, one directory per stream; None keeps all
+    in memory. memory_rows_max: so many rows in memory are written to the table by the append that reaches it.
+    Opening a directory goes on where its last commit ended. Raises DataError if the directory holds another stream,
+    another declaration or a newer format, and for columns that cannot be archived.
+    """
+
+    __slots__ = (
+        "_first_us", "_flushing", "_lock", "_offsets", "_recent", "_sealed", "_sources", "_table", "_table_snapshot",
+        "directory", "last_seq", "memory_rows_max", "schema",
+    )  # fmt: skip
+
+    def __init__(self, schema: Schema, directory: Path | None, memory_rows_max: int = 100_000) -> None:
+        self.schema = schema
+        self.directory = directory
+        self.memory_rows_max = memory_rows_max
+        #: Greatest ingest sequence so far, -1 before the first event.
+        self.last_seq = -1
+        # _lock guards what follows, for moments; _flushing is held while a flush writes.
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self._recent = RBuffer()
+        self._sealed: tuple[Piece, ...] = ()
+        self._offsets: dict[str, int] = {}
+        self._sources: tuple[str, ...] = ()
+        self._first_us: int | None = None
+        self._table: Table | None = None
+        self._table_snapshot: TableSnapshot | None = None
+        if directory is not None:
+            # Only here, so that a history in memory starts without them.
+            from archive.scan import first_time_us
+            from archive.table import Table
+
+            self._table = Table.create(directory, schema)
+            opened = self._table_snapshot = self._table.snapshot()
+            self._offsets.update(opened.offsets)
+            self._sources = tuple(sorted(opened.sources))
+            self.last_seq = opened.boundary_sequence
+            self._first_us = first_time_us(directory, opened, schema)
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """For each source the offset expected next: one above the last that was appended."""
+        with self._lock:
+            return dict(self._offsets)
+
+    @property
+    def first_us(self) -> int | None:
+        """Time of the first on-time event that is kept, or None."""
+        return self._first_us
+
+    def append(self, batch: EventBatch, late: BoolArray) -> None:
+        """Takes events as they arrived. late: bool (n,). An event whose offset is below the one expected next from its
+        source is a redelivery and left out.
+
+        Held by reference: do not write into the arrays again. Costs a few passes over int64 columns, and every
+        memory_rows_max rows a flush. Raises DataError, having taken nothing, if the columns are not the declared ones;
+        if the flush fails all events stay in memory, and the next append or flush tries again.
+        """
+        from archive.offsets import fresh_rows, next_offsets
+
+        if len(batch) != len(late):
+            raise ValueError(f"{len(batch)} events, but {len(late)} marks")
+        declared = arrow_schema(self.schema)
+        if not batch.columns.schema.equals(declared):
+            raise DataError(
+                f"these are not the columns of {self.schema.name}: {', '.join(map(str, batch.columns.schema))}",
+                f"they must be {', '.join(map(str, declared))}",
+            )
+        with self._lock:
+            fresh = fresh_rows(batch, self._offsets)
+            if fresh is not None:
+                batch, late = batch.take(fresh), late[fresh]
+            if len(batch) == 0:
+                return
+            piece = piece_of(batch, late)
+            self._recent.append(piece)
+            self._offsets.update(next_offsets(batch))
+            if len(self._sources) < len(self._offsets):
+                self._sources = tuple(sorted({*self._sources, *self._offsets}))
+            self.last_seq = max(self.last_seq, int(batch.seq.max()))
+            first = piece.first_on_time_us()
+            if first is not None and (self._first_us is None or first < self._first_us):
+                self._first_us = first
+            full = self._table is not None and self._memory_rows() >= self.memory_rows_max
+        if full:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes all events in memory to the table, in one commit, and returns when they are on disk. Snapshots may be
+        taken meanwhile. Raises DataError if that fails; the events are then still in memory and part of history."""
+        if self._table is None:
+            return
+        with self._flushing:
+            with self._lock:
+                self._sealed += self._recent.pieces()
+                self._recent = RBuffer()
+                sealed = self._sealed
+            if not sealed:
+                return
+            rows = joined(sealed)
+            late = np.zeros(len(rows), np.bool_) if rows.late is None else rows.late
+            written = self._table.append(rows.batch, late)
+            with self._lock:
+                # In one step, so that no snapshot sees the rows twice or not at all.
+                self._table_snapshot = written
+                self._sealed = ()
+                self._sources = tuple(sorted({*self._sources, *written.sources}))
+
+    def drop_before(self, time_us: int) -> None:
+        """Forgets files and pieces of memory whose every event is older than time_us. Older snapshots keep them."""
+        with self._flushing:
+            dropped = self._table.drop_before(time_us) if self._table is not None else None
+            with self._lock:
+                self._table_snapshot = dropped
+                self._sealed = tuple(piece for piece in self._sealed if piece.max_us >= time_us)
+                kept = RBuffer()
+                for piece in self._recent.pieces():
+                    if piece.max_us >= time_us:
+                        kept.append(piece)
+                self._recent = kept
+        self._first_us = self._find_first()
+
+    def snapshot(self) -> HistorySnapshot:
+        """Everything appended so far, as one immutable view. Costs microseconds."""
+        with self._lock:
+            return HistorySnapshot(
+                self.schema, self._sealed + self._recent.pieces(), self._sources, self.directory, self._table_snapshot
+            )
+
+    def close(self) -> None:
+        """Flushes. Snapshots stay readable."""
+        self.flush()

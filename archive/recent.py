@@ -1,0 +1,156 @@
+"""Recent events in memory: immutable pieces, held by reference, looked up by their least and greatest time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from matching.batch import EventBatch, Int64Array
+
+BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+#: So many pieces of a kind are copied into one, so that pushes of single events leave few pieces to look through.
+FAN_OUT = 64
+#: Pieces of so many rows are never copied.
+SEALED_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Events as they arrived, never changed. late: bool (n,), None if none is. min_us, max_us: over all rows."""
+
+    batch: EventBatch
+    late: BoolArray | None
+    min_us: int
+    max_us: int
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+
+def piece_of(batch: EventBatch, late: BoolArray) -> Piece:
+    """A piece of at least one event. Holds both arguments by reference: the caller must not write into them again."""
+    ts_us = batch.ts_us
+    return Piece(batch, late if late.any() else None, int(ts_us.min()), int(ts_us.max()))
+
+
+class RBuffer:
+    """The pieces not in files yet. append costs O(1), and each event is copied at most twice on its way to a piece of
+    SEALED_ROWS rows. Not thread safe; what `pieces` returns never changes."""
+
+    __slots__ = ("_levels", "_pieces", "row_count")
+
+    def __init__(self) -> None:
+        # Sealed pieces, pieces of FAN_OUT small ones, small pieces: in this order they are in order of arrival.
+        self._levels: tuple[list[Piece], list[Piece], list[Piece]] = ([], [], [])
+        self._pieces: tuple[Piece, ...] | None = ()
+        self.row_count = 0
+
+    def append(self, piece: Piece) -> None:
+        sealed, middle, small = self._levels
+        self._pieces = None
+        self.row_count += len(piece)
+        if len(piece) >= SEALED_ROWS:
+            if middle or small:
+                sealed.append(joined([*middle, *small]))
+                middle.clear()
+                small.clear()
+            sealed.append(piece)
+            return
+        small.append(piece)
+        if len(small) == FAN_OUT:
+            middle.append(joined(small))
+            small.clear()
+            if len(middle) == FAN_OUT or sum(map(len, middle)) >= SEALED_ROWS:
+                sealed.append(joined(middle))
+                middle.clear()
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """All pieces, in order of arrival. O(number of pieces) after an append, else nothing."""
+        if self._pieces is None:
+            sealed, middle, small = self._levels
+            self._pieces = (*sealed, *middle, *small)
+        return self._pieces
+
+
+def joined(pieces: Iterable[Piece]) -> Piece:
+    """The events of several pieces, in order, as one piece (one copy)."""
+    pieces = tuple(pieces)
+    if len(pieces) == 1:
+        return pieces[0]
+    late: BoolArray | None = None
+    if any(piece.late is not None for piece in pieces):
+        late = np.concatenate([np.zeros(len(p), np.bool_) if p.late is None else p.late for p in pieces])
+    return Piece(
+        concatenated([piece.batch for piece in pieces]),
+        late,
+        min(piece.min_us for piece in pieces),
+        max(piece.max_us for piece in pieces),
+    )
+
+
+def concatenated(batches: list[EventBatch], sources: tuple[str, ...] | None = None) -> EventBatch:
+    """The rows of one batch or more, in order, as one. sources: what the result's indices point into; by default all names
+    in order of appearance. One batch whose sources these are is returned as it is."""
+    if sources is None:
+        sources = tuple(dict.fromkeys(name for batch in batches for name in batch.sources))
+    if len(batches) == 1 and batches[0].sources == sources:
+        return batches[0]
+    source = []
+    for batch in batches:
+        index = [sources.index(name) for name in batch.sources]
+        source.append(batch.source if index == list(range(len(index))) else np.array(index, np.int32)[batch.source])
+    if len(batches) == 1:
+        only = batches[0]
+        return EventBatch(only.columns, only.ts_us, source[0], only.offset, only.seq, sources)
+    return EventBatch(
+        pa.concat_batches([batch.columns for batch in batches]),
+        np.concatenate([batch.ts_us for batch in batches]),
+        np.concatenate(source),
+        np.concatenate([batch.offset for batch in batches]),
+        np.concatenate([batch.seq for batch in batches]),
+        sources,
+    )
+
+
+def select(
+    piece: Piece, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array], late: bool
+) -> tuple[EventBatch | None, int]:
+    """The events of a piece with low_us <= time < end_us whose column is one of the values, for each of `keys` (null
+    matches a null value), in order of arrival; or None. Late ones only if asked; the second result counts those left
+    out. Zero copy where a whole piece is asked for or its events stand in order of time."""
+    if (low_us is not None and piece.max_us < low_us) or (end_us is not None and piece.min_us >= end_us):
+        return None, 0
+    batch, marked = piece.batch, piece.late
+    ts_us = batch.ts_us
+    wanted: BoolArray | None = None
+    if (low_us is not None and piece.min_us < low_us) or (end_us is not None and piece.max_us >= end_us):
+        if bool((ts_us[1:] >= ts_us[:-1]).all()):
+            start = 0 if low_us is None else int(np.searchsorted(ts_us, low_us))
+            stop = len(ts_us) if end_us is None else int(np.searchsorted(ts_us, end_us))
+            batch = batch.slice(start, stop)
+            marked = None if marked is None else marked[start:stop]
+        else:
+            wanted = np.ones(len(ts_us), np.bool_)
+            if low_us is not None:
+                wanted &= ts_us >= low_us
+            if end_us is not None:
+                wanted &= ts_us < end_us
+    for name, values in keys.items():
+        among = pc.is_in(batch.columns.column(name), value_set=values).to_numpy(zero_copy_only=False)
+        wanted = among if wanted is None else wanted & among
+    left_out = 0
+    if marked is not None and not late:
+        left_out = int(np.count_nonzero(marked if wanted is None else marked & wanted))
+        wanted = ~marked if wanted is None else wanted & ~marked
+    if wanted is not None and not wanted.all():
+        batch = batch.take(rows_of(wanted))
+    return (batch if len(batch) else None), left_out
+
+
+def rows_of(mask: BoolArray) -> Int64Array:
+    return np.flatnonzero(mask)

@@ -1,0 +1,393 @@
+"""One Delta Lake table per stream, through deltalake, as a thin commit log: our files, one atomic commit each.
+
+What is in the log besides files, from format version 1 on:
+
+* table properties `hybrid.format` (this version), `hybrid.stream` (the declared schema as JSON) and `hybrid.sources`
+  (the names of all sources, as JSON). They are metadata of the table rather than a file beside it: written by the very
+  commit that creates it, they cannot be torn, forgotten in a copy, or missing on an object store.
+* application transactions: `<stream>/<source>` with the last offset taken, `seq` with the last ingest sequence, and
+  `maintenance`, counted up by every commit that removes files.
+
+deltalake records transactions but compares them only between commits that raced: so each verb loads, compares, commits,
+and starts again on a conflict. Every append carries `seq`, so two writers always conflict, and each row goes in once.
+Never optimize.compact() or z_order() here: they drop the transactions, and two that race double every row.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from archive.layout import FORMAT_VERSION, DataFile, stored_schema, sync, time_name, to_stored, write_files
+from archive.recent import BoolArray
+from matching.batch import EventBatch, Int64Array
+from query.errors import DataError
+from query.schema import Field, Schema
+
+_FORMAT, _STREAM, _SOURCES = "hybrid.format", "hybrid.stream", "hybrid.sources"
+_SEQ, _MAINTENANCE = "seq", "maintenance"
+_CONFIGURATION = {"delta.checkpointInterval": "10", "delta.logRetentionDuration": "interval 1 days"}
+#: Delta lets writers cut the time statistics of a file to milliseconds.
+_STATISTICS_SLACK_US = 999
+_COMMIT_ATTEMPTS_MAX = 100
+_INT64 = np.iinfo(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """The table at one version, never changed: files with their statistics, and how far each source got.
+
+    min_us, max_us: int64 (n files,), bounds of the time column; the widest where a file has none. statistics: columns
+    `min.x`, `max.x`, `null_count.x`, a row per file. offsets: source -> offset expected next. boundary_sequence: last
+    ingest sequence in files, -1 if none. maintenance: commits that removed files.
+    """
+
+    version: int
+    paths: tuple[str, ...]
+    rows: Int64Array
+    min_us: Int64Array
+    max_us: Int64Array
+    statistics: pa.Table
+    offsets: Mapping[str, int]
+    boundary_sequence: int
+    maintenance: int
+
+    def files(self, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array]) -> list[str]:
+        """Paths of the files that may hold a row with low_us <= time < end_us and these values, in order of time."""
+        keep = np.ones(len(self.paths), np.bool_)
+        if low_us is not None:
+            keep &= self.max_us >= low_us
+        if end_us is not None:
+            keep &= self.min_us < end_us
+        index = [int(i) for i in np.flatnonzero(keep)]
+        for name, values in keys.items():
+            if not index or f"min.{name}" not in self.statistics.column_names:
+                continue
+            # Python compares these types as DuckDB and Parquet do.
+            if pa.types.is_string(values.type) or pa.types.is_integer(values.type):
+                some = self.statistics.select([f"{kind}.{name}" for kind in ("min", "max", "null_count")]).take(index)
+                wanted = sorted(values.drop_null().to_pylist())
+                null = values.null_count > 0
+                bounds = zip(*(column.to_pylist() for column in some.columns))
+                index = [i for i, bound in zip(index, bounds) if _may_hold(*bound, wanted, null)]
+        return [self.paths[i] for i in sorted(index, key=lambda i: int(self.min_us[i]))]
+
+
+def _may_hold(least: Any, greatest: Any, nulls: int | None, wanted: list[Any], null: bool) -> bool:
+    """Whether a file with these bounds of a column may hold one of the sorted values, or a null."""
+    if null and nulls != 0:
+        return True
+    if least is None or greatest is None:
+        return bool(wanted)
+    at = bisect_left(wanted, least)
+    return at < len(wanted) and wanted[at] <= greatest
+
+
+class Table:
+    """The table of one stream in one directory. Not thread safe; several processes may have it open.
+
+    Raises DataError where the directory cannot be read or written, or holds something else."""
+
+    __slots__ = ("_delta", "_snapshot", "directory", "schema")
+
+    def __init__(self, directory: Path, schema: Schema, delta: DeltaTable) -> None:
+        self.directory = directory
+        self.schema = schema
+        self._delta = delta
+        self._snapshot: TableSnapshot | None = None
+
+    @classmethod
+    def create(cls, directory: Path, schema: Schema) -> Table:
+        """A new table, or the one that is there already if its stream is declared the same."""
+        columns = stored_schema(schema)
+        if not DeltaTable.is_deltatable(str(directory)):
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                DeltaTable.create(
+                    str(directory),
+                    schema=columns,
+                    name=schema.name,
+                    configuration={
+                        **_CONFIGURATION,
+                        _FORMAT: str(FORMAT_VERSION),
+                        _STREAM: schema_to_json(schema),
+                        _SOURCES: "[]",
+                    },
+                    raise_if_key_not_exists=False,
+                )
+                _sync_log(directory, 0, 0)
+            except (DeltaError, OSError) as error:
+                # Another process may have been first: then its table is the one.
+                if not DeltaTable.is_deltatable(str(directory)):
+                    raise _no_table(directory, error) from error
+        table = cls.open(directory)
+        if table.schema != schema:
+            raise DataError(
+                f"{directory} archives stream {schema.name} with another declaration: {_difference(table.schema, schema)}",
+                "declare it as it is archived, or give it another name",
+            )
+        return table
+
+    @classmethod
+    def open(cls, directory: Path) -> Table:
+        """The table that is there."""
+        try:
+            delta = DeltaTable(str(directory))
+            configuration = delta.metadata().configuration
+            protocol = delta.protocol()
+        except TableNotFoundError as error:
+            raise DataError(f"there is no archived stream in {directory}", "create it first") from error
+        except (DeltaError, OSError) as error:
+            raise _no_table(directory, error) from error
+        if _FORMAT not in configuration:
+            raise DataError(
+                f"{directory} is a Delta table, but no archived stream", "read it with read_parquet or another engine"
+            )
+        version = configuration[_FORMAT]
+        if not version.isdigit() or int(version) > FORMAT_VERSION:
+            raise DataError(
+                f"{directory} was written in archive format {version}; this program knows formats up to {FORMAT_VERSION}",
+                "open it with a newer release",
+            )
+        # The files are read directly: a feature that changes what they mean (deletion vectors, say) must be refused.
+        features = sorted(set(protocol.reader_features or ()) - {"timestampNtz"})
+        if features:
+            raise DataError(
+                f"{directory} uses features of Delta tables that are not supported yet: {', '.join(features)}",
+                "rewrite the table without them",
+            )
+        return cls(directory, schema_from_json(configuration[_STREAM]), delta)
+
+    def snapshot(self) -> TableSnapshot:
+        """The newest version of the table. Costs under a millisecond if nothing is new, else O(files)."""
+        self._delta.update_incremental()
+        known = self._snapshot
+        if known is None or known.version != self._delta.version():
+            self._snapshot = known = self._read()
+        return known
+
+    def last_offset(self, source: str) -> int | None:
+        """Offset of the last row of a source that is in the table, or None. As of the last verb."""
+        return self._delta.transaction_version(self._application(source))
+
+    @property
+    def last_seq(self) -> int:
+        """Greatest ingest sequence ever appended, -1 before the first row. As of the last verb."""
+        version = self._delta.transaction_version(_SEQ)
+        return -1 if version is None else version
+
+    def append(self, batch: EventBatch, late: BoolArray) -> TableSnapshot:
+        """Adds rows in one atomic commit and returns the table with them. late: bool (n,).
+
+        Idempotent: a row whose offset is not above the last one of its source is there already and left out, also if
+        another process put it there a moment ago. Nothing has changed if it raises."""
+        files: list[DataFile] | None = None
+        for _ in range(_COMMIT_ATTEMPTS_MAX):
+            try:
+                # First, because what comes in with a new version must be compared below.
+                self._register([batch.sources[i] for i in np.unique(batch.source)])
+                before = self.snapshot()
+                fresh = fresh_rows(batch, before.offsets)
+                if fresh is not None:
+                    # Files written for all rows stay behind without a commit: no reader ever sees them.
+                    batch, late, files = batch.take(fresh), late[fresh], None
+                if len(batch) == 0:
+                    return before
+                if files is None:
+                    files = write_files(to_stored(batch, late, self.schema), self.directory, self.schema)
+                transactions = [
+                    Transaction(self._application(name), int(batch.offset[rows].max())) for name, rows in by_source(batch)
+                ]
+                sequence = Transaction(_SEQ, max(before.boundary_sequence, int(batch.seq.max())))
+                self._commit([_added(file) for file in files], [*transactions, sequence])
+            except CommitFailedError:
+                continue
+            except (DeltaError, OSError) as error:
+                raise self._not_written(error) from error
+            return self.snapshot()
+        raise self._not_written("other writers were always faster")
+
+    def replace(self, before: TableSnapshot, removed: Iterable[str], added: Iterable[DataFile]) -> TableSnapshot | None:
+        """Puts files with the same rows in the place of others, in one commit: what compaction does.
+
+        before: the snapshot the decision was made on. Returns None, with nothing changed, if any commit has removed
+        files since: the loser of a race must decide again."""
+        actions = [*(RemoveAction(path, False) for path in removed), *(_added(file, False) for file in added)]
+        return self._maintain(before, actions)
+
+    def drop_before(self, time_us: int) -> TableSnapshot:
+        """Takes all files out of the table whose every row is older than time_us. They stay on disk for old snapshots."""
+        for _ in range(_COMMIT_ATTEMPTS_MAX):
+            before = self.snapshot()
+            old = [path for path, last_us in zip(before.paths, before.max_us) if last_us < time_us]
+            if not old:
+                return before
+            after = self._maintain(before, [RemoveAction(path, True) for path in old])
+            if after is not None:
+                return after
+        raise self._not_written("other writers were always faster")
+
+    def _maintain(self, before: TableSnapshot, actions: list[AddAction | RemoveAction]) -> TableSnapshot | None:
+        now = self.snapshot()
+        if now.maintenance != before.maintenance:
+            return None
+        try:
+            self._commit(actions, [Transaction(_MAINTENANCE, now.maintenance + 1)])
+        except CommitFailedError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise self._not_written(error) from error
+        return self.snapshot()
+
+    def _commit(self, actions: list[AddAction | RemoveAction], transactions: list[Transaction]) -> None:
+        version = self._delta.version()
+        self._delta.create_write_transaction(
+            actions,
+            mode="append",
+            schema=self._delta.schema(),
+            commit_properties=CommitProperties(app_transactions=transactions),
+        )
+        self._delta.update_incremental()
+        _sync_log(self.directory, version + 1, self._delta.version())
+
+    def _register(self, names: list[str]) -> None:
+        """Makes sure that the table names these sources: deltalake finds a transaction only by its name."""
+        known = self._sources()
+        new = [name for name in names if name not in known]
+        if new:
+            properties = {_SOURCES: json.dumps([*known, *new])}
+            self._delta.alter.set_table_properties(properties, raise_if_not_exists=False)
+            self._delta.update_incremental()
+
+    def _sources(self) -> list[str]:
+        return json.loads(self._delta.metadata().configuration.get(_SOURCES, "[]"))
+
+    def _application(self, source: str) -> str:
+        return f"{self.schema.name}/{source}"
+
+    def _read(self) -> TableSnapshot:
+        delta = self._delta
+        actions = pa.table(delta.get_add_actions(flatten=True))
+        time = time_name(self.schema)
+        taken = ((name, self.last_offset(name)) for name in self._sources())
+        return TableSnapshot(
+            delta.version(),
+            tuple(actions.column("path").to_pylist()),
+            actions.column("num_records").to_numpy(),
+            _bound(actions, f"min.{time}", _INT64.min, 0),
+            _bound(actions, f"max.{time}", _INT64.max, _STATISTICS_SLACK_US),
+            actions,
+            {name: offset + 1 for name, offset in taken if offset is not None},
+            self.last_seq,
+            delta.transaction_version(_MAINTENANCE) or 0,
+        )
+
+    def _not_written(self, why: object) -> DataError:
+        return DataError(
+            f"the archive of {self.schema.name} in {self.directory} cannot be written: {_first_line(why)}",
+            "the events are still in memory; make room or give permission, and flush again",
+        )
+
+
+def by_source(batch: EventBatch) -> Iterator[tuple[str, slice | Int64Array]]:
+    """For each source of the batch's rows its name and its rows. Nearly free for the common case of one."""
+    source = batch.source
+    if len(source) and bool((source == source[0]).all()):
+        yield batch.sources[source[0]], slice(None)
+        return
+    for index in np.unique(source):
+        yield batch.sources[index], np.flatnonzero(source == index)
+
+
+def fresh_rows(batch: EventBatch, offsets: Mapping[str, int]) -> Int64Array | None:
+    """Rows whose offset is not below the one expected next from their source; None if that is all of them."""
+    fresh: np.ndarray | None = None
+    for name, rows in by_source(batch):
+        expected = offsets.get(name, 0)
+        new = batch.offset[rows] >= expected
+        if not new.all():
+            fresh = np.ones(len(batch), np.bool_) if fresh is None else fresh
+            fresh[rows] = new
+    return None if fresh is None else np.flatnonzero(fresh)
+
+
+def schema_to_json(schema: Schema) -> str:
+    """A declaration as it stands in the table; `schema_from_json` gives an equal one."""
+    return json.dumps(
+        {
+            "name": schema.name,
+            "fields": [[field.name, field.type] for field in schema.fields],
+            "time": schema.time,
+            "keys": schema.keys,
+            "order": schema.order,
+            "lateness_us": schema.lateness_us,
+            "retention_us": schema.retention_us,
+        }
+    )
+
+
+def schema_from_json(text: str) -> Schema:
+    stored = json.loads(text)
+    return Schema(
+        stored["name"],
+        tuple(Field(name, type) for name, type in stored["fields"]),
+        stored["time"],
+        tuple(stored["keys"]),
+        tuple(stored["order"]),
+        stored["lateness_us"],
+        stored["retention_us"],
+    )
+
+
+def _difference(archived: Schema, declared: Schema) -> str:
+    """What the two say differently, in words."""
+    for ours, theirs in zip(archived.fields, declared.fields):
+        if ours != theirs:
+            return f"column {ours.name} {ours.type} is now {theirs.name} {theirs.type}"
+    for what in ("name", "time", "keys", "order", "lateness_us", "retention_us"):
+        if getattr(archived, what) != getattr(declared, what):
+            return f"{what} {getattr(archived, what)!r} is now {getattr(declared, what)!r}"
+    return f"{len(archived.fields)} columns are now {len(declared.fields)}"
+
+
+def _added(file: DataFile, data_change: bool = True) -> AddAction:
+    return AddAction(file.path, file.size, {}, time.time_ns() // 1_000_000, data_change, file.statistics)
+
+
+def _bound(actions: pa.Table, name: str, unknown: int, slack: int) -> Int64Array:
+    """A bound of the time column for each file, `unknown` where the file has none."""
+    if name not in actions.column_names:
+        return np.full(actions.num_rows, unknown, np.int64)
+    times = actions.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).combine_chunks()
+    known = times.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(known, times.fill_null(0).to_numpy() + slack, unknown)
+
+
+def _sync_log(directory: Path, first: int, last: int) -> None:
+    """Forces the log entries of these versions to disk, where they are still there."""
+    log = directory / "_delta_log"
+    for version in range(first, last + 1):
+        try:
+            sync(log / f"{version:020}.json")
+        except FileNotFoundError:
+            pass
+    sync(log)
+
+
+def _no_table(directory: Path, error: BaseException) -> DataError:
+    return DataError(f"{directory} cannot be opened as an archived stream: {_first_line(error)}", "check the directory")
+
+
+def _first_line(why: object) -> str:
+    return str(why).strip().split("\n", 1)[0]

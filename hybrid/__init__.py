@@ -1,0 +1,94 @@
+"""Hybrid: one pattern query over what is happening now and over everything that happened before.
+
+    import hybrid
+
+    hybrid.sql("SELECT * FROM ticks MATCH_RECOGNIZE (...) AS m", ticks=df).df()
+
+    with hybrid.connect("market/") as db:
+        db.create_stream("ticks", {"ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE"}, time="ts", key="symbol")
+        alerts = db.watch(query)
+        db.push("ticks", batch)
+        alerts.fetch()
+
+Importing this package loads nothing heavy: Arrow, DuckDB and numba come with the first call that needs them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import os
+
+    import duckdb
+
+    from hybrid.engine import Database
+    from hybrid.result import Result
+
+
+def _refuse_shadows() -> None:
+    """Raises ImportError if a user's own `query.py`, `live.py`, ... stands before one of our packages on the path."""
+    home = Path(__file__).resolve().parent.parent
+    for name in ("query", "matching", "live", "archive", "simulator"):
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            raise ImportError(f"hybrid needs its package {name!r}, which is not beside {home / 'hybrid'}")
+        places = [Path(p).resolve() for p in spec.submodule_search_locations or ()]
+        if home / name not in places[:1]:
+            found = spec.origin or (str(places[0]) if places else "something built in")
+            raise ImportError(
+                f"{found} hides hybrid's own package {name!r} ({home / name}): rename it, or start Python from another "
+                "folder"
+            )
+
+
+_refuse_shadows()
+
+from query.errors import DataError, HybridWarning, QueryError  # noqa: E402  (only after the check above)
+
+__version__ = "0.1.0"
+__all__ = ["DataError", "Database", "HybridWarning", "QueryError", "Result", "__version__", "connect", "explain", "sql"]
+
+
+def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
+    """Answers one statement: a DuckDB SELECT whose table factors may carry MATCH_RECOGNIZE and JOIN HISTORY OF.
+
+    tables: what the names in the text stand for: pandas or polars frames, Arrow tables, DuckDB relations, anything with
+    the Arrow PyCapsule protocol, a list of dicts. connection: a DuckDB connection whose own tables and views may be
+    named too. Rows without an order of their own are ordered by ORDER BY, then by content.
+    Raises QueryError, DataError.
+    """
+    from hybrid.front import sql as answer
+
+    return answer(text, connection, **tables)
+
+
+def connect(path: str | os.PathLike[str] | None = None, memory_limit: str | None = None) -> Database:
+    """Opens a database of streams: `path` is a directory that keeps their archives, None keeps everything in memory.
+
+    memory_limit: what DuckDB may use for reading history, for example "2GB". Use it as a context manager, or close it.
+    """
+    from hybrid.engine import Database
+
+    return Database(path, memory_limit)
+
+
+def explain(text: str, stage: str = "all", **tables: Any) -> str:
+    """What the stages of a statement make of it: stage is ast, plan, automaton, program or all. Reads no data."""
+    from hybrid.explain import explain_tables
+
+    return explain_tables(text, stage, tables)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Database":
+        from hybrid.engine import Database
+
+        return Database
+    if name == "Result":
+        from hybrid.result import Result
+
+        return Result
+    raise AttributeError(f"module 'hybrid' has no attribute {name!r}")

@@ -1,0 +1,7 @@
+"""`python -m hybrid` is the command line."""
+
+from __future__ import annotations
+
+from hybrid.cli import main
+
+main()

@@ -1,0 +1,175 @@
+"""Acts on what a strategy decides: holds live matches until their history is complete, reads it, joins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from hybrid import duck
+from hybrid.correlate import Answer, Reader, answer_of, concat_answers, correlate
+from hybrid.strategies.base import AskArchive, Discard, Frontier, Strategy, Wait
+from matching.batch import Matcher, Matches
+from query.errors import QueryError
+from query.plan.expression import quote
+from query.plan.plan import FactorPlan, HistoryPlan, Plan
+
+FAR_US = 2**62
+
+
+class History(Protocol):
+    """One history stream as the driver sees it, at one moment."""
+
+    @property
+    def watermark_us(self) -> int | None:
+        """No on-time event with time below it can still come; None before the first event."""
+
+    @property
+    def ended(self) -> bool:
+        """Nothing can still come."""
+
+    def begins_us(self) -> int | None:
+        """The first instant of which all is kept: the first event, or the edge of retention; None without events."""
+
+    def reader(self) -> Reader:
+        """A snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The history ranges of n rows for one join: first and last instant inside; low > last is an empty range."""
+
+    low_us: np.ndarray
+    last_us: np.ndarray
+
+
+def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
+    """Evaluates the bounds of a history join over PL's output rows, as DuckDB does. A null bound: an empty range."""
+    connection = duck.cursor()
+    connection.register("__hybrid_live", live)
+
+    def microseconds(sql: str) -> str:
+        time = f"(CAST(({sql}) AS TIMESTAMPTZ))"
+        return (
+            f"CASE WHEN isfinite({time}) THEN epoch_us({time}) WHEN {time} = 'infinity'::TIMESTAMPTZ THEN {FAR_US} "
+            f"WHEN {time} IS NOT NULL THEN {-FAR_US} END"
+        )
+
+    try:
+        table = duck.to_table(connection.sql(
+            f"SELECT {microseconds(history.low_sql)} AS low, {microseconds(history.high_sql)} AS high "
+            f"FROM __hybrid_live AS {quote(live_alias)}"
+        ))
+    except duckdb.Error as error:
+        raise duck.query_error(error, f"{history.low_sql} {history.high_sql}", code="HQ301") from None
+    known = np.asarray(table.column("low").is_valid().to_numpy()) & np.asarray(table.column("high").is_valid().to_numpy())
+    low = np.asarray(table.column("low").fill_null(0).to_numpy(), np.int64)
+    high = np.asarray(table.column("high").fill_null(0).to_numpy(), np.int64)
+    last = high if history.closed else high - 1
+    return Ranges(np.where(known, low, 0), np.where(known, last, -1))
+
+
+class Driver:
+    """The history side of one pattern factor.
+
+    take() accepts PL's matches; settle() asks the strategy about every one that waits and returns the answers of those
+    whose histories could be read. Rows come out in the order of PL within one settle. Not thread safe.
+    """
+
+    __slots__ = ("_factor", "_make_matcher", "_strategy", "_waiting", "incomplete_count", "read_count")
+
+    def __init__(self, factor: FactorPlan, strategy: Strategy, make_matcher: Callable[[Plan], Matcher]) -> None:
+        self._factor = factor
+        self._strategy = strategy
+        self._make_matcher = make_matcher
+        self._waiting: list[tuple[Answer, tuple[Ranges, ...]]] = []
+        self.read_count = 0
+        self.incomplete_count = 0
+
+    @property
+    def waiting_count(self) -> int:
+        """Rows of PL that wait for their history."""
+        return sum(len(answer) for answer, _ in self._waiting)
+
+    def take(self, found: Sequence[Matches]) -> None:
+        """Accepts new PL matches. Raises QueryError if a bound cannot be computed."""
+        answer = answer_of(self._factor.plan, found)
+        if len(answer):
+            bounds = tuple(ranges(h, self._factor.alias, answer.live) for h in self._factor.histories)
+            self._waiting.append((answer, bounds))
+
+    def settle(self, histories: Mapping[str, History], late: bool = False) -> Answer | None:
+        """Answers what can be answered now, or None. `histories` is keyed by the lower-case name of the stream; each is
+        read through one snapshot."""
+        if not self._waiting:
+            return None
+        plans = self._factor.histories
+        sources = [histories[h.schema.name.lower()] for h in plans]
+        answer = concat_answers([a for a, _ in self._waiting])
+        n = len(answer)
+        low = [np.concatenate([r[k].low_us for _, r in self._waiting]) for k in range(len(plans))]
+        last = [np.concatenate([r[k].last_us for _, r in self._waiting]) for k in range(len(plans))]
+        ask, drop = np.ones(n, bool), np.zeros(n, bool)
+        whole = [np.zeros(n, bool) for _ in plans]
+        for k, (plan, source) in enumerate(zip(plans, sources)):
+            watermark_us, ended = source.watermark_us, source.ended
+            for i in range(n):
+                frontier = Frontier(int(low[k][i]), int(last[k][i]), plan.as_known, watermark_us, ended)
+                match self._strategy.decide(frontier):
+                    case AskArchive(complete=complete):
+                        whole[k][i] = complete
+                    case Wait():
+                        ask[i] = False
+                    case Discard():
+                        ask[i], drop[i] = False, True
+                    case other:
+                        raise NotImplementedError(f"{self._strategy.name} decided {other}: not supported yet")
+        wait = np.flatnonzero(~ask & ~drop)
+        rows = np.flatnonzero(ask)
+        self._waiting = []
+        if len(wait):
+            kept = tuple(Ranges(a[wait], b[wait]) for a, b in zip(low, last))
+            self._waiting = [(answer if len(wait) == n else _compact(answer.take(wait)), kept)]
+        if not len(rows):
+            return None
+        answer = answer if len(rows) == n else answer.take(rows)
+        at = np.arange(len(rows))  # which of the asked rows each row of the growing answer stems from
+        asked = [(a[rows], b[rows], w[rows]) for a, b, w in zip(low, last, whole)]
+        for plan, source, (low_us, last_us, complete) in zip(plans, sources, asked):
+            begins_us = source.begins_us()
+            complete = complete & (low_us >= begins_us if begins_us is not None else low_us > last_us)
+            self.read_count += 1
+            self.incomplete_count += int(np.count_nonzero(~complete))
+            before = len(answer)
+            tagged = Answer(answer.live.append_column(_AT, pa.array(np.arange(before))), answer.evidence, answer.match, answer.sides)
+            joined = correlate(
+                plan, self._factor.alias, tagged, low_us[at], last_us[at], complete[at], source.reader(),
+                self._make_matcher, late,
+            )
+            at = at[joined.live.column(_AT).to_numpy()]
+            answer = Answer(joined.live.drop_columns([_AT]), joined.evidence, joined.match, joined.sides)
+        return answer
+
+    def discard(self) -> None:
+        """Forgets what waits."""
+        self._waiting = []
+
+
+_AT = "__hybrid_at"
+
+
+def _compact(answer: Answer) -> Answer:
+    """The same rows without the evidence of matches that no row belongs to."""
+    used, match = np.unique(answer.match, return_inverse=True)
+    return Answer(answer.live, answer.evidence.take(used), match.reshape(-1), answer.sides)
+
+
+def not_supported(what: str, text: str, hint: str) -> QueryError:
+    """A QueryError for something the language has and this version does not."""
+    from query.errors import Diagnostic, Span
+
+    return QueryError([Diagnostic("HQ500", f"{what} is not supported yet", Span(0, len(text)), "", hint)], text)

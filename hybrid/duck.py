@@ -1,0 +1,67 @@
+"""DuckDB connections of the face: where they come from, and how its errors become ours."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from query.errors import Diagnostic, QueryError, Span
+
+_lock = threading.Lock()
+_base: duckdb.DuckDBPyConnection | None = None
+
+
+def cursor(memory_limit: str | None = None) -> duckdb.DuckDBPyConnection:
+    """A fresh in-memory connection: UTC, no progress bar, and no look at the caller's Python variables.
+
+    One for each query and thread (a shared connection mixes up rows under threads). Names registered on it are seen by
+    it alone. Costs a few microseconds.
+    """
+    global _base
+    if memory_limit is not None:
+        own = duckdb.connect(":memory:", config={"python_enable_replacements": False, "memory_limit": memory_limit})
+        own.execute("SET GLOBAL TimeZone='UTC'; SET enable_progress_bar=false")
+        return own
+    with _lock:
+        if _base is None:
+            _base = duckdb.connect(":memory:", config={"python_enable_replacements": False})
+            _base.execute("SET GLOBAL TimeZone='UTC'; SET enable_progress_bar=false")
+        return _base.cursor()
+
+
+def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ100") -> QueryError:
+    """DuckDB's complaint as a QueryError of the whole text, under the part of it that DuckDB names if that is found."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    message = lines[0] if lines else "DuckDB refuses the statement"
+    hint = "; ".join(line.strip() for line in lines[1:3] if "candidate" in line.lower() or "did you mean" in line.lower())
+    lowered = message.lower()
+    if "table with name" in lowered or "table function with name" in lowered:
+        code = "HQ200"
+    elif "column" in lowered and ("not found" in lowered or "does not exist" in lowered):
+        code = "HQ201"
+    start = text.find(about) if about else 0
+    if start < 0:
+        start, about = 0, ""
+    span = Span(start, start + (len(about) or len(text)))
+    for name in _quoted(message):
+        found = text.lower().find(name.lower(), span.start, span.end)
+        if found >= 0:
+            span = Span(found, found + len(name))
+            break
+    return QueryError([Diagnostic(code, message, span, "", hint)], text)
+
+
+def _quoted(message: str) -> list[str]:
+    """The names DuckDB put into quotes, and the one after `with name`."""
+    import re
+
+    names = re.findall(r'"([^"]+)"', message) + re.findall(r"with name (\S+) does not exist", message)
+    return [n for n in names if n]
+
+
+def to_table(relation: Any) -> pa.Table:
+    """All rows of a relation, through the C stream interface (the fastest way out)."""
+    return pa.table(relation)

@@ -1,0 +1,158 @@
+"""Identity and evidence: which events a match is made of, the ids that name it, and the long table that shows them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from matching.batch import EventBatch, Matches
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The matched events of n matches, in arrays: match i holds events bounds[i] to bounds[i + 1].
+
+    variable: index into `variables`, -1 where no variable matched (plain history rows). source: index into `sources`.
+    seq finds the event again.
+    """
+
+    bounds: np.ndarray
+    variable: np.ndarray
+    ts_us: np.ndarray
+    source: np.ndarray
+    offset: np.ndarray
+    seq: np.ndarray
+    variables: tuple[str, ...]
+    sources: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def take(self, index: np.ndarray) -> Evidence:
+        """The matches at `index`, in that order."""
+        lengths = np.diff(self.bounds)[index]
+        bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        events = np.repeat(self.bounds[:-1][index] - bounds[:-1], lengths) + np.arange(bounds[-1])
+        return Evidence(
+            bounds, self.variable[events], self.ts_us[events], self.source[events], self.offset[events],
+            self.seq[events], self.variables, self.sources,
+        )
+
+    def ids(self, fingerprint: str) -> list[str]:
+        """The id of each match: 16 hex digits over the plan's fingerprint and its (variable, source, offset) list."""
+        names = [v.encode() for v in self.variables] + [b""]  # the last one for -1
+        sources = [s.encode() for s in self.sources]
+        found = []
+        for i in range(len(self)):
+            digest = hashlib.blake2b(fingerprint.encode(), digest_size=8)
+            for e in range(self.bounds[i], self.bounds[i + 1]):
+                digest.update(b"\x00%s\x00%s\x00%d" % (names[self.variable[e]], sources[self.source[e]], self.offset[e]))
+            found.append(digest.hexdigest())
+        return found
+
+
+NO_EVIDENCE = Evidence(
+    np.zeros(1, np.int64), np.empty(0, np.int16), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64),
+    np.empty(0, np.int64), (), (),
+)
+
+
+def join_id(live: str, archive: str) -> str:
+    """The id of a joined row: over both match ids (the archive one is empty where nothing joined)."""
+    return hashlib.blake2b(f"{live}/{archive}".encode(), digest_size=8).hexdigest()
+
+
+def of_matches(matches: Matches) -> Evidence:
+    return Evidence(
+        matches.event_bounds, matches.event_variable, matches.event_ts_us, matches.event_source, matches.event_offset,
+        matches.event_seq, matches.variables, matches.sources,
+    )
+
+
+def of_rows(batch: EventBatch, index: np.ndarray) -> Evidence:
+    """Plain rows as matches of one event each, of no variable."""
+    n = len(index)
+    return Evidence(
+        np.arange(n + 1, dtype=np.int64), np.full(n, -1, np.int16), batch.ts_us[index], batch.source[index],
+        batch.offset[index], batch.seq[index], (), batch.sources,
+    )
+
+
+def concat(parts: Sequence[Evidence]) -> Evidence:
+    """One after the other. Names may differ between parts: indices are rewritten."""
+    parts = [p for p in parts if len(p)]
+    if not parts:
+        return NO_EVIDENCE
+    if len(parts) == 1:
+        return parts[0]
+    variables = tuple(dict.fromkeys(v for p in parts for v in p.variables))
+    sources = tuple(dict.fromkeys(s for p in parts for s in p.sources))
+
+    def renamed(index: np.ndarray, names: tuple[str, ...], union: tuple[str, ...]) -> np.ndarray:
+        if names == union[: len(names)]:
+            return index
+        table = np.array([union.index(x) for x in names] + [-1], index.dtype)
+        return table[index]
+
+    shifts = np.concatenate([[0], np.cumsum([p.bounds[-1] for p in parts])])
+    return Evidence(
+        np.concatenate([[0]] + [p.bounds[1:] + s for p, s in zip(parts, shifts)]).astype(np.int64),
+        np.concatenate([renamed(p.variable, p.variables, variables) for p in parts]),
+        np.concatenate([p.ts_us for p in parts]),
+        np.concatenate([renamed(p.source, p.sources, sources) for p in parts]),
+        np.concatenate([p.offset for p in parts]),
+        np.concatenate([p.seq for p in parts]),
+        variables, sources,
+    )
+
+
+#: Gives the columns of the events with these sequence numbers and times, in that order.
+Lookup = Callable[[np.ndarray, np.ndarray], pa.Table]
+
+FIXED = ("row", "match_id", "join_id", "side", "variable", "event_time", "source", "offset")
+
+
+def long_table(
+    rows: np.ndarray, match_ids: Sequence[str], join_ids: Sequence[str], side: str, evidence: Evidence, lookup: Lookup
+) -> pa.Table:
+    """One line for each event of each match: the output row it belongs to (-1: none that is known), the ids, the side,
+    the variable, where the event came from, and its columns."""
+    lengths = np.diff(evidence.bounds)
+    which = np.repeat(np.arange(len(evidence)), lengths)
+    names = pa.array([*evidence.variables, None], pa.string())
+    sources = pa.array([*evidence.sources, None], pa.string())
+    variable = np.where(evidence.variable < 0, len(evidence.variables), evidence.variable)
+    fixed = {
+        "row": pa.array(rows[which], pa.int64()),
+        "match_id": pa.array(list(match_ids), pa.string()).take(pa.array(which)),
+        "join_id": pa.array(list(join_ids), pa.string()).take(pa.array(which)),
+        "side": pa.array([side] * len(which), pa.string()),
+        "variable": names.take(pa.array(variable)),
+        "event_time": pa.array(evidence.ts_us, pa.int64()).cast(pa.timestamp("us")),
+        "source": sources.take(pa.array(evidence.source)),
+        "offset": pa.array(evidence.offset, pa.int64()),
+    }
+    columns = lookup(evidence.seq, evidence.ts_us)
+    for name, column in zip(columns.column_names, columns.columns):
+        fixed[name if name not in FIXED else f"{name}_"] = column
+    return pa.table(fixed)
+
+
+def stacked(tables: Sequence[pa.Table]) -> pa.Table:
+    """Long tables of several sides under one another; a column that has two types becomes text."""
+    if not tables:
+        return pa.table({name: pa.array([], pa.string()) for name in FIXED})
+    types: dict[str, pa.DataType] = {}
+    for t in tables:
+        for field in t.schema:
+            types[field.name] = field.type if types.setdefault(field.name, field.type) == field.type else pa.string()
+    aligned = [
+        pa.table({name: t.column(name).cast(type) if name in t.column_names else pa.nulls(t.num_rows, type)
+                  for name, type in types.items()})
+        for t in tables
+    ]
+    return pa.concat_tables(aligned)

@@ -1,0 +1,293 @@
+"""Inputs of a bounded query: any named table as Arrow, in the total order, cut into event batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hybrid import duck
+from matching.batch import EventBatch
+from matching.types import arrow_type, duckdb_type
+from query.errors import DataError
+from query.plan.expression import quote
+from query.plan.plan import Order
+from query.schema import Field, Schema
+
+BATCH_ROWS = 65_536
+TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
+
+
+# ---- anything to Arrow -----------------------------------------------------------------------------------------
+
+
+def to_arrow(data: Any, name: str) -> pa.Table:
+    """A named table as Arrow, in the types DuckDB hands out: plain strings, microseconds, no dictionaries.
+
+    Takes Arrow tables, batches and readers, pandas and polars frames, DuckDB relations, anything with the PyCapsule
+    protocol, a list of dicts, a dict of columns. Raises DataError, also for times that are no exact microsecond.
+    """
+    try:
+        table = _arrow(data)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+        raise DataError(f"table {name}: {error}", "give a column one type") from None
+    if table is None:
+        raise DataError(
+            f"table {name}: {type(data).__module__}.{type(data).__name__} is not a table",
+            "pass a pandas or polars frame, an Arrow table, a DuckDB relation or a list of dicts",
+        )
+    return conform(table, name)
+
+
+def _arrow(data: Any) -> pa.Table | None:
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    module = type(data).__module__.split(".")[0]
+    if module == "pandas":
+        return pa.Table.from_pandas(data, preserve_index=False)
+    if module == "polars" and hasattr(data, "collect"):
+        data = data.collect()
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return pa.table(data)
+    if isinstance(data, Mapping):
+        return pa.table(dict(data))
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes) and all(isinstance(r, Mapping) for r in data):
+        return pa.Table.from_pylist([dict(r) for r in data])
+    return None
+
+
+def conform(table: pa.Table, name: str) -> pa.Table:
+    """The table in the column types DuckDB hands out; columns that have them already are not copied."""
+    columns: list[pa.ChunkedArray] = []
+    for field, column in zip(table.schema, table.columns):
+        target = _plain(field.type, f"{name}.{field.name}")
+        if target != field.type:
+            try:
+                column = column.cast(target)
+            except pa.ArrowInvalid as error:
+                raise DataError(f"{name}.{field.name}: {error}", "times must be exact microseconds") from None
+        columns.append(column)
+    return pa.table(columns, names=table.column_names)
+
+
+def _plain(type: pa.DataType, what: str) -> pa.DataType:
+    if pa.types.is_dictionary(type):
+        return _plain(type.value_type, what)
+    if pa.types.is_timestamp(type):
+        return pa.timestamp("us", "UTC" if type.tz else None)
+    try:
+        return arrow_type(duckdb_type(type))
+    except Exception as error:  # noqa: BLE001  (DuckDB, Arrow and ours: whatever refuses a type, it is the data's fault)
+        raise DataError(f"{what}: type {type} is not one that DuckDB can hold: {error}", "cast the column") from None
+
+
+def fields_of(table: pa.Table) -> tuple[Field, ...]:
+    """Column names with their DuckDB types."""
+    return tuple(Field(f.name, duckdb_type(f.type)) for f in table.schema)
+
+
+# ---- order -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One sort key: a column, its direction, and where nulls stand."""
+
+    column: str
+    descending: bool = False
+    nulls_first: bool = False
+
+    @property
+    def sql(self) -> str:
+        return f"{quote(self.column)} {'DESC' if self.descending else 'ASC'} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
+
+
+def keys_of(order_by: tuple[Order, ...]) -> tuple[Key, ...]:
+    return tuple(Key(o.column.name, o.descending, o.nulls_first) for o in order_by)
+
+
+def in_total_order(table: pa.Table, order_by: tuple[Order, ...], bare: bool) -> pa.Table:
+    """The rows sorted by ORDER BY. Ties keep their order if the rows have one (bare False), else go by content: columns
+    in schema order, nulls first, NaN last. Rows that stand right already are not touched; rows of which only ties
+    stand wrong are sorted within their ties.
+    """
+    n = table.num_rows
+    keys = keys_of(order_by)
+    if n < 2:
+        return table
+    content = tuple(Key(c, nulls_first=True) for c in table.column_names) if bare else ()
+    ties = _ties(table, keys)
+    if ties is None:
+        return table.take(_sorted_index(table, keys + content))
+    if not content or not len(ties):
+        return table
+    if _ties(table, content, ties) is not None:
+        return table
+    group = np.zeros(n, np.int64)  # rows of one tie share a number; it grows along the table
+    group[1:] = 1
+    group[ties + 1] = 0
+    group = np.cumsum(group)
+    tied = np.union1d(ties, ties + 1)
+    part = table.take(pa.array(tied)).append_column("__hybrid_group", pa.array(group[tied]))
+    index = np.arange(n)
+    index[tied] = tied[_sorted_index(part, (Key("__hybrid_group"), *content)).to_numpy()]
+    return table.take(pa.array(index))
+
+
+def _sorted_index(table: pa.Table, keys: tuple[Key, ...]) -> pa.Array:
+    """Row numbers in the order of the keys, then of the rows."""
+    connection = duck.cursor()
+    numbered = table.append_column("__hybrid_row", pa.array(np.arange(table.num_rows)))
+    connection.register("__hybrid_rows", numbered)
+    order = ", ".join([k.sql for k in keys] + ["__hybrid_row"])
+    result = duck.to_table(connection.sql(f"SELECT __hybrid_row FROM __hybrid_rows ORDER BY {order}"))
+    return result.column(0).combine_chunks()
+
+
+def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = None) -> np.ndarray | None:
+    """None if some row stands before a smaller one (or if that cannot be told without sorting); else the i for which
+    rows i and i + 1 are equal in all keys, ascending. Only pairs in `among` are looked at, if given."""
+    pairs = among
+    for key in keys:
+        column = table.column(key.column)
+        if pairs is None:
+            left, right = column.slice(0, len(column) - 1), column.slice(1)
+        else:
+            left, right = column.take(pa.array(pairs)), column.take(pa.array(pairs + 1))
+        compared = _compare(left, right, key)
+        if compared is None:
+            return None
+        greater, equal = compared
+        if greater.any():
+            return None
+        pairs = np.flatnonzero(equal) if pairs is None else pairs[equal]
+        if not len(pairs):
+            return pairs
+    return np.arange(table.num_rows - 1) if pairs is None else pairs
+
+
+def _compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
+    """(left > right, left = right) as bool arrays in the order of the key, or None if the type has no cheap order."""
+    type = left.type
+    primitive = pa.types.is_integer(type) or pa.types.is_temporal(type)
+    if primitive and not left.null_count and not right.null_count and not pa.types.is_interval(type):
+        a, b = _integers(left), _integers(right)
+        return (b > a if key.descending else a > b), a == b
+    floating = pa.types.is_floating(type)
+    if not (primitive or floating or pa.types.is_string(type) or pa.types.is_boolean(type) or pa.types.is_decimal(type)):
+        return None
+    greater = pc.less(left, right) if key.descending else pc.greater(left, right)
+    greater = _bools(greater)
+    equal = _bools(pc.equal(left, right))
+    if floating:  # NaN equals itself and is the largest
+        a, b = _bools(pc.is_nan(left)), _bools(pc.is_nan(right))
+        greater = np.where(a | b, (b & ~a) if key.descending else (a & ~b), greater)
+        equal = np.where(a | b, a & b, equal)
+    if left.null_count or right.null_count:
+        a, b = _bools(left.is_null()), _bools(right.is_null())
+        greater = np.where(a | b, (b & ~a) if key.nulls_first else (a & ~b), greater)
+        equal = np.where(a | b, a & b, equal)
+    return greater, equal
+
+
+def _bools(values: pa.ChunkedArray) -> np.ndarray:
+    return pc.fill_null(values, False).to_numpy()
+
+
+def _integers(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of integers or times without nulls as numpy integers."""
+    if pa.types.is_integer(column.type):
+        return column.to_numpy()
+    wide = pa.int32() if column.type.bit_width == 32 else pa.int64()
+    # A view, not a cast: 4 bytes or 8 bytes of the same number.
+    chunks = [np.asarray(chunk.view(wide)) for chunk in column.chunks]
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks) if chunks else np.empty(0, np.int64)
+
+
+# ---- events ----------------------------------------------------------------------------------------------------
+
+
+def times_us(table: pa.Table, column: str, name: str) -> np.ndarray:
+    """A time column as int64 microseconds UTC. Raises DataError for nulls."""
+    values = table.column(column)
+    if values.null_count:
+        raise DataError(
+            f"{name}.{column} orders the rows and has {values.null_count} nulls", f"add WHERE {column} IS NOT NULL"
+        )
+    if pa.types.is_date(values.type):
+        values = values.cast(pa.timestamp("us"))
+    return _integers(values).astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A bounded input in its total order. ts_us: zeros if it has no time. Row i is event i: its offset and sequence."""
+
+    name: str
+    table: pa.Table
+    ts_us: np.ndarray
+
+    @staticmethod
+    def of(name: str, table: pa.Table, order_by: tuple[Order, ...], time: str | None) -> Ordered:
+        """Sorts bare rows if need be. `time` names the column that holds the event time, if there is one."""
+        if time is not None:
+            times_us(table, time, name)
+        table = in_total_order(table, order_by, bare=True)
+        ts_us = times_us(table, time, name) if time is not None else np.zeros(table.num_rows, np.int64)
+        return Ordered(name, table, ts_us)
+
+    def batches(self, rows: int = BATCH_ROWS) -> Iterator[EventBatch]:
+        """Slices of at most `rows` rows, zero copy."""
+        start = 0
+        for columns in self.table.to_batches(max_chunksize=rows):
+            n = columns.num_rows
+            if n:
+                position = np.arange(start, start + n, dtype=np.int64)
+                yield EventBatch(columns, self.ts_us[start : start + n], np.zeros(n, np.int32), position, position)
+            start += n
+
+    def read(
+        self,
+        low_us: int | None,
+        high_us: int | None,
+        *,
+        closed: bool = False,
+        keys: Mapping[str, Sequence[Any]] | None = None,
+        late: bool = False,
+    ) -> EventBatch:
+        """Rows with low <= time < high (<= high if closed), as a history snapshot reads them. Needs a time order."""
+        start = 0 if low_us is None else int(np.searchsorted(self.ts_us, low_us, "left"))
+        stop = (
+            len(self.ts_us) if high_us is None else int(np.searchsorted(self.ts_us, high_us, "right" if closed else "left"))
+        )
+        stop = max(start, stop)
+        position = np.arange(start, stop, dtype=np.int64)
+        part = self.table.slice(start, stop - start)
+        if keys:
+            mask = np.ones(stop - start, bool)
+            for column, values in keys.items():
+                wanted = pa.array(list(values), self.table.schema.field(column).type)
+                mask &= _bools(pc.is_in(part.column(column), value_set=wanted))
+            part, position = part.filter(pa.array(mask)), position[mask]
+        return EventBatch(
+            one_batch(part), self.ts_us[position], np.zeros(len(position), np.int32), position, position
+        )
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """The table as one record batch; copies only if it has several chunks."""
+    batches = table.combine_chunks().to_batches()
+    if not batches:
+        return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
+    return batches[0]
+
+
+def schema_of(name: str, table: pa.Table) -> Schema:
+    """A plain relation: no time of its own, no keys."""
+    return Schema(name, fields_of(table))

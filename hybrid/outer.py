@@ -1,0 +1,183 @@
+"""The outer SELECT: run by DuckDB over the rows of the pattern factors, or by hand where it only picks columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from hybrid import duck
+from hybrid.correlate import COMPLETE, ROW, Answer, output_schema, side_schema
+from hybrid.evidence import NO_EVIDENCE
+from query.language.ast import HistoryKind
+from query.plan.plan import FactorPlan, QueryPlan
+
+#: (column of the factor's rows, name in the output)
+Projection = tuple[tuple[str, str], ...]
+
+
+def factor_name(i: int) -> str:
+    return f"__hybrid_factor_{i}"
+
+
+def side_name(i: int, k: int) -> str:
+    """The table of history join k of factor i, row-aligned with the factor's."""
+    return f"__hybrid_factor_{i}_history_{k}"
+
+
+def empty_answer(factor: FactorPlan) -> Answer:
+    """No rows, in the columns the factor puts out."""
+    from hybrid.correlate import Side
+
+    nothing = np.empty(0, np.int64)
+    sides = tuple(
+        Side(
+            pa.table({}) if h.kind in (HistoryKind.SEMI, HistoryKind.ANTI) else side_schema(h).empty_table(),
+            NO_EVIDENCE, nothing, nothing.astype(bool),
+        )
+        for h in factor.histories
+    )
+    return Answer(output_schema(factor.plan).empty_table(), NO_EVIDENCE, nothing, sides)
+
+
+class Outer:
+    """The outer SELECT of one statement. `extra` are the tables it names besides the factors."""
+
+    __slots__ = ("_extra", "_plan", "_projection", "_shows_complete")
+
+    def __init__(self, plan: QueryPlan, extra: Mapping[str, pa.Table] | None = None) -> None:
+        self._plan = plan
+        self._extra = dict(extra or {})
+        self._shows_complete = re.search(rf"\b{COMPLETE}\b", plan.text, re.IGNORECASE) is not None
+        self._projection: Projection | None = None
+        if len(plan.factors) == 1 and not plan.factors[0].histories:
+            self._projection = _projection(plan.select_sql, output_schema(plan.factors[0].plan).names)
+
+    def run(
+        self, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None = None
+    ) -> pa.Table:
+        """The rows of the statement. connection: where its other tables live, if not in `extra`. Raises QueryError."""
+        if self._projection is not None:
+            live = answers[0].live
+            return pa.table([live.column(c) for c, _ in self._projection], names=[name for _, name in self._projection])
+        return self._select(self._plan.select_sql, answers, connection, rows=False)
+
+    def sources(
+        self, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None = None
+    ) -> list[np.ndarray] | None:
+        """For each factor: which of its rows each output row comes from. None where an output row has no one origin
+        (grouping, factors inside subqueries)."""
+        if self._projection is not None:
+            return [np.arange(len(answers[0]))]
+        traced = _traced(self._plan.select_sql, [f.alias for f in self._plan.factors])
+        if traced is None:
+            return None
+        n = len(self._plan.factors)
+        try:
+            table = self._select(traced, answers, connection, rows=True)
+        except Exception:  # noqa: BLE001  (whatever DuckDB minds about the added columns: there is no origin to show)
+            return None
+        last = table.columns[-n:]
+        if any(c.null_count for c in last):
+            return None
+        return [np.asarray(c.to_numpy(), np.int64) for c in last]
+
+    def schema(self, connection: duckdb.DuckDBPyConnection | None = None) -> pa.Schema:
+        """The columns of the statement. Raises QueryError where DuckDB refuses it."""
+        return self.run([empty_answer(f) for f in self._plan.factors], connection).schema
+
+    def _select(
+        self, select_sql: str, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None, rows: bool
+    ) -> pa.Table:
+        tables: dict[str, pa.Table] = dict(self._extra)
+        for i, answer in enumerate(answers):
+            live = answer.live
+            if rows:
+                live = live.append_column(ROW, pa.array(np.arange(len(answer))))
+            tables[factor_name(i)] = live
+            for k, side in enumerate(answer.sides):
+                table = side.rows
+                if self._shows_complete:
+                    complete = pa.array(side.complete)
+                    table = table.append_column(COMPLETE, complete) if table.num_columns else pa.table({COMPLETE: complete})
+                tables[side_name(i, k)] = table
+        on = connection or duck.cursor()
+        registered: list[str] = []
+        try:
+            for name, table in tables.items():
+                if table.num_columns:
+                    on.register(name, table)
+                    registered.append(name)
+            return duck.to_table(on.sql(select_sql))
+        except duckdb.Error as error:
+            raise duck.query_error(error, self._plan.text) from None
+        finally:
+            if connection is not None:
+                for name in registered:
+                    on.unregister(name)
+
+
+def _node(select_sql: str) -> dict | None:
+    """DuckDB's syntax tree of a plain SELECT, or None."""
+    row = duck.cursor().execute("SELECT json_serialize_sql(?)", [select_sql]).fetchone()
+    tree = json.loads(row[0]) if row else {"error": True}
+    if tree.get("error") or len(tree["statements"]) != 1 or tree["statements"][0]["node"]["type"] != "SELECT_NODE":
+        return None
+    return tree
+
+
+def _projection(select_sql: str, columns: Sequence[str]) -> Projection | None:
+    """If the SELECT only picks columns of factor 0, each at most once by name: which, and what they are called."""
+    tree = _node(select_sql)
+    if tree is None:
+        return None
+    node = tree["statements"][0]["node"]
+    source = node["from_table"]
+    plain = not (
+        node["modifiers"] or node["cte_map"]["map"] or node["where_clause"] or node["group_expressions"]
+        or node["having"] or node["qualify"] or node["sample"]
+    )
+    if not plain or source["type"] != "BASE_TABLE" or source["table_name"] != factor_name(0) or source["sample"]:
+        return None
+    if source["column_name_alias"]:
+        return None
+    alias = (source["alias"] or source["table_name"]).lower()
+    by_name = {c.lower(): c for c in columns}
+    picked: list[tuple[str, str]] = []
+    for item in node["select_list"]:
+        if item["type"] == "STAR":
+            changed = item["exclude_list"] or item["replace_list"] or item["rename_list"] or item["qualified_exclude_list"]
+            if changed or item["expr"] or item["columns"] or item["relation_name"].lower() not in ("", alias):
+                return None
+            picked += [(c, c) for c in columns]
+        elif item["type"] == "COLUMN_REF":
+            *qualifier, name = item["column_names"]
+            if [q.lower() for q in qualifier] not in ([], [alias]) or name.lower() not in by_name:
+                return None
+            column = by_name[name.lower()]
+            # DuckDB gives a column the spelling of its declaration, not that of the reference
+            picked.append((column, item["alias"] or column))
+        else:
+            return None
+    names = [name.lower() for _, name in picked]
+    return tuple(picked) if len(set(names)) == len(names) else None
+
+
+def _traced(select_sql: str, aliases: Sequence[str]) -> str | None:
+    """The SELECT with the row numbers of its factors as last columns, or None where they would change it."""
+    tree = _node(select_sql)
+    if tree is None:
+        return None
+    node = tree["statements"][0]["node"]
+    if node["group_expressions"] or any(m["type"] == "DISTINCT_MODIFIER" for m in node["modifiers"]):
+        return None
+    for alias in aliases:
+        node["select_list"].append(
+            {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": "", "query_location": 0, "column_names": [alias, ROW]}
+        )
+    row = duck.cursor().execute("SELECT json_deserialize_sql(?)", [json.dumps(tree)]).fetchone()
+    return str(row[0]) if row else None

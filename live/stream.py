@@ -1,0 +1,138 @@
+"""One live stream as it is taken in: checked rows, places in their sources, sequence numbers, lateness, watermark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from live.incoming import Incoming
+from live.watermark import BoolArray, Watermark
+from matching.batch import EventBatch
+from query.errors import DataError
+from query.schema import Schema
+
+#: Offsets stay below it, so that counting on from one never overflows.
+OFFSET_END = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What one `accept` took.
+
+    batch: the rows in arrival order, without redelivered ones. late: bool (n,), time < watermark on arrival.
+    watermark_us: the stream's watermark after these rows, or None as long as it has none.
+    """
+
+    batch: EventBatch
+    late: BoolArray
+    watermark_us: int | None
+
+    @property
+    def on_time(self) -> EventBatch:
+        """The rows that are not late, in arrival order; the batch itself where all are."""
+        return self.batch.take(np.flatnonzero(~self.late)) if self.late.any() else self.batch
+
+
+class LiveStream:
+    """Takes the events of one stream. All or nothing: a batch is accepted whole, or DataError and nothing changed.
+
+    Not thread safe. Nothing is kept of an event once it is handed on.
+    first_seq: ingest sequence of the next event. offsets: for sources seen before, the offset expected next.
+    watermark_us: where the watermark stood; those sources then hold it until they have gone on (live.watermark).
+    Raises DataError for a schema without a time column of a time type.
+    """
+
+    __slots__ = (
+        "_incoming", "_next_offset", "_source_names", "_watermark", "accepted_count", "duplicate_count", "ended",
+        "late_count", "next_seq", "schema",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        schema: Schema,
+        first_seq: int = 0,
+        offsets: Mapping[str, int] | None = None,
+        watermark_us: int | None = None,
+    ) -> None:
+        self.schema = schema
+        self._incoming = Incoming(schema)
+        self._next_offset: dict[str, int] = dict(offsets or {})
+        # Index of a source in EventBatch.sources; it only grows, so an index given out once keeps its meaning.
+        self._source_names: tuple[str, ...] = tuple(self._next_offset)
+        self._watermark = Watermark(schema.lateness_us, watermark_us, self._source_names)
+        self.next_seq = first_seq
+        self.ended = False
+        self.accepted_count = 0
+        self.late_count = 0
+        self.duplicate_count = 0
+
+    @property
+    def watermark_us(self) -> int | None:
+        return self._watermark.value_us
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """For each source the offset expected next."""
+        return dict(self._next_offset)
+
+    def accept(self, data: object, source: str = "default", offset: int | None = None) -> Arrival:
+        """Takes rows (see live.incoming for what they may be) sent by one source, in the order it sent them.
+
+        offset: the position of the first row in its source; None goes on counting. Rows below the expected offset
+        are a redelivery: dropped and counted (`duplicate_count`). A gap is allowed. Late rows are accepted, flagged
+        and counted (`late_count`); `accepted_count` counts all rows taken, late ones too.
+        Cost: no copy where the columns have the declared types already, otherwise one pass per column.
+        """
+        if self.ended:
+            raise DataError(
+                f"stream {self.schema.name} has ended and takes no more events",
+                "it was ended by advance(None); create another stream, or leave out that call",
+            )
+        if not isinstance(source, str):
+            raise DataError(f"the source of a push to {self.schema.name} is {source!r}, not a name", "give it as str")
+        if offset is not None and not _is_offset(offset):
+            raise DataError(
+                f"the offset of a push to {self.schema.name} is {offset!r}",
+                "give the position of the first row in its source, a whole number from 0, or None to go on counting",
+            )
+        columns, ts_us = self._incoming.read(data)
+
+        # Nothing from here on may raise: state changes.
+        expected = self._next_offset.get(source, 0)
+        first = expected if offset is None else int(offset)
+        repeated = min(max(expected - first, 0), len(ts_us))
+        if repeated:
+            columns, ts_us, first = columns.slice(repeated), ts_us[repeated:], first + repeated
+            self.duplicate_count += repeated
+        n = len(ts_us)
+        if n and source not in self._next_offset:
+            self._source_names = (*self._source_names, source)
+        index = self._source_names.index(source) if n else 0
+        batch = EventBatch(
+            columns,
+            ts_us,
+            np.zeros(n, np.int32) if index == 0 else np.full(n, index, np.int32),
+            np.arange(first, first + n, dtype=np.int64),
+            np.arange(self.next_seq, self.next_seq + n, dtype=np.int64),
+            self._source_names or (source,),
+        )
+        late = self._watermark.observe(source, ts_us)
+        if n:
+            self._next_offset[source] = first + n
+        self.next_seq += n
+        self.accepted_count += n
+        self.late_count += int(np.count_nonzero(late))
+        return Arrival(batch, late, self._watermark.value_us)
+
+    def advance(self, t_us: int | None) -> None:
+        """Raises the watermark to t_us (a lower one changes nothing); None ends the stream: it takes no more events."""
+        if t_us is None:
+            self.ended = True
+        else:
+            self._watermark.raise_to(int(t_us))
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) < OFFSET_END

@@ -1,0 +1,93 @@
+"""What goes into a Matcher and what comes out: event batches and matches, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+Int64Array = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """n events of one input.
+
+    columns: the declared columns, n rows, no hidden ones.
+    ts_us: int64 (n,), event time in microseconds UTC (zeros for an input without time).
+    source: int32 (n,), index into `sources`; offset: int64 (n,), position in its source. (stream, source, offset) is
+    the identity of an event. seq: int64 (n,), ingest sequence: marks the seam between memory and files, and finds the
+    event again for evidence.
+    Rows handed to a Matcher stand in the total order of the input: (time, tie columns, source name, offset).
+    """
+
+    columns: pa.RecordBatch
+    ts_us: Int64Array
+    source: np.ndarray[tuple[int], np.dtype[np.int32]]
+    offset: Int64Array
+    seq: Int64Array
+    sources: tuple[str, ...] = ("default",)
+
+    def __len__(self) -> int:
+        return len(self.ts_us)
+
+    def slice(self, start: int, stop: int) -> EventBatch:
+        """Rows [start, stop), zero copy."""
+        cut = slice(start, stop)
+        return EventBatch(
+            self.columns.slice(start, stop - start), self.ts_us[cut], self.source[cut], self.offset[cut], self.seq[cut],
+            self.sources,
+        )
+
+    def take(self, index: Int64Array) -> EventBatch:
+        """The rows at `index`, in that order."""
+        return EventBatch(
+            self.columns.take(pa.array(index)), self.ts_us[index], self.source[index], self.offset[index],
+            self.seq[index], self.sources,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """n matches in order of emission, with the output rows and the evidence.
+
+    rows: the output rows: partition columns then measures (ONE ROW PER MATCH); partition, order, measures, remaining
+    columns (ALL ROWS PER MATCH). row_match: int64, for each output row the index of its match.
+    number: int64 (n,), MATCH_NUMBER. first_us, last_us: int64 (n,) times of the first and last matched event (of the
+    start row, for an empty match).
+    Evidence: the matched events of match i are event_*[event_bounds[i]:event_bounds[i+1]], in order; event_variable is
+    an index into `variables`.
+    """
+
+    rows: pa.Table
+    row_match: Int64Array
+    number: Int64Array
+    first_us: Int64Array
+    last_us: Int64Array
+    event_bounds: Int64Array
+    event_variable: np.ndarray[tuple[int], np.dtype[np.int16]]
+    event_ts_us: Int64Array
+    event_source: np.ndarray[tuple[int], np.dtype[np.int32]]
+    event_offset: Int64Array
+    event_seq: Int64Array
+    variables: tuple[str, ...]
+    sources: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+
+class Matcher(Protocol):
+    """Finds the matches of one plan in one input. Not thread safe.
+
+    push takes the next events of the total order and returns the matches decided by them. advance says that no event
+    with time < watermark_us can still come (None: the input has ended) and returns the matches decided by that: runs
+    expire when watermark_us > first + WITHIN. snapshot is all that is needed to go on elsewhere, versioned.
+    """
+
+    def push(self, batch: EventBatch) -> Matches: ...
+    def advance(self, watermark_us: int | None) -> Matches: ...
+    def snapshot(self) -> bytes: ...
+    def restore(self, state: bytes) -> None: ...

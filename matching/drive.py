@@ -1,0 +1,85 @@
+"""The one loop that drives a Matcher: order, push, advance, drain; the same for live streams and archived input."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from matching.batch import EventBatch, Matcher, Matches
+from matching.ordering import Ordering
+from query.errors import DataError
+
+#: Events go into the Matcher in slices of at most so many, so that the output of a large batch comes steadily.
+ROWS_MAX = 65_536
+
+_MAGIC = b"HQD1"  # drive state, version 1
+_HEAD = struct.Struct("<4s?qq")  # magic, whether there is a watermark, the watermark, length of the ordering's state
+
+
+class Drive:
+    """Ordering in front of a Matcher. Takes on-time events in arrival order; gives the matches they decide.
+
+    Not thread safe. An error of the Matcher comes through; what was pushed up to there stays pushed.
+    """
+
+    __slots__ = ("_advanced_us", "matcher", "ordering")
+
+    def __init__(self, ordering: Ordering, matcher: Matcher) -> None:
+        self.ordering = ordering
+        self.matcher = matcher
+        self._advanced_us: int | None = None
+
+    def push(self, batch: EventBatch, watermark_us: int | None) -> list[Matches]:
+        """Takes n on-time events and the stream's watermark after them, or None if it has none yet.
+
+        Returns the non-empty Matches in order of emission."""
+        out = list(_push(self.matcher, self.ordering.push(batch, watermark_us)))
+        return out if watermark_us is None else out + self._advance(watermark_us)
+
+    def advance(self, watermark_us: int | None) -> list[Matches]:
+        """No event with time < watermark_us can still come; None: the input has ended."""
+        out = list(_push(self.matcher, self.ordering.advance(watermark_us)))
+        return out + self._advance(watermark_us)
+
+    def snapshot(self) -> bytes:
+        """Held events and the Matcher's state, versioned."""
+        ordering, matcher = self.ordering.snapshot(), self.matcher.snapshot()
+        w = self._advanced_us
+        return _HEAD.pack(_MAGIC, w is not None, w or 0, len(ordering)) + ordering + matcher
+
+    def restore(self, state: bytes) -> None:
+        """Goes on from a snapshot of a Drive of the same schema and plan. Raises DataError for any other state."""
+        if len(state) < _HEAD.size or state[:4] != _MAGIC:
+            raise DataError("this is no saved state of a query", "it is of another version; start from the archive")
+        _, known, w, size = _HEAD.unpack_from(state)
+        self.ordering.restore(state[_HEAD.size : _HEAD.size + size])
+        self.matcher.restore(state[_HEAD.size + size :])
+        self._advanced_us = w if known else None
+
+    def _advance(self, watermark_us: int | None) -> list[Matches]:
+        if watermark_us is not None:
+            # At an unchanged watermark nothing more is decided: events that have come since are not before it.
+            if self._advanced_us is not None and watermark_us <= self._advanced_us:
+                return []
+            self._advanced_us = watermark_us
+        matches = self.matcher.advance(watermark_us)
+        return [matches] if len(matches) or matches.rows.num_rows else []
+
+
+def run(matcher: Matcher, batches: Iterable[EventBatch]) -> Iterator[Matches]:
+    """The matches of a bounded input: pushes all batches, which are in the total order already, then ends it.
+
+    Yields the non-empty Matches in order of emission, as soon as they are decided."""
+    for batch in batches:
+        yield from _push(matcher, batch)
+    matches = matcher.advance(None)
+    if len(matches) or matches.rows.num_rows:
+        yield matches
+
+
+def _push(matcher: Matcher, batch: EventBatch) -> Iterator[Matches]:
+    for start in range(0, len(batch), ROWS_MAX):
+        part = batch if len(batch) <= ROWS_MAX else batch.slice(start, min(start + ROWS_MAX, len(batch)))
+        matches = matcher.push(part)
+        if len(matches) or matches.rows.num_rows:
+            yield matches

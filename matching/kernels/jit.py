@@ -1,0 +1,51 @@
+"""The one place of jit options, and of where compiled kernels are kept.
+
+numba's disk cache does not notice a changed callee in another file, so the cache directory is named by a hash of all
+kernel sources and of the versions that compiled code depends on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numba
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def cache_directory() -> Path:
+    """Where compiled kernels of exactly these sources and versions are kept; a temporary place if home is not writable."""
+    digest = hashlib.blake2b(digest_size=8)
+    sources = [*Path(__file__).parent.glob("*.py"), Path(__file__).parents[2] / "query" / "automaton" / "program.py"]
+    for source in sorted(sources):
+        digest.update(source.read_bytes())
+    digest.update(f"{numba.__version__} {np.__version__} {platform.python_version()} {platform.machine()}".encode())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = home / "hybrid" / f"kernels-{digest.hexdigest()}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if os.access(path, os.W_OK):
+            return path
+    except OSError:
+        pass
+    return Path(tempfile.gettempdir()) / f"hybrid-{os.getuid()}" / path.name
+
+
+_CACHE = cache_directory()
+
+
+def kernel(function: F) -> F:
+    """Compiles on first call, without the GIL, cached on disk; floats follow IEEE (1/0 = inf), no fast math."""
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(_CACHE)  # read when the decorator runs; a user's own functions keep their place
+    try:
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+    finally:
+        numba.config.CACHE_DIR = before

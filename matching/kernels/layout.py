@@ -1,0 +1,225 @@
+"""The arrays of a matcher: program tables, runs, match buffer, partitions, deadline heap, decided matches.
+
+Everything is struct-of-arrays in named tuples, so that a kernel gets plain arrays, a checkpoint is an array write, and
+growing is a copy. `Counters` names the slots of the one array of scalars.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from query.automaton.program import Program, RegisterKind
+
+STACK = 256
+
+
+class Parameters(IntEnum):
+    """Slots of ProgramArrays.parameters."""
+
+    MODE = 0
+    MERGE = 1  # 0 state, 1 state and start, 2 path
+    AMBIGUOUS = 2
+    STRICT = 3
+    WITHIN_US = 4  # -1: none
+    WITHIN_ROWS = 5  # -1: none
+    DEGREE = 6  # most edges of a state
+    COUNT_REGISTERS = 7  # validity bits of a fresh run
+    RUNS_MAX = 8
+
+
+class Counters(IntEnum):
+    FREE = 0  # free run slots
+    NODES = 1
+    DECIDED = 2
+    HEAP = 3
+    LAST_PARTITION = 4  # of the row before, for STRICT
+    ERROR = 5
+
+
+class ProgramArrays(NamedTuple):
+    """Program as arrays; see query.automaton.program.Program."""
+
+    edge_start: np.ndarray
+    edge_variable: np.ndarray
+    edge_target: np.ndarray
+    accept: np.ndarray
+    code_start: np.ndarray
+    code: np.ndarray  # (n, 3)
+    constant: np.ndarray  # int64; float64 constants as their bits
+    constant_f: np.ndarray  # the same memory as float64
+    register_kind: np.ndarray
+    register_feature: np.ndarray
+    register_mask: np.ndarray
+    register_depth: np.ndarray
+    register_link: np.ndarray
+    register_float: np.ndarray
+    parameters: np.ndarray
+
+
+class Runs(NamedTuple):
+    """R of [SASE]: the items of all partitions' lists. state -1 is a match that waits for preferred runs to fail."""
+
+    state: np.ndarray  # int32
+    first: np.ndarray  # ordinal of the first row in its partition
+    ts: np.ndarray  # time of the first row
+    row: np.ndarray  # position of the first row in the row store
+    node: np.ndarray  # last node in the match buffer, -1 none
+    next: np.ndarray  # next item of the partition, -1 end
+    valid: np.ndarray  # bit r: register r is not null
+    registers: np.ndarray  # (n, registers) int64
+    registers_f: np.ndarray  # the same memory as float64
+    free: np.ndarray  # stack of free slots
+
+
+class Buffer(NamedTuple):
+    """Match buffer: a node is (row, variable) with the node before; shared by all runs with that beginning."""
+
+    previous: np.ndarray
+    row: np.ndarray
+    variable: np.ndarray  # int16
+
+
+class Partitions(NamedTuple):
+    head: np.ndarray  # first item, -1 none
+    length: np.ndarray  # items
+    ordinal: np.ndarray  # rows seen
+    number: np.ndarray  # matches decided: MATCH_NUMBER of the last one
+    queued: np.ndarray  # bool: has an entry in the deadline heap
+
+
+class Heap(NamedTuple):
+    """Binary heap of (time of the oldest run + WITHIN, partition); at most one entry a partition."""
+
+    deadline: np.ndarray
+    partition: np.ndarray
+
+
+class Decided(NamedTuple):
+    """Matches decided by one call, in order."""
+
+    node: np.ndarray
+    row: np.ndarray  # start row; of use for empty matches
+    partition: np.ndarray
+    number: np.ndarray
+
+
+class Scratch(NamedTuple):
+    visited: np.ndarray  # per state: stamp of the last visit
+    stamp: np.ndarray  # (1,)
+    stack: np.ndarray  # int64
+    stack_f: np.ndarray
+    stack_valid: np.ndarray
+    old: np.ndarray  # registers of the run being advanced
+
+
+def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
+    """The arrays of a program. runs_max: most items of one partition before the budget error."""
+    bits = np.zeros(max(1, len(program.constants)), np.int64)
+    for i, value in enumerate(program.constants):
+        bits[i] = np.float64(value).view(np.int64) if isinstance(value, float) else value
+    code_start = np.zeros(len(program.code) + 1, np.int64)
+    code_start[1:] = np.cumsum([len(c) for c in program.code])
+    flat = [instruction for code in program.code for instruction in code]
+    everything = (1 << len(program.variables)) - 1
+    masks = [
+        sum(1 << program.variables.index(v) for v in r.variables) if r.variables else everything
+        for r in program.registers
+    ]
+    counts = sum(
+        1 << i
+        for i, r in enumerate(program.registers)
+        if r.kind in (RegisterKind.COUNT_ROWS, RegisterKind.COUNT_VALUES)
+    )
+    degree = max(
+        (program.edge_start[s + 1] - program.edge_start[s] for s in range(len(program.accept))), default=0
+    )
+    merge = {"STATE": 0, "START": 1, "PATH": 2}[program.merge.name]
+    parameters = np.array(
+        [
+            int(program.mode), merge, program.ambiguous, program.strict,
+            -1 if program.within_us is None else program.within_us,
+            -1 if program.within_rows is None else program.within_rows,
+            max(1, degree), counts, runs_max,
+        ],
+        np.int64,
+    )  # fmt: skip
+
+    def ints(values: object) -> np.ndarray:
+        return np.array(values, np.int64)
+
+    return ProgramArrays(
+        ints(program.edge_start), ints(program.edge_variable), ints(program.edge_target),
+        np.array(program.accept, np.bool_), code_start, ints(flat).reshape(-1, 3), bits, bits.view(np.float64),
+        ints([int(r.kind) for r in program.registers]), ints([r.feature for r in program.registers]), ints(masks),
+        ints([r.depth for r in program.registers]), ints([r.link for r in program.registers]),
+        np.array([r.lane.floating for r in program.registers], np.bool_), parameters,
+    )  # fmt: skip
+
+
+def new_runs(capacity: int, registers: int) -> Runs:
+    def ints() -> np.ndarray:
+        return np.zeros(capacity, np.int64)
+
+    values = np.zeros((capacity, max(1, registers)), np.int64)
+    return Runs(
+        np.zeros(capacity, np.int32), ints(), ints(), ints(), ints(), ints(), ints(), values,
+        values.view(np.float64), np.arange(capacity - 1, -1, -1, dtype=np.int64),
+    )  # fmt: skip
+
+
+def grown(array: np.ndarray, capacity: int, fill: int = 0) -> np.ndarray:
+    """A copy with room for `capacity` items along the first axis."""
+    larger = np.full((capacity, *array.shape[1:]), fill, array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+def grown_runs(runs: Runs, capacity: int, free_count: int) -> tuple[Runs, int]:
+    """Runs with more slots, and the new number of free ones."""
+    before = len(runs.state)
+    registers = grown(runs.registers, capacity)
+    free = np.zeros(capacity, np.int64)
+    fresh = np.arange(capacity - 1, before - 1, -1, dtype=np.int64)
+    free[: len(fresh)] = fresh
+    free[len(fresh) : len(fresh) + free_count] = runs.free[:free_count]
+    larger = Runs(
+        grown(runs.state, capacity), grown(runs.first, capacity), grown(runs.ts, capacity), grown(runs.row, capacity),
+        grown(runs.node, capacity), grown(runs.next, capacity), grown(runs.valid, capacity), registers,
+        registers.view(np.float64), free,
+    )  # fmt: skip
+    return larger, free_count + len(fresh)
+
+
+def new_buffer(capacity: int) -> Buffer:
+    return Buffer(np.zeros(capacity, np.int64), np.zeros(capacity, np.int64), np.zeros(capacity, np.int16))
+
+
+def new_partitions(capacity: int) -> Partitions:
+    def zeros() -> np.ndarray:
+        return np.zeros(capacity, np.int64)
+
+    return Partitions(np.full(capacity, -1, np.int64), zeros(), zeros(), zeros(), np.zeros(capacity, np.bool_))
+
+
+def grown_partitions(partitions: Partitions, capacity: int) -> Partitions:
+    return Partitions(
+        grown(partitions.head, capacity, -1), grown(partitions.length, capacity), grown(partitions.ordinal, capacity),
+        grown(partitions.number, capacity), grown(partitions.queued, capacity),
+    )  # fmt: skip
+
+
+def new_decided(capacity: int) -> Decided:
+    return Decided(*(np.zeros(capacity, np.int64) for _ in range(4)))
+
+
+def new_scratch(program: Program) -> Scratch:
+    stack = np.zeros(STACK, np.int64)
+    return Scratch(
+        np.zeros(len(program.accept), np.int64), np.zeros(1, np.int64), stack, stack.view(np.float64),
+        np.zeros(STACK, np.bool_), np.zeros(max(1, len(program.registers)), np.int64),
+    )  # fmt: skip
+
+

@@ -1,0 +1,336 @@
+"""Bytecode of run-dependent conditions, and the registers they read (OpCode, Register in query.automaton.program)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matching.kernels.jit import kernel
+from query.automaton.program import OpCode, RegisterKind
+
+# numba freezes plain integers; an IntEnum member would be looked up at run time
+COUNT_ROWS = int(RegisterKind.COUNT_ROWS)
+COUNT_VALUES = int(RegisterKind.COUNT_VALUES)
+SUM = int(RegisterKind.SUM)
+MIN = int(RegisterKind.MIN)
+MAX = int(RegisterKind.MAX)
+LAST = int(RegisterKind.LAST)
+FIRST = int(RegisterKind.FIRST)
+FEATURE = int(OpCode.FEATURE)
+REGISTER = int(OpCode.REGISTER)
+CONSTANT = int(OpCode.CONSTANT)
+NULL = int(OpCode.NULL)
+ADD = int(OpCode.ADD)
+SUB = int(OpCode.SUB)
+MUL = int(OpCode.MUL)
+NEG = int(OpCode.NEG)
+ABS = int(OpCode.ABS)
+IDIV = int(OpCode.IDIV)
+MOD = int(OpCode.MOD)
+FADD = int(OpCode.FADD)
+FSUB = int(OpCode.FSUB)
+FMUL = int(OpCode.FMUL)
+FDIV = int(OpCode.FDIV)
+FNEG = int(OpCode.FNEG)
+FABS = int(OpCode.FABS)
+TO_FLOAT = int(OpCode.TO_FLOAT)
+RESCALE = int(OpCode.RESCALE)
+EQ = int(OpCode.EQ)
+NE = int(OpCode.NE)
+LT = int(OpCode.LT)
+LE = int(OpCode.LE)
+GT = int(OpCode.GT)
+GE = int(OpCode.GE)
+FEQ = int(OpCode.FEQ)
+FNE = int(OpCode.FNE)
+FLT = int(OpCode.FLT)
+FLE = int(OpCode.FLE)
+FGT = int(OpCode.FGT)
+FGE = int(OpCode.FGE)
+DISTINCT = int(OpCode.DISTINCT)
+FDISTINCT = int(OpCode.FDISTINCT)
+AND = int(OpCode.AND)
+OR = int(OpCode.OR)
+NOT = int(OpCode.NOT)
+IS_NULL = int(OpCode.IS_NULL)
+JUMP = int(OpCode.JUMP)
+JUMP_IF_FALSE = int(OpCode.JUMP_IF_FALSE)
+JUMP_IF_TRUE = int(OpCode.JUMP_IF_TRUE)
+POP_JUMP_UNLESS_TRUE = int(OpCode.POP_JUMP_UNLESS_TRUE)
+JUMP_IF_VALUE = int(OpCode.JUMP_IF_VALUE)
+FAVG = int(OpCode.FAVG)
+INT_MIN = np.int64(-(2**63))
+
+
+@kernel
+def add_overflows(x, y):
+    r = x + y
+    return ((x ^ r) & (y ^ r)) < 0
+
+
+@kernel
+def sub_overflows(x, y):
+    r = x - y
+    return ((x ^ y) & (x ^ r)) < 0
+
+
+@kernel
+def mul_overflows(x, y):
+    if x == 0 or y == 0:
+        return False
+    if (x == -1 and y == INT_MIN) or (y == -1 and x == INT_MIN):
+        return True
+    r = x * y
+    return r // y != x or r % y != 0
+
+
+@kernel
+def float_less(x, y):
+    """DuckDB's order of doubles: NaN equals itself and is the largest."""
+    if np.isnan(x):
+        return False
+    return x < y or np.isnan(y)
+
+
+@kernel
+def float_equal(x, y):
+    return x == y or (np.isnan(x) and np.isnan(y))
+
+
+@kernel
+def update_registers(program, registers, registers_f, valid, variable, feature, feature_f, feature_valid, i):
+    """Binds row i to `variable`: updates the registers of one run in place. Returns the validity bits, or -1 on overflow
+    (bit 62 and 63 are never used)."""
+    for r in range(len(program.register_kind) - 1, -1, -1):
+        if (program.register_mask[r] >> variable) & 1 == 0:
+            continue
+        kind = program.register_kind[r]
+        bit = np.int64(1) << r
+        if kind == COUNT_ROWS:
+            registers[r] += 1
+            continue
+        f = program.register_feature[r]
+        has = feature_valid[f, i]
+        if kind == COUNT_VALUES:
+            if has:
+                registers[r] += 1
+        elif kind == LAST:
+            if program.register_depth[r] > 0:
+                link = program.register_link[r]
+                registers[r] = registers[link]
+                valid = (valid | bit) if (valid >> link) & 1 else (valid & ~bit)
+            else:
+                registers[r] = feature[f, i]
+                valid = (valid | bit) if has else (valid & ~bit)
+        elif kind == FIRST:
+            if registers[program.register_link[r]] == program.register_depth[r]:
+                registers[r] = feature[f, i]
+                valid = (valid | bit) if has else (valid & ~bit)
+        elif has:
+            if (valid >> r) & 1 == 0:
+                registers[r] = feature[f, i]
+                valid |= bit
+            elif program.register_float[r]:
+                x = registers_f[r]
+                y = feature_f[f, i]
+                if kind == SUM:
+                    registers_f[r] = x + y
+                elif (kind == MIN and float_less(y, x)) or (kind == MAX and float_less(x, y)):
+                    registers_f[r] = y
+            else:
+                a = registers[r]
+                b = feature[f, i]
+                if kind == SUM:
+                    if add_overflows(a, b):
+                        return np.int64(-1)
+                    registers[r] = a + b
+                elif (kind == MIN and b < a) or (kind == MAX and b > a):
+                    registers[r] = b
+    return valid
+
+
+@kernel
+def holds(program, variable, registers, valid, feature, feature_valid, i, scratch):
+    """Runs the code of `variable` for row i: 1 true, 0 false or null, -1 overflow or division by zero."""
+    stack = scratch.stack
+    stack_f = scratch.stack_f
+    ok = scratch.stack_valid
+    top = -1
+    start = program.code_start[variable]
+    end = program.code_start[variable + 1]
+    pc = start
+    while pc < end:
+        op = program.code[pc, 0]
+        a = program.code[pc, 1]
+        b = program.code[pc, 2]
+        pc += 1
+        if op == FEATURE:
+            top += 1
+            stack[top] = feature[a, i]
+            ok[top] = feature_valid[a, i]
+        elif op == REGISTER:
+            top += 1
+            stack[top] = registers[a]
+            ok[top] = (valid >> a) & 1 != 0
+        elif op == CONSTANT:
+            top += 1
+            stack[top] = program.constant[a]
+            ok[top] = True
+        elif op == NULL:
+            top += 1
+            stack[top] = 0
+            ok[top] = False
+        elif op == TO_FLOAT:
+            stack_f[top] = stack[top] / program.constant_f[a]
+        elif op == RESCALE:
+            if ok[top]:
+                if mul_overflows(stack[top], program.constant[a]):
+                    return -1
+                stack[top] *= program.constant[a]
+        elif op <= SUB or op == MUL or op == IDIV or op == MOD:
+            top -= 1
+            ok[top] = ok[top] and ok[top + 1]
+            if ok[top]:
+                x = stack[top]
+                y = stack[top + 1]
+                if op == ADD:
+                    if add_overflows(x, y):
+                        return -1
+                    r = x + y
+                elif op == SUB:
+                    if sub_overflows(x, y):
+                        return -1
+                    r = x - y
+                elif op == MUL:
+                    if mul_overflows(x, y):
+                        return -1
+                    r = x * y
+                else:
+                    if y == 0 or (y == -1 and x == INT_MIN):
+                        return -1
+                    # truncates, and the remainder has the sign of x
+                    q = abs(x) // abs(y)
+                    if (x < 0) != (y < 0):
+                        q = -q
+                    r = q if op == IDIV else x - q * y
+                if r < program.constant[a] or r > program.constant[b]:
+                    return -1
+                stack[top] = r
+        elif op == NEG or op == ABS:
+            if ok[top]:
+                x = stack[top]
+                if x == INT_MIN:
+                    return -1
+                r = -x if op == NEG or x < 0 else x
+                if r < program.constant[a] or r > program.constant[b]:
+                    return -1
+                stack[top] = r
+        elif op <= FDIV:
+            top -= 1
+            ok[top] = ok[top] and ok[top + 1]
+            if op == FADD:
+                stack_f[top] = stack_f[top] + stack_f[top + 1]
+            elif op == FSUB:
+                stack_f[top] = stack_f[top] - stack_f[top + 1]
+            elif op == FMUL:
+                stack_f[top] = stack_f[top] * stack_f[top + 1]
+            else:
+                stack_f[top] = stack_f[top] / stack_f[top + 1]
+        elif op == FNEG:
+            stack_f[top] = -stack_f[top]
+        elif op == FABS:
+            stack_f[top] = abs(stack_f[top])
+        elif op <= GE:
+            top -= 1
+            ok[top] = ok[top] and ok[top + 1]
+            x = stack[top]
+            y = stack[top + 1]
+            if op == EQ:
+                t = x == y
+            elif op == NE:
+                t = x != y
+            elif op == LT:
+                t = x < y
+            elif op == LE:
+                t = x <= y
+            elif op == GT:
+                t = x > y
+            else:
+                t = x >= y
+            stack[top] = 1 if t else 0
+        elif op <= FGE:
+            top -= 1
+            ok[top] = ok[top] and ok[top + 1]
+            x_ = stack_f[top]
+            y_ = stack_f[top + 1]
+            if op == FEQ:
+                t = float_equal(x_, y_)
+            elif op == FNE:
+                t = not float_equal(x_, y_)
+            elif op == FLT:
+                t = float_less(x_, y_)
+            elif op == FLE:
+                t = not float_less(y_, x_)
+            elif op == FGT:
+                t = float_less(y_, x_)
+            else:
+                t = not float_less(x_, y_)
+            stack[top] = 1 if t else 0
+        elif op == DISTINCT or op == FDISTINCT:
+            top -= 1
+            if ok[top] and ok[top + 1]:
+                if op == DISTINCT:
+                    t = stack[top] != stack[top + 1]
+                else:
+                    t = not float_equal(stack_f[top], stack_f[top + 1])
+            else:
+                t = ok[top] != ok[top + 1]
+            stack[top] = 1 if t else 0
+            ok[top] = True
+        elif op == AND:
+            top -= 1
+            if ok[top] and ok[top + 1]:
+                stack[top] = stack[top] & stack[top + 1]
+            elif (ok[top] and stack[top] == 0) or (ok[top + 1] and stack[top + 1] == 0):
+                stack[top] = 0
+                ok[top] = True
+            else:
+                ok[top] = False
+        elif op == OR:
+            top -= 1
+            if ok[top] and ok[top + 1]:
+                stack[top] = stack[top] | stack[top + 1]
+            elif (ok[top] and stack[top] == 1) or (ok[top + 1] and stack[top + 1] == 1):
+                stack[top] = 1
+                ok[top] = True
+            else:
+                ok[top] = False
+        elif op == NOT:
+            stack[top] = 1 - stack[top]
+        elif op == IS_NULL:
+            stack[top] = 0 if ok[top] else 1
+            ok[top] = True
+        elif op == JUMP:
+            pc = start + a
+        elif op == JUMP_IF_FALSE:
+            if ok[top] and stack[top] == 0:
+                pc = start + a
+        elif op == JUMP_IF_TRUE:
+            if ok[top] and stack[top] == 1:
+                pc = start + a
+        elif op == POP_JUMP_UNLESS_TRUE:
+            top -= 1
+            if not ok[top + 1] or stack[top + 1] == 0:
+                pc = start + a
+        elif op == JUMP_IF_VALUE:
+            if ok[top]:
+                pc = start + a
+            else:
+                top -= 1
+        elif op == FAVG:
+            top -= 1
+            count = stack[top + 1]
+            ok[top] = ok[top] and count > 0
+            if ok[top]:
+                total = stack_f[top] if b == 1 else float(stack[top])
+                stack_f[top] = total / (float(count) * program.constant_f[a])
+    return 1 if ok[0] and stack[0] == 1 else 0

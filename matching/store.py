@@ -1,0 +1,204 @@
+"""The rows a matcher may still need, as growing arrays: rows of live runs, and those that PREV and NEXT can reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from matching.batch import EventBatch, Int64Array
+from matching.kernels.jit import kernel
+from matching.kernels.layout import grown
+
+FIXED = ("ts", "source", "offset", "seq", "partition", "previous", "next", "released")
+
+
+@kernel
+def link_rows(partition, begin, end, last, previous, following):
+    """Chains the rows [begin, end) of the store to the row before in their partition; last: per partition, its last row."""
+    for i in range(begin, end):
+        p = partition[i]
+        before = last[p]
+        previous[i] = before
+        following[i] = -1
+        if before >= 0:
+            following[before] = i
+        last[p] = i
+
+
+def lanes(column: pa.Array, floating: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    """A numeric, boolean, time or decimal (up to 18 digits) column as int64 or float64 values and their validity (None:
+    all valid). Values where invalid are 0."""
+    valid = None
+    if column.null_count:
+        valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    type = column.type
+    if pa.types.is_decimal(type):
+        words = np.frombuffer(column.buffers()[1], np.int64)
+        width = type.bit_width // 64
+        values = words[column.offset * width : (column.offset + len(column)) * width : width]
+        if valid is not None:
+            values = np.where(valid, values, 0)
+        return values, valid
+    if pa.types.is_timestamp(type):
+        column = column.cast(pa.timestamp("us", type.tz)).view(pa.int64())
+    elif pa.types.is_boolean(type):
+        column = column.cast(pa.int8())
+    elif pa.types.is_interval(type):
+        raise TypeError("intervals have no lane in storage")
+    if valid is not None:
+        column = pc.fill_null(column, 0)
+    values = column.to_numpy(zero_copy_only=False)
+    return values.astype(np.float64 if floating else np.int64, copy=False), valid
+
+
+class RowStore:
+    """Rows in arrival order at positions 0, 1, 2, ...; positions change only in `compact`.
+
+    numeric: columns kept as lanes (name -> floating); other: columns kept as Arrow. linked: whether rows know their
+    neighbours in the partition (needed for PREV and NEXT).
+    """
+
+    def __init__(self, numeric: dict[str, bool], other: Sequence[str], schema: pa.Schema, linked: bool) -> None:
+        self.numeric = numeric
+        self.other = tuple(other)
+        self.schema = schema
+        self.linked = linked
+        self.count = 0
+        self.ts = np.zeros(1024, np.int64)
+        self.source = np.zeros(1024, np.int32)
+        self.offset = np.zeros(1024, np.int64)
+        self.seq = np.zeros(1024, np.int64)
+        self.partition = np.zeros(1024, np.int64)
+        self.previous = np.zeros(1024, np.int64)
+        self.next = np.zeros(1024, np.int64)
+        self.released = np.zeros(1024, np.bool_)
+        self.last = np.full(16, -1, np.int64)  # per partition, its last row
+        self.values = {n: np.zeros(1024, np.float64 if f else np.int64) for n, f in numeric.items()}
+        self.valid: dict[str, np.ndarray | None] = dict.fromkeys(numeric)
+        self.arrow = pa.table({n: pa.array([], schema.field(n).type) for n in self.other})
+
+    def _reserve(self, count: int, partitions: int) -> None:
+        if count > len(self.ts):
+            capacity = max(count, 2 * len(self.ts))
+            for name in FIXED:
+                setattr(self, name, grown(getattr(self, name), capacity))
+            self.values = {n: grown(v, capacity) for n, v in self.values.items()}
+            self.valid = {n: None if v is None else grown(v, capacity, 1) for n, v in self.valid.items()}
+        if partitions > len(self.last):
+            self.last = grown(self.last, max(partitions, 2 * len(self.last)), -1)
+
+    def append(self, batch: EventBatch, partition: Int64Array, partitions: int) -> int:
+        """Adds the rows of a batch; returns the position of the first. One copy a column."""
+        begin, end = self.count, self.count + len(batch)
+        self._reserve(end, partitions)
+        self.ts[begin:end] = batch.ts_us
+        self.source[begin:end] = batch.source
+        self.offset[begin:end] = batch.offset
+        self.seq[begin:end] = batch.seq
+        self.partition[begin:end] = partition
+        self.released[begin:end] = False
+        for name, floating in self.numeric.items():
+            values, valid = lanes(batch.columns.column(name), floating)
+            self.values[name][begin:end] = values
+            kept = self.valid[name]
+            if valid is not None and kept is None:
+                kept = self.valid[name] = np.ones(len(self.ts), np.bool_)
+            if kept is not None:
+                kept[begin:end] = True if valid is None else valid
+        if self.other:
+            added = pa.table({n: batch.columns.column(n) for n in self.other})
+            self.arrow = pa.concat_tables([self.arrow, added])
+        if self.linked:
+            link_rows(self.partition, begin, end, self.last, self.previous, self.next)
+        self.count = end
+        return begin
+
+    def chase(self, positions: Int64Array, offset: int) -> Int64Array:
+        """The row `offset` rows further on (or back, if negative) in each row's partition; -1 where there is none."""
+        chain = self.next if offset > 0 else self.previous
+        for _ in range(abs(offset)):
+            positions = np.where(positions >= 0, chain[np.maximum(positions, 0)], -1)
+        return positions
+
+    def lane(self, name: str, positions: Int64Array | slice) -> tuple[np.ndarray, np.ndarray | None]:
+        """Values and validity (None: all valid) of a numeric column at `positions`; -1 gives null."""
+        values, valid = self.values[name], self.valid[name]
+        if isinstance(positions, slice):
+            return values[positions], None if valid is None else valid[positions]
+        if len(positions) and int(positions.min()) < 0:
+            exists = positions >= 0
+            at = np.maximum(positions, 0)
+            return values[at], exists if valid is None else exists & valid[at]
+        return values[positions], None if valid is None else valid[positions]
+
+    def column(self, name: str, positions: Int64Array | slice) -> pa.Array:
+        """An Arrow array of any kept column at `positions`; -1 gives null."""
+        type = self.schema.field(name).type
+        if name in self.numeric:
+            return to_arrow(*self.lane(name, positions), type)
+        column = self.arrow.column(name)
+        if isinstance(positions, slice):
+            taken = column.slice(positions.start, positions.stop - positions.start)
+        else:
+            if column.num_chunks > 8:
+                self.arrow = self.arrow.combine_chunks()
+                column = self.arrow.column(name)
+            taken = column.take(pa.array(positions, mask=positions < 0))
+        return taken.combine_chunks() if taken.num_chunks != 1 else taken.chunk(0)
+
+    def compact(self, keep: np.ndarray) -> Int64Array:
+        """Keeps the rows marked in `keep` (bool, at least count long); returns the new position of every old row, -1 for
+        those that left."""
+        kept = np.flatnonzero(keep[: self.count])
+        moved = np.full(self.count + 1, -1, np.int64)  # the last entry: -1 stays -1
+        moved[kept] = np.arange(len(kept))
+        for name in FIXED:
+            array = getattr(self, name)
+            array[: len(kept)] = array[kept]
+        for array in self.values.values():
+            array[: len(kept)] = array[kept]
+        for valid in self.valid.values():
+            if valid is not None:
+                valid[: len(kept)] = valid[kept]
+        if self.other:
+            self.arrow = self.arrow.take(pa.array(kept)).combine_chunks()
+        self.count = len(kept)
+        if self.linked:
+            for chain in (self.previous, self.next):
+                chain[: self.count] = moved[chain[: self.count]]
+            self.last = moved[self.last]
+        return moved
+
+    def snapshot(self) -> tuple[dict[str, np.ndarray], pa.Table]:
+        """Arrays by name, and the Arrow columns."""
+        arrays = {name: getattr(self, name)[: self.count] for name in FIXED}
+        arrays["last"] = self.last
+        arrays |= {f"value.{n}": v[: self.count] for n, v in self.values.items()}
+        arrays |= {f"valid.{n}": v[: self.count] for n, v in self.valid.items() if v is not None}
+        return arrays, self.arrow
+
+    def restore(self, arrays: dict[str, np.ndarray], arrow: pa.Table) -> None:
+        self.count = len(arrays["ts"])
+        for name in FIXED:
+            setattr(self, name, grown(arrays[name], max(1024, self.count)))
+        self.last = arrays["last"].copy()
+        self.values = {n: grown(arrays[f"value.{n}"], max(1024, self.count)) for n in self.numeric}
+        self.valid = {
+            n: grown(arrays[f"valid.{n}"], max(1024, self.count), 1) if f"valid.{n}" in arrays else None
+            for n in self.numeric
+        }
+        self.arrow = arrow
+
+
+def to_arrow(values: np.ndarray, valid: np.ndarray | None, type: pa.DataType) -> pa.Array:
+    """An Arrow array of `type` from a lane; zero copy for 64-bit types without nulls."""
+    mask = None if valid is None else ~valid
+    if pa.types.is_timestamp(type):
+        return pa.array(values, pa.int64(), mask=mask).view(type)
+    if pa.types.is_boolean(type):
+        return pa.array(values != 0, mask=mask)
+    array = pa.array(values, mask=mask)
+    return array if array.type == type else array.cast(type)

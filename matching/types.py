@@ -1,0 +1,43 @@
+"""DuckDB types and Arrow types: one table of which is which, and it is DuckDB's own."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import duckdb
+import pyarrow as pa
+
+from query.language.duck import quiet_connection
+from query.schema import Schema
+
+
+@cache
+def arrow_type(duckdb_type: str) -> pa.DataType:
+    """The Arrow type DuckDB hands out for one of its types; strings and blobs in their plain (32-bit offset) form.
+
+    Raises ValueError for a name that DuckDB does not know."""
+    try:
+        table = pa.table(quiet_connection().sql(f"SELECT NULL::{duckdb_type} AS x"))
+    except duckdb.Error as error:
+        raise ValueError(f"{duckdb_type} is no DuckDB type: {str(error).splitlines()[0]}") from None
+    return table.schema.field("x").type
+
+
+@cache
+def duckdb_type(type: pa.DataType) -> str:
+    """DuckDB's name for the type of an Arrow column, for example `VARCHAR` for string, large_string and dictionaries
+    of them."""
+    if pa.types.is_dictionary(type):
+        return duckdb_type(type.value_type)
+    empty = pa.table({"x": pa.array([], type)})
+    relation = quiet_connection().from_arrow(empty)
+    return str(relation.types[0])
+
+
+@cache
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """The columns of EventBatch.columns for an input: as declared, in DuckDB's Arrow types, ENUMs as plain strings."""
+    types = (arrow_type(field.type) for field in schema.fields)
+    return pa.schema(
+        [(field.name, t.value_type if pa.types.is_dictionary(t) else t) for field, t in zip(schema.fields, types)]
+    )

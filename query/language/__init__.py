@@ -1,0 +1,1 @@
+"""Text to AST: lark reads the clauses, DuckDB reads the scalar expressions."""

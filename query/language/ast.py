@@ -1,0 +1,250 @@
+"""The abstract syntax of a query: what was written, nothing resolved yet. Every node has its span in the whole text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from query.errors import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Identifier:
+    """A name. `name` is upper case unless it was quoted (row pattern variables); `written` is as in the text, unquoted."""
+
+    name: str
+    written: str
+    quoted: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressionText:
+    """A scalar expression as written; DuckDB's parser reads it later."""
+
+    text: str
+    span: Span
+
+
+# ---- row patterns as written -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PatternVariable:
+    name: Identifier
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class PatternSequence:
+    parts: tuple[PatternSyntax, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class PatternAlternation:
+    choices: tuple[PatternSyntax, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class PatternQuantified:
+    """`body{at_least, at_most}`; at_most None is unbounded."""
+
+    body: PatternSyntax
+    at_least: int
+    at_most: int | None
+    greedy: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class PatternNegation:
+    """`~B` or `NOT B`."""
+
+    name: Identifier
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class PatternEmpty:
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class PatternAnchor:
+    """`^` (start of partition) or `$` (end of partition)."""
+
+    at_start: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class PatternPermute:
+    parts: tuple[PatternSyntax, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class PatternExclusion:
+    body: PatternSyntax
+    span: Span
+
+
+PatternSyntax = (
+    PatternVariable
+    | PatternSequence
+    | PatternAlternation
+    | PatternQuantified
+    | PatternNegation
+    | PatternEmpty
+    | PatternAnchor
+    | PatternPermute
+    | PatternExclusion
+)
+
+
+# ---- clauses ---------------------------------------------------------------------------------------------------
+
+
+class RowsPerMatch(Enum):
+    ONE = "ONE ROW PER MATCH"
+    ALL_SHOW_EMPTY = "ALL ROWS PER MATCH SHOW EMPTY MATCHES"
+    ALL_OMIT_EMPTY = "ALL ROWS PER MATCH OMIT EMPTY MATCHES"
+    ALL_WITH_UNMATCHED = "ALL ROWS PER MATCH WITH UNMATCHED ROWS"
+
+
+class AfterMatchKind(Enum):
+    PAST_LAST_ROW = "SKIP PAST LAST ROW"
+    TO_NEXT_ROW = "SKIP TO NEXT ROW"
+    TO_FIRST = "SKIP TO FIRST"
+    TO_LAST = "SKIP TO LAST"
+    NO_SKIP = "NO SKIP"
+
+
+class Selection(Enum):
+    """Selection strategy: which events between two matched ones may be skipped ([SASE] section 2)."""
+
+    STRICT = "STRICT"
+    PARTITION = "PARTITION"
+    SKIP_TILL_NEXT = "SKIP TILL NEXT MATCH"
+    SKIP_TILL_ANY = "SKIP TILL ANY MATCH"
+
+
+@dataclass(frozen=True, slots=True)
+class AfterMatchSyntax:
+    kind: AfterMatchKind
+    variable: Identifier | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class OrderItem:
+    expression: ExpressionText
+    descending: bool
+    nulls_first: bool | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureSyntax:
+    expression: ExpressionText
+    name: Identifier
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class DefineSyntax:
+    variable: Identifier
+    condition: ExpressionText
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetSyntax:
+    name: Identifier
+    members: tuple[Identifier, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class WithinSyntax:
+    """Either an interval in microseconds or a number of rows."""
+
+    interval_us: int | None
+    rows: int | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionSyntax:
+    selection: Selection
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class MatchRecognize:
+    """`MATCH_RECOGNIZE ( ... )`. A clause left out is None (or empty)."""
+
+    partition_by: tuple[ExpressionText, ...]
+    order_by: tuple[OrderItem, ...]
+    measures: tuple[MeasureSyntax, ...]
+    rows: RowsPerMatch | None
+    after: AfterMatchSyntax | None
+    pattern: PatternSyntax
+    within: WithinSyntax | None
+    selection: SelectionSyntax | None
+    subsets: tuple[SubsetSyntax, ...]
+    defines: tuple[DefineSyntax, ...]
+    span: Span
+
+
+class HistoryKind(Enum):
+    JOIN = "JOIN"
+    LEFT = "LEFT JOIN"
+    SEMI = "SEMI JOIN"
+    ANTI = "ANTI JOIN"
+    NEAREST = "NEAREST JOIN"
+
+
+@dataclass(frozen=True, slots=True)
+class PatternFactor:
+    """A table factor `input MATCH_RECOGNIZE (...) [AS alias]`. `span` covers all of it, `input_span` the input."""
+
+    input: str
+    input_span: Span
+    match: MatchRecognize
+    alias: Identifier | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryJoin:
+    """`[kind] JOIN HISTORY OF stream FROM low TO high | BETWEEN low AND high [AS KNOWN] [MATCH_RECOGNIZE (...)] [AS alias] ON on`.
+
+    closed: True for BETWEEN ([low, high]), False for FROM ... TO ([low, high)). `span` starts at the kind's first
+    word and ends behind the ON condition.
+    """
+
+    kind: HistoryKind
+    stream: Identifier
+    low: ExpressionText
+    high: ExpressionText
+    closed: bool
+    as_known: bool
+    match: MatchRecognize | None
+    alias: Identifier | None
+    on: ExpressionText
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A whole statement: any DuckDB SELECT with pattern factors and history joins cut out of it.
+
+    factors and histories are in the order of the text and do not nest in this version.
+    """
+
+    text: str
+    factors: tuple[PatternFactor, ...]
+    histories: tuple[HistoryJoin, ...]

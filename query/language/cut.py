@@ -1,0 +1,234 @@
+"""Finds, in a DuckDB SELECT, the pieces that are not DuckDB's: pattern factors and history joins."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from query.errors import Diagnostic, QueryError, Span
+from query.language.lexer import Token, TokenKind, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class FactorCut:
+    """`input MATCH_RECOGNIZE ( ... ) [[AS] alias]`, by indices of tokens: the input is [first, keyword), `open` and
+    `close` are the parentheses, alias the name's index or None, and last the last token of all."""
+
+    first: int
+    keyword: int
+    open: int
+    close: int
+    alias: int | None
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryCut:
+    """`[kind] JOIN HISTORY OF ... ON condition`: the tokens [first, last]."""
+
+    first: int
+    last: int
+
+
+Cut = FactorCut | HistoryCut
+
+_NAMES = (TokenKind.WORD, TokenKind.QUOTED)
+_JOIN_KINDS = {"LEFT", "INNER", "SEMI", "ANTI", "NEAREST"}
+_OTHER_JOIN_KINDS = {"RIGHT", "FULL", "CROSS", "NATURAL", "ASOF", "POSITIONAL"}
+_JOIN_WORDS = _JOIN_KINDS | _OTHER_JOIN_KINDS | {"OUTER", "JOIN"}
+#: Words that end a table factor and are never its alias.
+_CLAUSE_WORDS = set(
+    "WHERE GROUP ORDER HAVING LIMIT OFFSET QUALIFY WINDOW UNION EXCEPT INTERSECT SELECT FROM ON USING FETCH SET AND OR".split()
+)
+_FOLLOW_WORDS = _CLAUSE_WORDS | (_JOIN_WORDS - {"NEAREST"}) | {"AS", "TABLESAMPLE", "PIVOT", "UNPIVOT", "MATCH_RECOGNIZE"}
+
+
+def cut(tokens: Tokens) -> tuple[Cut, ...]:
+    """The pieces in the order of the text; they do not overlap. Raises QueryError for pieces that are not whole, stand
+    where no table can stand, or nest."""
+    items = tokens.items
+    cuts: list[Cut] = []
+    i = 0
+    while i < len(items):
+        piece: Cut | None = None
+        if _is_name_part(tokens, i) or items[i].kind is not TokenKind.WORD:
+            pass
+        elif items[i].word == "MATCH_RECOGNIZE":
+            piece = _factor(tokens, i)
+        elif items[i].word == "JOIN":
+            piece = _history(tokens, i)
+        elif items[i].word == "HISTORY" and tokens.words(i + 1, "OF") and _may_name(tokens, i + 2):
+            raise _fault(tokens, "HISTORY OF stands behind JOIN only", items[i], items[i + 1],
+                         hint="write JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN or NEAREST JOIN before HISTORY OF")
+        elif (
+            len(items[i].word) > 10
+            and tokens.words(i + 1, "(")
+            and difflib.SequenceMatcher(None, items[i].word, "MATCH_RECOGNIZE").ratio() > 0.8
+        ):
+            raise _fault(tokens, "expected MATCH_RECOGNIZE", items[i], hint="did you mean MATCH_RECOGNIZE?")
+        if piece is None:
+            i += 1
+            continue
+        _refuse_nesting(tokens, piece, cuts)
+        cuts.append(piece)
+        i = piece.last + 1
+    return tuple(cuts)
+
+
+def _fault(
+    tokens: Tokens, message: str, first: Token, last: Token | None = None, *,
+    code: str = "HQ100", label: str = "", hint: str = "",
+) -> QueryError:  # fmt: skip
+    return QueryError([Diagnostic(code, message, Span(first.start, (last or first).end), label, hint)], tokens.text)
+
+
+def _is_name_part(tokens: Tokens, i: int) -> bool:
+    """Whether token i is a column or table of a qualified name, as in `m.history`."""
+    return tokens.words(i - 1, ".")
+
+
+def _may_name(tokens: Tokens, i: int) -> bool:
+    return 0 <= i < len(tokens.items) and tokens.items[i].kind in _NAMES and tokens.items[i].word not in _FOLLOW_WORDS
+
+
+def _refuse_nesting(tokens: Tokens, piece: Cut, before: list[Cut]) -> None:
+    inner: list[int] = [c.keyword if isinstance(c, FactorCut) else c.first for c in before if c.last >= piece.first]
+    if isinstance(piece, FactorCut):
+        inner += [i for i in range(piece.open, piece.close) if tokens.words(i, "MATCH_RECOGNIZE", "(")]
+    else:
+        recognitions = [i for i in range(piece.first, piece.last) if tokens.words(i, "MATCH_RECOGNIZE", "(")]
+        end = 0
+        for i in recognitions:  # the history's own one is the first outside of any parenthesis
+            if end or any(a < i < b for a, b in tokens.partner.items() if piece.first <= a < b <= piece.last):
+                inner.append(i)
+            else:
+                end = tokens.partner[i + 1]
+    own_join = isinstance(piece, HistoryCut)
+    joins = [i for i in range(piece.first, piece.last) if tokens.words(i, "JOIN", "HISTORY", "OF")]
+    inner += joins[own_join:]
+    if inner:
+        raise _fault(
+            tokens, "a pattern inside a pattern is not supported yet", tokens.items[min(inner)],
+            code="HQ500", hint="match the inner pattern in a query of its own",
+        )  # fmt: skip
+
+
+# ---- pattern factors -------------------------------------------------------------------------------------------
+
+
+def _factor(tokens: Tokens, keyword: int) -> FactorCut:
+    items = tokens.items
+    if not tokens.words(keyword + 1, "("):
+        raise _fault(tokens, "expected '(' behind MATCH_RECOGNIZE", items[keyword])
+    close = tokens.partner[keyword + 1]
+    first = _input_start(tokens, keyword)
+
+    alias: int | None = None
+    last = close
+    if tokens.words(close + 1, "AS"):
+        if not _may_name(tokens, close + 2):
+            found = items[min(close + 2, len(items) - 1)]
+            raise _fault(tokens, "expected a name behind AS", found)
+        alias = last = close + 2
+    elif _may_name(tokens, close + 1) and not _is_join_word(tokens, close + 1):
+        alias = last = close + 1
+    if alias is not None and tokens.words(alias + 1, "("):
+        raise _fault(
+            tokens, "column names behind the alias are not supported yet", items[alias + 1],
+            items[tokens.partner[alias + 1]], code="HQ500", hint="name the columns in MEASURES",
+        )  # fmt: skip
+    return FactorCut(first, keyword, keyword + 1, close, alias, last)
+
+
+def _input_start(tokens: Tokens, keyword: int) -> int:
+    """Index of the first token of the relation before MATCH_RECOGNIZE: a name, a call, a string or a subquery."""
+    items = tokens.items
+    first = keyword - 1
+    if first < 0:
+        raise _fault(tokens, "expected a table before MATCH_RECOGNIZE", items[keyword])
+    named = True
+    if items[first].word == ")":
+        first = tokens.partner[first]
+        named = _may_name(tokens, first - 1)  # a call, or else a subquery
+        first -= named
+    elif items[first].kind is TokenKind.STRING:
+        named = False
+    elif not _may_name(tokens, first):
+        raise _fault(tokens, "expected a table before MATCH_RECOGNIZE", items[keyword],
+                     hint="write FROM table MATCH_RECOGNIZE ( ... )")  # fmt: skip
+    while named and tokens.words(first - 1, ".") and _may_name(tokens, first - 2):
+        first -= 2
+    ahead = items[first - 1] if first else None
+    if ahead is not None and (ahead.word in ("FROM", "JOIN", ",", "(")):
+        return first
+    if ahead is not None and (ahead.word in ("AS", ")") or ahead.kind in (*_NAMES, TokenKind.STRING)) and (
+        ahead.word not in _CLAUSE_WORDS
+    ):
+        raise _fault(
+            tokens, "an alias of the input is not supported yet", items[first], items[keyword - 1], code="HQ500",
+            hint="leave it out: columns are used without it; an alias behind MATCH_RECOGNIZE ( ... ) names the output",
+        )  # fmt: skip
+    raise _fault(tokens, "MATCH_RECOGNIZE stands behind a table of FROM or JOIN", items[keyword])
+
+
+def _is_join_word(tokens: Tokens, i: int) -> bool:
+    """Whether token i begins a join: LEFT, SEMI and the like only where JOIN follows, as they may name things too."""
+    word = tokens.items[i].word
+    if word == "JOIN":
+        return True
+    return word in _JOIN_WORDS and i + 1 < len(tokens.items) and tokens.items[i + 1].word in _JOIN_WORDS
+
+
+# ---- history joins ---------------------------------------------------------------------------------------------
+
+
+def _history(tokens: Tokens, join: int) -> HistoryCut | None:
+    """The history join whose JOIN is at `join`, or None if it is a join of SQL."""
+    items = tokens.items
+    if not tokens.words(join + 1, "HISTORY", "OF"):
+        _check_misspelt(tokens, join)
+        return None
+    if not _may_name(tokens, join + 3) and not tokens.words(join + 3, "FROM") and not tokens.words(join + 3, "BETWEEN"):
+        if tokens.words(join + 3, "ON") or tokens.words(join + 3, "USING"):
+            return None  # a table `history` that is called `of`
+    first = join
+    if tokens.words(first - 1, "OUTER"):
+        first -= 1
+    kind = items[first - 1] if first else None
+    if kind is not None and kind.word in _OTHER_JOIN_KINDS:
+        raise _fault(
+            tokens, f"history cannot be joined by {kind.word} JOIN", kind, items[join], code="HQ300",
+            hint="there is JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN and NEAREST JOIN",
+        )  # fmt: skip
+    if kind is not None and kind.word in _JOIN_KINDS:
+        first -= 1
+
+    i = join + 3
+    while i < len(items):
+        word = items[i].word
+        if word in ("(", "[", "{"):
+            i = tokens.partner[i] + 1
+            continue
+        if word in (",", ")", "]", "}", ";"):
+            break
+        if not _is_name_part(tokens, i):
+            ends = word in _CLAUSE_WORDS - {"FROM", "ON", "AND", "OR", "SET"}
+            if ends or (i > join + 3 and _is_join_word(tokens, i)):
+                break
+        i += 1
+    return HistoryCut(first, i - 1)
+
+
+def _check_misspelt(tokens: Tokens, join: int) -> None:
+    """Raise for a join that is plainly meant to be one of history."""
+    items = tokens.items
+
+    def ranged(i: int) -> bool:
+        return tokens.words(i, "FROM") or tokens.words(i, "BETWEEN")
+
+    if tokens.words(join + 1, "HISTORY") and (ranged(join + 2) or ranged(join + 3)):
+        raise _fault(tokens, "expected OF behind HISTORY", items[join + 2], hint="write JOIN HISTORY OF stream FROM ...")
+    if tokens.words(join + 1, "OF"):
+        raise _fault(tokens, "expected HISTORY", items[join + 1], hint="write JOIN HISTORY OF stream FROM ...")
+    if tokens.words(join + 2, "OF") and _may_name(tokens, join + 3):
+        raise _fault(tokens, "expected HISTORY", items[join + 1], hint="did you mean HISTORY?")

@@ -1,0 +1,184 @@
+"""Text to tokens, by DuckDB's lexical rules and, inside PATTERN ( ... ), by those of row patterns.
+
+Not `duckdb.tokenize`: it takes `A$` for one name, `$B$ ... $B$` for a string and `$)` for one operator, which are all
+row patterns, counts bytes, and does not say that a string never ends.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from query.errors import Diagnostic, QueryError, Span
+
+DEPTH_MAX = 200
+PATTERN_DEPTH_MAX = 50  # plans and automata walk patterns recursively
+
+
+class TokenKind(Enum):
+    WORD = "word"
+    QUOTED = "quoted name"
+    STRING = "string"
+    NUMBER = "number"
+    SYMBOL = "symbol"
+
+
+class Token(NamedTuple):
+    """A piece of the text, text[start:end]. `word` is the upper-case text of a WORD or SYMBOL and empty for the rest."""
+
+    kind: TokenKind
+    text: str
+    word: str
+    start: int
+    end: int
+
+    @property
+    def span(self) -> Span:
+        return Span(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of a text without comments; `partner` leads from each bracket's index to that of the other one."""
+
+    text: str
+    items: tuple[Token, ...]
+    partner: dict[int, int]
+
+    def words(self, i: int, *expected: str) -> bool:
+        """Whether the tokens from i on are these words or symbols."""
+        return 0 <= i and all(
+            i + k < len(self.items) and self.items[i + k].word == word for k, word in enumerate(expected)
+        )
+
+
+_NAME = r"(?:[A-Za-z_]|[^\x00-\x7f\s])"
+_COMMON = r"""
+    (?P<space>\s+|--[^\n]*)
+  | (?P<comment>/\*)
+  | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*(?P<escaped_end>'?))
+  | (?P<string>'(?:[^']|'')*(?P<string_end>'?))
+  | (?P<quoted>"(?:[^"]|"")*(?P<quoted_end>"?))
+"""
+_SQL = re.compile(
+    _COMMON
+    + rf"""
+  | (?P<dollar>\$(?P<tag>(?:{_NAME}(?:[0-9]|{_NAME})*)?)\$)
+  | (?P<word>{_NAME}(?:[0-9$]|{_NAME})*)
+  | (?P<number>(?:[0-9][0-9_]*(?:\.(?!\.)[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?)
+  | (?P<symbol>.)
+""",
+    re.VERBOSE | re.DOTALL,
+)
+_PATTERN = re.compile(
+    _COMMON
+    + rf"""
+  | (?P<word>{_NAME}(?:[0-9]|{_NAME})*)
+  | (?P<number>[0-9]+)
+  | (?P<symbol>\{{-|-\}}|.)
+""",
+    re.VERBOSE | re.DOTALL,
+)
+_NEVER = re.compile("[\x00\ud800-\udfff]")
+_KINDS = {
+    "escaped": TokenKind.STRING,
+    "string": TokenKind.STRING,
+    "dollar": TokenKind.STRING,
+    "quoted": TokenKind.QUOTED,
+    "word": TokenKind.WORD,
+    "number": TokenKind.NUMBER,
+    "symbol": TokenKind.SYMBOL,
+}
+_CLOSER = {"(": ")", "[": "]", "{": "}"}
+
+
+def tokenize(text: str, inside: Span | None = None) -> Tokens:
+    """The tokens of a text, or of text[inside], which is then the inside of MATCH_RECOGNIZE ( ... ).
+
+    Raises QueryError HQ100 for what can never be SQL: a string, comment or bracket without its end, a NUL or half a
+    surrogate pair, brackets nested deeper than DEPTH_MAX.
+    """
+
+    def fault(message: str, start: int, end: int, label: str = "", hint: str = "") -> QueryError:
+        return QueryError([Diagnostic("HQ100", message, Span(start, end), label, hint)], text)
+
+    position, limit = (0, len(text)) if inside is None else (max(0, inside.start), min(inside.end, len(text)))
+    if bad := _NEVER.search(text, position, limit):
+        raise fault(f"the character U+{ord(bad[0]):04X} cannot stand in a query", bad.start(), bad.end())
+
+    items: list[Token] = []
+    partner: dict[int, int] = {}
+    opened: list[int] = []  # indices of brackets not closed yet
+    recognitions: set[int] = set()  # those of them that stand behind MATCH_RECOGNIZE
+    pattern_depth = 0  # len(opened) inside PATTERN ( ... ); 0 outside
+    while position < limit:
+        found = (_PATTERN if pattern_depth else _SQL).match(text, position, limit)
+        assert found is not None  # <symbol> takes any character
+        start, position, group = position, found.end(), found.lastgroup or ""
+        group = {"escaped_end": "escaped", "string_end": "string", "quoted_end": "quoted", "tag": "dollar"}.get(group, group)
+        if group == "space":
+            continue
+        if group == "comment":
+            position = _comment_end(text, start, limit)
+            if position < 0:
+                raise fault("a comment that does not end", start, start + 2, "opened here", "close it with */")
+            continue
+        if group in ("escaped", "string", "quoted") and not found[f"{group}_end"]:
+            what, end = ("quoted name", '"') if group == "quoted" else ("string", "'")
+            raise fault(f"a {what} that does not end", start, start + 1, "opened here", f"close it with {end}")
+        if group == "dollar":
+            closed = text.find(found["dollar"], position, limit)
+            if closed < 0:
+                raise fault("a string that does not end", start, position, "opened here", f"close it with {found['dollar']}")
+            position = closed + len(found["dollar"])
+
+        piece = text[start:position]
+        word = piece.upper() if group in ("word", "symbol") else ""
+        items.append(Token(_KINDS[group], piece, word, start, position))
+        if group != "symbol":
+            continue
+        index = len(items) - 1
+        if piece == "(" or (piece in _CLOSER and not pattern_depth):
+            before = items[index - 1].word if index else ""
+            if piece == "(" and before == "MATCH_RECOGNIZE":
+                recognitions.add(index)
+            elif piece == "(" and before == "PATTERN" and not pattern_depth and (
+                opened[-1] in recognitions if opened else inside is not None
+            ):
+                pattern_depth = len(opened) + 1
+            opened.append(index)
+            if len(opened) > DEPTH_MAX:
+                raise fault(f"brackets nested deeper than {DEPTH_MAX}", start, position)
+            if pattern_depth and len(opened) - pattern_depth > PATTERN_DEPTH_MAX:
+                raise fault(f"a row pattern nested deeper than {PATTERN_DEPTH_MAX}", start, position)
+        elif piece == ")" or (piece in ("]", "}") and not pattern_depth):
+            if not opened:
+                raise fault(f"nothing is open that {piece} could close", start, position)
+            if _CLOSER[items[opened[-1]].text] != piece:
+                other = items[opened[-1]]
+                raise fault(
+                    f"expected {_CLOSER[other.text]} before {piece}",
+                    start,
+                    position,
+                    f"{other.text} of line {text.count(chr(10), 0, other.start) + 1} is still open",
+                )
+            first = opened.pop()
+            partner[first], partner[index] = index, first
+            if len(opened) < pattern_depth:
+                pattern_depth = 0
+    if opened:
+        token = items[opened[-1]]
+        raise fault(f"{token.text} is never closed", token.start, token.end, "opened here", f"add {_CLOSER[token.text]}")
+    return Tokens(text, tuple(items), partner)
+
+
+def _comment_end(text: str, start: int, limit: int) -> int:
+    """Where the /* comment */ that begins at start ends (they nest), or -1."""
+    depth = 0
+    for found in re.compile(r"/\*|\*/").finditer(text, start, limit):
+        depth += 1 if found[0] == "/*" else -1
+        if depth == 0:
+            return found.end()
+    return -1

@@ -1,0 +1,663 @@
+"""Reads a query: text -> ast.Query. Every fault is a QueryError whose spans lie inside the text."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import lark
+from lark.common import LexerConf
+from lark.lexer import Lexer
+from lark.parsers.lalr_interactive_parser import InteractiveParser
+
+from query.errors import Diagnostic, QueryError, Span
+from query.language import ast
+from query.language.cut import FactorCut, HistoryCut, cut
+from query.language.duck import interval_parts, syntax_error
+from query.language.lexer import Token, TokenKind, Tokens, tokenize
+
+ROWS_MAX = 10**9
+REPEAT_MAX = 10**9
+
+#: The clauses of MATCH_RECOGNIZE: the words each begins with, and its place; WITHIN and SELECTION may change places.
+_CLAUSES: tuple[tuple[str, tuple[str, ...], int], ...] = (
+    ("PARTITION BY", ("PARTITION", "BY"), 0),
+    ("ORDER BY", ("ORDER", "BY"), 1),
+    ("MEASURES", ("MEASURES",), 2),
+    ("ONE ROW PER MATCH", ("ONE", "ROW"), 3),
+    ("ALL ROWS PER MATCH", ("ALL", "ROWS"), 3),
+    ("AFTER MATCH", ("AFTER", "MATCH"), 4),
+    ("PATTERN", ("PATTERN", "("), 5),
+    ("WITHIN", ("WITHIN",), 6),
+    ("SELECTION", ("SELECTION",), 6),
+    ("SUBSET", ("SUBSET",), 7),
+    ("DEFINE", ("DEFINE",), 8),
+)
+_CLAUSE_OF_WORD = {words[0]: (name, words, place) for name, words, place in _CLAUSES}
+_ORDER_HINT = (
+    "the order is PARTITION BY, ORDER BY, MEASURES, ONE ROW or ALL ROWS PER MATCH, AFTER MATCH, PATTERN, WITHIN, "
+    "SELECTION, SUBSET, DEFINE"
+)
+_UNITS = frozenset(
+    f"{unit}{plural}"
+    for unit in "MICROSECOND MILLISECOND SECOND MINUTE HOUR DAY WEEK MONTH QUARTER YEAR DECADE CENTURY MILLENNIUM".split()
+    for plural in ("", "S")
+) | {"CENTURIES", "MILLENNIA"}
+
+#: Words behind which an operand of a scalar expression stands, and words that go on behind an operand.
+_OPERATORS = frozenset(
+    "AND OR NOT LIKE ILIKE GLOB SIMILAR TO BETWEEN SYMMETRIC IN IS WHEN THEN ELSE CASE DISTINCT FROM ESCAPE COLLATE "
+    "INTERVAL AT RUNNING FINAL".split()
+)
+_CONTINUATIONS = frozenset("END ISNULL NOTNULL FILTER OVER TIME ZONE WITH WITHOUT PRECISION VARYING NULL TRUE FALSE".split()) | _UNITS
+_NEVER_NAMES = frozenset("AS FROM ON AND OR TO BETWEEN SELECT WHERE JOIN".split())
+
+_SHOWN = {
+    "NAME": "a name",
+    "VARIABLE": "a row pattern variable",
+    "EXPRESSION": "an expression",
+    "NUMBER": "a whole number",
+    "STRING": "a string",
+    "UNIT": "a unit of time",
+    "$END": "the end",
+}
+
+
+def parse(text: str) -> ast.Query:
+    """The query of a text: its pattern factors and history joins; the rest is any statement of DuckDB.
+
+    Raises QueryError with one fault for each piece that cannot be read, or else with DuckDB's complaint about what
+    stands around the pieces. About 2 ms for a hybrid query, after 0.2 s for the first text of a process.
+    """
+    tokens = tokenize(text)
+    if not tokens.items:
+        raise QueryError([Diagnostic("HQ100", "there is no query in the text", Span(0, len(text)))], text)
+    cuts = cut(tokens)
+    factors: list[ast.PatternFactor] = []
+    histories: list[ast.HistoryJoin] = []
+    faults: list[Diagnostic] = []
+    for piece in cuts:
+        try:
+            if isinstance(piece, FactorCut):
+                factors.append(_factor(tokens, piece))
+            else:
+                histories.append(_history(tokens, piece))
+        except QueryError as error:
+            faults += error.diagnostics
+    if faults:
+        raise QueryError(faults, text)
+    _check_around(tokens, cuts)
+    return ast.Query(text, tuple(factors), tuple(histories))
+
+
+def parse_match_recognize(text: str, span: Span) -> ast.MatchRecognize:
+    """The clauses in text[span], which is what stands between the parentheses of MATCH_RECOGNIZE ( ... )."""
+    tokens = tokenize(text, span)
+    clauses = _read(tokens, "clauses", 0, len(tokens.items), min(span.end, len(text)))
+    return _match_recognize(text, clauses, span)
+
+
+# ---- pieces of the statement -----------------------------------------------------------------------------------
+
+
+def _factor(tokens: Tokens, piece: FactorCut) -> ast.PatternFactor:
+    items, text = tokens.items, tokens.text
+    clauses = _read(tokens, "clauses", piece.open + 1, piece.close, items[piece.close].start)
+    keyword, close = items[piece.keyword], items[piece.close]
+    first, before = items[piece.first], items[piece.keyword - 1]
+    alias = None if piece.alias is None else _identifier(items[piece.alias].text, items[piece.alias].span)
+    return ast.PatternFactor(
+        input=text[first.start : before.end],
+        input_span=Span(first.start, before.end),
+        match=_match_recognize(text, clauses, keyword.span.to(close.span)),
+        alias=alias,
+        span=first.span.to(items[piece.last].span),
+    )
+
+
+def _history(tokens: Tokens, piece: HistoryCut) -> ast.HistoryJoin:
+    text = tokens.text
+    tree = _read(tokens, "history_join", piece.first, piece.last + 1, tokens.items[piece.last].end)
+    kind, match, alias = ast.HistoryKind.JOIN, None, None
+    as_known = False
+    stream, bounds, on = None, None, None
+    for child in tree.children:
+        if isinstance(child, lark.Token):
+            if child.type == "NAME":
+                stream = _name(child)
+            else:
+                on = _expression(child)
+            continue
+        match child.data:
+            case "left" | "semi" | "anti" | "nearest":
+                kind = ast.HistoryKind[child.data.upper()]
+            case "inner":
+                pass
+            case "half_open" | "closed":
+                bounds = child
+            case "known":
+                as_known = True
+            case "match_recognize":
+                match = _match_recognize(text, _trees(child)[0], _span(child))
+            case "alias":
+                alias = _name(child.children[0])
+    assert stream is not None and bounds is not None and on is not None
+    low, high = (_expression(b) for b in bounds.children)
+    return ast.HistoryJoin(kind, stream, low, high, bounds.data == "closed", as_known, match, alias, on, _span(tree))
+
+
+def _check_around(tokens: Tokens, cuts: tuple[FactorCut | HistoryCut, ...]) -> None:
+    """Raise what DuckDB says about the statement, with plain tables and joins of the same length for the pieces."""
+    items, text = tokens.items, tokens.text
+    pieces: list[tuple[Span, str]] = []
+    for piece in cuts:
+        if isinstance(piece, FactorCut):
+            pieces.append((items[piece.first].span.to(items[piece.close].span), "_"))
+        else:
+            pieces.append((items[piece.first].span.to(items[piece.last].span), "JOIN _ ON 1"))
+    if cuts:
+        for i, token in enumerate(items[:-1]):
+            if token.word == ";" and items[i + 1].word != ";":
+                raise _error(text, "HQ100", "expected one statement", items[i + 1].span, "the second begins here")
+    plain, position = [], 0
+    for span, stand_in in pieces:
+        plain += [text[position : span.start], stand_in.ljust(span.end - span.start)]
+        position = span.end
+    found = syntax_error("".join(plain) + text[position:])
+    if found is None:
+        return
+    message, start, end = found
+    if not message:
+        if cuts:
+            raise _error(text, "HQ100", "a pattern query is a SELECT", items[0].span, hint="begin with SELECT, WITH or FROM")
+        return
+    span = Span(start, max(start, end))
+    for inside, _ in pieces:
+        if inside.start <= start < inside.end:
+            span = next(t.span for t in items if t.start >= inside.start)
+    if message.startswith("syntax error at or near"):
+        message = f"unexpected {text[span.start : span.end]}" if span.end > span.start else "unexpected end"
+    raise _error(text, "HQ100", message, span)
+
+
+# ---- tokens through the grammar --------------------------------------------------------------------------------
+
+
+class _NoLexer(Lexer):
+    """Tokens are fed one by one; lark's own lexers would want a pattern for every terminal."""
+
+    def __init__(self, conf: LexerConf) -> None: ...
+
+    def lex(self, *_: Any) -> Iterator[lark.Token]:
+        return iter(())
+
+
+class _Grammar(NamedTuple):
+    parser: lark.Lark
+    terminals: dict[str, str]  # keyword or symbol -> terminal
+    shown: dict[str, str]  # terminal -> as messages show it
+
+
+@cache
+def _grammar() -> _Grammar:
+    """The grammar, built on first use (0.2 s)."""
+    parser = lark.Lark(
+        Path(__file__).with_name("match_recognize.lark").read_text(encoding="utf-8"),
+        parser="lalr",
+        lexer=_NoLexer,
+        start=["clauses", "history_join"],
+        propagate_positions=True,
+        maybe_placeholders=False,
+    )
+    terminals = {t.pattern.value: t.name for t in parser.terminals if t.pattern is not None}
+    shown = {name: word if word[0].isalpha() else f"'{word}'" for word, name in terminals.items()}
+    return _Grammar(parser, terminals, shown | _SHOWN)
+
+
+def _read(tokens: Tokens, start: str, first: int, last: int, end: int) -> lark.Tree[lark.Token]:
+    """The tree of the tokens [first, last); end is the position in the text where they end."""
+    return _Reader(tokens, start, first, last, end).read()
+
+
+class _Reader:
+    """One walk of tokens through the grammar. A word's terminal is what the parser's state takes it for."""
+
+    def __init__(self, tokens: Tokens, start: str, first: int, last: int, end: int) -> None:
+        self.tokens, self.start, self.first, self.last, self.end = tokens, start, first, last, end
+        self.grammar = _grammar()
+        self.parser: InteractiveParser = self.grammar.parser.parse_interactive(start=start)
+        self.context = ""  # the keyword that says where expressions end
+        self.clauses: list[str] = []  # words that began the clauses so far
+
+    def read(self) -> lark.Tree[lark.Token]:
+        items = self.tokens.items
+        i = self.first
+        while i < self.last:
+            accepted = self._accepted()
+            if "EXPRESSION" in accepted:
+                stop = self._expression_end(i)
+                if stop == i:
+                    self._refuse(i)
+                self._feed("EXPRESSION", items[i].start, items[stop - 1].end, i)
+                i = stop
+                continue
+            terminal = self._terminal(i, accepted)
+            if terminal is None:
+                self._refuse(i)
+            self._feed(terminal, items[i].start, items[i].end, i)
+            word = items[i].word
+            if word in _CLAUSE_OF_WORD and terminal == self.grammar.terminals.get(word) and self._clause_at(i):
+                self.clauses.append(word)
+            if terminal == word and word in ("PARTITION", "ORDER", "MEASURES", "DEFINE", "FROM", "TO", "BETWEEN", "AND", "ON"):
+                self.context = word
+            i += 1
+        if "$END" not in self.parser.accepts():
+            self._refuse(self.last)
+        tree: lark.Tree[lark.Token] = self.parser.feed_eof()
+        return tree
+
+    def _accepted(self) -> Any:
+        state = self.parser.parser_state
+        return state.parse_conf.states[state.position]
+
+    def _feed(self, terminal: str, start: int, end: int, i: int) -> None:
+        text = self.tokens.text[start:end]
+        try:
+            self.parser.feed_token(lark.Token(terminal, text, start_pos=start, end_pos=end))
+        except lark.UnexpectedInput:
+            self._refuse(i)
+
+    def _terminal(self, i: int, accepted: Any) -> str | None:
+        token = self.tokens.items[i]
+        match token.kind:
+            case TokenKind.STRING | TokenKind.NUMBER:
+                name = token.kind.name
+                return name if name in accepted else None
+            case TokenKind.SYMBOL:
+                name = self.grammar.terminals.get(token.word, "")
+                return name if name in accepted else None
+        if token.kind is TokenKind.WORD:
+            keyword = self.grammar.terminals.get(token.word)
+            if keyword in accepted and (keyword != "PERMUTE" or self.tokens.words(i + 1, "(")):
+                return keyword
+            if "UNIT" in accepted and token.word in _UNITS:
+                return "UNIT"
+            if token.word in _NEVER_NAMES or (self._clause_at(i) and self._has_clauses(i)):
+                return None
+        return next((name for name in ("NAME", "VARIABLE") if name in accepted), None)
+
+    def _has_clauses(self, i: int) -> bool:
+        """Whether token i stands inside MATCH_RECOGNIZE ( ... )."""
+        if self.start == "clauses":
+            return True
+        return any(
+            self.tokens.words(a - 1, "MATCH_RECOGNIZE") and a < i < b
+            for a, b in self.tokens.partner.items()
+            if self.first <= a < b < self.last
+        )
+
+    def _clause_at(self, i: int) -> bool:
+        """Whether a clause certainly begins at token i, by what follows its first word."""
+        items = self.tokens.items
+        found = _CLAUSE_OF_WORD.get(items[i].word)
+        if found is None:
+            return False
+        following = items[i + 1] if i + 1 < self.last else None
+        match items[i].word:
+            case "DEFINE" | "SUBSET":
+                return self.tokens.words(i + 2, "AS" if items[i].word == "DEFINE" else "=")
+            case "WITHIN":
+                return following is not None and (following.word == "INTERVAL" or following.kind is TokenKind.NUMBER)
+            case "SELECTION":
+                return following is not None and following.word in ("STRICT", "PARTITION", "SKIP")
+            case "MEASURES":
+                return following is not None and following.word not in (",", "AS")
+            case _:
+                return self.tokens.words(i, *found[1])
+
+    # ---- where an expression ends
+
+    def _expression_end(self, start: int) -> int:
+        """The index of the first token from start on that is no longer part of the scalar expression."""
+        items, partner = self.tokens.items, self.tokens.partner
+        in_clause = self.context in ("PARTITION", "ORDER", "MEASURES", "DEFINE")
+        case_depth = 0
+        operand = False  # whether an operand has just ended, so that only an operator or the end can follow
+        i = start
+        while i < self.last:
+            token = items[i]
+            word = token.word
+            if word in ("(", "[", "{"):
+                i = partner[i] + 1
+                operand = True
+                continue
+            if word in (")", "]", "}", ";") or (word == "," and self.context != "ON"):
+                return i
+            if token.kind is TokenKind.WORD and not self.tokens.words(i - 1, "."):
+                if word == "CASE":
+                    case_depth += 1
+                elif word == "END":
+                    case_depth -= 1
+                if self.context == "ON":
+                    pass
+                elif word == "AS" or (in_clause and self._ends_clause(i, operand)):
+                    return i
+                elif not in_clause and (
+                    word == "ON"
+                    or (word == "MATCH_RECOGNIZE" and self.tokens.words(i + 1, "("))
+                    or (word == "TO" and self.context == "FROM" and not self.tokens.words(i - 1, "SIMILAR"))
+                    or (word == "AND" and self.context == "BETWEEN" and case_depth <= 0)
+                ):
+                    return i
+                operand = word not in _OPERATORS
+            else:
+                operand = token.kind is not TokenKind.SYMBOL
+            i += 1
+        return self.last
+
+    def _ends_clause(self, i: int, operand: bool) -> bool:
+        """Whether the word at i, in an expression of a clause, begins what comes behind the expression."""
+        items = self.tokens.items
+        word = items[i].word
+        if word in _CLAUSE_OF_WORD:
+            following = items[i + 1].word if i + 1 < self.last else ""
+            if word == "WITHIN" and following == "GROUP":  # percentile_cont(0.5) WITHIN GROUP (ORDER BY x)
+                return False
+            # `pattern(x)` where an operand is due is a call; so is a column called `measures`
+            return operand or (self._clause_at(i) and word not in ("PATTERN", "MEASURES", "WITHIN"))
+        if not operand or word in _OPERATORS or word in _CONTINUATIONS:
+            return False
+        if self.context == "ORDER" and word in ("ASC", "DESC", "NULLS"):
+            return True
+        # two operands in a row are no expression: where the second looks like a keyword, say so there
+        return bool(difflib.get_close_matches(word, _CLAUSE_OF_WORD, n=1, cutoff=0.76))
+
+    # ---- what went wrong
+
+    def _refuse(self, i: int) -> NoReturn:
+        """Raise the fault that token i (or the end, where i is last) cannot stand here."""
+        items, text = self.tokens.items, self.tokens.text
+        accepted = {str(a) for a in self.parser.accepts()} - {"$END"}
+        ended = i >= self.last
+        token = items[i] if i < len(items) and not (ended and self.start == "history_join") else None
+        if token is None:
+            token = Token(TokenKind.SYMBOL, "the end", "", self.end, self.end)
+        code = "HQ101" if self._has_clauses(min(i, self.last - 1)) else "HQ100"
+        found = token.text if len(token.text) <= 40 else token.text[:37] + "..."
+        before = items[i - 1] if i > self.first else None
+
+        def fail(message: str, span: Span = token.span, label: str = "", hint: str = "", code: str = code) -> NoReturn:
+            raise _error(text, code, message, span, label, hint)
+
+        # a comma left out between two definitions: the name behind it went into the condition
+        if token.word == "AS" and self.context == "DEFINE" and before is not None and "COMMA" in accepted:
+            fail(f"expected ',' before {before.text}", before.span, hint="definitions are separated by commas")
+
+        if not ended and token.word in _CLAUSE_OF_WORD and code == "HQ101" and self.clauses:
+            name, _, place = _CLAUSE_OF_WORD[token.word]
+            for other in self.clauses:
+                if other == token.word or place == _CLAUSE_OF_WORD[other][2] != 6:
+                    fail(f"{name} stands twice" if other == token.word else
+                         f"{name} stands behind {_CLAUSE_OF_WORD[other][0]}", code="HQ103",
+                         hint=f"keep one {name} clause" if other == token.word else "keep one of the two")  # fmt: skip
+            latest = max(self.clauses, key=lambda c: _CLAUSE_OF_WORD[c][2])
+            if place < _CLAUSE_OF_WORD[latest][2]:
+                fail(f"{name} stands behind {_CLAUSE_OF_WORD[latest][0]}", code="HQ103", hint=_ORDER_HINT)
+
+        if "EXPRESSION" in accepted:
+            fail(f"expected an expression, found {found}", code="HQ102" if code == "HQ101" else code)
+
+        in_pattern = "VARIABLE" in accepted and "LPAR" in accepted
+        if in_pattern and token.word in ("*", "+", "?", "{"):
+            if before is not None and before.word in ("*", "+", "?", "}"):
+                fail("a quantifier stands behind another one", hint="group them: (A+)*")
+            if before is not None and before.word not in ("(", "|", ",", "{-", "PATTERN"):
+                fail("a negated variable takes no quantifier", hint="~B already means that no B occurs")
+            fail(f"expected a row pattern before the quantifier {found}")
+
+        shown = self._shown(accepted)
+        if token.kind is TokenKind.WORD:
+            close = difflib.get_close_matches(token.word, [s.split()[0] for s in shown], n=1, cutoff=0.6)
+            if close:
+                meant = next(s for s in shown if s.split()[0] == close[0])
+                fail(f"expected {meant}, found {found}", hint=f"did you mean {meant}?")
+        if in_pattern:
+            fail(f"expected a row pattern, found {found}" if "RPAR" not in accepted else
+                 f"unexpected {found} in a row pattern")  # fmt: skip
+        if "PATTERN" in accepted and (ended or token.word in _CLAUSE_OF_WORD):
+            fail(f"expected PATTERN, found {found}", hint="every MATCH_RECOGNIZE has a PATTERN ( ... )")
+        if accepted:
+            listed = ", ".join(shown[:-1]) + (" or " if len(shown) > 1 else "") + shown[-1]
+            fail(f"expected {listed}, found {found}")
+        fail(f"unexpected {found}")
+
+    def _shown(self, accepted: set[str]) -> list[str]:
+        """What is accepted, as messages name it: clauses in their order, before them the rest."""
+        clause_names = {} if "STRICT" in accepted else {words[0]: name for name, words, _ in _CLAUSES}
+        clauses = [name for word, name in clause_names.items() if word in accepted]
+        rest = sorted(self.grammar.shown.get(a, a) for a in accepted if a not in clause_names)
+        return rest + clauses
+
+
+def _error(text: str, code: str, message: str, span: Span, label: str = "", hint: str = "") -> QueryError:
+    return QueryError([Diagnostic(code, message, span, label, hint)], text)
+
+
+# ---- trees to syntax -------------------------------------------------------------------------------------------
+
+_Node = Any  # lark.Tree or lark.Token: both have positions, and lark types neither
+
+_ROWS = {
+    "one_row": ast.RowsPerMatch.ONE,
+    "all_rows_show_empty": ast.RowsPerMatch.ALL_SHOW_EMPTY,
+    "all_rows_omit_empty": ast.RowsPerMatch.ALL_OMIT_EMPTY,
+    "all_rows_with_unmatched": ast.RowsPerMatch.ALL_WITH_UNMATCHED,
+}
+_AFTER = {
+    "skip_past_last_row": ast.AfterMatchKind.PAST_LAST_ROW,
+    "skip_to_next_row": ast.AfterMatchKind.TO_NEXT_ROW,
+    "skip_to_first": ast.AfterMatchKind.TO_FIRST,
+    "skip_to_last": ast.AfterMatchKind.TO_LAST,
+    "no_skip": ast.AfterMatchKind.NO_SKIP,
+}
+_SELECTIONS = {
+    "strict": ast.Selection.STRICT,
+    "partition": ast.Selection.PARTITION,
+    "skip_till_next": ast.Selection.SKIP_TILL_NEXT,
+    "skip_till_any": ast.Selection.SKIP_TILL_ANY,
+}
+
+
+def _span(node: _Node) -> Span:
+    if isinstance(node, lark.Token):
+        return Span(node.start_pos or 0, node.end_pos or 0)
+    return Span(node.meta.start_pos, node.meta.end_pos)
+
+
+def _trees(node: _Node) -> list[_Node]:
+    return [child for child in node.children if isinstance(child, lark.Tree)]
+
+
+def _tokens(node: _Node) -> list[lark.Token]:
+    return [child for child in node.children if isinstance(child, lark.Token)]
+
+
+def _expression(token: _Node) -> ast.ExpressionText:
+    return ast.ExpressionText(str(token), _span(token))
+
+
+def _identifier(written: str, span: Span) -> ast.Identifier:
+    if written.startswith('"'):
+        name = written[1:-1].replace('""', '"')
+        return ast.Identifier(name, name, True, span)
+    return ast.Identifier(written.upper(), written, False, span)
+
+
+def _name(token: _Node) -> ast.Identifier:
+    return _identifier(str(token), _span(token))
+
+
+def _match_recognize(text: str, clauses: _Node, span: Span) -> ast.MatchRecognize:
+    partition_by: tuple[ast.ExpressionText, ...] = ()
+    order_by: tuple[ast.OrderItem, ...] = ()
+    measures: tuple[ast.MeasureSyntax, ...] = ()
+    rows: ast.RowsPerMatch | None = None
+    after: ast.AfterMatchSyntax | None = None
+    pattern: ast.PatternSyntax | None = None
+    within: ast.WithinSyntax | None = None
+    selection: ast.SelectionSyntax | None = None
+    subsets: tuple[ast.SubsetSyntax, ...] = ()
+    defines: tuple[ast.DefineSyntax, ...] = ()
+    for clause in clauses.children:
+        kind = str(clause.data)
+        if kind in _ROWS:
+            rows = _ROWS[kind]
+        elif kind in _AFTER:
+            variable = next((_name(t) for t in _tokens(clause)), None)
+            after = ast.AfterMatchSyntax(_AFTER[kind], variable, _span(clause))
+        elif kind in _SELECTIONS:
+            selection = ast.SelectionSyntax(_SELECTIONS[kind], _span(clause))
+        else:
+            match kind:
+                case "partition_by":
+                    partition_by = tuple(map(_expression, clause.children))
+                case "order_by":
+                    order_by = tuple(map(_order_item, clause.children))
+                case "measures":
+                    measures = tuple(
+                        ast.MeasureSyntax(_expression(m.children[0]), _name(m.children[1]), _span(m))
+                        for m in clause.children
+                    )
+                case "pattern":
+                    pattern = _whole_pattern(text, clause)
+                case "within" | "within_rows":
+                    within = _within(text, clause)
+                case "subset":
+                    subsets = tuple(
+                        ast.SubsetSyntax(_name(s.children[0]), tuple(map(_name, s.children[1:])), _span(s))
+                        for s in clause.children
+                    )
+                case "define":
+                    defines = tuple(
+                        ast.DefineSyntax(_name(d.children[0]), _expression(d.children[1]), _span(d))
+                        for d in clause.children
+                    )
+    assert pattern is not None
+    return ast.MatchRecognize(
+        partition_by, order_by, measures, rows, after, pattern, within, selection, subsets, defines, span
+    )
+
+
+def _order_item(node: _Node) -> ast.OrderItem:
+    kinds = {str(child.data) for child in _trees(node)}
+    nulls_first = True if "nulls_first" in kinds else False if "nulls_last" in kinds else None
+    return ast.OrderItem(_expression(node.children[0]), "descending" in kinds, nulls_first, _span(node))
+
+
+def _within(text: str, node: _Node) -> ast.WithinSyntax:
+    span = _span(node)
+    number = next((t for t in _tokens(node) if t.type == "NUMBER"), None)
+    if number is not None and not str(number).replace("_", "").isdecimal():
+        raise _error(text, "HQ105", f"expected a whole number, found {number}", _span(number),
+                     hint="write a smaller unit, or INTERVAL '1 hour 30 minutes'")  # fmt: skip
+    if node.data == "within_rows":
+        rows = _count(str(number))
+        if not 1 <= rows <= ROWS_MAX:
+            raise _error(text, "HQ101", f"WITHIN takes 1 to {ROWS_MAX:,} rows", _span(number))
+        return ast.WithinSyntax(None, rows, span)
+
+    length = next(t for t in _tokens(node) if t.type in ("NUMBER", "STRING"))
+    unit = next((t for t in _tokens(node) if t.type == "UNIT"), None)
+    where = Span(_span(length).start, _span(unit if unit is not None else length).end)
+    if unit is not None and length.type == "STRING" and "." in length:  # DuckDB would cut the fraction off
+        raise _error(text, "HQ105", f"expected a whole number, found {length}", _span(length),
+                     hint="write a smaller unit, or INTERVAL '1 hour 30 minutes'")  # fmt: skip
+    parts = interval_parts(f"INTERVAL {length} {unit or ''}")
+    if parts is None:
+        raise _error(text, "HQ105", "an interval that cannot be read", where, hint="write INTERVAL '10' MINUTE")
+    months, microseconds = parts
+    if months:
+        raise _error(text, "HQ105", "months and years have no fixed length", where, hint="write it in days")
+    if microseconds < 0:
+        raise _error(text, "HQ105", "WITHIN cannot be negative", where)
+    return ast.WithinSyntax(microseconds, None, span)
+
+
+# ---- row patterns ----------------------------------------------------------------------------------------------
+
+
+def _whole_pattern(text: str, node: _Node) -> ast.PatternSyntax:
+    inner = _trees(node)
+    if inner:
+        return _pattern(text, inner[0])
+    whole = _span(node)
+    return ast.PatternEmpty(Span(text.index("(", whole.start + len("PATTERN")), whole.end))
+
+
+def _pattern(text: str, node: _Node) -> ast.PatternSyntax:
+    """A pattern's syntax; groups leave no node of their own, but their parentheses are in the span."""
+    span = _span(node)
+    match str(node.data):
+        case "variable":
+            return ast.PatternVariable(_name(node.children[0]), span)
+        case "negation":
+            return ast.PatternNegation(_name(node.children[0]), span)
+        case "alternation" | "sequence" if len(node.children) == 1:
+            return _pattern(text, node.children[0])
+        case "alternation":
+            return ast.PatternAlternation(tuple(_pattern(text, c) for c in node.children), span)
+        case "sequence":
+            return ast.PatternSequence(tuple(_pattern(text, c) for c in node.children), span)
+        case "quantified":
+            body, quantifier = node.children
+            return _quantified(text, _pattern(text, body), quantifier, span)
+        case "start_anchor" | "end_anchor":
+            return ast.PatternAnchor(node.data == "start_anchor", span)
+        case "empty":
+            return ast.PatternEmpty(span)
+        case "group":
+            return replace(_pattern(text, node.children[0]), span=span)
+        case "permute":
+            return ast.PatternPermute(tuple(_pattern(text, c) for c in node.children), span)
+        case "exclusion":
+            return ast.PatternExclusion(_pattern(text, node.children[0]), span)
+        case other:
+            raise AssertionError(other)
+
+
+def _quantified(text: str, body: ast.PatternSyntax, node: _Node, span: Span) -> ast.PatternSyntax:
+    bounds = [_count(str(token)) for token in _tokens(node)]
+    greedy = not _trees(node)
+    least, most = 0, None
+    match str(node.data):
+        case "plus":
+            least = 1
+        case "optional":
+            most = 1
+        case "exactly":
+            least, most = bounds[0], bounds[0]
+        case "at_least":
+            least = bounds[0]
+        case "at_most":
+            most = bounds[0]
+        case "between":
+            least, most = bounds
+    if most == 0:
+        raise _error(text, "HQ104", "at most 0 repetitions", _span(node), "never matches a row",
+                     "leave the element out, or write () for an empty pattern")  # fmt: skip
+    if most is not None and least > most:
+        raise _error(text, "HQ104", f"at least {least} and at most {most} repetitions", _span(node),
+                     "can never be met", "the smaller number comes first")  # fmt: skip
+    if max([least, *bounds]) > REPEAT_MAX:
+        raise _error(text, "HQ104", f"more than {REPEAT_MAX:,} repetitions", _span(node))
+    return ast.PatternQuantified(body, least, most, greedy, span)
+
+
+def _count(digits: str) -> int:
+    """The number, or one too large for any use where it has more digits than that."""
+    digits = digits.replace("_", "")
+    return int(digits) if len(digits) <= 18 else 10**18

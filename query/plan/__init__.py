@@ -1,0 +1,1 @@
+"""AST to plan: names resolved, types known, defaults filled in."""

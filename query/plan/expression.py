@@ -1,0 +1,278 @@
+"""The closed set of bound expressions. Scalar operators and functions mean what DuckDB says they mean.
+
+Types are DuckDB type names in DuckDB's own spelling (`BIGINT`, `DECIMAL(21,1)`, `TIMESTAMP`, ...).
+
+Leaves say which row they read:
+  Column        the candidate row itself (DEFINE) or the current row (MEASURES)
+  Navigation    a row found by LAST/FIRST over a variable's rows of the match, then PREV/NEXT in the partition
+  Aggregate     rows of the match so far (RUNNING) or of the whole match (FINAL)
+  Classifier, MatchNumber
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from typing import assert_never
+
+from query.errors import NOWHERE, Span
+
+Value = None | bool | int | float | Decimal | str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A literal. INTERVAL constants of fixed length are int microseconds; any other value keeps its SQL text in `sql`."""
+
+    value: Value
+    type: str
+    span: Span = NOWHERE
+    sql: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: str
+    span: Span = NOWHERE
+
+
+class Logical(Enum):
+    FIRST = "FIRST"
+    LAST = "LAST"
+
+
+@dataclass(frozen=True, slots=True)
+class Navigation:
+    """The value of `argument` at another row.
+
+    variables: the primary variables whose rows the logical step counts (a union has several), or empty for all rows
+    of the match. logical None: start from the candidate / current row (a bare PREV or NEXT).
+    logical_offset: rows of those variables further on (FIRST) or further back (LAST).
+    physical_offset: rows of the partition; negative is PREV, positive NEXT.
+    final: count the rows of the whole match (MEASURES only); otherwise up to the current row.
+    argument holds Column, Constant, Classifier (of the row reached), Call and Opaque only.
+    """
+
+    argument: Expression
+    variables: tuple[str, ...]
+    logical: Logical | None
+    logical_offset: int
+    physical_offset: int
+    final: bool
+    type: str
+    span: Span = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """`function(argument)` over the rows of `variables` (empty: all rows of the match).
+
+    argument None: count(*) or count(A.*). In DEFINE the candidate is included. function is lower case.
+    """
+
+    function: str
+    argument: Expression | None
+    variables: tuple[str, ...]
+    distinct: bool
+    final: bool
+    type: str
+    span: Span = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Classifier:
+    """The variable of the current row."""
+
+    span: Span = NOWHERE
+    type: str = "VARCHAR"
+
+
+@dataclass(frozen=True, slots=True)
+class MatchNumber:
+    span: Span = NOWHERE
+    type: str = "BIGINT"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator of the core that every engine here knows.
+
+    function is one of
+      and or not  = <> < <= > >=  is_distinct is_not_distinct  is_null is_not_null
+      + - * / // %  neg abs  cast (to `type`)  coalesce
+      case (condition, value, condition, value, ..., otherwise)  in (needle, item, ...)  between (input, low, high)
+    """
+
+    function: str
+    arguments: tuple[Expression, ...]
+    type: str
+    span: Span = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """Anything else DuckDB can compute: `sql` over placeholders `"_0"`, `"_1"`, ... that stand for `arguments`."""
+
+    sql: str
+    arguments: tuple[Expression, ...]
+    type: str
+    span: Span = NOWHERE
+
+
+Expression = Constant | Column | Navigation | Aggregate | Classifier | MatchNumber | Call | Opaque
+TRUE = Constant(True, "BOOLEAN")
+
+INFIX = {"=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/", "//", "%"}
+
+
+def children(expression: Expression) -> tuple[Expression, ...]:
+    """Direct sub-expressions."""
+    match expression:
+        case Call(_, arguments) | Opaque(_, arguments):
+            return arguments
+        case Navigation(argument):
+            return (argument,)
+        case Aggregate(_, argument):
+            return () if argument is None else (argument,)
+        case Constant() | Column() | Classifier() | MatchNumber():
+            return ()
+        case _:
+            assert_never(expression)
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """The expression and everything below it, outermost first."""
+    yield expression
+    for child in children(expression):
+        yield from walk(child)
+
+
+def is_row_local(expression: Expression) -> bool:
+    """True if the value depends on the candidate row and rows at fixed physical offsets only, not on the match."""
+    match expression:
+        case Constant() | Column():
+            return True
+        case Navigation(argument, logical=logical):
+            return logical is None and is_row_local(argument)
+        case Aggregate() | Classifier() | MatchNumber():
+            return False
+        case Call(_, arguments) | Opaque(_, arguments):
+            return all(map(is_row_local, arguments))
+        case _:
+            assert_never(expression)
+
+
+def quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal_sql(constant: Constant) -> str:
+    """The constant as DuckDB SQL of exactly its type."""
+    if constant.sql:
+        return constant.sql
+    value = constant.value
+    if value is None:
+        return f"CAST(NULL AS {constant.type})" if constant.type not in ("", '"NULL"', "NULL") else "NULL"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if constant.type == "INTERVAL":
+        return f"to_microseconds({value}::BIGINT)"
+    if isinstance(value, str):
+        text = "'" + value.replace("'", "''") + "'"
+        return text if constant.type == "VARCHAR" else f"CAST({text} AS {constant.type})"
+    return f"CAST('{value}' AS {constant.type})"
+
+
+def to_sql(expression: Expression, leaves: dict[Expression, str] | None = None) -> str:
+    """DuckDB SQL of an expression. `leaves` gives the SQL of sub-expressions that are computed elsewhere
+    (navigations, aggregates, classifier, match number); a Column not in it is its quoted name."""
+    leaves = leaves or {}
+    if expression in leaves:
+        return leaves[expression]
+
+    def sql(e: Expression) -> str:
+        return to_sql(e, leaves)
+
+    match expression:
+        case Constant():
+            return literal_sql(expression)
+        case Column(name):
+            return quote(name)
+        case Call("and" | "or" as op, arguments):
+            return "(" + f" {op.upper()} ".join(map(sql, arguments)) + ")"
+        case Call("not", (a,)):
+            return f"(NOT {sql(a)})"
+        case Call("is_null", (a,)):
+            return f"({sql(a)} IS NULL)"
+        case Call("is_not_null", (a,)):
+            return f"({sql(a)} IS NOT NULL)"
+        case Call("is_distinct", (a, b)):
+            return f"({sql(a)} IS DISTINCT FROM {sql(b)})"
+        case Call("is_not_distinct", (a, b)):
+            return f"({sql(a)} IS NOT DISTINCT FROM {sql(b)})"
+        case Call("neg", (a,)):
+            return f"(-{sql(a)})"
+        case Call("cast", (a,), type):
+            return f"CAST({sql(a)} AS {type})"
+        case Call("between", (a, low, high)):
+            return f"({sql(a)} BETWEEN {sql(low)} AND {sql(high)})"
+        case Call("in", (a, *items)):
+            return f"({sql(a)} IN ({', '.join(map(sql, items))}))"
+        case Call("case", arguments):
+            pairs = zip(arguments[:-1:2], arguments[1::2], strict=True)
+            whens = " ".join(f"WHEN {sql(c)} THEN {sql(v)}" for c, v in pairs)
+            return f"(CASE {whens} ELSE {sql(arguments[-1])} END)"
+        case Call(op, (a, b)) if op in INFIX:
+            return f"({sql(a)} {op} {sql(b)})"
+        case Call(function, arguments):
+            return f"{function}({', '.join(map(sql, arguments))})"
+        case Opaque(template, arguments):
+            # highest number first, so that "_1" is not replaced inside "_10"
+            for i in reversed(range(len(arguments))):
+                template = template.replace(f'"_{i}"', sql(arguments[i]))
+            return f"({template})"
+        case Navigation() | Aggregate() | Classifier() | MatchNumber():
+            raise ValueError(f"no SQL of its own: {show(expression)}")
+        case _:
+            assert_never(expression)
+
+
+def show(expression: Expression) -> str:
+    """The expression as the EXPLAIN outputs print it: SQL, with variables and navigation written out."""
+
+    def qualified(variables: tuple[str, ...], inner: str) -> str:
+        return f"{'|'.join(variables)}.({inner})" if variables else inner
+
+    match expression:
+        case Constant(value, type):
+            return "NULL" if value is None and not expression.sql else (f"INTERVAL {value} us" if type == "INTERVAL" else (
+                expression.sql or (repr(value) if isinstance(value, str) else str(value))))
+        case Column(name):
+            return name
+        case Navigation(argument, names, logical, logical_offset, physical, final):
+            inner = show(argument)
+            if names:
+                inner = f"{'|'.join(names)}.{inner}"
+            if logical is not None:
+                offset = f", {logical_offset}" if logical_offset else ""
+                inner = f"{'FINAL ' if final else ''}{logical.value}({inner}{offset})"
+            if physical:
+                offset = f", {abs(physical)}" if abs(physical) != 1 else ""
+                inner = f"{'PREV' if physical < 0 else 'NEXT'}({inner}{offset})"
+            return inner
+        case Aggregate(function, argument, names, distinct, final):
+            inner = "*" if argument is None else show(argument)
+            if names:
+                inner = f"{'|'.join(names)}.{inner}"
+            return f"{'FINAL ' if final else ''}{function}({'DISTINCT ' if distinct else ''}{inner})"
+        case Classifier():
+            return "CLASSIFIER()"
+        case MatchNumber():
+            return "MATCH_NUMBER()"
+        case Call(_, arguments) | Opaque(_, arguments):
+            return to_sql(expression, {a: show(a) for a in arguments})
+        case _:
+            assert_never(expression)

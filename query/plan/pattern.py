@@ -1,0 +1,142 @@
+"""The closed set of row patterns, as the plan, the reference and the automaton see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A primary row pattern variable: matches one row that meets its DEFINE condition."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name if self.name.isupper() and self.name.isidentifier() else f'"{self.name}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    parts: tuple[RowPattern, ...]
+
+    def __str__(self) -> str:
+        return " ".join(f"({p})" if isinstance(p, Alternation) else str(p) for p in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternation:
+    """The left choice is preferred, whatever its length."""
+
+    choices: tuple[RowPattern, ...]
+
+    def __str__(self) -> str:
+        return " | ".join(str(c) for c in self.choices)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`body{at_least, at_most}`, unbounded if at_most is None. Greedy prefers another round, reluctant prefers to stop.
+
+    A round beyond at_least that takes no row is not tried, so that loops over empty bodies end.
+    """
+
+    body: RowPattern
+    at_least: int
+    at_most: int | None
+    greedy: bool
+
+    def __str__(self) -> str:
+        body = str(self.body) if isinstance(self.body, Variable) else f"({self.body})"
+        match (self.at_least, self.at_most):
+            case (0, None):
+                sign = "*"
+            case (1, None):
+                sign = "+"
+            case (0, 1):
+                sign = "?"
+            case (n, None):
+                sign = f"{{{n},}}"
+            case (n, m) if n == m:
+                sign = f"{{{n}}}"
+            case (n, m):
+                sign = f"{{{n},{m}}}"
+        return body + sign + ("" if self.greedy else "?")
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    def __str__(self) -> str:
+        return "()"
+
+
+@dataclass(frozen=True, slots=True)
+class Negation:
+    """No row that meets the condition of `name` may lie here; takes no row itself."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"~{Variable(self.name)}"
+
+
+RowPattern = Variable | Sequence | Alternation | Repeat | Empty | Negation
+
+
+def variables(pattern: RowPattern) -> tuple[str, ...]:
+    """Primary variables (without negated ones) in order of first appearance."""
+    found: dict[str, None] = {}
+
+    def visit(p: RowPattern) -> None:
+        match p:
+            case Variable(name):
+                found.setdefault(name)
+            case Sequence(parts):
+                for part in parts:
+                    visit(part)
+            case Alternation(choices):
+                for choice in choices:
+                    visit(choice)
+            case Repeat(body):
+                visit(body)
+            case Empty() | Negation():
+                pass
+            case _:
+                assert_never(p)
+
+    visit(pattern)
+    return tuple(found)
+
+
+def negated(pattern: RowPattern) -> tuple[str, ...]:
+    """Negated variables in order of appearance."""
+    match pattern:
+        case Negation(name):
+            return (name,)
+        case Sequence(parts):
+            return tuple(n for p in parts for n in negated(p))
+        case Alternation(choices):
+            return tuple(n for c in choices for n in negated(c))
+        case Repeat(body):
+            return negated(body)
+        case Variable() | Empty():
+            return ()
+        case _:
+            assert_never(pattern)
+
+
+def min_rows(pattern: RowPattern) -> int:
+    """Fewest rows any match can have; 0 means that the pattern can match empty."""
+    match pattern:
+        case Variable():
+            return 1
+        case Sequence(parts):
+            return sum(map(min_rows, parts))
+        case Alternation(choices):
+            return min(map(min_rows, choices))
+        case Repeat(body, at_least):
+            return at_least * min_rows(body)
+        case Empty() | Negation():
+            return 0
+        case _:
+            assert_never(pattern)

@@ -1,0 +1,175 @@
+"""The plan: one row pattern query, bound and typed, with every default filled in. The reference reads this and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection
+from query.plan.expression import Column, Expression, show
+from query.plan.pattern import RowPattern
+from query.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Longest match: last time - first time <= interval_us (inclusive), or at most `rows` rows of the partition."""
+
+    interval_us: int | None = None
+    rows: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.interval_us} us" if self.interval_us is not None else f"{self.rows} rows"
+
+
+@dataclass(frozen=True, slots=True)
+class AfterMatch:
+    """variables: of SKIP TO FIRST / LAST v, the primary variables v stands for; empty otherwise."""
+
+    kind: AfterMatchKind
+    variables: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {'|'.join(self.variables)}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    column: Column
+    descending: bool = False
+    nulls_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Define:
+    variable: str
+    condition: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """An output column. `name` keeps the spelling of the text."""
+
+    name: str
+    expression: Expression
+
+    @property
+    def type(self) -> str:
+        return self.expression.type
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A row pattern query over one input.
+
+    defines: one for each variable of the pattern and each negated one, in order of appearance; TRUE where DEFINE
+    is silent. subsets: union variables with their members.
+    """
+
+    schema: Schema
+    partition_by: tuple[Column, ...]
+    order_by: tuple[Order, ...]
+    measures: tuple[Measure, ...]
+    rows: RowsPerMatch
+    after: AfterMatch
+    pattern: RowPattern
+    within: Within | None
+    selection: Selection
+    subsets: tuple[tuple[str, tuple[str, ...]], ...]
+    defines: tuple[Define, ...]
+
+    def condition(self, variable: str) -> Expression:
+        """The DEFINE condition of a variable."""
+        return next(d.condition for d in self.defines if d.variable == variable)
+
+    def __str__(self) -> str:
+        lines = [f"input       {self.schema}"]
+        lines.append("partition   " + (", ".join(c.name for c in self.partition_by) or "(one)"))
+        lines.append(
+            "order       "
+            + ", ".join(o.column.name + (" DESC" if o.descending else "") for o in self.order_by)
+        )
+        for i, m in enumerate(self.measures):
+            lines.append(f"{'measures' if i == 0 else '':<12}{m.name} {m.type} = {show(m.expression)}")
+        lines.append(f"rows        {self.rows.value}")
+        lines.append(f"after       {self.after}")
+        lines.append(f"pattern     {self.pattern}")
+        if self.within:
+            lines.append(f"within      {self.within}")
+        lines.append(f"selection   {self.selection.value}")
+        for i, (name, members) in enumerate(self.subsets):
+            lines.append(f"{'subset' if i == 0 else '':<12}{name} = ({', '.join(members)})")
+        for i, d in enumerate(self.defines):
+            lines.append(f"{'define' if i == 0 else '':<12}{d.variable} AS {show(d.condition)}")
+        return "\n".join(lines)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that name what the plan finds; spans and the query's text do not enter. Match ids start from it."""
+        text = re.sub(r"\s+", " ", str(self))
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPlan:
+    """A JOIN HISTORY: for each PL match the rows of `schema` in [low, high) or [low, high], PA's matches in them
+    (or the rows themselves where plan is None), joined by `on`.
+
+    low_sql, high_sql: DuckDB SQL over the live alias, giving times. on_sql: over both aliases, as written.
+    equalities: (history column, live output column) pairs of top-level conjuncts of ON that pin a *partition
+    column of PA* (or any column of plain history rows) to a value of the PL match; they may be pushed into the
+    read, except under STRICT.
+    """
+
+    kind: HistoryKind
+    schema: Schema
+    alias: str
+    low_sql: str
+    high_sql: str
+    closed: bool
+    as_known: bool
+    plan: Plan | None
+    on_sql: str
+    equalities: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        upper = "]" if self.closed else ")"
+        lines = [
+            f"{self.kind.value} HISTORY OF {self.schema.name} AS {self.alias}",
+            f"range       [{self.low_sql}, {self.high_sql}{upper}" + (" as known" if self.as_known else ""),
+            "keys        " + (", ".join(f"{h} = {live}" for h, live in self.equalities) or "(all)"),
+            f"on          {self.on_sql}",
+        ]
+        if self.plan is not None:
+            lines.append(str(self.plan))
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """A whole statement. `select_sql` is the outer SELECT in which factor i is written as its alias's table
+    `__hybrid_factor_i` and all history joins of it are folded into that factor."""
+
+    text: str
+    select_sql: str
+    factors: tuple[FactorPlan, ...]
+
+    def __str__(self) -> str:
+        parts = [f"select      {' '.join(self.select_sql.split())}"]
+        parts += [str(f) for f in self.factors]
+        return "\n\n".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class FactorPlan:
+    """One pattern factor with the history joins that follow it. `input_sql` is what DuckDB evaluates to get the
+    input, or a bare name; `alias` is how the outer SELECT calls its output."""
+
+    input_sql: str
+    alias: str
+    plan: Plan
+    histories: tuple[HistoryPlan, ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join([f"PATTERN {self.alias} OVER {self.input_sql}\n{self.plan}", *map(str, self.histories)])

@@ -1,0 +1,46 @@
+"""The shape of a stream: its columns with DuckDB types, its time, key, tie columns and lateness.
+
+Time is int64 microseconds, UTC, everywhere; names of such values end in `_us`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column: its name as declared and its DuckDB type, for example `BIGINT`, `DECIMAL(9,2)`, `TIMESTAMP`."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of an input and, if it is a stream or has one, its time.
+
+    time: name of the time column, or None for a plain relation. keys: columns most queries partition by.
+    order: tie columns, compared after the time. lateness_us, retention_us: microseconds; 0 and None by default.
+    """
+
+    name: str
+    fields: tuple[Field, ...]
+    time: str | None = None
+    keys: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    lateness_us: int = 0
+    retention_us: int | None = None
+
+    def field(self, name: str) -> Field | None:
+        """The column of that name; names compare without case, as in DuckDB."""
+        lowered = name.lower()
+        return next((f for f in self.fields if f.name.lower() == lowered), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.fields)
+
+    def __str__(self) -> str:
+        columns = ", ".join(f"{f.name} {f.type}" for f in self.fields)
+        return f"{self.name}({columns})" + (f" time {self.time}" if self.time else "")

@@ -1,0 +1,98 @@
+"""What a scenario is: the events in order of arrival, the question asked, its answer, and what was planted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from query.schema import Schema
+
+SECOND_US = 1_000_000
+MINUTE_US = 60 * SECOND_US
+HOUR_US = 60 * MINUTE_US
+DAY_US = 24 * HOUR_US
+
+#: 2024-03-01 00:00 UTC, where scenarios begin.
+START_US = 1_709_251_200 * SECOND_US
+
+TIMESTAMP = pa.timestamp("us")
+
+
+class Arrival(NamedTuple):
+    """A batch as it arrives: row i is the event (stream, source, offset + i). Offsets of a source begin at 0."""
+
+    stream: str
+    source: str
+    offset: int
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Events with a known answer.
+
+    arrivals: in order of arrival; no row is late under the lateness of its schema, and a redelivered row has the offset
+    it had. query: the question, as text. truth: its exact answer, one row per output row, columns as `query` names
+    them, sorted. cases: what was planted, one row per case: `kind`, what identifies the case, and `expected`, whether
+    it is in the answer.
+    """
+
+    name: str
+    seed: int
+    schemas: tuple[Schema, ...]
+    arrivals: tuple[Arrival, ...]
+    query: str
+    truth: pa.Table
+    cases: pa.Table
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many cases of each kind were planted, by name."""
+        return dict(sorted(Counter(self.cases["kind"].to_pylist()).items()))
+
+    def events(self, stream: str) -> pa.Table:
+        """Every event of the stream once, in its total order: (time, tie columns, source, offset). Declared columns only."""
+        schema = next(s for s in self.schemas if s.name == stream)
+        rows = pa.concat_tables(_identified(a) for a in self.arrivals if a.stream == stream)
+        numbered_rows = rows.append_column("_row", pa.array(np.arange(rows.num_rows)))
+        first = numbered_rows.group_by(["_source", "_offset"]).aggregate([("_row", "min")])  # drops redeliveries
+        rows = rows.take(first["_row_min"])
+        order = [(name, "ascending") for name in (schema.time, *schema.order, "_source", "_offset") if name]
+        return rows.sort_by(order).select(list(schema.names))
+
+
+def _identified(arrival: Arrival) -> pa.Table:
+    """The rows of one arrival with the source and offset of each."""
+    n = arrival.batch.num_rows
+    return (
+        pa.Table.from_batches([arrival.batch])
+        .append_column("_source", pa.array([arrival.source] * n, pa.string()))
+        .append_column("_offset", pa.array(np.arange(arrival.offset, arrival.offset + n)))
+    )
+
+
+def generator(seed: int) -> np.random.Generator:
+    """The one kind of randomness in this package."""
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def numbered(prefix: str, numbers: Sequence[int] | np.ndarray, digits: int) -> pa.Array:
+    """Names such as `tag00042`, one for each number."""
+    text = pc.utf8_lpad(pa.array(numbers, pa.int64()).cast(pa.string()), digits, "0")
+    return pc.binary_join_element_wise(pa.scalar(prefix), text, "")
+
+
+def in_batches(stream: str, source: str, table: pa.Table, rows_max: int) -> tuple[Arrival, ...]:
+    """A table as the arrivals of one source that sends its rows in their order. Zero copy."""
+    arrivals = []
+    offset = 0
+    for batch in table.to_batches(max_chunksize=rows_max):
+        arrivals.append(Arrival(stream, source, offset, batch))
+        offset += batch.num_rows
+    return tuple(arrivals)

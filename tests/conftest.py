@@ -1,0 +1,29 @@
+"""Settings of the whole suite: how many examples a property gets, and that CI leaves nothing out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Chosen by HYPOTHESIS_PROFILE. No deadline: the first example of a kernel may wait for its compiler.
+# A property that needs fewer examples than its profile gives says so itself with @settings(max_examples=...).
+_COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+settings.register_profile("quick", _COMMON, max_examples=50, derandomize=True)
+settings.register_profile("suite", _COMMON, max_examples=500, derandomize=True)
+settings.register_profile("nightly", _COMMON, max_examples=20_000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where CI is set, a skipped Spark test is a failed one: a machine without Java must not look like a green run."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI") and item.get_closest_marker("spark"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped where CI is set: install the spark extra and Java 17"
+    return report
