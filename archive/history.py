@@ -6,13 +6,22 @@ import threading
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from archive.layout import stored_schema
-from archive.recent import BoolArray, Piece, RBuffer, concatenated, joined, piece_of, select
+from archive.recent import (
+    BoolArray,
+    Piece,
+    RBuffer,
+    concatenated,
+    fresh_rows,
+    joined,
+    next_offsets,
+    piece_of,
+    select,
+)
 from matching.batch import EventBatch
 from matching.ordering import sort_events
 from matching.types import arrow_schema
@@ -22,7 +31,7 @@ from query.schema import Schema
 if TYPE_CHECKING:
     from archive.table import Table, TableSnapshot
 
-Values = Sequence[Any] | np.ndarray | pa.Array
+Values: TypeAlias = "Sequence[Any] | np.ndarray | pa.Array"
 
 
 class HistorySnapshot:
@@ -74,9 +83,7 @@ class HistorySnapshot:
         if self._table is not None and self._directory is not None:
             from archive.scan import scan
 
-            part, count = scan(
-                self._directory, self._table, self.schema, low_us, end_us, wanted, late, self._sources
-            )  # fmt: skip
+            part, count = scan(self._directory, self._table, self.schema, low_us, end_us, wanted, late, self._sources)
             left_out += count
             if part is not None:
                 parts.append(part)
@@ -173,8 +180,6 @@ class History:
         memory_rows_max rows a flush. Raises DataError, having taken nothing, if the columns are not the declared ones;
         if the flush fails all events stay in memory, and the next append or flush tries again.
         """
-        from archive.offsets import fresh_rows, next_offsets
-
         if len(batch) != len(late):
             raise ValueError(f"{len(batch)} events, but {len(late)} marks")
         declared = arrow_schema(self.schema)
@@ -198,7 +203,8 @@ class History:
             first = piece.first_on_time_us()
             if first is not None and (self._first_us is None or first < self._first_us):
                 self._first_us = first
-            full = self._table is not None and self._memory_rows() >= self.memory_rows_max
+            held = self._recent.row_count + sum(map(len, self._sealed))
+            full = self._table is not None and held >= self.memory_rows_max
         if full:
             self.flush()
 
@@ -226,16 +232,21 @@ class History:
     def drop_before(self, time_us: int) -> None:
         """Forgets files and pieces of memory whose every event is older than time_us. Older snapshots keep them."""
         with self._flushing:
-            dropped = self._table.drop_before(time_us) if self._table is not None else None
+            table = first = None
+            if self._table is not None and self.directory is not None:
+                from archive.scan import first_time_us
+
+                table = self._table.drop_before(time_us)
+                first = first_time_us(self.directory, table, self.schema)
             with self._lock:
-                self._table_snapshot = dropped
-                self._sealed = tuple(piece for piece in self._sealed if piece.max_us >= time_us)
-                kept = RBuffer()
-                for piece in self._recent.pieces():
-                    if piece.max_us >= time_us:
-                        kept.append(piece)
-                self._recent = kept
-        self._first_us = self._find_first()
+                kept = [piece for piece in self._sealed + self._recent.pieces() if piece.max_us >= time_us]
+                self._table_snapshot = table
+                self._sealed = ()
+                self._recent = RBuffer()
+                for piece in kept:
+                    self._recent.append(piece)
+                known = [t for t in (first, *(piece.first_on_time_us() for piece in kept)) if t is not None]
+                self._first_us = min(known, default=None)
 
     def snapshot(self) -> HistorySnapshot:
         """Everything appended so far, as one immutable view. Costs microseconds."""
@@ -247,3 +258,26 @@ class History:
     def close(self) -> None:
         """Flushes. Snapshots stay readable."""
         self.flush()
+
+
+def stream_directory(root: Path, name: str) -> Path:
+    """The directory of a stream's table below `root`: one plain directory for any name; names compare without case."""
+    text = urllib.parse.quote(name.lower(), safe="").replace("~", "%7E").replace(".", "%2E")
+    if text.startswith("_"):
+        text = "%5F" + text[1:]  # engines skip such directories, and one of them is Delta's own
+    return root / text.replace("%", "~")
+
+
+def archived_schemas(root: Path) -> list[Schema]:
+    """The streams archived below `root`, as declared. Raises DataError for one that cannot be read."""
+    if not root.is_dir():
+        return []
+    from archive.table import Table
+
+    return [Table.open(path).schema for path in sorted(root.iterdir()) if (path / "_delta_log").is_dir()]
+
+
+def _nothing(schema: Schema, sources: tuple[str, ...]) -> EventBatch:
+    zeros = np.zeros(0, np.int64)
+    columns = pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
+    return EventBatch(columns, zeros, zeros.astype(np.int32), zeros, zeros, sources)

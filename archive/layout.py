@@ -10,12 +10,12 @@ The parts that cannot be changed once there are tables:
   Arrow dictionaries (Parquet makes its own dictionary; the Arrow one costs readers their statistics). Types that Delta
   lacks are stored in the next wider one that holds every value (STORED_AS).
 
-The parts that may change from file to file, because readers look at statistics only: directories, sort order, encodings.
-The table has no Delta partition column: one would fix a single width for ever, and a day is right for ticks but gives
-thousands of tiny files for daily prices. Instead a flush is cut by day, month or year, the finest that still leaves
-files of one row group on average, into directories of that name; the statistics of each file prune just as well.
-Inside a file rows stand by (time bucket, key, time): nearly as good as time order for a time range, several times
-better for one key.
+The parts that may change from file to file, because readers look at statistics only: directories, sort order and
+encodings. The table has no Delta partition column: one would fix a single width for ever, and a day is right for ticks
+but gives thousands of tiny files for daily prices. Instead a flush is cut by day, month or year, the finest that still
+leaves files of one row group on average, into directories of that name; the statistics of each file prune just as
+well. Inside a file rows stand by (time bucket, key, time): nearly as good as time order for a time range, several
+times better for one key.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ HIDDEN: tuple[tuple[str, pa.DataType], ...] = (
 #: 16k rows: smaller groups cost more metadata than they save, larger ones prune worse.
 ROW_GROUP_ROWS = 16_384
 _DAY_US = 86_400_000_000
-#: Widths of a time bucket; the first that holds a row group on average is taken, otherwise the file is one bucket.
+#: Widths of a time bucket; the first that holds _BUCKET_ROWS on average is taken, otherwise the file is one bucket. With
+#: fewer rows a key would stand in most row groups; with more, a short range would read many.
+_BUCKET_ROWS = 4 * ROW_GROUP_ROWS
 _BUCKETS_US = (300_000_000, 3_600_000_000, _DAY_US)
 #: Longer strings are left out of the statistics of a file; the row groups have their own.
 _STATISTICS_STRING_LENGTH_MAX = 256
@@ -113,7 +115,7 @@ def stored_schema(schema: Schema) -> pa.Schema:
 
 
 def _stored_type(type: pa.DataType) -> pa.DataType | None:
-    """The stored form of a declared type, or None. Inside lists, structs and maps only types that are stored as they are."""
+    """The stored form of a declared type, or None. What is nested must be stored as it is."""
     if type in _AS_IS or pa.types.is_decimal128(type):
         return type
     if pa.types.is_list(type):
@@ -179,7 +181,7 @@ def cut_periods(ts_us: Int64Array) -> list[tuple[str, Int64Array | None]]:
 
     By day, month or year, whichever is the finest that leaves one row group per file on average; else all in one."""
     for unit in ("D", "M", "Y"):
-        codes = ts_us // _DAY_US if unit == "D" else ts_us.view("datetime64[us]").astype(f"datetime64[{unit}]").view("i8")
+        codes = ts_us.view("datetime64[us]").astype(f"datetime64[{unit}]").view(np.int64)
         first = int(codes.min())
         if first == int(codes.max()):
             return [(str(np.datetime64(first, unit)), None)]
@@ -192,7 +194,7 @@ def cut_periods(ts_us: Int64Array) -> list[tuple[str, Int64Array | None]]:
 def sort_order(rows: pa.Table, ts_us: Int64Array, keys: tuple[str, ...]) -> Int64Array:
     """The order in which rows stand in their file: (time bucket, keys, time); as they came where these are equal."""
     first, last = int(ts_us.min()), int(ts_us.max())
-    width = next((w for w in _BUCKETS_US if (last - first) // w * ROW_GROUP_ROWS < len(ts_us)), last - first + 1)
+    width = next((w for w in _BUCKETS_US if (last - first) // w * _BUCKET_ROWS < len(ts_us)), last - first + 1)
     code = ts_us // width - first // width
     cardinality = (last // width) - first // width + 1
     for key in keys:
@@ -211,7 +213,7 @@ def sort_order(rows: pa.Table, ts_us: Int64Array, keys: tuple[str, ...]) -> Int6
 
 
 def _rank(column: pa.ChunkedArray) -> tuple[Int64Array, int]:
-    """For each row the rank of its value, nulls last, and the number of ranks. Nested keys all rank 0: order by time."""
+    """For each row the rank of its value, nulls last, and the number of ranks; a nested column has one rank for all."""
     array = column.combine_chunks()
     try:
         encoded = array.dictionary_encode()
@@ -258,7 +260,7 @@ def sync(path: Path) -> None:
 
 
 def file_statistics(rows: pa.Table) -> str:
-    """Delta's statistics of a file: row count, nulls of flat columns, least and greatest of times, numbers and strings."""
+    """Delta's statistics of a file: row count, nulls of flat columns, bounds of times, numbers and strings."""
     least: dict[str, object] = {}
     greatest: dict[str, object] = {}
     nulls: dict[str, int] = {}
@@ -278,9 +280,9 @@ def _bounds(column: pa.ChunkedArray) -> tuple[object, object] | None:
     if column.null_count == len(column):
         return None
     if pa.types.is_timestamp(type) or pa.types.is_date(type):
-        both = pc.min_max(column.cast(pa.int64()) if pa.types.is_timestamp(type) else column.cast(pa.int32()))
-        unit = "us" if pa.types.is_timestamp(type) else "D"
-        low, high = (np.datetime64(both[side].as_py(), unit) for side in ("min", "max"))
+        unit, number = ("us", pa.int64()) if pa.types.is_timestamp(type) else ("D", pa.int32())
+        both = pc.min_max(column.cast(number)).as_py()
+        low, high = np.array([both["min"], both["max"]], f"datetime64[{unit}]")
         # Delta's text form of a time has years of four digits; a file without these statistics is always read.
         if low < np.datetime64("0001-01-01") or high >= np.datetime64("10000-01-01"):
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,13 @@ class Piece:
 
     def __len__(self) -> int:
         return len(self.batch)
+
+    def first_on_time_us(self) -> int | None:
+        """Least time of an event that is not late, or None."""
+        if self.late is None:
+            return self.min_us
+        on_time = self.batch.ts_us[~self.late]
+        return int(on_time.min()) if len(on_time) else None
 
 
 def piece_of(batch: EventBatch, late: BoolArray) -> Piece:
@@ -94,15 +101,18 @@ def joined(pieces: Iterable[Piece]) -> Piece:
 
 
 def concatenated(batches: list[EventBatch], sources: tuple[str, ...] | None = None) -> EventBatch:
-    """The rows of one batch or more, in order, as one. sources: what the result's indices point into; by default all names
-    in order of appearance. One batch whose sources these are is returned as it is."""
+    """The rows of one batch or more, in order, as one; a single batch of these very sources is returned as it is.
+
+    sources: what the result's indices point into, every source that has rows among them; by default all names in order
+    of appearance."""
     if sources is None:
         sources = tuple(dict.fromkeys(name for batch in batches for name in batch.sources))
     if len(batches) == 1 and batches[0].sources == sources:
         return batches[0]
     source = []
     for batch in batches:
-        index = [sources.index(name) for name in batch.sources]
+        # A batch may name sources it has no rows of.
+        index = [sources.index(name) if name in sources else 0 for name in batch.sources]
         source.append(batch.source if index == list(range(len(index))) else np.array(index, np.int32)[batch.source])
     if len(batches) == 1:
         only = batches[0]
@@ -148,9 +158,32 @@ def select(
         left_out = int(np.count_nonzero(marked if wanted is None else marked & wanted))
         wanted = ~marked if wanted is None else wanted & ~marked
     if wanted is not None and not wanted.all():
-        batch = batch.take(rows_of(wanted))
+        batch = batch.take(np.flatnonzero(wanted))
     return (batch if len(batch) else None), left_out
 
 
-def rows_of(mask: BoolArray) -> Int64Array:
-    return np.flatnonzero(mask)
+def by_source(batch: EventBatch) -> Iterator[tuple[str, slice | Int64Array]]:
+    """For each source of the batch's rows its name and its rows. Nearly free for the common case of one."""
+    source = batch.source
+    if len(source) and bool((source == source[0]).all()):
+        yield batch.sources[source[0]], slice(None)
+        return
+    for index in np.unique(source):
+        yield batch.sources[index], np.flatnonzero(source == index)
+
+
+def fresh_rows(batch: EventBatch, offsets: Mapping[str, int]) -> Int64Array | None:
+    """Rows whose offset is not below the one expected next from their source; None if that is all of them."""
+    fresh: np.ndarray | None = None
+    for name, rows in by_source(batch):
+        expected = offsets.get(name, 0)
+        new = batch.offset[rows] >= expected
+        if not new.all():
+            fresh = np.ones(len(batch), np.bool_) if fresh is None else fresh
+            fresh[rows] = new
+    return None if fresh is None else np.flatnonzero(fresh)
+
+
+def next_offsets(batch: EventBatch) -> dict[str, int]:
+    """For each source of the rows the offset expected next."""
+    return {name: int(batch.offset[rows].max()) + 1 for name, rows in by_source(batch)}

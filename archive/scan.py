@@ -29,9 +29,14 @@ def _database() -> duckdb.DuckDBPyConnection:
     """One database for all reads of this process; each read uses a cursor of its own, because a shared connection gives
     one thread the rows of another. Files never change, so what was read of their footers stays good."""
     database = duckdb.connect(":memory:")
-    database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL enable_progress_bar=false")
-    database.execute("SET GLOBAL parquet_metadata_cache=true")
+    database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL parquet_metadata_cache=true")
     return database
+
+
+def _cursor() -> duckdb.DuckDBPyConnection:
+    cursor = _database().cursor()
+    cursor.execute("SET enable_progress_bar=false")  # a setting of each connection
+    return cursor
 
 
 def scan(
@@ -93,7 +98,7 @@ def first_time_us(directory: Path, table: TableSnapshot, schema: Schema) -> int 
         if first is not None and table.min_us[i] >= first:
             break
         text = f"SELECT min(epoch_us({name})) FROM read_parquet($files, hive_partitioning=false) WHERE NOT {LATE}"
-        found = _database().cursor().execute(text, {"files": [str(directory / table.paths[i])]}).fetchone()
+        found = _cursor().execute(text, {"files": [str(directory / table.paths[i])]}).fetchone()
         if found is not None and found[0] is not None:
             first = found[0] if first is None else min(first, found[0])
     return first
@@ -103,11 +108,11 @@ def _query(
     files: list[str], schema: Schema, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array]
 ) -> pa.Table:
     stored = stored_schema(schema)
-    cursor = _database().cursor()
+    cursor = _cursor()
     values: dict[str, object] = {"files": files}
     where: list[str] = []
     time = _quoted(time_name(schema))
-    # make_timestamptz of a constant is a constant, so it is pushed down; text would have to name years DuckDB cannot read.
+    # make_timestamptz of a constant is a constant to DuckDB, so the bound is pushed down, whatever the year.
     if low_us is not None and low_us > _TIME_MIN_US:
         where.append(f"{time} >= make_timestamptz($low::BIGINT)")
         values["low"] = min(low_us, _TIME_MAX_US)

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.parse
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from archive.layout import FORMAT_VERSION, DataFile, stored_schema, sync, time_name, to_stored, write_files
-from archive.recent import BoolArray
+from archive.recent import BoolArray, fresh_rows, next_offsets
 from matching.batch import EventBatch, Int64Array
 from query.errors import DataError
 from query.schema import Field, Schema
@@ -49,8 +50,8 @@ class TableSnapshot:
     """The table at one version, never changed: files with their statistics, and how far each source got.
 
     min_us, max_us: int64 (n files,), bounds of the time column; the widest where a file has none. statistics: columns
-    `min.x`, `max.x`, `null_count.x`, a row per file. offsets: source -> offset expected next. boundary_sequence: last
-    ingest sequence in files, -1 if none. maintenance: commits that removed files.
+    `min.x`, `max.x`, `null_count.x`, a row per file. sources: all that ever wrote; offsets: source -> offset expected
+    next. boundary_sequence: last ingest sequence in files, -1 if none. maintenance: commits that removed files.
     """
 
     version: int
@@ -59,6 +60,7 @@ class TableSnapshot:
     min_us: Int64Array
     max_us: Int64Array
     statistics: pa.Table
+    sources: tuple[str, ...]
     offsets: Mapping[str, int]
     boundary_sequence: int
     maintenance: int
@@ -72,7 +74,7 @@ class TableSnapshot:
             keep &= self.min_us < end_us
         index = [int(i) for i in np.flatnonzero(keep)]
         for name, values in keys.items():
-            if not index or f"min.{name}" not in self.statistics.column_names:
+            if not index or self.statistics.column_names.count(f"min.{name}") != 1:
                 continue
             # Python compares these types as DuckDB and Parquet do.
             if pa.types.is_string(values.type) or pa.types.is_integer(values.type):
@@ -80,12 +82,13 @@ class TableSnapshot:
                 wanted = sorted(values.drop_null().to_pylist())
                 null = values.null_count > 0
                 bounds = zip(*(column.to_pylist() for column in some.columns))
-                index = [i for i, bound in zip(index, bounds) if _may_hold(*bound, wanted, null)]
+                index = [i for i, bound in zip(index, bounds) if _may_hold(bound, wanted, null)]
         return [self.paths[i] for i in sorted(index, key=lambda i: int(self.min_us[i]))]
 
 
-def _may_hold(least: Any, greatest: Any, nulls: int | None, wanted: list[Any], null: bool) -> bool:
-    """Whether a file with these bounds of a column may hold one of the sorted values, or a null."""
+def _may_hold(bounds: tuple[Any, Any, int | None], wanted: list[Any], null: bool) -> bool:
+    """Whether a file with this (least, greatest, nulls) of a column may hold one of the sorted values, or a null."""
+    least, greatest, nulls = bounds
     if null and nulls != 0:
         return True
     if least is None or greatest is None:
@@ -111,11 +114,11 @@ class Table:
     def create(cls, directory: Path, schema: Schema) -> Table:
         """A new table, or the one that is there already if its stream is declared the same."""
         columns = stored_schema(schema)
-        if not DeltaTable.is_deltatable(str(directory)):
+        if not DeltaTable.is_deltatable(_location(directory)):
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 DeltaTable.create(
-                    str(directory),
+                    _location(directory),
                     schema=columns,
                     name=schema.name,
                     configuration={
@@ -129,12 +132,13 @@ class Table:
                 _sync_log(directory, 0, 0)
             except (DeltaError, OSError) as error:
                 # Another process may have been first: then its table is the one.
-                if not DeltaTable.is_deltatable(str(directory)):
+                if not DeltaTable.is_deltatable(_location(directory)):
                     raise _no_table(directory, error) from error
         table = cls.open(directory)
         if table.schema != schema:
+            difference = _difference(table.schema, schema)
             raise DataError(
-                f"{directory} archives stream {schema.name} with another declaration: {_difference(table.schema, schema)}",
+                f"{directory} archives stream {table.schema.name} with another declaration: {difference}",
                 "declare it as it is archived, or give it another name",
             )
         return table
@@ -143,7 +147,7 @@ class Table:
     def open(cls, directory: Path) -> Table:
         """The table that is there."""
         try:
-            delta = DeltaTable(str(directory))
+            delta = DeltaTable(_location(directory))
             configuration = delta.metadata().configuration
             protocol = delta.protocol()
         except TableNotFoundError as error:
@@ -157,7 +161,7 @@ class Table:
         version = configuration[_FORMAT]
         if not version.isdigit() or int(version) > FORMAT_VERSION:
             raise DataError(
-                f"{directory} was written in archive format {version}; this program knows formats up to {FORMAT_VERSION}",
+                f"{directory} has archive format {version}; this program reads formats up to {FORMAT_VERSION}",
                 "open it with a newer release",
             )
         # The files are read directly: a feature that changes what they mean (deletion vectors, say) must be refused.
@@ -207,7 +211,7 @@ class Table:
                 if files is None:
                     files = write_files(to_stored(batch, late, self.schema), self.directory, self.schema)
                 transactions = [
-                    Transaction(self._application(name), int(batch.offset[rows].max())) for name, rows in by_source(batch)
+                    Transaction(self._application(name), expected - 1) for name, expected in next_offsets(batch).items()
                 ]
                 sequence = Transaction(_SEQ, max(before.boundary_sequence, int(batch.seq.max())))
                 self._commit([_added(file) for file in files], [*transactions, sequence])
@@ -223,17 +227,17 @@ class Table:
 
         before: the snapshot the decision was made on. Returns None, with nothing changed, if any commit has removed
         files since: the loser of a race must decide again."""
-        actions = [*(RemoveAction(path, False) for path in removed), *(_added(file, False) for file in added)]
-        return self._maintain(before, actions)
+        out = [_removed(path, data_change=False) for path in removed]
+        return self._maintain(before, [*out, *(_added(file, data_change=False) for file in added)])
 
     def drop_before(self, time_us: int) -> TableSnapshot:
-        """Takes all files out of the table whose every row is older than time_us. They stay on disk for old snapshots."""
+        """Takes out the files whose every row is older than time_us. They stay on disk for old snapshots."""
         for _ in range(_COMMIT_ATTEMPTS_MAX):
             before = self.snapshot()
             old = [path for path, last_us in zip(before.paths, before.max_us) if last_us < time_us]
             if not old:
                 return before
-            after = self._maintain(before, [RemoveAction(path, True) for path in old])
+            after = self._maintain(before, [_removed(path, data_change=True) for path in old])
             if after is not None:
                 return after
         raise self._not_written("other writers were always faster")
@@ -280,7 +284,8 @@ class Table:
         delta = self._delta
         actions = pa.table(delta.get_add_actions(flatten=True))
         time = time_name(self.schema)
-        taken = ((name, self.last_offset(name)) for name in self._sources())
+        sources = self._sources()
+        taken = ((name, self.last_offset(name)) for name in sources)
         return TableSnapshot(
             delta.version(),
             tuple(actions.column("path").to_pylist()),
@@ -288,6 +293,7 @@ class Table:
             _bound(actions, f"min.{time}", _INT64.min, 0),
             _bound(actions, f"max.{time}", _INT64.max, _STATISTICS_SLACK_US),
             actions,
+            tuple(sources),
             {name: offset + 1 for name, offset in taken if offset is not None},
             self.last_seq,
             delta.transaction_version(_MAINTENANCE) or 0,
@@ -298,28 +304,6 @@ class Table:
             f"the archive of {self.schema.name} in {self.directory} cannot be written: {_first_line(why)}",
             "the events are still in memory; make room or give permission, and flush again",
         )
-
-
-def by_source(batch: EventBatch) -> Iterator[tuple[str, slice | Int64Array]]:
-    """For each source of the batch's rows its name and its rows. Nearly free for the common case of one."""
-    source = batch.source
-    if len(source) and bool((source == source[0]).all()):
-        yield batch.sources[source[0]], slice(None)
-        return
-    for index in np.unique(source):
-        yield batch.sources[index], np.flatnonzero(source == index)
-
-
-def fresh_rows(batch: EventBatch, offsets: Mapping[str, int]) -> Int64Array | None:
-    """Rows whose offset is not below the one expected next from their source; None if that is all of them."""
-    fresh: np.ndarray | None = None
-    for name, rows in by_source(batch):
-        expected = offsets.get(name, 0)
-        new = batch.offset[rows] >= expected
-        if not new.all():
-            fresh = np.ones(len(batch), np.bool_) if fresh is None else fresh
-            fresh[rows] = new
-    return None if fresh is None else np.flatnonzero(fresh)
 
 
 def schema_to_json(schema: Schema) -> str:
@@ -365,13 +349,25 @@ def _added(file: DataFile, data_change: bool = True) -> AddAction:
     return AddAction(file.path, file.size, {}, time.time_ns() // 1_000_000, data_change, file.statistics)
 
 
+def _removed(path: str, data_change: bool) -> RemoveAction:
+    return RemoveAction(path, data_change, time.time_ns() // 1_000_000)
+
+
 def _bound(actions: pa.Table, name: str, unknown: int, slack: int) -> Int64Array:
     """A bound of the time column for each file, `unknown` where the file has none."""
-    if name not in actions.column_names:
+    if actions.column_names.count(name) != 1:
         return np.full(actions.num_rows, unknown, np.int64)
     times = actions.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).combine_chunks()
     known = times.is_valid().to_numpy(zero_copy_only=False)
     return np.where(known, times.fill_null(0).to_numpy() + slack, unknown)
+
+
+def _location(directory: Path) -> str:
+    """The directory as deltalake takes it. It undoes percent signs in a path, but not in all places: refused."""
+    path = str(directory.absolute())
+    if urllib.parse.unquote(path) != path:
+        raise DataError(f"an archive cannot be in {path}: the path has a percent sign", "use another directory")
+    return path
 
 
 def _sync_log(directory: Path, first: int, last: int) -> None:

@@ -20,11 +20,13 @@ from hybrid import duck
 from hybrid.evidence import NO_EVIDENCE, Evidence, concat, of_matches, of_rows
 from hybrid.inputs import BATCH_ROWS
 from matching.batch import EventBatch, Matcher, Matches
-from matching.types import arrow_type
-from query.language.ast import HistoryKind, RowsPerMatch, Selection
+from matching.types import arrow_schema, arrow_type
+from query.language.ast import HistoryKind, Selection
+from query.plan.bind import history_columns
 from query.plan.expression import Column, quote
+from query.plan.output import output_columns
 from query.plan.plan import HistoryPlan, Plan
-from query.schema import Field
+from query.schema import Field, Schema
 
 BLOCK = "__hybrid_block"
 ROW = "__hybrid_row"
@@ -85,24 +87,13 @@ class Answer:
 
 
 def output_schema(plan: Plan) -> pa.Schema:
-    """The columns a pattern factor puts out: partition columns and measures; ALL ROWS adds order and other columns."""
-    fields = {c.name: arrow_type(c.type) for c in plan.partition_by}
-    if plan.rows is not RowsPerMatch.ONE:
-        fields |= {o.column.name: arrow_type(o.column.type) for o in plan.order_by}
-    fields |= {m.name: arrow_type(m.type) for m in plan.measures}
-    if plan.rows is not RowsPerMatch.ONE:
-        known = {name.lower() for name in fields}
-        fields |= {f.name: arrow_type(f.type) for f in plan.schema.fields if f.name.lower() not in known}
-    return pa.schema(list(fields.items()))
+    """The columns a pattern factor puts out."""
+    return arrow_schema(Schema("", output_columns(plan)))
 
 
 def side_schema(history: HistoryPlan) -> pa.Schema:
-    """The columns a history join adds: PA's output, or the columns of the plain rows; and whether history was whole."""
-    if history.plan is not None:
-        schema = output_schema(history.plan)
-    else:
-        schema = pa.schema([(f.name, arrow_type(f.type)) for f in history.schema.fields])
-    return schema
+    """The columns a history join adds: PA's output, or those of the plain rows."""
+    return arrow_schema(Schema("", history_columns(history)))
 
 
 def answer_of(plan: Plan, found: Sequence[Matches]) -> Answer:
@@ -148,13 +139,14 @@ def correlate(
     last_us: np.ndarray,
     complete: np.ndarray,
     reader: Reader,
-    make_matcher: Callable[[Plan], Matcher],
+    matcher: Callable[[], Matcher] | None,
     late: bool = False,
 ) -> Answer:
     """Joins one history to every row of the answer.
 
     low_us, last_us: int64 (n,), first and last instant of each row's range, both inside; low > last is an empty range.
-    complete: bool (n,), carried into the output. Overlapping ranges are read once. Rows come out in the order of the
+    complete: bool (n,), carried into the output. matcher: gives PA's matcher, made for `numbered(plan)`, with empty state;
+    None for plain rows. Overlapping ranges are read once. Rows come out in the order of the
     answer; the joined matches of one row in the order of their last event, then their first.
     """
     found_row: list[np.ndarray] = [np.empty(0, np.int64)]
@@ -168,7 +160,7 @@ def correlate(
             continue
         blocks = _blocks(batch, keys, codes[rows], low_us[rows], last_us[rows])
         for chunk in blocks.chunks():
-            candidates = _candidates(history.plan, batch, chunk, make_matcher)
+            candidates = _candidates(history.plan, batch, chunk, matcher)
             if not candidates.rows.num_rows:
                 continue
             live = rows[chunk.member]
@@ -349,14 +341,14 @@ class _Candidates:
 
 
 def _candidates(
-    plan: Plan | None, batch: EventBatch, blocks: _Blocks, make_matcher: Callable[[Plan], Matcher]
+    plan: Plan | None, batch: EventBatch, blocks: _Blocks, matcher: Callable[[], Matcher] | None
 ) -> _Candidates:
     position, block = blocks.rows()
-    if plan is None:
+    if plan is None or matcher is None:
         rows = pa.Table.from_batches([batch.columns]).take(pa.array(position))
         return _Candidates(rows, block, np.arange(len(position)), of_rows(batch, position))
-    found = list(_detect(plan, batch, position, block, make_matcher))
-    whole = answer_of(_numbered(plan), found)
+    found = list(_detect(plan, batch, position, block, matcher()))
+    whole = answer_of(numbered(plan), found)
     events, bounds = whole.evidence, whole.evidence.bounds
     number = np.asarray(whole.live.column(0).to_numpy(), np.int64)
     # An empty match has no event: it stands before the others of its block.
@@ -372,17 +364,16 @@ def _candidates(
     return _Candidates(rows, number[order], whole.match[order], original)
 
 
-def _numbered(plan: Plan) -> Plan:
+def numbered(plan: Plan) -> Plan:
     """The plan over blocks: one more column, by which it is partitioned first."""
     schema = replace(plan.schema, fields=(Field(BLOCK, "BIGINT"), *plan.schema.fields))
     return replace(plan, schema=schema, partition_by=(Column(BLOCK, "BIGINT"), *plan.partition_by))
 
 
 def _detect(
-    plan: Plan, batch: EventBatch, position: np.ndarray, block: np.ndarray, make_matcher: Callable[[Plan], Matcher]
+    plan: Plan, batch: EventBatch, position: np.ndarray, block: np.ndarray, matcher: Matcher
 ) -> Iterator[Matches]:
     """Runs PA over all blocks; an event's `seq` is its position in the batch."""
-    matcher = make_matcher(_numbered(plan))
     ts_us = _one_clock(batch.ts_us[position], block, (plan.within.interval_us or 0) if plan.within else 0)
     source, offset = batch.source[position], batch.offset[position]
     for start in range(0, len(position), BATCH_ROWS):

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid import duck
-from hybrid.correlate import Answer, Reader, answer_of, concat_answers, correlate
+from hybrid.correlate import Answer, Reader, answer_of, concat_answers, correlate, numbered
 from hybrid.strategies.base import AskArchive, Discard, Frontier, Strategy, Wait
 from matching.batch import Matcher, Matches
 from query.errors import QueryError
@@ -80,15 +80,17 @@ class Driver:
     whose histories could be read. Rows come out in the order of PL within one settle. Not thread safe.
     """
 
-    __slots__ = ("_factor", "_make_matcher", "_strategy", "_waiting", "incomplete_count", "read_count")
+    __slots__ = ("_factor", "_matchers", "_strategy", "_waiting", "incomplete_count", "late_left_out", "read_count")
 
     def __init__(self, factor: FactorPlan, strategy: Strategy, make_matcher: Callable[[Plan], Matcher]) -> None:
         self._factor = factor
         self._strategy = strategy
-        self._make_matcher = make_matcher
+        # Made once: what the kernel cannot do yet is said when a query begins, and nothing is compiled later.
+        self._matchers = [None if h.plan is None else _fresh(make_matcher(numbered(h.plan))) for h in factor.histories]
         self._waiting: list[tuple[Answer, tuple[Ranges, ...]]] = []
         self.read_count = 0
         self.incomplete_count = 0
+        self.late_left_out = 0
 
     @property
     def waiting_count(self) -> int:
@@ -139,17 +141,19 @@ class Driver:
         answer = answer if len(rows) == n else answer.take(rows)
         at = np.arange(len(rows))  # which of the asked rows each row of the growing answer stems from
         asked = [(a[rows], b[rows], w[rows]) for a, b, w in zip(low, last, whole)]
-        for plan, source, (low_us, last_us, complete) in zip(plans, sources, asked):
+        for plan, source, matcher, (low_us, last_us, complete) in zip(plans, sources, self._matchers, asked):
             begins_us = source.begins_us()
             complete = complete & (low_us >= begins_us if begins_us is not None else low_us > last_us)
             self.read_count += 1
             self.incomplete_count += int(np.count_nonzero(~complete))
             before = len(answer)
-            tagged = Answer(answer.live.append_column(_AT, pa.array(np.arange(before))), answer.evidence, answer.match, answer.sides)
+            live = answer.live.append_column(_AT, pa.array(np.arange(before)))
+            tagged = Answer(live, answer.evidence, answer.match, answer.sides)
+            reader = source.reader()
             joined = correlate(
-                plan, self._factor.alias, tagged, low_us[at], last_us[at], complete[at], source.reader(),
-                self._make_matcher, late,
+                plan, self._factor.alias, tagged, low_us[at], last_us[at], complete[at], reader, matcher, late
             )
+            self.late_left_out += getattr(reader, "late_left_out", 0)
             at = at[joined.live.column(_AT).to_numpy()]
             answer = Answer(joined.live.drop_columns([_AT]), joined.evidence, joined.match, joined.sides)
         return answer
@@ -160,6 +164,17 @@ class Driver:
 
 
 _AT = "__hybrid_at"
+
+
+def _fresh(matcher: Matcher) -> Callable[[], Matcher]:
+    """Gives the one matcher again and again, each time with the state it has now."""
+    empty = matcher.snapshot()
+
+    def again() -> Matcher:
+        matcher.restore(empty)
+        return matcher
+
+    return again
 
 
 def _compact(answer: Answer) -> Answer:

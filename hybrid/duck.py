@@ -32,6 +32,16 @@ def cursor(memory_limit: str | None = None) -> duckdb.DuckDBPyConnection:
         return _base.cursor()
 
 
+def check_memory_limit(limit: str) -> None:
+    """Raises DataError for a text that DuckDB does not take for an amount of memory."""
+    from query.errors import DataError
+
+    try:
+        duckdb.connect(":memory:", config={"memory_limit": limit}).close()
+    except duckdb.Error:
+        raise DataError(f"memory_limit is {limit!r}, which is no amount of memory", "write it as '2GB' or '500MB'") from None
+
+
 def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ100") -> QueryError:
     """DuckDB's complaint as a QueryError of the whole text, under the part of it that DuckDB names if that is found."""
     lines = [line for line in str(error).splitlines() if line.strip()]

@@ -113,14 +113,18 @@ def concat(parts: Sequence[Evidence]) -> Evidence:
 #: Gives the columns of the events with these sequence numbers and times, in that order.
 Lookup = Callable[[np.ndarray, np.ndarray], pa.Table]
 
-FIXED = ("row", "match_id", "join_id", "side", "variable", "event_time", "source", "offset")
+FIXED = {
+    "row": pa.int64(), "match_id": pa.string(), "join_id": pa.string(), "side": pa.string(), "variable": pa.string(),
+    "event_time": pa.timestamp("us"), "source": pa.string(), "offset": pa.int64(), "history_complete": pa.bool_(),
+}  # fmt: skip
 
 
 def long_table(
-    rows: np.ndarray, match_ids: Sequence[str], join_ids: Sequence[str], side: str, evidence: Evidence, lookup: Lookup
+    rows: np.ndarray, match_ids: Sequence[str], join_ids: Sequence[str | None], complete: Sequence[bool | None],
+    side: str, evidence: Evidence, lookup: Lookup,
 ) -> pa.Table:
-    """One line for each event of each match: the output row it belongs to (-1: none that is known), the ids, the side,
-    the variable, where the event came from, and its columns."""
+    """One line for each event of each match: the output row it belongs to, the ids, the side, the variable, where the
+    event came from, whether history was whole, and the event's columns."""
     lengths = np.diff(evidence.bounds)
     which = np.repeat(np.arange(len(evidence)), lengths)
     names = pa.array([*evidence.variables, None], pa.string())
@@ -135,6 +139,7 @@ def long_table(
         "event_time": pa.array(evidence.ts_us, pa.int64()).cast(pa.timestamp("us")),
         "source": sources.take(pa.array(evidence.source)),
         "offset": pa.array(evidence.offset, pa.int64()),
+        "history_complete": pa.array(list(complete), pa.bool_()).take(pa.array(which)),
     }
     columns = lookup(evidence.seq, evidence.ts_us)
     for name, column in zip(columns.column_names, columns.columns):
@@ -145,7 +150,7 @@ def long_table(
 def stacked(tables: Sequence[pa.Table]) -> pa.Table:
     """Long tables of several sides under one another; a column that has two types becomes text."""
     if not tables:
-        return pa.table({name: pa.array([], pa.string()) for name in FIXED})
+        return pa.schema(list(FIXED.items())).empty_table()
     types: dict[str, pa.DataType] = {}
     for t in tables:
         for field in t.schema:

@@ -108,46 +108,51 @@ class Key:
         return f"{quote(self.column)} {'DESC' if self.descending else 'ASC'} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
 
 
+def time_of(order_by: tuple[Order, ...]) -> str | None:
+    """The column that holds the event time of a plain relation: the first of ORDER BY, if it is an ascending time."""
+    if order_by and not order_by[0].descending and order_by[0].column.type in TIME_TYPES:
+        return order_by[0].column.name
+    return None
+
+
 def keys_of(order_by: tuple[Order, ...]) -> tuple[Key, ...]:
     return tuple(Key(o.column.name, o.descending, o.nulls_first) for o in order_by)
 
 
-def in_total_order(table: pa.Table, order_by: tuple[Order, ...], bare: bool) -> pa.Table:
-    """The rows sorted by ORDER BY. Ties keep their order if the rows have one (bare False), else go by content: columns
-    in schema order, nulls first, NaN last. Rows that stand right already are not touched; rows of which only ties
-    stand wrong are sorted within their ties.
+def order_index(table: pa.Table, order_by: tuple[Order, ...], bare: bool) -> np.ndarray | None:
+    """The row numbers in the order of ORDER BY, or None if the rows stand in it already. Ties keep their order if the
+    rows have one (bare False), else go by content: columns in schema order, nulls first, NaN last. Where only ties
+    stand wrong, only they are sorted.
     """
     n = table.num_rows
     keys = keys_of(order_by)
     if n < 2:
-        return table
+        return None
     content = tuple(Key(c, nulls_first=True) for c in table.column_names) if bare else ()
     ties = _ties(table, keys)
     if ties is None:
-        return table.take(_sorted_index(table, keys + content))
-    if not content or not len(ties):
-        return table
-    if _ties(table, content, ties) is not None:
-        return table
-    group = np.zeros(n, np.int64)  # rows of one tie share a number; it grows along the table
-    group[1:] = 1
+        return _sorted_index(table, keys + content)
+    if not content or not len(ties) or _ties(table, content, ties) is not None:
+        return None
+    group = np.ones(n, np.int64)  # rows of one tie share a number; it grows along the table
+    group[0] = 0
     group[ties + 1] = 0
     group = np.cumsum(group)
     tied = np.union1d(ties, ties + 1)
     part = table.take(pa.array(tied)).append_column("__hybrid_group", pa.array(group[tied]))
     index = np.arange(n)
-    index[tied] = tied[_sorted_index(part, (Key("__hybrid_group"), *content)).to_numpy()]
-    return table.take(pa.array(index))
+    index[tied] = tied[_sorted_index(part, (Key("__hybrid_group"), *content))]
+    return index
 
 
-def _sorted_index(table: pa.Table, keys: tuple[Key, ...]) -> pa.Array:
+def _sorted_index(table: pa.Table, keys: tuple[Key, ...]) -> np.ndarray:
     """Row numbers in the order of the keys, then of the rows."""
     connection = duck.cursor()
     numbered = table.append_column("__hybrid_row", pa.array(np.arange(table.num_rows)))
     connection.register("__hybrid_rows", numbered)
     order = ", ".join([k.sql for k in keys] + ["__hybrid_row"])
     result = duck.to_table(connection.sql(f"SELECT __hybrid_row FROM __hybrid_rows ORDER BY {order}"))
-    return result.column(0).combine_chunks()
+    return np.asarray(result.column(0).to_numpy(), np.int64)
 
 
 def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = None) -> np.ndarray | None:
@@ -238,7 +243,9 @@ class Ordered:
         """Sorts bare rows if need be. `time` names the column that holds the event time, if there is one."""
         if time is not None:
             times_us(table, time, name)
-        table = in_total_order(table, order_by, bare=True)
+        index = order_index(table, order_by, bare=True)
+        if index is not None:
+            table = table.take(pa.array(index))
         ts_us = times_us(table, time, name) if time is not None else np.zeros(table.num_rows, np.int64)
         return Ordered(name, table, ts_us)
 

@@ -15,18 +15,20 @@ from hybrid.correlate import COMPLETE, ROW, Answer, output_schema, side_schema
 from hybrid.evidence import NO_EVIDENCE
 from query.language.ast import HistoryKind
 from query.plan.plan import FactorPlan, QueryPlan
+from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 
 #: (column of the factor's rows, name in the output)
 Projection = tuple[tuple[str, str], ...]
 
 
 def factor_name(i: int) -> str:
-    return f"__hybrid_factor_{i}"
+    """The table of factor i in the outer SELECT."""
+    return f"{FACTOR_TABLE}{i}"
 
 
 def side_name(i: int, k: int) -> str:
     """The table of history join k of factor i, row-aligned with the factor's."""
-    return f"__hybrid_factor_{i}_history_{k}"
+    return f"{HISTORY_TABLE}{i}_{k}"
 
 
 def empty_answer(factor: FactorPlan) -> Answer:

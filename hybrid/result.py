@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hybrid.correlate import COMPLETE, Answer
 from hybrid.evidence import Lookup, join_id, long_table, stacked
-from query.plan.plan import QueryPlan
+from query.plan.plan import FactorPlan, QueryPlan
 
 if TYPE_CHECKING:
     import os
@@ -22,63 +22,75 @@ if TYPE_CHECKING:
 Lookups = tuple[Lookup, tuple[Lookup, ...]]
 
 
+def _joined_ids(factor: FactorPlan, answer: Answer, at: np.ndarray) -> tuple[list[str], list[str] | list[None], list[list[str]]]:
+    """For rows `at` of an answer: PL's match ids, the ids of the joined rows (None without history), and for each
+    history join the ids of the matches that the rows have there."""
+    live_ids = answer.evidence.take(answer.match[at]).ids(factor.plan.fingerprint)
+    if not factor.histories:
+        return live_ids, [None] * len(at), []
+    archive = [""] * len(at)
+    side_ids = []
+    for history, side in zip(factor.histories, answer.sides):
+        has = np.flatnonzero(side.match[at] >= 0)
+        fingerprint = history.plan.fingerprint if history.plan is not None else history.schema.name
+        ids = side.evidence.take(side.match[at][has]).ids(fingerprint)
+        for i, name in zip(has, ids):
+            archive[i] += name
+        side_ids.append(ids)
+    return live_ids, [join_id(a, b) for a, b in zip(live_ids, archive)], side_ids
+
+
+def _complete(answer: Answer, at: np.ndarray) -> np.ndarray:
+    complete = np.ones(len(at), bool)
+    for side in answer.sides:
+        complete &= side.complete[at]
+    return complete
+
+
+def identities(factor: FactorPlan, answer: Answer, at: np.ndarray) -> dict[str, pa.Array]:
+    """The identity columns of rows `at`: match_id and, with history, join_id and history_complete."""
+    live_ids, join_ids, _ = _joined_ids(factor, answer, at)
+    found = {"match_id": pa.array(live_ids, pa.string())}
+    if factor.histories:
+        found |= {"join_id": pa.array(join_ids, pa.string()), COMPLETE: pa.array(_complete(answer, at))}
+    return found
+
+
 def evidence_table(
     plan: QueryPlan,
     answers: Sequence[Answer],
     sources: Sequence[np.ndarray] | None,
     lookups: Sequence[Lookups],
 ) -> pa.Table:
-    """The events behind the output rows, one line for each, by (row, factor, side).
+    """The events behind the output rows, one line for each, by output row, PL before PA.
 
-    Columns: row (of the output; -1 where it cannot be told), match_id, join_id (null without a history join), side (pl
-    or pa), variable (null for plain history rows), event_time, source, offset, then the event's own columns, and
-    history_complete where history is joined.
+    Columns: row (of the output; -1 where rows have no one origin: then all matches are listed), match_id, join_id (null
+    without a history join), side (pl or pa), variable (null for plain history rows), event_time, source, offset,
+    history_complete (null without a history join), then the event's own columns.
     """
     parts: list[pa.Table] = []
     for f, (factor, answer, (lookup, side_lookups)) in enumerate(zip(plan.factors, answers, lookups)):
         at = np.arange(len(answer)) if sources is None else sources[f]
         row = np.full(len(at), -1, np.int64) if sources is None else np.arange(len(at), dtype=np.int64)
+        live_ids, join_ids, side_ids = _joined_ids(factor, answer, at)
+        complete = [bool(c) for c in _complete(answer, at)] if factor.histories else [None] * len(at)
         live = answer.evidence.take(answer.match[at])
-        live_ids = live.ids(factor.plan.fingerprint)
-        joined = [""] * len(at)
-        shown: list[tuple[np.ndarray, list[str], Any, Lookup]] = []
-        complete = np.ones(len(at), bool)
-        for history, side, side_lookup in zip(factor.histories, answer.sides, side_lookups):
-            match = side.match[at]
-            has = np.flatnonzero(match >= 0)
-            found = side.evidence.take(match[has])
-            fingerprint = history.plan.fingerprint if history.plan is not None else history.schema.name
-            ids = found.ids(fingerprint)
-            for i, name in zip(has, ids):
-                joined[i] = f"{joined[i]}{name}"
-            complete &= side.complete[at]
-            shown.append((has, ids, found, side_lookup))
-        join_ids = [join_id(a, b) for a, b in zip(live_ids, joined)] if factor.histories else [None] * len(at)
-        pieces = [long_table(row, live_ids, join_ids, "pl", live, lookup)]  # type: ignore[arg-type]
-        pieces += [
-            long_table(row[has], ids, [join_ids[i] for i in has], "pa", found, side_lookup)  # type: ignore[misc]
-            for has, ids, found, side_lookup in shown
-        ]
-        table = stacked(pieces)
-        if factor.histories:
-            of_row = complete if sources is not None or len(complete) else np.ones(0, bool)
-            if sources is not None:
-                flags = pa.array(of_row).take(table.column("row").combine_chunks()) if len(of_row) else pa.array([], pa.bool_())
-                table = table.append_column(COMPLETE, flags)
-        if sources is not None:
-            order = np.argsort(table.column("row").to_numpy(), kind="stable")
-            table = table.take(pa.array(order))
-        parts.append(table)
+        parts.append(long_table(row, live_ids, join_ids, complete, "pl", live, lookup))
+        for side, ids, side_lookup in zip(answer.sides, side_ids, side_lookups):
+            has = np.flatnonzero(side.match[at] >= 0)
+            found = side.evidence.take(side.match[at][has])
+            mine, flags = [join_ids[i] for i in has], [complete[i] for i in has]
+            parts.append(long_table(row[has], ids, mine, flags, "pa", found, side_lookup))
     whole = stacked(parts)
-    if sources is not None and len(parts) > 1:
-        whole = whole.take(pa.array(np.argsort(whole.column("row").to_numpy(), kind="stable")))
-    return whole
+    if sources is None:
+        return whole
+    return whole.take(pa.array(np.argsort(whole.column("row").to_numpy(), kind="stable")))
 
 
 class Result:
     """The rows of a statement. Nothing is computed twice; evidence is looked up when it is asked for."""
 
-    __slots__ = ("_explain", "_evidence", "_table", "plan")
+    __slots__ = ("_evidence", "_explain", "_table", "plan")
 
     def __init__(
         self, table: pa.Table, plan: QueryPlan, evidence: Callable[[], pa.Table], explain: Callable[[str], str]
@@ -159,7 +171,8 @@ def text_table(table: pa.Table, rows: int = 20) -> str:
     """The first rows, in columns, with a line that counts all of them. Numbers stand to the right."""
     shown = table.slice(0, rows)
     cells = [[_cell(v) for v in column.to_pylist()] for column in shown.columns]
-    right = [pa.types.is_integer(c.type) or pa.types.is_floating(c.type) or pa.types.is_decimal(c.type) for c in shown.columns]
+    numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    right = [any(is_numeric(c.type) for is_numeric in numeric) for c in shown.columns]
     widths = [max([len(name), *map(len, column)]) for name, column in zip(shown.column_names, cells)]
 
     def line(values: Sequence[str]) -> str:

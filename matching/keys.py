@@ -10,6 +10,9 @@ import pyarrow.compute as pc
 
 from matching.batch import Int64Array
 
+#: Most values for which a lookup table is built anew for every batch.
+FEW = 1 << 14
+
 
 def _hashable(value: object) -> object:
     """NaN equals NaN, lists and structs can be looked up."""
@@ -25,7 +28,8 @@ def _hashable(value: object) -> object:
 class Encoder:
     """Values of one column as codes 0, 1, 2, ... in order of first appearance; null has a code like any value.
 
-    Cost: one dictionary encoding a batch and one lookup a distinct value."""
+    Cost: one hash lookup a row while there are few values; with many, one dictionary encoding a batch and one lookup a
+    distinct value."""
 
     def __init__(self, type: pa.DataType) -> None:
         self.type = type
@@ -35,6 +39,17 @@ class Encoder:
 
     def encode(self, column: pa.Array) -> Int64Array:
         """Codes of a column, int64 (n,)."""
+        if isinstance(column, pa.DictionaryArray) or not 0 < len(self.codes) <= FEW:
+            return self._by_dictionary(column)
+        found = pc.index_in(column, value_set=self.values)
+        if not found.null_count:
+            return found.to_numpy().astype(np.int64)
+        codes = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+        fresh = np.flatnonzero(codes < 0)
+        codes[fresh] = self._by_dictionary(column.take(pa.array(fresh)))
+        return codes
+
+    def _by_dictionary(self, column: pa.Array) -> Int64Array:
         if not isinstance(column, pa.DictionaryArray):
             column = column.dictionary_encode()
         dictionary = column.dictionary

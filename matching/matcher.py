@@ -1,4 +1,4 @@
-"""The Matcher: rows in, matches out, through the interpreted kernel, or through the reference where it cannot serve yet."""
+"""The Matcher: rows in, matches out, through the interpreted kernel, or the reference where it cannot serve yet."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.features import RowValues, columns_read, is_true, storable, truth
-from matching.kernels import layout, step
-from matching.kernels.layout import Counters
 from matching.keys import Keys
+from matching.lists import Decode, OverBudget, Overflowed, RunLists
 from matching.measures import Found, Measures
+from matching.run_table import RunTable
 from matching.store import RowStore
 from matching.types import arrow_type
+from query.automaton.determinise import determinise
 from query.automaton.program import NoKernel, Program, assemble
 from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
 from query.plan.plan import Plan
@@ -26,7 +27,7 @@ STATE_VERSION = 1
 #: Most partial matches one partition may have at a time.
 RUNS_MAX = 200_000
 #: Rows and nodes that may pile up before what no run needs is dropped.
-SLACK = 1 << 17
+SLACK = 1 << 15
 
 
 def make_matcher(plan: Plan, sources: tuple[str, ...] = ("default",)) -> Matcher:
@@ -47,18 +48,25 @@ def make_matcher(plan: Plan, sources: tuple[str, ...] = ("default",)) -> Matcher
 
 
 class KernelMatcher:
-    """Matcher over the interpreted kernel (matching.kernels.step). State is arrays only."""
+    """Matcher over compiled kernels: a table for most row-local patterns, run lists for the rest. State is arrays."""
 
     def __init__(self, plan: Plan, program: Program, sources: tuple[str, ...] = ("default",)) -> None:
         self.plan = plan
         self.program = program
         self.sources = sources
-        self.runs_max = RUNS_MAX
         self.measures = Measures(plan, program.variables)
-        tested = [(v, c) for v, c in enumerate(program.local) if not is_true(c)]
-        self._tested = [v for v, _ in tested]
-        self._always = sum(1 << v for v, c in enumerate(program.local) if is_true(c))
-        self._values = RowValues([*(c for _, c in tested), *(f for f, _ in program.features)])
+        tested = tuple(v for v, c in enumerate(program.local) if not is_true(c))
+        table = determinise(program, tested)
+        self.engine: RunTable | RunLists
+        if table is not None:
+            self.engine = RunTable(table, program.strict)
+            self._bits = {v: bit for bit, v in enumerate(tested)}
+            self._always = 0
+        else:
+            self.engine = RunLists(program, RUNS_MAX)
+            self._bits = {v: v for v in tested}
+            self._always = sum(1 << v for v in range(len(program.variables)) if v not in tested)
+        self._values = RowValues([*(program.local[v] for v in tested), *(f for f, _ in program.features)])
         wanted = columns_read([*self._values.expressions, *self.measures.needs()])
         fields = {f.name: f for f in plan.schema.fields}
         numeric, other = {}, []
@@ -69,20 +77,9 @@ class KernelMatcher:
             else:
                 numeric[name] = lane.floating
         schema = pa.schema([(name, arrow_type(fields[name].type)) for name in wanted])
-        self._types = {f.name: arrow_type(f.type) for f in plan.schema.fields}
         self._reach = program.before + program.after
         self.store = RowStore(numeric, other, schema, linked=self._reach > 0)
         self.keys = Keys([arrow_type(c.type) for c in plan.partition_by])
-        self._tables = layout.program_arrays(program, self.runs_max)
-        self._runs = layout.new_runs(4096, len(program.registers))
-        self._buffer = layout.new_buffer(SLACK)
-        self._partitions = layout.new_partitions(1024)
-        self._heap = layout.Heap(np.zeros(1024, np.int64), np.zeros(1024, np.int64))
-        self._decided = layout.new_decided(1 << 16)
-        self._scratch = layout.new_scratch(program)
-        self._counters = np.zeros(len(Counters), np.int64)
-        self._counters[Counters.FREE] = 4096
-        self._counters[Counters.LAST_PARTITION] = -1
         self._compact_at = SLACK
 
     # ---- Matcher
@@ -91,15 +88,13 @@ class KernelMatcher:
         """See matching.batch.Matcher. Raises DataError when a condition cannot be computed and QueryError HQ600 when a
         partition needs more than RUNS_MAX partial matches; the matcher is of no use after either."""
         self.sources = batch.sources
-        if len(batch) == 0:
-            return self._emit()
         keys = [batch.columns.column(c.name) for c in self.plan.partition_by]
         partition = self.keys.encode(keys, len(batch))
-        self._room_for_partitions()
+        self.engine.reserve(len(self.keys))
         begin = self.store.append(batch, partition, len(self.keys))
         if self.program.after:
-            arrived = np.arange(begin, self.store.count)
-            ready = self.store.chase(arrived, -self.program.after)
+            # a row is matched when the rows that NEXT reads behind it are there
+            ready = self.store.chase(np.arange(begin, self.store.count), -self.program.after)
             self._run(ready[ready >= 0])
         else:
             self._run(slice(begin, self.store.count))
@@ -114,178 +109,98 @@ class KernelMatcher:
             held = np.flatnonzero(~self.store.released[: self.store.count])
         if watermark_us is None:
             self._run(held)
-            self._finish()
+            self.engine.finish(len(self.keys))
         elif self.program.within_us is not None:
             if len(held):
                 watermark_us = min(watermark_us, int(self.store.ts[held].min()))
-            while self._expire(watermark_us) == step.ROOM:
-                self._decided = self._more_decided(2 * len(self._decided.node))
+            self.engine.expire(watermark_us)
         return self._emit()
 
-    # ---- the kernel
-
     def _run(self, positions: Int64Array | slice) -> None:
-        """Computes masks and features of the rows at `positions` and takes them through the kernel."""
+        """Computes masks and features of the rows at `positions` and takes them through the engine."""
         count = positions.stop - positions.start if isinstance(positions, slice) else len(positions)
         if count == 0:
             return
-        store, program = self.store, self.program
-        values = self._values.evaluate(store, positions)
+        values = self._values.evaluate(self.store, positions)
         mask = np.full(count, self._always, np.int64)
-        for v, value in zip(self._tested, values, strict=False):
-            mask |= truth(value).astype(np.int64) << v
-        features = values[len(self._tested) :]
-        feature = np.zeros((max(1, len(features)), count), np.int64)
-        feature_valid = np.ones((max(1, len(features)), count), np.bool_)
-        feature_f = feature.view(np.float64)
+        for bit, value in zip(self._bits.values(), values, strict=False):
+            mask |= truth(value).astype(np.int64) << bit
+        features = values[len(self._bits) :]
+        feature = np.zeros((max(1, len(features)), count if features else 0), np.int64)
+        feature_valid = np.ones(feature.shape, np.bool_)
         for f, (value, valid) in enumerate(features):
-            (feature_f if program.features[f][1].floating else feature)[f] = value
+            lane = feature.view(np.float64) if self.program.features[f][1].floating else feature
+            lane[f] = value
             if valid is not None:
                 feature_valid[f] = valid
-        partition, ts = store.partition[positions], store.ts[positions]
-        rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
-        if program.after:
-            store.released[positions] = True
-        at = 0
-        while at < count:
-            at, status = step.step(
-                at, count, partition, mask, ts, rows, feature, feature_f, feature_valid, self._tables, self._runs,
-                self._buffer, self._partitions, self._heap, self._decided, self._scratch, self._counters,
-            )  # fmt: skip
-            if status == step.ROOM:
-                self._grow(int(partition[at]))
-            elif status == step.OVERFLOW:
-                raise DataError(
-                    f"a condition overflows or divides by zero at {int(ts[at])} us",
-                    "widen the type (CAST to DOUBLE or HUGEINT) or guard the condition with CASE",
-                )
-            elif status == step.BUDGET:
-                raise self._over_budget()
-
-    def _expire(self, watermark_us: int) -> int:
-        return int(
-            step.expire(
-                watermark_us, self._tables, self._runs, self._partitions, self._heap, self._decided, self._counters
-            )
-        )
-
-    def _finish(self) -> None:
-        count, at = len(self.keys), 0
-        while True:
-            at = step.finish(at, count, self._runs, self._partitions, self._decided, self._counters)
-            if at >= count:
-                break
-            self._decided = self._more_decided(2 * len(self._decided.node))
-        self._counters[Counters.HEAP] = 0
-        self._partitions.queued[:] = False
+        if self.program.after:
+            self.store.released[positions] = True
+        try:
+            self.engine.run(self.store, positions, mask, feature, feature_valid)
+        except Overflowed as at:
+            raise DataError(
+                f"a condition overflows or divides by zero at {at} us",
+                "widen the type (CAST to DOUBLE or HUGEINT) or guard the condition with CASE",
+            ) from None
+        except OverBudget:
+            raise self._over_budget() from None
 
     def _over_budget(self) -> QueryError:
         dependent = [v for v, code in zip(self.program.variables, self.program.code, strict=True) if code]
         why = (
-            f"the condition of {', '.join(dependent)} depends on the match so far, so its partial matches cannot be merged"
+            f"the condition of {', '.join(dependent)} depends on the match so far, so partial matches cannot be merged"
             if dependent
             else "all matches are asked for, or WITHIN keeps the starts apart"
         )
-        return QueryError(
-            [
-                Diagnostic(
-                    "HQ600",
-                    f"one partition needs more than {self.runs_max:,} partial matches at a time: {why}",
-                    NOWHERE,
-                    hint="add or shorten WITHIN, partition by more columns, or make neighbouring conditions exclude "
-                    "each other",
-                )
-            ]
-        )
-
-    # ---- room
-
-    def _room_for_partitions(self) -> None:
-        count = len(self.keys)
-        if count > len(self._partitions.head):
-            self._partitions = layout.grown_partitions(self._partitions, max(count, 2 * len(self._partitions.head)))
-        if count + 2 > len(self._heap.deadline):
-            capacity = 2 * count + 2
-            self._heap = layout.Heap(*(layout.grown(a, capacity) for a in self._heap))
-
-    def _more_decided(self, capacity: int) -> layout.Decided:
-        return layout.Decided(*(layout.grown(a, capacity) for a in self._decided))
-
-    def _grow(self, partition: int) -> None:
-        """Makes room for one more row of this partition, at least twice what there was of what is short."""
-        c = self._counters
-        length = int(self._partitions.length[partition])
-        if c[Counters.LAST_PARTITION] >= 0:
-            length += int(self._partitions.length[c[Counters.LAST_PARTITION]])
-        most = (length + 2) * (int(self._tables.parameters[layout.Parameters.DEGREE]) + 1)
-        if c[Counters.FREE] < 2 * most:
-            capacity = max(2 * len(self._runs.state), len(self._runs.state) + 2 * most)
-            self._runs, free = layout.grown_runs(self._runs, capacity, int(c[Counters.FREE]))
-            c[Counters.FREE] = free
-        if c[Counters.NODES] + most > len(self._buffer.row):
-            capacity = max(2 * len(self._buffer.row), int(c[Counters.NODES]) + most)
-            self._buffer = layout.Buffer(*(layout.grown(a, capacity) for a in self._buffer))
-        if c[Counters.DECIDED] + most > len(self._decided.node):
-            self._decided = self._more_decided(max(2 * len(self._decided.node), int(c[Counters.DECIDED]) + most))
+        hint = "add or shorten WITHIN, partition by more columns, or make neighbouring conditions exclude each other"
+        message = f"one partition needs more than {RUNS_MAX:,} partial matches at a time: {why}"
+        return QueryError([Diagnostic("HQ600", message, NOWHERE, hint=hint)])
 
     def _compact(self) -> None:
         """Drops nodes and rows that no run, waiting match or navigation can reach; amortised by doubling."""
-        c, store = self._counters, self.store
-        nodes = int(c[Counters.NODES])
-        if max(nodes, store.count) < self._compact_at:
+        store, partitions = self.store, len(self.keys)
+        if max(self.engine.size, store.count) < self._compact_at:
             return
         keep = np.zeros(store.count + 1, np.bool_)
-        moved = np.empty(max(1, nodes), np.int64)
-        live = step.mark_live(len(self.keys), self._runs, self._partitions, self._buffer, nodes, moved, keep)
+        self.engine.mark(store, partitions, keep)
         if self._reach:
             for offset in (*range(-self.program.before, 0), *range(1, self.program.after + 1)):
                 near = store.chase(np.flatnonzero(keep[: store.count]), offset)
                 keep[near[near >= 0]] = True
-            everything = np.arange(store.count)
-            keep[: store.count] |= store.chase(everything, self._reach) < 0  # the last rows of each partition
-        row_moved = store.compact(keep)
-        step.move_live(len(self.keys), self._runs, self._partitions, self._buffer, nodes, moved, row_moved)
-        c[Counters.NODES] = live
-        self._compact_at = 2 * max(live, store.count) + SLACK
-
-    # ---- out
+            # the last rows of each partition, which later rows may read
+            keep[: store.count] |= store.chase(np.arange(store.count), self._reach) < 0
+        self.engine.move(partitions, store.compact(keep))
+        self._compact_at = 2 * max(self.engine.size, store.count) + SLACK
 
     def _emit(self) -> Matches:
-        count = int(self._counters[Counters.DECIDED])
-        self._counters[Counters.DECIDED] = 0
-        decided, store = self._decided, self.store
-        bounds = np.zeros(count + 1, np.int64)
-        step.measure_lengths(decided, count, self._buffer, bounds)
-        rows = np.empty(bounds[count], np.int64)
-        variables = np.empty(bounds[count], np.int16)
-        step.unroll(decided, count, self._buffer, bounds, rows, variables)
-        start = decided.row[:count].copy()
-        partition = decided.partition[:count].copy()
-        found = Found(rows, variables, bounds, start, partition, decided.number[:count].copy())
-        if count:
-            keys = [self.keys.values(i, partition) for i in range(len(self.plan.partition_by))]
-            table, row_match = self.measures.table(store, found, keys)
-            empty = bounds[:-1] == bounds[1:]
-            first = np.where(empty, start, rows[np.minimum(bounds[:-1], max(0, len(rows) - 1))] if len(rows) else start)
-            last = np.where(empty, start, rows[bounds[1:] - 1] if len(rows) else start)
+        """The matches decided since the last call, with their output rows and evidence."""
+        out = Decode()
+        self.engine.decode(self.store, out)
+        bounds = out.bounds
+        if out.count:
+            found = Found(out.rows, out.variables, bounds, out.start, out.partition, out.number)
+            keys = [self.keys.values(i, out.partition) for i in range(len(self.plan.partition_by))]
+            table, row_match = self.measures.table(self.store, found, keys)
+            first_us = last_us = self.store.ts[out.start]
+            some = np.flatnonzero(bounds[:-1] < bounds[1:])
+            if len(some) == out.count:
+                last_us = out.ts[bounds[1:] - 1]
+            elif len(some):
+                last_us = last_us.copy()
+                last_us[some] = out.ts[bounds[some + 1] - 1]
         else:
             table, row_match = self.measures.schema.empty_table(), np.zeros(0, np.int64)
-            first = last = np.zeros(0, np.int64)
+            first_us = last_us = np.zeros(0, np.int64)
         return Matches(
-            table, row_match, found.number, store.ts[first], store.ts[last], bounds, variables,
-            store.ts[rows], store.source[rows], store.offset[rows], store.seq[rows], self.program.variables, self.sources,
+            table, row_match, out.number, first_us, last_us, bounds, out.variables, out.ts, out.source, out.offset,
+            out.seq, self.program.variables, self.sources,
         )  # fmt: skip
 
     # ---- state
 
     def snapshot(self) -> bytes:
         """All state as one npz archive; Arrow columns as IPC streams inside it."""
-        arrays: dict[str, np.ndarray] = {}
-        for group in ("_runs", "_buffer", "_partitions", "_heap"):
-            for name, array in getattr(self, group)._asdict().items():
-                arrays[f"{group}.{name}"] = array
-        arrays["counters"] = self._counters
-        arrays["stamp"] = self._scratch.stamp
+        arrays = {f"engine.{n}": a for n, a in self.engine.snapshot().items()}
         store, arrow = self.store.snapshot()
         arrays |= {f"store.{n}": a for n, a in store.items()}
         arrays["arrow"] = _ipc(arrow)
@@ -311,21 +226,17 @@ class KernelMatcher:
                 f"{self.plan.fingerprint}, version {STATE_VERSION}",
                 "start the query anew, or run the version that wrote the state",
             )
-        for group, kind in (("_runs", layout.Runs), ("_buffer", layout.Buffer), ("_partitions", layout.Partitions),
-                            ("_heap", layout.Heap)):  # fmt: skip
-            fields = {n: arrays[f"{group}.{n}"] for n in kind._fields}  # type: ignore[attr-defined]
-            if kind is layout.Runs:
-                fields["registers_f"] = fields["registers"].view(np.float64)
-            setattr(self, group, kind(**fields))
-        self._counters = arrays["counters"]
-        self._scratch.stamp[:] = arrays["stamp"]
-        self.store.restore(
-            {n.removeprefix("store."): a for n, a in arrays.items() if n.startswith("store.")}, _table(arrays["arrow"])
-        )
+
+        def group(name: str) -> dict[str, np.ndarray]:
+            return {n.removeprefix(f"{name}."): a for n, a in arrays.items() if n.startswith(f"{name}.")}
+
+        self.store.restore(group("store"), _table(arrays["arrow"]))
         values = [_table(arrays[f"key.{i}"]).column("v").combine_chunks() for i in range(len(self.plan.partition_by))]
         self.keys.restore(values, arrays.get("packed"))
+        self.engine.restore(group("engine"))
+        self.engine.reserve(len(self.keys))
         self.sources = tuple(head["sources"])
-        self._room_for_partitions()
+        self._compact_at = 2 * max(self.engine.size, self.store.count) + SLACK
 
 
 def _ipc(table: pa.Table) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 
 
@@ -75,8 +76,11 @@ class Diagnostic:
         line = text[line_start : len(text) if line_end < 0 else line_end]
         number = text.count("\n", 0, start) + 1
         column = start - line_start
-        width = max(1, min(end, line_start + len(line)) - start)
-        pad = "".join("\t" if c == "\t" else " " for c in line[:column])
+        width = max(1, sum(map(_columns, line[column : end - line_start])))
+        pad = "".join("\t" if c == "\t" else " " * _columns(c) for c in line[:column])
+        # control characters and halves of surrogate pairs have no width, or cannot be printed at all
+        bad = {c for c in line if c != "\t" and unicodedata.category(c) in ("Cc", "Cs")}
+        line = "".join("\ufffd" if c in bad else c for c in line.removesuffix("\r"))
         parts = [
             f"error[{self.code}]: {self.message}",
             f"  --> {name}:{number}:{column + 1}",
@@ -86,6 +90,13 @@ class Diagnostic:
         if self.hint:
             parts.append(f"hint: {self.hint}")
         return "\n".join(parts)
+
+
+def _columns(character: str) -> int:
+    """How many columns a terminal gives to a character."""
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
 class QueryError(Exception):

@@ -1,8 +1,8 @@
-"""What happens between a sensor and us: rows are delayed, sources interleave, batches come twice. Seeded; loses nothing.
+"""What happens between a sensor and us: rows are delayed, sources interleave, batches come twice. Nothing is lost.
 
-No fault makes a row late. A row is sent at most half the lateness after its event time, and a batch leaves when its last
-row is sent, at most the other half after its first: so when a row arrives, no row that has arrived is more than the
-lateness ahead of it, over all sources.
+No fault makes a row late. A row is sent at most half the lateness after its event time, and a batch leaves when its
+last row is sent, at most the other half after its first: so when a row arrives, no row that has arrived is more than
+the lateness ahead of it, over all sources.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ from simulator.scenario import Arrival, generator
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What one source sends: rows in the order it sends them (row i has offset i), and when, int64 (n,), not falling."""
+    """What one source sends: rows in the order of sending (row i has offset i), and when, int64 (n,), not falling."""
 
     source: str
     rows: pa.Table
     sent_us: np.ndarray
 
 
-def delayed(
-    source: str, rows: pa.Table, time: str, delay_us_max: int, p_delay: float, rng: np.random.Generator
-) -> Log:
-    """The log of a source that sends each row at its event time, or, with probability p_delay, up to delay_us_max after it.
+def delayed(source: str, rows: pa.Table, time: str, delay_us_max: int, p_delay: float, rng: np.random.Generator) -> Log:
+    """The log of a source that sends a row at its event time or, with probability p_delay, up to delay_us_max later.
 
     time: the time column of `rows`, TIMESTAMP. Rows sent at one time stay in the order of `rows`.
     """
@@ -69,9 +67,7 @@ def interleaved(
     return tuple(arrivals[i] for i in order)
 
 
-def redelivered(
-    arrivals: Sequence[Arrival], p_redelivery: float, rng: np.random.Generator
-) -> tuple[Arrival, ...]:
+def redelivered(arrivals: Sequence[Arrival], p_redelivery: float, rng: np.random.Generator) -> tuple[Arrival, ...]:
     """The same arrivals, some of them twice. A row that comes again has the offset it had.
 
     With probability p_redelivery each, a batch comes again whole up to eight arrivals later, or is sent once more
@@ -104,9 +100,9 @@ def deliver(
 ) -> tuple[Arrival, ...]:
     """One stream delivered with all of these faults, within the lateness of its schema.
 
-    sources: the rows of each source, in order of event time. `seed` draws the delays, and so the offsets; seed and
-    `interleaving` together draw batches, order of arrival and redeliveries: scenarios that differ in `interleaving` only
-    have the same events, with the same offsets.
+    sources: the rows of each source, in order of event time. `seed` draws the delays, and so the offsets; `seed` and
+    `interleaving` together draw batches, order of arrival and redeliveries: deliveries that differ in `interleaving`
+    only have the same events, with the same offsets.
     """
     if schema.time is None:
         raise ValueError(f"{schema.name} has no time column, so nothing can be delayed")

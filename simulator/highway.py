@@ -34,7 +34,7 @@ HALF_US = 1_800_000_000
 
 
 def speed_query(limit_kmh: int = 120) -> str:
-    """The question of the highway scenario. NEAREST takes the latest row that meets ON; WHERE then looks at its speed."""
+    """The question of the scenario. NEAREST takes the latest row that meets ON; WHERE then looks at its speed."""
     return f"""\
 SELECT pl.car, pl.point, pl.ts, r.ts AS previous_ts,
        (pl.km - r.km) * 3600000000 / (epoch_us(pl.ts) - epoch_us(r.ts)) AS speed_kmh
@@ -161,17 +161,17 @@ def highway(
     rows_max: int = 64,
     interleaving: int = 0,
 ) -> Scenario:
-    """Cars on a toll road for some hours. Which readings are too fast since the car's last reading at the previous point?
+    """Cars on a toll road for some hours. Which were too fast since their last reading at the previous point?
 
     The answer (`speed_query(limit_kmh)`): see the head of this file. Points are 5 to 30 km apart, but the last one is
-    270 km away: there a previous reading of two hours ago is still too fast. Each of `cars` drives one to three trips on
-    the short stretches; of its readings some are missed or repeated. Of every kind of `HIGHWAY_KINDS` there are `copies`
-    at least, each on a car of its own. Three sources: point p is sent by gantry p % 3. cases: kind, car, point, ts,
-    expected; one row for each reading of a kind. truth: car, point, ts, previous_ts, speed_kmh; sorted by ts, car.
-    interleaving: see `faults.deliver`.
+    270 km away: there a previous reading of two hours ago is still too fast. Each of `cars` drives one to three trips
+    on the short stretches; of its readings some are missed or repeated. Of every kind of `HIGHWAY_KINDS` there are
+    `copies` at least, each on a car of its own. Three sources: point p is sent by gantry p % 3. cases: kind, car,
+    point, ts, expected; one row for each reading of a kind. truth: car, point, ts, previous_ts, speed_kmh; sorted by
+    ts, car. interleaving: see `faults.deliver`.
     """
     if points < 8 or copies < 1 or not 60 <= limit_kmh <= 130 or HALF_US % limit_kmh:
-        raise ValueError("points must be 8 or more, copies 1 or more, limit_kmh in [60, 130] and a divisor of 1800000000")
+        raise ValueError("points: 8 or more, copies: 1 or more, limit_kmh: in [60, 130] and a divisor of 1800000000")
     rng = generator(seed)
     stretches = [0, *rng.integers(10, 61, points - 2).tolist(), 540]
     road = Road(tuple(np.cumsum(stretches).tolist()), limit_kmh)
@@ -272,9 +272,7 @@ def _trip(
         ts_us = reads[-1] if reads else ts_us
 
 
-def _planted(
-    kind: str, car: str, other: str, time_us: int, road: Road, rng: np.random.Generator
-) -> Iterator[Reading]:
+def _planted(kind: str, car: str, other: str, time_us: int, road: Road, rng: np.random.Generator) -> Iterator[Reading]:
     """One case of that kind on `car`, and what `other` does beside it."""
     here = int(rng.integers(2, len(road.half_km) - 3))
     passage = highway_kinds(

@@ -63,7 +63,7 @@ FROM readings MATCH_RECOGNIZE (
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What happens to one item around one exit, in microseconds relative to it. exits: (when, whether it is an alarm)."""
+    """What happens to one item around an exit, in microseconds relative to it. exits: (when, is it an alarm)."""
 
     registers: tuple[int, ...]
     exits: tuple[tuple[int, bool], ...]
@@ -114,8 +114,8 @@ def shop(
     """A shop for some days: items are read on the shelf, at the register and at the exit. Which left without paying?
 
     The answer (`SHOP_QUERY`): every exit reading with no register reading of its tag in [exit - 10 days, exit). `items`
-    ordinary ones are paid or, with probability p_stolen, not; of every kind of `SHOP_KINDS` there are `copies` at least.
-    Three sources: shelf, register and exit. cases: kind, tag, exit_ts, expected; one row for each exit reading.
+    ordinary ones are paid or, with probability p_stolen, not; of every kind of `SHOP_KINDS` there are `copies` at
+    least. Three sources: shelf, register and exit. cases: kind, tag, exit_ts, expected; one row for each exit reading.
     truth: tag, exit_ts; sorted by exit_ts, tag. interleaving: see `faults.deliver`.
     """
     if days < 12 or copies < 1:
@@ -220,8 +220,8 @@ def supply_chain(
     twice within 20 s with probability p_repeated, always before the tag's next reader. Of each of `CHAIN_KINDS` there
     are `copies` at least.
 
-    The answer (`CHAIN_QUERY`), under skip till next match: for every reading at A the first at B, C and D, if the last is
-    at most 10 hours (inclusive) after A. truth: tag, a_ts, b_ts, c_ts, d_ts; sorted by d_ts, a_ts, tag. cases: kind,
+    The answer (`CHAIN_QUERY`), under skip till next match: for every reading at A the first at B, C and D, if the last
+    is at most 10 hours (inclusive) after A. truth: tag, a_ts, b_ts, c_ts, d_ts; sorted by d_ts, a_ts, tag. cases: kind,
     tag, expected (whether the tag has any match). One source, in order of time, lateness 0. O(n log n).
     """
     planted = len(CHAIN_KINDS) * copies
@@ -271,7 +271,8 @@ def supply_chain(
             "reader": pa.array(["A", "B", "C", "D"], pa.string()).take(pa.array(row_reader[order])),
         }
     )
-    starts = read[:, 0, :] & (reads > 0).all(axis=1)[:, None] & (first_us[:, 3:] - ts_us[:, 0, :] <= CHAIN_WITHIN_US)
+    in_time = first_us[:, 3:] - ts_us[:, 0, :] <= CHAIN_WITHIN_US
+    starts: np.ndarray = read[:, 0, :] & np.all(reads > 0, axis=1, keepdims=True) & in_time  # (tags, number at A)
     match_tag, match_read = np.nonzero(starts)
     matches = {"a_ts": ts_us[match_tag, 0, match_read]}
     matches |= {f"{reader}_ts": first_us[match_tag, i] for i, reader in enumerate("bcd", 1)}

@@ -57,7 +57,7 @@ class Scenario:
         return dict(sorted(Counter(self.cases["kind"].to_pylist()).items()))
 
     def events(self, stream: str) -> pa.Table:
-        """Every event of the stream once, in its total order: (time, tie columns, source, offset). Declared columns only."""
+        """Every event once, in total order: (time, tie columns, source, offset). The declared columns only."""
         schema = next(s for s in self.schemas if s.name == stream)
         rows = pa.concat_tables(_identified(a) for a in self.arrivals if a.stream == stream)
         numbered_rows = rows.append_column("_row", pa.array(np.arange(rows.num_rows)))

@@ -34,7 +34,7 @@ def sase(
     start_us: int = START_US,
     interval_us: int = SECOND_US,
 ) -> pa.Table:
-    """The stock stream of the [SASE] experiments (section 6): ts, symbol, price, volume of `SASE_STOCK`, in order of ts.
+    """The stock stream of the [SASE] experiments (section 6): the columns of `SASE_STOCK`, in order of ts.
 
     symbol: uniform in [1, symbols]. price, in [1, price_max]: each event moves the price of its symbol up by a uniform
     1 to step_max with probability p_rise, down by as much with (1 - p_rise) / 2, and leaves it with (1 - p_rise) / 2;
@@ -75,8 +75,8 @@ def walk(
     Symbols differ in how often they trade (rank r in proportion to 1 / (r + 10)) and in price. A price is a random walk
     on whole cents, as a double, between 1.00 and price_max, with normal steps of `volatility` times the first price;
     rounding to cents leaves it as it was at one tick in three (cheap symbols) to one in fifty (dear ones). volume:
-    log-normal, in lots of 100. Times are irregular (exponential gaps, of mean_gap_us on average) and differ, except that
-    each tick has the time of the one before with probability p_tie. O(events log symbols), about 0.4 us per event.
+    log-normal, in lots of 100. Times are irregular (exponential gaps, of mean_gap_us on average) and differ, except
+    that each tick has the time of the one before with probability p_tie. O(events log symbols), about 0.4 us per event.
     """
     if events < 0 or symbols < 1 or mean_gap_us < 1 or not 0 <= p_tie <= 1:
         raise ValueError("events must be 0 or more, symbols 1 or more, mean_gap_us 1 or more, p_tie in [0, 1]")
@@ -91,7 +91,7 @@ def walk(
     scale = np.maximum(first_cents * volatility, 1.2)
     step = np.rint(rng.standard_normal(events) * scale[symbol]).astype(np.int64)
     cents = _folded(first_cents[symbol] + _sums_by_symbol(symbol, step), 100, int(price_max * 100))
-    lots = 1 + np.exp(rng.standard_normal(events, dtype=np.float32) * np.float32(1.1) + np.float32(0.5)).astype(np.int64)
+    lots = 1 + np.exp(rng.standard_normal(events) * 1.1 + 0.5).astype(np.int64)
     return pa.table(
         {
             "ts": _times(start_us + np.cumsum(gap) - (gap[0] if events else 0)),

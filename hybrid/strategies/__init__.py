@@ -1,1 +1,1 @@
-"""When the archive is asked: strategies decide, the driver acts. Pure functions of a frontier, replayable from a log."""
+"""When the archive is asked: strategies decide, the driver acts. Pure functions of a frontier."""

@@ -296,7 +296,8 @@ def step(
                         if made_node < 0 and mode == ALL:
                             for d in range(first_decided, counters[C_DECIDED]):
                                 n = decided.node[d]
-                                if buffer.previous[n] == node and buffer.variable[n] == v and decided.row[d] == start_row:
+                                same = buffer.previous[n] == node and buffer.variable[n] == v
+                                if same and decided.row[d] == start_row:
                                     made_node = n
                                     break
                     if made_node < 0:
@@ -441,15 +442,23 @@ def measure_lengths(decided, count, buffer, bounds):
 
 
 @kernel
-def unroll(decided, count, buffer, bounds, rows, variables):
-    """Walks the buffer back from each match and writes its rows and variables in order."""
+def unroll(
+    decided, count, buffer, bounds, rows, variables,
+    ts, source, offset, seq, out_ts, out_source, out_offset, out_seq,
+):  # fmt: skip
+    """Walks the buffer back from each match and writes its rows and variables in order, with the rows' identities."""
     for k in range(count):
         n = decided.node[k]
         j = bounds[k + 1]
         while n >= 0:
             j -= 1
-            rows[j] = buffer.row[n]
+            r = buffer.row[n]
+            rows[j] = r
             variables[j] = buffer.variable[n]
+            out_ts[j] = ts[r]
+            out_source[j] = source[r]
+            out_offset[j] = offset[r]
+            out_seq[j] = seq[r]
             n = buffer.previous[n]
 
 

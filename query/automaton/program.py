@@ -379,7 +379,7 @@ class _Assembler:
 def _reach(expressions: list[Expression]) -> tuple[int, int]:
     """Rows before and behind a row that any physical navigation reads."""
     offsets = [e.physical_offset for x in expressions for e in walk(x) if isinstance(e, Navigation)]
-    return max((-o for o in offsets), default=0) if offsets else 0, max([0, *offsets])
+    return max([0, *(-o for o in offsets)]), max([0, *offsets])
 
 
 def assemble(plan: Plan, automaton: Automaton | None = None) -> Program:

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 
 from query.errors import Diagnostic, QueryError, Span
-from query.language.lexer import Token, TokenKind, Tokens
+from query.language.lexer import Token, TokenKind, Tokens, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ _JOIN_KINDS = {"LEFT", "INNER", "SEMI", "ANTI", "NEAREST"}
 _OTHER_JOIN_KINDS = {"RIGHT", "FULL", "CROSS", "NATURAL", "ASOF", "POSITIONAL"}
 _JOIN_WORDS = _JOIN_KINDS | _OTHER_JOIN_KINDS | {"OUTER", "JOIN"}
 #: Words that end a table factor and are never its alias.
-_CLAUSE_WORDS = set(
-    "WHERE GROUP ORDER HAVING LIMIT OFFSET QUALIFY WINDOW UNION EXCEPT INTERSECT SELECT FROM ON USING FETCH SET AND OR".split()
+_CLAUSE_WORDS = words_of(
+    "WHERE GROUP ORDER HAVING LIMIT OFFSET QUALIFY WINDOW UNION EXCEPT INTERSECT SELECT FROM ON USING FETCH SET AND OR"
 )
-_FOLLOW_WORDS = _CLAUSE_WORDS | (_JOIN_WORDS - {"NEAREST"}) | {"AS", "TABLESAMPLE", "PIVOT", "UNPIVOT", "MATCH_RECOGNIZE"}
+_FOLLOW_WORDS = _CLAUSE_WORDS | (_JOIN_WORDS - {"NEAREST"}) | words_of("AS TABLESAMPLE PIVOT UNPIVOT MATCH_RECOGNIZE")
 
 
 def cut(tokens: Tokens) -> tuple[Cut, ...]:
@@ -58,8 +58,13 @@ def cut(tokens: Tokens) -> tuple[Cut, ...]:
         elif items[i].word == "JOIN":
             piece = _history(tokens, i)
         elif items[i].word == "HISTORY" and tokens.words(i + 1, "OF") and _may_name(tokens, i + 2):
-            raise _fault(tokens, "HISTORY OF stands behind JOIN only", items[i], items[i + 1],
-                         hint="write JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN or NEAREST JOIN before HISTORY OF")
+            raise _fault(
+                tokens,
+                "HISTORY OF stands behind JOIN only",
+                items[i],
+                items[i + 1],
+                hint="write JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN or NEAREST JOIN before HISTORY OF",
+            )
         elif (
             len(items[i].word) > 10
             and tokens.words(i + 1, "(")
@@ -76,9 +81,15 @@ def cut(tokens: Tokens) -> tuple[Cut, ...]:
 
 
 def _fault(
-    tokens: Tokens, message: str, first: Token, last: Token | None = None, *,
-    code: str = "HQ100", label: str = "", hint: str = "",
-) -> QueryError:  # fmt: skip
+    tokens: Tokens,
+    message: str,
+    first: Token,
+    last: Token | None = None,
+    *,
+    code: str = "HQ100",
+    label: str = "",
+    hint: str = "",
+) -> QueryError:
     return QueryError([Diagnostic(code, message, Span(first.start, (last or first).end), label, hint)], tokens.text)
 
 
@@ -108,9 +119,12 @@ def _refuse_nesting(tokens: Tokens, piece: Cut, before: list[Cut]) -> None:
     inner += joins[own_join:]
     if inner:
         raise _fault(
-            tokens, "a pattern inside a pattern is not supported yet", tokens.items[min(inner)],
-            code="HQ500", hint="match the inner pattern in a query of its own",
-        )  # fmt: skip
+            tokens,
+            "a pattern inside a pattern is not supported yet",
+            tokens.items[min(inner)],
+            code="HQ500",
+            hint="match the inner pattern in a query of its own",
+        )
 
 
 # ---- pattern factors -------------------------------------------------------------------------------------------
@@ -134,9 +148,13 @@ def _factor(tokens: Tokens, keyword: int) -> FactorCut:
         alias = last = close + 1
     if alias is not None and tokens.words(alias + 1, "("):
         raise _fault(
-            tokens, "column names behind the alias are not supported yet", items[alias + 1],
-            items[tokens.partner[alias + 1]], code="HQ500", hint="name the columns in MEASURES",
-        )  # fmt: skip
+            tokens,
+            "column names behind the alias are not supported yet",
+            items[alias + 1],
+            items[tokens.partner[alias + 1]],
+            code="HQ500",
+            hint="name the columns in MEASURES",
+        )
     return FactorCut(first, keyword, keyword + 1, close, alias, last)
 
 
@@ -154,20 +172,30 @@ def _input_start(tokens: Tokens, keyword: int) -> int:
     elif items[first].kind is TokenKind.STRING:
         named = False
     elif not _may_name(tokens, first):
-        raise _fault(tokens, "expected a table before MATCH_RECOGNIZE", items[keyword],
-                     hint="write FROM table MATCH_RECOGNIZE ( ... )")  # fmt: skip
+        raise _fault(
+            tokens,
+            "expected a table before MATCH_RECOGNIZE",
+            items[keyword],
+            hint="write FROM table MATCH_RECOGNIZE ( ... )",
+        )
     while named and tokens.words(first - 1, ".") and _may_name(tokens, first - 2):
         first -= 2
     ahead = items[first - 1] if first else None
     if ahead is not None and (ahead.word in ("FROM", "JOIN", ",", "(")):
         return first
-    if ahead is not None and (ahead.word in ("AS", ")") or ahead.kind in (*_NAMES, TokenKind.STRING)) and (
-        ahead.word not in _CLAUSE_WORDS
+    if (
+        ahead is not None
+        and (ahead.word in ("AS", ")") or ahead.kind in (*_NAMES, TokenKind.STRING))
+        and (ahead.word not in _CLAUSE_WORDS)
     ):
         raise _fault(
-            tokens, "an alias of the input is not supported yet", items[first], items[keyword - 1], code="HQ500",
+            tokens,
+            "an alias of the input is not supported yet",
+            items[first],
+            items[keyword - 1],
+            code="HQ500",
             hint="leave it out: columns are used without it; an alias behind MATCH_RECOGNIZE ( ... ) names the output",
-        )  # fmt: skip
+        )
     raise _fault(tokens, "MATCH_RECOGNIZE stands behind a table of FROM or JOIN", items[keyword])
 
 
@@ -197,9 +225,13 @@ def _history(tokens: Tokens, join: int) -> HistoryCut | None:
     kind = items[first - 1] if first else None
     if kind is not None and kind.word in _OTHER_JOIN_KINDS:
         raise _fault(
-            tokens, f"history cannot be joined by {kind.word} JOIN", kind, items[join], code="HQ300",
+            tokens,
+            f"history cannot be joined by {kind.word} JOIN",
+            kind,
+            items[join],
+            code="HQ300",
             hint="there is JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN and NEAREST JOIN",
-        )  # fmt: skip
+        )
     if kind is not None and kind.word in _JOIN_KINDS:
         first -= 1
 
@@ -227,8 +259,8 @@ def _check_misspelt(tokens: Tokens, join: int) -> None:
         return tokens.words(i, "FROM") or tokens.words(i, "BETWEEN")
 
     if tokens.words(join + 1, "HISTORY") and (ranged(join + 2) or ranged(join + 3)):
-        raise _fault(tokens, "expected OF behind HISTORY", items[join + 2], hint="write JOIN HISTORY OF stream FROM ...")
+        raise _fault(tokens, "expected OF behind HISTORY", items[join + 2], hint="write JOIN HISTORY OF stream FROM")
     if tokens.words(join + 1, "OF"):
-        raise _fault(tokens, "expected HISTORY", items[join + 1], hint="write JOIN HISTORY OF stream FROM ...")
+        raise _fault(tokens, "expected HISTORY", items[join + 1], hint="write JOIN HISTORY OF stream FROM")
     if tokens.words(join + 2, "OF") and _may_name(tokens, join + 3):
         raise _fault(tokens, "expected HISTORY", items[join + 1], hint="did you mean HISTORY?")

@@ -19,7 +19,7 @@ _local = threading.local()
 
 
 def quiet_connection() -> duckdb.DuckDBPyConnection:
-    """An in-memory connection of this thread for parsing, typing and constant folding: UTC, one thread, no progress bar."""
+    """An in-memory connection of this thread for parsing, typing and folding constants: UTC, one thread."""
     connection: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
     if connection is None:
         connection = duckdb.connect(":memory:", config={"threads": 1})
@@ -34,7 +34,7 @@ def syntax_error(sql: str) -> tuple[str, int, int] | None:
     ("", 0, 0) stands for a statement that parses and is no SELECT. About 0.5 ms.
     """
     try:
-        found = quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
+        found = quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0]
     except duckdb.Error as error:
         return str(error).splitlines()[0], 0, len(sql)
     answer = json.loads(found[0]) if found else {}
@@ -58,7 +58,7 @@ def interval_parts(sql: str) -> tuple[int, int] | None:
         found = (
             quiet_connection()
             .execute(f"SELECT datepart('year', i) * 12 + datepart('month', i), epoch_us(i) FROM (SELECT {sql} AS i)")
-            .fetchone()
+            .fetchall()[0]
         )
     except duckdb.Error:
         return None
@@ -149,8 +149,7 @@ def _new_binder() -> duckdb.DuckDBPyConnection:
 
 def _serialize(sql: str, prefix: int) -> list[Node]:
     """The statements of `sql`; locations become characters of `sql[prefix:]` in every node (prefix is ASCII)."""
-    row = quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
-    assert row is not None
+    row = quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0]
     answer: Node = json.loads(row[0])
     if answer["error"]:
         raise _fault(answer, sql[prefix:], prefix)
@@ -193,7 +192,7 @@ def parse_expression(text: str) -> Node:
 
 
 def span_in(node: Node) -> tuple[int, int] | None:
-    """Characters [start, end) that a syntax tree covers (parentheses around it apart), or None if it has no location."""
+    """Characters [start, end) that a syntax tree covers, parentheses around it apart; None if it has no location."""
     found: list[tuple[int, int]] = []
 
     def visit(value: Any) -> None:
@@ -214,8 +213,7 @@ def deserialize(node: Node) -> str:
     """DuckDB SQL of a syntax tree."""
     select = json.loads(_empty_select())
     select["statements"][0]["node"]["select_list"] = [{**node, "alias": ""}]
-    row = quiet_connection().execute("SELECT json_deserialize_sql(?)", [json.dumps(select)]).fetchone()
-    assert row is not None
+    row = quiet_connection().execute("SELECT json_deserialize_sql(?)", [json.dumps(select)]).fetchall()[0]
     return str(row[0]).removeprefix("SELECT ")
 
 

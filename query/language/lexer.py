@@ -17,6 +17,10 @@ DEPTH_MAX = 200
 PATTERN_DEPTH_MAX = 50  # plans and automata walk patterns recursively
 
 
+def words_of(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 class TokenKind(Enum):
     WORD = "word"
     QUOTED = "quoted name"
@@ -26,7 +30,7 @@ class TokenKind(Enum):
 
 
 class Token(NamedTuple):
-    """A piece of the text, text[start:end]. `word` is the upper-case text of a WORD or SYMBOL and empty for the rest."""
+    """A piece of the text, text[start:end]. `word` is a WORD or SYMBOL in upper case, and empty for others."""
 
     kind: TokenKind
     text: str
@@ -49,7 +53,7 @@ class Tokens:
 
     def words(self, i: int, *expected: str) -> bool:
         """Whether the tokens from i on are these words or symbols."""
-        return 0 <= i and all(
+        return i >= 0 and all(
             i + k < len(self.items) and self.items[i + k].word == word for k, word in enumerate(expected)
         )
 
@@ -91,7 +95,9 @@ _KINDS = {
     "number": TokenKind.NUMBER,
     "symbol": TokenKind.SYMBOL,
 }
+_OUTER_GROUP = {"escaped_end": "escaped", "string_end": "string", "quoted_end": "quoted", "tag": "dollar"}
 _CLOSER = {"(": ")", "[": "]", "{": "}"}
+_PATTERN_CLOSER = {"(": ")", "{-": "-}"}  # the braces of quantifiers are left to the grammar
 
 
 def tokenize(text: str, inside: Span | None = None) -> Tokens:
@@ -117,7 +123,7 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
         found = (_PATTERN if pattern_depth else _SQL).match(text, position, limit)
         assert found is not None  # <symbol> takes any character
         start, position, group = position, found.end(), found.lastgroup or ""
-        group = {"escaped_end": "escaped", "string_end": "string", "quoted_end": "quoted", "tag": "dollar"}.get(group, group)
+        group = _OUTER_GROUP.get(group, group)
         if group == "space":
             continue
         if group == "comment":
@@ -131,7 +137,8 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
         if group == "dollar":
             closed = text.find(found["dollar"], position, limit)
             if closed < 0:
-                raise fault("a string that does not end", start, position, "opened here", f"close it with {found['dollar']}")
+                hint = f"close it with {found['dollar']}"
+                raise fault("a string that does not end", start, position, "opened here", hint)
             position = closed + len(found["dollar"])
 
         piece = text[start:position]
@@ -140,12 +147,16 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
         if group != "symbol":
             continue
         index = len(items) - 1
-        if piece == "(" or (piece in _CLOSER and not pattern_depth):
+        closers = _PATTERN_CLOSER if pattern_depth else _CLOSER
+        if piece in closers:
             before = items[index - 1].word if index else ""
             if piece == "(" and before == "MATCH_RECOGNIZE":
                 recognitions.add(index)
-            elif piece == "(" and before == "PATTERN" and not pattern_depth and (
-                opened[-1] in recognitions if opened else inside is not None
+            elif (
+                piece == "("
+                and before == "PATTERN"
+                and not pattern_depth
+                and (opened[-1] in recognitions if opened else inside is not None)
             ):
                 pattern_depth = len(opened) + 1
             opened.append(index)
@@ -153,13 +164,13 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
                 raise fault(f"brackets nested deeper than {DEPTH_MAX}", start, position)
             if pattern_depth and len(opened) - pattern_depth > PATTERN_DEPTH_MAX:
                 raise fault(f"a row pattern nested deeper than {PATTERN_DEPTH_MAX}", start, position)
-        elif piece == ")" or (piece in ("]", "}") and not pattern_depth):
+        elif piece in closers.values():
             if not opened:
                 raise fault(f"nothing is open that {piece} could close", start, position)
-            if _CLOSER[items[opened[-1]].text] != piece:
+            if closers[items[opened[-1]].text] != piece:
                 other = items[opened[-1]]
                 raise fault(
-                    f"expected {_CLOSER[other.text]} before {piece}",
+                    f"expected {closers[other.text]} before {piece}",
                     start,
                     position,
                     f"{other.text} of line {text.count(chr(10), 0, other.start) + 1} is still open",
@@ -170,7 +181,8 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
                 pattern_depth = 0
     if opened:
         token = items[opened[-1]]
-        raise fault(f"{token.text} is never closed", token.start, token.end, "opened here", f"add {_CLOSER[token.text]}")
+        hint = f"add {(_CLOSER | _PATTERN_CLOSER)[token.text]}"
+        raise fault(f"{token.text} is never closed", token.start, token.end, "opened here", hint)
     return Tokens(text, tuple(items), partner)
 
 

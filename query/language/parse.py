@@ -18,7 +18,7 @@ from query.errors import Diagnostic, QueryError, Span
 from query.language import ast
 from query.language.cut import FactorCut, HistoryCut, cut
 from query.language.duck import interval_parts, syntax_error
-from query.language.lexer import Token, TokenKind, Tokens, tokenize
+from query.language.lexer import Token, TokenKind, Tokens, tokenize, words_of
 
 ROWS_MAX = 10**9
 REPEAT_MAX = 10**9
@@ -44,17 +44,20 @@ _ORDER_HINT = (
 )
 _UNITS = frozenset(
     f"{unit}{plural}"
-    for unit in "MICROSECOND MILLISECOND SECOND MINUTE HOUR DAY WEEK MONTH QUARTER YEAR DECADE CENTURY MILLENNIUM".split()
+    for unit in words_of("MICROSECOND MILLISECOND SECOND MINUTE HOUR DAY WEEK MONTH QUARTER YEAR DECADE")
     for plural in ("", "S")
-) | {"CENTURIES", "MILLENNIA"}
+)
 
 #: Words behind which an operand of a scalar expression stands, and words that go on behind an operand.
-_OPERATORS = frozenset(
+_OPERATORS = words_of(
     "AND OR NOT LIKE ILIKE GLOB SIMILAR TO BETWEEN SYMMETRIC IN IS WHEN THEN ELSE CASE DISTINCT FROM ESCAPE COLLATE "
-    "INTERVAL AT RUNNING FINAL".split()
+    "INTERVAL AT RUNNING FINAL"
 )
-_CONTINUATIONS = frozenset("END ISNULL NOTNULL FILTER OVER TIME ZONE WITH WITHOUT PRECISION VARYING NULL TRUE FALSE".split()) | _UNITS
-_NEVER_NAMES = frozenset("AS FROM ON AND OR TO BETWEEN SELECT WHERE JOIN".split())
+_CONTINUATIONS = _UNITS | words_of("END ISNULL NOTNULL FILTER OVER TIME ZONE WITH WITHOUT PRECISION VARYING")
+#: Keywords that say where the expressions behind them end.
+_CONTEXTS = words_of("PARTITION ORDER MEASURES DEFINE FROM TO BETWEEN AND ON")
+_DIRECTIONS = ("ASC", "DESC", "NULLS")
+_NEVER_NAMES = words_of("AS FROM ON AND OR TO BETWEEN SELECT WHERE JOIN")
 
 _SHOWN = {
     "NAME": "a name",
@@ -145,7 +148,9 @@ def _history(tokens: Tokens, piece: HistoryCut) -> ast.HistoryJoin:
                 match = _match_recognize(text, _trees(child)[0], _span(child))
             case "alias":
                 alias = _name(child.children[0])
-    assert stream is not None and bounds is not None and on is not None
+    assert stream is not None
+    assert on is not None
+    assert bounds is not None
     low, high = (_expression(b) for b in bounds.children)
     return ast.HistoryJoin(kind, stream, low, high, bounds.data == "closed", as_known, match, alias, on, _span(tree))
 
@@ -173,7 +178,8 @@ def _check_around(tokens: Tokens, cuts: tuple[FactorCut | HistoryCut, ...]) -> N
     message, start, end = found
     if not message:
         if cuts:
-            raise _error(text, "HQ100", "a pattern query is a SELECT", items[0].span, hint="begin with SELECT, WITH or FROM")
+            hint = "begin with SELECT, WITH or FROM"
+            raise _error(text, "HQ100", "a pattern query is a SELECT", items[0].span, hint=hint)
         return
     span = Span(start, max(start, end))
     for inside, _ in pieces:
@@ -252,15 +258,20 @@ class _Reader:
             word = items[i].word
             if word in _CLAUSE_OF_WORD and terminal == self.grammar.terminals.get(word) and self._clause_at(i):
                 self.clauses.append(word)
-            if terminal == word and word in ("PARTITION", "ORDER", "MEASURES", "DEFINE", "FROM", "TO", "BETWEEN", "AND", "ON"):
+            if terminal == word and word in _CONTEXTS:
                 self.context = word
             i += 1
-        if "$END" not in self.parser.accepts():
+        if "$END" not in self._expected():
             self._refuse(self.last)
-        tree: lark.Tree[lark.Token] = self.parser.feed_eof()
+        tree: lark.Tree[lark.Token] = self.parser.feed_eof()  # type: ignore[no-untyped-call]
         return tree
 
+    def _expected(self) -> set[str]:
+        """Exactly the terminals that can come next; slow."""
+        return {str(name) for name in self.parser.accepts()}  # type: ignore[no-untyped-call]
+
     def _accepted(self) -> Any:
+        """The terminals that can come next, and some that only seem so, by the state's row of the LALR table."""
         state = self.parser.parser_state
         return state.parse_conf.states[state.position]
 
@@ -342,16 +353,11 @@ class _Reader:
                     case_depth += 1
                 elif word == "END":
                     case_depth -= 1
-                if self.context == "ON":
-                    pass
-                elif word == "AS" or (in_clause and self._ends_clause(i, operand)):
-                    return i
-                elif not in_clause and (
-                    word == "ON"
-                    or (word == "MATCH_RECOGNIZE" and self.tokens.words(i + 1, "("))
-                    or (word == "TO" and self.context == "FROM" and not self.tokens.words(i - 1, "SIMILAR"))
-                    or (word == "AND" and self.context == "BETWEEN" and case_depth <= 0)
-                ):
+                if in_clause:
+                    ended = word == "AS" or self._ends_clause(i, operand)
+                else:
+                    ended = self.context != "ON" and self._ends_bound(i, case_depth)
+                if ended:
                     return i
                 operand = word not in _OPERATORS
             else:
@@ -371,17 +377,32 @@ class _Reader:
             return operand or (self._clause_at(i) and word not in ("PATTERN", "MEASURES", "WITHIN"))
         if not operand or word in _OPERATORS or word in _CONTINUATIONS:
             return False
-        if self.context == "ORDER" and word in ("ASC", "DESC", "NULLS"):
+        if self.context == "ORDER" and word in _DIRECTIONS:
             return True
         # two operands in a row are no expression: where the second looks like a keyword, say so there
-        return bool(difflib.get_close_matches(word, _CLAUSE_OF_WORD, n=1, cutoff=0.76))
+        keywords = [*_CLAUSE_OF_WORD, *(_DIRECTIONS if self.context == "ORDER" else ())]
+        return bool(difflib.get_close_matches(word, keywords, n=1, cutoff=0.76))
+
+    def _ends_bound(self, i: int, case_depth: int) -> bool:
+        """Whether the word at i, in a bound of a history range, is what stands behind the bound."""
+        match self.tokens.items[i].word:
+            case "AS" | "ON":
+                return True
+            case "MATCH_RECOGNIZE":
+                return self.tokens.words(i + 1, "(")
+            case "TO":
+                return self.context == "FROM" and not self.tokens.words(i - 1, "SIMILAR")
+            case "AND":
+                return self.context == "BETWEEN" and case_depth <= 0
+            case _:
+                return False
 
     # ---- what went wrong
 
     def _refuse(self, i: int) -> NoReturn:
         """Raise the fault that token i (or the end, where i is last) cannot stand here."""
         items, text = self.tokens.items, self.tokens.text
-        accepted = {str(a) for a in self.parser.accepts()} - {"$END"}
+        accepted = self._expected() - {"$END"}
         ended = i >= self.last
         token = items[i] if i < len(items) and not (ended and self.start == "history_join") else None
         if token is None:
@@ -401,9 +422,13 @@ class _Reader:
             name, _, place = _CLAUSE_OF_WORD[token.word]
             for other in self.clauses:
                 if other == token.word or place == _CLAUSE_OF_WORD[other][2] != 6:
-                    fail(f"{name} stands twice" if other == token.word else
-                         f"{name} stands behind {_CLAUSE_OF_WORD[other][0]}", code="HQ103",
-                         hint=f"keep one {name} clause" if other == token.word else "keep one of the two")  # fmt: skip
+                    fail(
+                        f"{name} stands twice"
+                        if other == token.word
+                        else f"{name} stands behind {_CLAUSE_OF_WORD[other][0]}",
+                        code="HQ103",
+                        hint=f"keep one {name} clause" if other == token.word else "keep one of the two",
+                    )
             latest = max(self.clauses, key=lambda c: _CLAUSE_OF_WORD[c][2])
             if place < _CLAUSE_OF_WORD[latest][2]:
                 fail(f"{name} stands behind {_CLAUSE_OF_WORD[latest][0]}", code="HQ103", hint=_ORDER_HINT)
@@ -421,13 +446,17 @@ class _Reader:
 
         shown = self._shown(accepted)
         if token.kind is TokenKind.WORD:
-            close = difflib.get_close_matches(token.word, [s.split()[0] for s in shown], n=1, cutoff=0.6)
+            words = {s.split()[0]: s for s in shown} | {u: u for u in _UNITS if "UNIT" in accepted}
+            close = difflib.get_close_matches(token.word, sorted(words), n=1, cutoff=0.6)
             if close:
-                meant = next(s for s in shown if s.split()[0] == close[0])
+                meant = words[close[0]]
                 fail(f"expected {meant}, found {found}", hint=f"did you mean {meant}?")
         if in_pattern:
-            fail(f"expected a row pattern, found {found}" if "RPAR" not in accepted else
-                 f"unexpected {found} in a row pattern")  # fmt: skip
+            fail(
+                f"expected a row pattern, found {found}"
+                if "RPAR" not in accepted
+                else f"unexpected {found} in a row pattern"
+            )
         if "PATTERN" in accepted and (ended or token.word in _CLAUSE_OF_WORD):
             fail(f"expected PATTERN, found {found}", hint="every MATCH_RECOGNIZE has a PATTERN ( ... )")
         if accepted:
@@ -562,8 +591,13 @@ def _within(text: str, node: _Node) -> ast.WithinSyntax:
     span = _span(node)
     number = next((t for t in _tokens(node) if t.type == "NUMBER"), None)
     if number is not None and not str(number).replace("_", "").isdecimal():
-        raise _error(text, "HQ105", f"expected a whole number, found {number}", _span(number),
-                     hint="write a smaller unit, or INTERVAL '1 hour 30 minutes'")  # fmt: skip
+        raise _error(
+            text,
+            "HQ105",
+            f"expected a whole number, found {number}",
+            _span(number),
+            hint="write a smaller unit, or INTERVAL '1 hour 30 minutes'",
+        )
     if node.data == "within_rows":
         rows = _count(str(number))
         if not 1 <= rows <= ROWS_MAX:
@@ -574,8 +608,13 @@ def _within(text: str, node: _Node) -> ast.WithinSyntax:
     unit = next((t for t in _tokens(node) if t.type == "UNIT"), None)
     where = Span(_span(length).start, _span(unit if unit is not None else length).end)
     if unit is not None and length.type == "STRING" and "." in length:  # DuckDB would cut the fraction off
-        raise _error(text, "HQ105", f"expected a whole number, found {length}", _span(length),
-                     hint="write a smaller unit, or INTERVAL '1 hour 30 minutes'")  # fmt: skip
+        raise _error(
+            text,
+            "HQ105",
+            f"expected a whole number, found {length}",
+            _span(length),
+            hint="write a smaller unit, or INTERVAL '1 hour 30 minutes'",
+        )
     parts = interval_parts(f"INTERVAL {length} {unit or ''}")
     if parts is None:
         raise _error(text, "HQ105", "an interval that cannot be read", where, hint="write INTERVAL '10' MINUTE")
@@ -647,11 +686,23 @@ def _quantified(text: str, body: ast.PatternSyntax, node: _Node, span: Span) -> 
         case "between":
             least, most = bounds
     if most == 0:
-        raise _error(text, "HQ104", "at most 0 repetitions", _span(node), "never matches a row",
-                     "leave the element out, or write () for an empty pattern")  # fmt: skip
+        raise _error(
+            text,
+            "HQ104",
+            "at most 0 repetitions",
+            _span(node),
+            "never matches a row",
+            "leave the element out, or write () for an empty pattern",
+        )
     if most is not None and least > most:
-        raise _error(text, "HQ104", f"at least {least} and at most {most} repetitions", _span(node),
-                     "can never be met", "the smaller number comes first")  # fmt: skip
+        raise _error(
+            text,
+            "HQ104",
+            f"at least {least} and at most {most} repetitions",
+            _span(node),
+            "can never be met",
+            "the smaller number comes first",
+        )
     if max([least, *bounds]) > REPEAT_MAX:
         raise _error(text, "HQ104", f"more than {REPEAT_MAX:,} repetitions", _span(node))
     return ast.PatternQuantified(body, least, most, greedy, span)

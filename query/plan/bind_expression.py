@@ -140,6 +140,7 @@ class _Binder:
     # ---- syntax tree to expression
 
     def bind(self) -> Expression | None:
+        before = len(self.faults)
         try:
             node = duck.parse_expression(self.source)
         except DuckFault as fault:
@@ -147,7 +148,7 @@ class _Binder:
             return None
         expression = self.expression(node, None)
         for start, word in self.words.items():
-            if start not in self.used:
+            if start not in self.used and not self.faults[before:]:
                 name = "FINAL" if word.final else "RUNNING"
                 self.fault("HQ208", f"{name} stands before FIRST, LAST or an aggregate", word.span,
                            hint=f"leave {name} out, or write it as in PREV({name} LAST(A.x))")
@@ -231,11 +232,10 @@ class _Binder:
                 inside.seen.setdefault(None, span)
             return _path(Column(found.name, found.type, span), names[1:], span)
         if len(names) > 1:
-            known = (*self.scope.primary, *self.scope.subsets)
-            hint = nearest(variable, known)
             if names[0].lower() == schema.name.lower():
                 hint = f"columns of the input are written without its name: {names[1]}"
-            return self.fault("HQ202", f"{names[0]} is not a row pattern variable", span, "not in PATTERN", hint)
+                return self.fault("HQ202", f"{names[0]} is not a row pattern variable", span, "not in PATTERN", hint)
+            return self.no_variable(names[0], variable, span)
         if names[0].lower() in duck.CLOCK_WORDS:
             self.volatile(names[0], span)
             return Opaque(duck.deserialize(node), (), "", span)
@@ -277,7 +277,7 @@ class _Binder:
         if name == "match_number":
             span = self.span(node)
             if inside is not None:
-                return self.fault("HQ500", "MATCH_NUMBER() inside a navigation or an aggregate is not supported yet", span)
+                return self.fault("HQ500", f"MATCH_NUMBER() inside {inside.name} is not supported yet", span)
             if arguments:
                 return self.fault("HQ205", "MATCH_NUMBER() takes no argument", span)
             return MatchNumber(span)
@@ -315,35 +315,46 @@ class _Binder:
             else:
                 hint = "aggregate a column of the rows themselves"
             return self.fault("HQ208", f"{name.upper()} may not stand inside {within}", span, hint=hint)
-        if not 1 <= len(arguments) <= 2:
+        if not arguments:
             return self.fault("HQ208", f"{name.upper()} takes a value and an offset", span)
-        default = 1 if name in ("prev", "next") else 0
-        offset = self.offset(name, arguments[1]) if len(arguments) == 2 else default
-        physical = {"prev": -offset, "next": offset}.get(name, 0)
-        logical, logical_offset, final = None, 0, False
-        inner = arguments[0]
-        if physical or name in ("prev", "next"):
+        logical: Logical | None = None
+        logical_offset, physical, final = 0, 0, False
+        if name in ("prev", "next"):
+            steps = self.steps(name, arguments, 1, span)
+            physical = -steps if name == "prev" else steps
+            inner = arguments[0]
             inner_name = str(inner.get("function_name", "")).lower()
             if inner["class"] == "FUNCTION" and inner_name in ("first", "last"):
-                inner_arguments = [a["expression"] for a in inner["arguments"]]
-                if not 1 <= len(inner_arguments) <= 2:
-                    return self.fault("HQ208", f"{inner_name.upper()} takes a value and an offset", self.span(inner))
-                logical = Logical(inner_name.upper())
-                logical_offset = self.offset(inner_name, inner_arguments[1]) if len(inner_arguments) == 2 else 0
-                final = self.is_final(inner)
-                inner, name = inner_arguments[0], inner_name
-        else:
-            logical, logical_offset, final = Logical(name.upper()), offset, self.is_final(node)
+                node, name, arguments = inner, inner_name, [a["expression"] for a in inner["arguments"]]
+        if name in ("first", "last"):
+            logical, final = Logical(name.upper()), self.is_final(node)
+            logical_offset = self.steps(name, arguments, 0, span)
+        before = len(self.faults)
         call = _Inside(name)
-        argument = self.expression(inner, call)
-        if not self.one_variable(call, span):
+        argument = self.expression(arguments[0], call) if arguments else Constant(None, duck.NULL_TYPE, span)
+        if len(self.faults) > before or not self.one_variable(call, span):
             return argument
         if not call.seen:
-            return self.fault("HQ207", f"{name.upper()} needs a column or CLASSIFIER()", span, "nothing of a row is read here")
+            message = f"{name.upper()} needs a column or CLASSIFIER()"
+            return self.fault("HQ207", message, span, "nothing of a row is read here")
         variable = next(iter(call.seen))
         if variable is not None and logical is None:
             logical = Logical.LAST
         return self.navigation(argument, variable, logical, logical_offset, physical, final, span)
+
+    def steps(self, name: str, arguments: list[Node], default: int, span: Span) -> int:
+        """The offset of a navigation: its second argument."""
+        if not 1 <= len(arguments) <= 2:
+            self.fault("HQ208", f"{name.upper()} takes a value and an offset", span)
+        if len(arguments) < 2:
+            return default
+        value = self.constant(arguments[1])
+        if isinstance(value, Constant) and _base(value.type) in NUMERIC and isinstance(value.value, int):
+            if value.value >= 0:
+                return value.value
+        message = f"the offset of {name.upper()} is a whole number, not negative"
+        self.fault("HQ205", message, self.span(arguments[1]))
+        return 0
 
     def navigation(
         self, argument: Expression, variable: str | None, logical: Logical | None, logical_offset: int, physical: int,
@@ -366,14 +377,6 @@ class _Binder:
                 return argument
         return Navigation(argument, members, logical, logical_offset, physical, final, "", span)
 
-    def offset(self, name: str, node: Node) -> int:
-        value = self.constant(node)
-        if isinstance(value, Constant) and isinstance(value.value, int) and not isinstance(value.value, bool) \
-                and value.type != "INTERVAL" and value.value >= 0:
-            return value.value
-        self.fault("HQ205", f"the offset of {name.upper()} is a whole number, not negative", self.span(node))
-        return 0
-
     def one_variable(self, call: _Inside, span: Span) -> bool:
         if len(call.seen) < 2:
             return True
@@ -394,9 +397,13 @@ class _Binder:
             return self.fault("HQ205", "CLASSIFIER takes a row pattern variable, or nothing", span)
         variable = name if self.quoted(arguments[0], 1)[0] else name.upper()
         if not self.scope.members(variable):
-            return self.fault("HQ202", f"{name} is not a row pattern variable", self.span(arguments[0]), "not in PATTERN",
-                              nearest(variable, (*self.scope.primary, *self.scope.subsets)))
+            return self.no_variable(name, variable, self.span(arguments[0]))
         return self.of_variable(variable, Classifier(span), span, inside)
+
+    def no_variable(self, written: str, name: str, span: Span) -> Constant:
+        known = (*self.scope.primary, *self.scope.subsets)
+        message = f"{written} is not a row pattern variable"
+        return self.fault("HQ202", message, span, "not in PATTERN", nearest(name, known))
 
     def aggregate(self, name: str, arguments: list[Node], node: Node, inside: _Inside | None) -> Expression:
         span = self.span(node)
@@ -415,10 +422,10 @@ class _Binder:
             start = self.whole.start + arguments[0]["query_location"]
             variable = written if self.source[start - self.whole.start :].startswith('"') else written.upper()
             if name != "count":
-                return self.fault("HQ205", f"{name} takes a value, not {written}.*", span, hint=f"write {name}({written}.x)")
+                message = f"{name} takes a value, not {written}.*"
+                return self.fault("HQ205", message, span, hint=f"write {name}({written}.x)")
             if not self.scope.members(variable):
-                return self.fault("HQ202", f"{written} is not a row pattern variable", Span(start, start + len(written)),
-                                  "not in PATTERN", nearest(variable, (*self.scope.primary, *self.scope.subsets)))
+                return self.no_variable(written, variable, Span(start, start + len(written)))
             return Aggregate("count", None, self.scope.members(variable), False, final, "", span)
         if len(arguments) != 1:
             return self.fault("HQ500", f"an aggregate of {len(arguments)} arguments is not supported yet", span)
@@ -441,7 +448,9 @@ class _Binder:
         tree = self.template(copy.deepcopy(node), inside, arguments, frozenset())
         return Opaque(duck.deserialize(tree), tuple(arguments), "", self.span(node))
 
-    def template(self, value: Any, inside: _Inside | None, arguments: list[Expression], parameters: frozenset[str]) -> Any:
+    def template(
+        self, value: Any, inside: _Inside | None, arguments: list[Expression], parameters: frozenset[str]
+    ) -> Any:
         """The tree with every leaf that reads rows replaced by a column "_0", "_1", ..."""
         if isinstance(value, list):
             return [self.template(v, inside, arguments, parameters) for v in value]
@@ -463,7 +472,12 @@ class _Binder:
         if name in duck.volatile_names():
             self.volatile(name, self.span(value))
         rows = name in NAVIGATION or name in ("classifier", "match_number") or name in duck.aggregate_names()
-        if kind == "COLUMN_REF" or rows:
+        if name == "unnest":
+            self.fault("HQ500", "unnest in a pattern's expression is not supported yet", self.span(value))
+            return value
+        # a string that reads like a placeholder has to become an argument itself
+        doubtful = kind == "CONSTANT" and re.search(r'"_\d+"', str(value["literal"]["text"]))
+        if kind == "COLUMN_REF" or rows or doubtful:
             leaf = self.expression(value, inside)
             if isinstance(leaf, Opaque) and not leaf.arguments:
                 return value
@@ -530,9 +544,12 @@ def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
         hint = hint[:1].lower() + hint[1:]
         return Diagnostic("HQ102", f"there is no function {fault.name}", span, "no such function", hint)
     message = lines[0] if lines else "the types do not fit"
-    candidates = [line for line in lines[1:] if "->" in line][:3]
     message = message.replace("INTEGER_LITERAL", "INTEGER").replace("STRING_LITERAL", "VARCHAR")
-    return Diagnostic("HQ205", message, span, hint="there is " + "; ".join(candidates) if candidates else hint)
+    if call := re.search(r"argument types '(.+?)(\(.*\))'", message):
+        candidates = [line for line in lines[1:] if "->" in line]
+        hint = "there is " + "; ".join(candidates[:3]) if call[1].isidentifier() and candidates else "cast one of them"
+        message = f"{call[1]} does not take {call[2]}"
+    return Diagnostic("HQ205", message, span, hint=hint)
 
 
 def volatile_diagnostic(name: str, span: Span) -> Diagnostic:
@@ -710,8 +727,4 @@ def _is_core(call: Call) -> bool:
 
 def _as_opaque(call: Call) -> Opaque:
     leaves = {a: f'"_{i}"' for i, a in enumerate(call.arguments)}
-    names = [f"_{i}" for i in range(len(leaves))]
-    placeholders = tuple(Column(n, a.type) for n, a in zip(names, leaves, strict=True))
-    index = {a: p for a, p in zip(leaves, placeholders, strict=True)}
-    sql = to_sql(replace(call, arguments=tuple(index[a] for a in call.arguments)))
-    return Opaque(sql, tuple(leaves), call.type, call.span)
+    return Opaque(to_sql(call, leaves), tuple(leaves), call.type, call.span)

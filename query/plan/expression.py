@@ -11,6 +11,7 @@ Leaves say which row they read:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -230,10 +231,8 @@ def to_sql(expression: Expression, leaves: dict[Expression, str] | None = None) 
         case Call(function, arguments):
             return f"{function}({', '.join(map(sql, arguments))})"
         case Opaque(template, arguments):
-            # highest number first, so that "_1" is not replaced inside "_10"
-            for i in reversed(range(len(arguments))):
-                template = template.replace(f'"_{i}"', sql(arguments[i]))
-            return f"({template})"
+            # in one pass: an argument may itself be a column called "_0"
+            return "(" + re.sub(r'"_(\d+)"', lambda m: sql(arguments[int(m[1])]), template) + ")"
         case Navigation() | Aggregate() | Classifier() | MatchNumber():
             raise ValueError(f"no SQL of its own: {show(expression)}")
         case _:

@@ -8,14 +8,15 @@ from query.schema import Field
 
 
 def output_columns(plan: Plan) -> tuple[Field, ...]:
-    """Names and types of the output, in order: partition columns then measures (ONE ROW PER MATCH); partition, order,
-    measures, remaining input columns (ALL ROWS PER MATCH). SQL:2016 R010, as docs/semantics.md says."""
+    """Names and DuckDB types of the rows a plan gives, in order.
+
+    ONE ROW PER MATCH: partition columns, then measures. ALL ROWS PER MATCH: partition columns, order columns,
+    measures, then the remaining input columns.
+    """
     partition = [Field(c.name, c.type) for c in plan.partition_by]
     measures = [Field(m.name, m.type) for m in plan.measures]
     if plan.rows is RowsPerMatch.ONE:
         return (*partition, *measures)
-    names = {f.name for f in partition}
-    order = [Field(o.column.name, o.column.type) for o in plan.order_by if o.column.name not in names]
-    names |= {f.name for f in order}
-    rest = [f for f in plan.schema.fields if f.name not in names]
-    return (*partition, *order, *measures, *rest)
+    order = [Field(o.column.name, o.column.type) for o in plan.order_by]
+    front = list(dict.fromkeys([*partition, *order]))
+    return (*front, *measures, *(f for f in plan.schema.fields if f not in front))

@@ -88,7 +88,7 @@ class Plan:
         lines.append("partition   " + (", ".join(c.name for c in self.partition_by) or "(one)"))
         lines.append(
             "order       "
-            + ", ".join(o.column.name + (" DESC" if o.descending else "") for o in self.order_by)
+            + (", ".join(o.column.name + (" DESC" if o.descending else "") for o in self.order_by) or "(as given)")
         )
         for i, m in enumerate(self.measures):
             lines.append(f"{'measures' if i == 0 else '':<12}{m.name} {m.type} = {show(m.expression)}")

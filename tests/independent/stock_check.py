@@ -106,11 +106,9 @@ def answer(path: Path | str = STOCKS) -> list[Row]:
             slice_ = [day for day in days if start - HISTORY <= day[0] < start]
             for pa_start, pa_end, bottom in ticks(slice_):
                 if 0.9 * last_price <= bottom <= 1.1 * last_price:
-                    pairs.append(
-                        (symbol, midnight(start), last_price, midnight(pa_start), midnight(pa_end), bottom)
-                    )
+                    pairs.append((symbol, midnight(start), last_price, midnight(pa_start), midnight(pa_end), bottom))
     return sorted(pairs)
 
 
 if __name__ == "__main__":
-    print(len(answer(*sys.argv[1:2])))
+    sys.stdout.write(f"{len(answer(*sys.argv[1:2]))} rows\n")

@@ -1,0 +1,175 @@
+"""What a live query has found so far: tables to fetch or to iterate over, with evidence and statistics."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hybrid.correlate import Answer, answer_of, concat_answers
+from hybrid.evidence import NO_EVIDENCE
+from hybrid.outer import Outer, empty_answer
+from hybrid.result import Lookups, evidence_table, identities
+from matching.batch import Matches
+from query.errors import Diagnostic, QueryError, Span
+from query.plan.plan import QueryPlan
+
+
+class Alerts:
+    """The rows of one live query, in the order in which they were decided.
+
+    `fetch()` returns what is ready. Iterating blocks until there is more and ends with the stream (or the database);
+    in the thread that pushes, or where no other thread runs, there is nobody to wait for: it yields what is ready and
+    ends. If the query fails, what was found before comes first, then the error is raised; the stream and other queries
+    go on. May be read from another thread than the one that pushes.
+    """
+
+    def __init__(
+        self, plan: QueryPlan, outer: Outer, lookups: Callable[[], Lookups], explain: Callable[[str], str],
+        stats: Callable[[], dict[str, Any]], may_wait: Callable[[], bool], identified: bool = False,
+    ) -> None:
+        self.plan = plan
+        self._factor = plan.factors[0]
+        self._outer = outer
+        self._lookups = lookups
+        self._explain = explain
+        self._stats = stats
+        self._may_wait = may_wait
+        self._changed = threading.Condition()
+        self._matches: list[Matches] = []
+        self._answers: list[Answer] = []
+        self._last: list[Matches] | Answer = []
+        self._done = False
+        self._failure: Exception | None = None
+        self._match_count = 0
+        self._row_count = 0
+        self._identified = identified
+        self.schema = outer.schema()
+        if identified:
+            self.schema = self._with_ids(self.schema.empty_table(), empty_answer(self._factor)).schema
+
+    # ---- for the engine
+
+    def add(self, found: list[Matches]) -> None:
+        """Matches of a query without history."""
+        if found:
+            with self._changed:
+                self._matches += found
+                self._match_count += sum(map(len, found))
+                self._changed.notify_all()
+
+    def add_answer(self, answer: Answer) -> None:
+        """Joined rows of a query with history."""
+        with self._changed:
+            self._answers.append(answer)
+            self._changed.notify_all()
+
+    def count(self, matches: int) -> None:
+        self._match_count += matches
+
+    def fail(self, failure: Exception) -> None:
+        with self._changed:
+            self._failure = self._failure or failure
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Nothing more will come."""
+        with self._changed:
+            self._done = True
+            self._changed.notify_all()
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    # ---- for the user
+
+    def fetch(self) -> pa.Table:
+        """The rows found since the last fetch, possibly none, always in the columns of `schema`.
+
+        Raises QueryError or DataError if the query failed and all it found before has been fetched."""
+        with self._changed:
+            matches, self._matches = self._matches, []
+            answers, self._answers = self._answers, []
+            failure = self._failure
+        if not matches and not answers:
+            if failure is not None:
+                raise failure
+            return self.schema.empty_table()
+        if self._factor.histories:
+            answer = concat_answers(answers)
+            self._last = answer
+        else:
+            rows = [m.rows for m in matches]
+            live = rows[0] if len(rows) == 1 else pa.concat_tables(rows)
+            answer = Answer(live, NO_EVIDENCE, np.empty(0, np.int64))
+            self._last = matches
+        try:
+            table = self._outer.run([answer])
+            if self._identified:
+                table = self._with_ids(table, answer if self._factor.histories else answer_of(self._factor.plan, matches))
+        except QueryError as error:
+            self.fail(error)
+            raise
+        self._row_count += table.num_rows
+        return table
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        while True:
+            with self._changed:
+                while not (self._matches or self._answers or self._failure or self._done) and self._may_wait():
+                    # Woken now and then to see whether the threads that push are still there.
+                    self._changed.wait(0.5)
+                ready = bool(self._matches or self._answers)
+                if not ready and self._failure is None:
+                    return
+            table = self.fetch()
+            if table.num_rows:
+                yield table
+
+    def _with_ids(self, table: pa.Table, answer: Answer) -> pa.Table:
+        sources = self._outer.sources([answer])
+        if sources is None:
+            message = "the outer SELECT leaves no match behind its rows to identify"
+            raise QueryError([Diagnostic("HQ400", message, Span(0, len(self.plan.text)), "", "leave out evidence=True")], self.plan.text)
+        for name, column in identities(self._factor, answer, sources[0]).items():
+            table = table.append_column(name, column)
+        return table
+
+    def evidence(self) -> pa.Table:
+        """The events behind the rows of the last fetch that found some, see hybrid.result.evidence_table.
+
+        Read back from the archive. Raises DataError if they are no longer kept."""
+        answer = self._last if isinstance(self._last, Answer) else answer_of(self._factor.plan, self._last)
+        if not len(answer):
+            answer = empty_answer(self._factor)
+        return evidence_table(self.plan, [answer], self._outer.sources([answer]), [self._lookups()])
+
+    def plot(self, row: int = 0, value: str | None = None, path: Any = None) -> Any:
+        """A picture of the match behind one row of the last fetch; see hybrid.plot. Needs the extra `plot`."""
+        from hybrid.plot import plot_evidence
+
+        return plot_evidence(self.evidence(), row, value, path)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the watch began: matches of PL, rows fetched, rows waiting for history, late rows, state."""
+        with self._changed:
+            state = "failed" if self._failure else "ended" if self._done else "running"
+            own = {"state": state, "matches": self._match_count, "rows_fetched": self._row_count}
+        return own | self._stats()
+
+    def explain(self, stage: str = "all") -> str:
+        """The strategy and what a stage made of the text: ast, plan, automaton, program or all."""
+        return self._explain(stage)
+
+    def __repr__(self) -> str:
+        return f"Alerts({', '.join(f'{k}={v}' for k, v in self.stats().items())})"
+
+

@@ -1,0 +1,543 @@
+"""The database: streams that are pushed to, kept and watched; and statements over what was kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from archive.history import History
+from hybrid.alerts import Alerts
+from hybrid.correlate import Reader, answer_of
+from hybrid.driver import Driver, not_supported
+from hybrid.front import Bounded, Relations, StreamInput, answer, make_matcher
+from hybrid.inputs import BATCH_ROWS, to_arrow
+from hybrid.lookup import lookup_in
+from hybrid.outer import Outer, empty_answer
+from hybrid.result import Lookups, Result, evidence_table
+from hybrid.strategies.llaa import LLAA
+from hybrid.times import duration_us, instant_us, show_us
+from live.stream import LiveStream
+from matching.batch import EventBatch, Matches
+from matching.drive import Drive
+from matching.ordering import Ordering
+from query.errors import DataError, Diagnostic, HybridWarning, QueryError, Span, nearest
+from query.language import ast
+from query.language.duck import canonical_type
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.plan.plan import QueryPlan
+from query.schema import Field, Schema
+
+STREAM_FILE = "stream.json"
+STREAM_VERSION = 1
+STRATEGIES = ("alaa", "llaa", "ollaa", "sllaa", "auto")
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream: what takes its events in, and what keeps them. As a history it is what the driver asks."""
+
+    schema: Schema
+    live: LiveStream
+    kept: History
+    directory: Path | None
+
+    @property
+    def watermark_us(self) -> int | None:
+        return self.live.watermark_us
+
+    @property
+    def ended(self) -> bool:
+        return self.live.ended
+
+    def begins_us(self) -> int | None:
+        first_us, watermark_us, retention_us = self.kept.first_us, self.live.watermark_us, self.schema.retention_us
+        if first_us is None or watermark_us is None or retention_us is None:
+            return first_us
+        return max(first_us, watermark_us - retention_us)
+
+    def reader(self) -> Reader:
+        return self.kept.snapshot()
+
+    def save(self) -> None:
+        """Writes what the archive does not hold itself. Atomic."""
+        if self.directory is None:
+            return
+        s = self.schema
+        state = {
+            "version": STREAM_VERSION, "name": s.name, "fields": [[f.name, f.type] for f in s.fields], "time": s.time,
+            "keys": list(s.keys), "order": list(s.order), "lateness_us": s.lateness_us, "retention_us": s.retention_us,
+            "watermark_us": self.live.watermark_us,
+        }
+        part = self.directory / (STREAM_FILE + ".part")
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(state, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self.directory / STREAM_FILE)
+
+
+class Watch:
+    """One live query on one stream: its own order, matcher and driver, from the moment it was asked."""
+
+    __slots__ = ("alerts", "drive", "driver", "factor", "histories", "stream")
+
+    def __init__(self, plan: QueryPlan, stream: Stream, histories: Mapping[str, Stream]) -> None:
+        self.factor = plan.factors[0]
+        self.stream = stream
+        self.histories = dict(histories)
+        self.drive = Drive(Ordering(stream.schema), make_matcher(self.factor.plan))
+        self.driver = Driver(self.factor, LLAA(), make_matcher) if self.factor.histories else None
+        self.alerts: Alerts
+
+    def takes(self, stream: Stream) -> bool:
+        """Whether a change of that stream may decide something."""
+        return stream is self.stream or any(h is stream for h in self.histories.values())
+
+    def push(self, batch: EventBatch, watermark_us: int | None) -> None:
+        self._found(self.drive.push(batch, watermark_us))
+
+    def advance(self, watermark_us: int | None) -> None:
+        self._found(self.drive.advance(watermark_us))
+
+    def _found(self, found: list[Matches]) -> None:
+        if self.driver is None:
+            self.alerts.add(found)
+        elif found:
+            self.driver.take(found)
+            self.alerts.count(sum(map(len, found)))
+
+    def settle(self) -> None:
+        """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
+        if self.driver is not None:
+            answer = self.driver.settle(self.histories)
+            if answer is not None and len(answer):
+                self.alerts.add_answer(answer)
+        if self.stream.ended and (self.driver is None or not self.driver.waiting_count):
+            self.alerts.finish()
+
+
+class Database:
+    """Streams with their archives. Open it with hybrid.connect; close it, or use it as a context manager.
+
+    Methods may be called from several threads; one runs at a time. After an exception the database is as it was before
+    the call, and stays usable.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, memory_limit: str | None = None) -> None:
+        self._lock = threading.RLock()
+        self._memory_limit = memory_limit
+        self._streams: dict[str, Stream] = {}
+        self._watches: list[Watch] = []
+        self._pushers: set[int] = set()
+        self._closed = False
+        self._path = Path(path) if path is not None else None
+        if memory_limit is not None:
+            from hybrid import duck
+
+            duck.check_memory_limit(memory_limit)
+        if self._path is not None:
+            if self._path.exists() and not self._path.is_dir():
+                raise DataError(f"{self._path} is a file", "a database is a directory")
+            self._path.mkdir(parents=True, exist_ok=True)
+            for file in sorted(self._path.glob(f"*/{STREAM_FILE}")):
+                self._reopen(file)
+
+    # ---- streams
+
+    def create_stream(
+        self,
+        name: str,
+        columns: Mapping[str, str],
+        time: str,
+        key: str | Sequence[str] = (),
+        order: Sequence[str] = (),
+        lateness: Any = 0,
+        retention: Any = None,
+    ) -> None:
+        """Declares a stream.
+
+        columns: names with DuckDB types. time: the column of the event time. key: what most queries partition by.
+        order: tie columns, which order events of equal time. lateness: how far behind the newest event one may arrive
+        and still count as on time ("2s", 0). retention: how long events are kept ("400 days"; None: for ever).
+        Declaring a stream again as it is does nothing. Raises DataError.
+        """
+        schema = declared(name, columns, time, key, order, lateness, retention)
+        with self._lock:
+            self._check_open()
+            existing = self._streams.get(name.lower())
+            if existing is not None:
+                if existing.schema == schema:
+                    return
+                raise DataError(
+                    f"there is a stream {existing.schema.name} already, and it is declared otherwise",
+                    f"it is {existing.schema}; choose another name",
+                )
+            directory = None
+            live = LiveStream(schema)
+            Ordering(schema)  # refuses tie columns that have no order
+            if self._path is not None:
+                directory = self._path / schema.name
+                directory.mkdir(exist_ok=True)
+            stream = Stream(schema, live, History(schema, directory / "table" if directory else None), directory)
+            stream.save()
+            self._streams[name.lower()] = stream
+
+    def _reopen(self, file: Path) -> None:
+        """Restores a stream: declaration, sequence, offsets and watermark."""
+        try:
+            state = json.loads(file.read_text(encoding="utf-8"))
+            if state["version"] != STREAM_VERSION:
+                raise DataError(f"{file} has version {state['version']}", f"this program reads version {STREAM_VERSION}")
+            schema = Schema(
+                state["name"], tuple(Field(n, t) for n, t in state["fields"]), state["time"], tuple(state["keys"]),
+                tuple(state["order"]), state["lateness_us"], state["retention_us"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
+        kept = History(schema, file.parent / "table")
+        watermarks = [state["watermark_us"]]
+        # Events may have been archived since the watermark was written down.
+        since = kept.snapshot().read(state["watermark_us"], None)
+        if len(since):
+            watermarks.append(int(since.ts_us[-1]) - schema.lateness_us)
+        known = [w for w in watermarks if w is not None]
+        live = LiveStream(schema, kept.last_seq + 1, kept.offsets, max(known) if known else None)
+        self._streams[schema.name.lower()] = Stream(schema, live, kept, file.parent)
+
+    def streams(self) -> dict[str, dict[str, Any]]:
+        """For each stream: its columns, watermark, and how many events were accepted, late and redelivered."""
+        with self._lock:
+            return {
+                s.schema.name: {
+                    "columns": {f.name: f.type for f in s.schema.fields},
+                    "time": s.schema.time,
+                    "keys": list(s.schema.keys),
+                    "watermark": show_us(s.live.watermark_us),
+                    "ended": s.live.ended,
+                    "events": s.kept.last_seq + 1,
+                    "accepted": s.live.accepted_count,
+                    "late": s.live.late_count,
+                    "duplicates": s.live.duplicate_count,
+                }
+                for s in self._streams.values()
+            }
+
+    def push(self, stream: str, data: Any, source: str = "default", offset: int | None = None) -> int:
+        """Takes events (an Arrow table or batch, a frame, a list of dicts) of one source, in the order it sent them.
+
+        offset: position of the first row in its source; makes a retry idempotent. Returns how many rows were new, when
+        they are kept and every watch has seen them. All or nothing: raises DataError and changes nothing.
+        """
+        with self._lock:
+            state = self._stream(stream)
+            self._pushers.add(threading.get_ident())
+            arrival = state.live.accept(data, source, offset)
+            trouble: Exception | None = None
+            if len(arrival.batch):
+                try:
+                    state.kept.append(arrival.batch, arrival.late)
+                except (DataError, OSError) as error:  # the events are in memory; only the files could not be written
+                    trouble = error
+            on_time = arrival.on_time
+            for watch in self._watches:
+                if watch.stream is state:
+                    self._guarded(watch, lambda w: w.push(on_time, arrival.watermark_us))
+            self._settle(state)
+            if trouble is not None:
+                message = f"{state.schema.name}: events stay in memory, they cannot be archived: {trouble}"
+                warnings.warn(message, HybridWarning, stacklevel=2)
+            return len(arrival.batch)
+
+    def advance(self, stream: str, time: Any) -> None:
+        """Raises the stream's watermark to `time` ("2024-01-02 10:00", a datetime, microseconds) without events: no
+        event before it will come. None ends the stream. Raises DataError."""
+        with self._lock:
+            state = self._stream(stream)
+            self._pushers.add(threading.get_ident())
+            t_us = None if time is None else instant_us(time, "the time to advance to")
+            state.live.advance(t_us)
+            watermark_us = None if time is None else state.live.watermark_us
+            for watch in self._watches:
+                if watch.stream is state:
+                    self._guarded(watch, lambda w: w.advance(watermark_us))
+            self._settle(state)
+
+    def _settle(self, state: Stream) -> None:
+        for watch in self._watches:
+            if watch.takes(state):
+                self._guarded(watch, Watch.settle)
+        self._watches = [w for w in self._watches if not (w.alerts.failed or w.alerts.done)]
+
+    def _guarded(self, watch: Watch, act: Any) -> None:
+        """A watch that fails is marked and left out from then on; the stream and the others go on."""
+        if watch.alerts.failed:
+            return
+        try:
+            act(watch)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is the watch's: its alerts raise it)
+            watch.alerts.fail(error)
+
+    # ---- queries
+
+    def watch(
+        self,
+        text: str,
+        strategy: str = "auto",
+        tolerance: Any = None,
+        evidence: bool = False,
+        tables: Mapping[str, Any] | None = None,
+    ) -> Alerts:
+        """Starts a live query with an empty state: it sees the events pushed from now on, in the total order.
+
+        strategy: when the archive is asked; "llaa" (also what "auto" means in this version). evidence: the rows carry
+        the identity of their matches too, as last columns: match_id and, with a history join, join_id and
+        history_complete. tables: static tables the outer SELECT joins, as they are now. Raises QueryError.
+        """
+        if strategy not in STRATEGIES:
+            raise _bad_argument(text, f"there is no strategy {strategy!r}", nearest(str(strategy), STRATEGIES))
+        if strategy not in ("auto", "llaa"):
+            raise not_supported(f"the strategy {strategy}", text, "use strategy='llaa' or 'auto'")
+        if tolerance is not None:
+            raise not_supported("tolerance", text, "it belongs to strategies that are not there yet: leave it out")
+        with self._lock:
+            self._check_open()
+            query, plan, outer = self._live_plan(text, tables or {})
+            factor = plan.factors[0]
+            stream = self._streams[_name(factor.input_sql)]
+            histories = {h.schema.name.lower(): self._streams[h.schema.name.lower()] for h in factor.histories}
+            if stream.ended:
+                raise _bad_argument(text, f"stream {stream.schema.name} has ended", "ask db.sql or db.backtest")
+            watch = Watch(plan, stream, histories)
+            watch.alerts = Alerts(
+                plan, outer, lambda: self._lookups(watch), lambda stage: _explain(query, plan, strategy, stage),
+                lambda: self._watch_stats(watch), self._may_wait, evidence,
+            )
+            self._watches.append(watch)
+            return watch.alerts
+
+    def _lookups(self, watch: Watch) -> Lookups:
+        return (
+            lookup_in(watch.stream.reader()),
+            tuple(lookup_in(watch.histories[h.schema.name.lower()].reader()) for h in watch.factor.histories),
+        )
+
+    def _watch_stats(self, watch: Watch) -> dict[str, Any]:
+        with self._lock:
+            found: dict[str, Any] = {
+                "late": watch.stream.live.late_count,
+                "held_back": len(watch.drive.ordering),
+                "watermark": show_us(watch.stream.live.watermark_us),
+            }
+            if watch.driver is not None:
+                found |= {
+                    "strategy": "llaa",
+                    "waiting_for_history": watch.driver.waiting_count,
+                    "history_reads": watch.driver.read_count,
+                    "history_incomplete": watch.driver.incomplete_count,
+                    "late_left_out": watch.driver.late_left_out,
+                }
+            return found
+
+    def _may_wait(self) -> bool:
+        """Whether another thread may still push: not from the thread that did, nor with one thread only."""
+        return not self._closed and threading.get_ident() not in self._pushers and threading.active_count() > 1
+
+    def _live_plan(self, text: str, tables: Mapping[str, Any]) -> tuple[ast.Query, QueryPlan, Outer]:
+        query = parse(text)
+        if not query.factors:
+            raise _bad_argument(text, "a live query needs FROM stream MATCH_RECOGNIZE (...)", "ask db.sql", "HQ400")
+        if len(query.factors) > 1:
+            span = query.factors[1].span
+            message = "a live query with two patterns is not supported yet"
+            raise QueryError([Diagnostic("HQ500", message, span, "", "watch them one by one")], text)
+        source = query.factors[0]
+        if _name(source.input) not in self._streams and not re.fullmatch(r'\s*("[^"]+"|\w+)\s*', source.input):
+            hint = "name the stream itself and put the conditions into DEFINE"
+            message = "a live query over anything but a stream is not supported yet"
+            raise QueryError([Diagnostic("HQ500", message, source.input_span, "", hint)], text)
+
+        def resolve(name: str) -> Schema:
+            stream = self._streams.get(_name(name))
+            if stream is None:
+                raise LookupError(nearest(name.strip(), [s.schema.name for s in self._streams.values()]))
+            return stream.schema
+
+        words = {w.lower() for w in re.findall(r"\w+", text)}
+        static = {name: to_arrow(data, name) for name, data in tables.items() if name.lower() in words}
+        from hybrid.inputs import fields_of
+
+        plan = bind(query, resolve, live=True, relations={name: fields_of(t) for name, t in static.items()})
+        outer = Outer(plan, static)
+        outer.schema()  # DuckDB's own view of the outer SELECT, before any event
+        return query, plan, outer
+
+    def sql(self, text: str, *, late: bool = True, **tables: Any) -> Result:
+        """Answers one statement over streams (archive and memory, one consistent snapshot) and named tables.
+
+        late: whether late rows are seen; False is what a live query sees. Raises QueryError, DataError."""
+        with self._lock:
+            self._check_open()
+            words = {w.lower() for w in re.findall(r"\w+", text)}
+            streams = {
+                key: StreamInput(s.schema, s.kept.snapshot(), s.begins_us(), late)
+                for key, s in self._streams.items()
+                if key in words
+            }
+        with Relations(text, tables, streams, memory_limit=self._memory_limit).open() as relations:
+            return answer(text, relations)
+
+    def backtest(self, text: str, start: Any, end: Any, tables: Mapping[str, Any] | None = None) -> Result:
+        """Replays archived events as live: exactly what a watch started at `start` would have found up to `end`.
+
+        Empty state, the on-time events with start <= time < end in the total order, then the watermark at `end`;
+        nothing that is pending then comes out. Raises QueryError, DataError.
+        """
+        start_us, end_us = instant_us(start, "the start of a backtest"), instant_us(end, "the end of a backtest")
+        if start_us > end_us:
+            raise DataError("a backtest ends before it starts", "backtest(text, start, end)")
+        with self._lock:
+            self._check_open()
+            query, plan, outer = self._live_plan(text, tables or {})
+            factor = plan.factors[0]
+            stream = self._streams[_name(factor.input_sql)]
+            snapshots = {key: s.kept.snapshot() for key, s in self._streams.items()}
+            begins = {key: s.begins_us() for key, s in self._streams.items()}
+        snapshot = snapshots[stream.schema.name.lower()]
+        batch = snapshot.read(start_us, end_us)
+        matcher = make_matcher(factor.plan)
+        found = [
+            matcher.push(batch.slice(i, min(i + BATCH_ROWS, len(batch)))) for i in range(0, len(batch), BATCH_ROWS)
+        ]
+        found.append(matcher.advance(end_us))
+        keys = [h.schema.name.lower() for h in factor.histories]
+        if factor.histories:
+            driver = Driver(factor, LLAA(), make_matcher)
+            driver.take(found)
+            views = {key: Bounded(snapshots[key], begins[key], end_us, False) for key in keys}
+            answered = driver.settle(views)
+            rows = answered if answered is not None else empty_answer(factor)
+        else:
+            rows = answer_of(factor.plan, found)
+        table = outer.run([rows])
+        lookups = (lookup_in(snapshot), tuple(lookup_in(snapshots[key]) for key in keys))
+        return Result(
+            table, plan, lambda: evidence_table(plan, [rows], outer.sources([rows]), [lookups]),
+            lambda stage: _explain(query, plan, "llaa", stage),
+        )
+
+    # ---- life
+
+    def flush(self) -> None:
+        """Writes everything that is only in memory to the archive."""
+        with self._lock:
+            self._check_open()
+            for stream in self._streams.values():
+                stream.kept.flush()
+                stream.save()
+
+    def close(self) -> None:
+        """Flushes, and ends every iteration over alerts. What is ready can still be fetched."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                self.flush()
+            finally:
+                self._closed = True
+                for watch in self._watches:
+                    watch.alerts.finish()
+                for stream in self._streams.values():
+                    stream.kept.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DataError("this database is closed", "open it again with hybrid.connect")
+
+    def _stream(self, name: str) -> Stream:
+        self._check_open()
+        found = self._streams.get(str(name).lower())
+        if found is None:
+            known = [s.schema.name for s in self._streams.values()]
+            raise DataError(f"there is no stream {name}", nearest(str(name), known) or "create it with create_stream")
+        return found
+
+
+def declared(
+    name: str, columns: Mapping[str, str], time: str, key: str | Sequence[str], order: Sequence[str], lateness: Any,
+    retention: Any,
+) -> Schema:
+    """The schema of a declaration. Raises DataError for what does not hang together."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise DataError(f"{name!r} cannot name a stream", "use letters, digits and underscores")
+    fields = []
+    seen: set[str] = set()
+    for column, type in columns.items():
+        if column.lower() in seen:
+            raise DataError(f"stream {name} has two columns {column}", "names compare without case")
+        if column.lower() in ("_source", "_offset", "_seq", "_late") or column.lower().startswith("__hybrid"):
+            raise DataError(f"stream {name} cannot have a column {column}", "the archive keeps its own column of that name")
+        seen.add(column.lower())
+        fields.append(Field(column, _type(name, column, type)))
+    schema = Schema(name, tuple(fields))
+
+    def known(what: str, column: str) -> str:
+        field = schema.field(column)
+        if field is None:
+            raise DataError(f"{what} {column} is not a column of {name}", nearest(column, schema.names))
+        return field.name
+
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    ties = (order,) if isinstance(order, str) else tuple(order)
+    return replace(
+        schema,
+        time=known("the time", time),
+        keys=tuple(known("the key", k) for k in keys),
+        order=tuple(known("the tie column", o) for o in ties),
+        lateness_us=duration_us(lateness, "lateness"),
+        retention_us=None if retention is None else duration_us(retention, "retention"),
+    )
+
+
+def _type(stream: str, column: str, type: str) -> str:
+    from matching.types import arrow_type
+
+    try:
+        arrow_type(type)
+        return canonical_type(type)
+    except Exception as error:  # noqa: BLE001  (DuckDB's complaint about a type comes in many classes)
+        message = str(error).splitlines()[0]
+        raise DataError(f"{stream}.{column}: {message}", "use a DuckDB type, such as TIMESTAMP, VARCHAR or DOUBLE") from None
+
+
+def _name(text: str) -> str:
+    return text.strip().strip('"').lower()
+
+
+def _bad_argument(text: str, message: str, hint: str, code: str = "HQ500") -> QueryError:
+    return QueryError([Diagnostic(code, message, Span(0, len(text)), "", hint)], text)
+
+
+def _explain(query: ast.Query, plan: QueryPlan, strategy: str, stage: str) -> str:
+    from hybrid.explain import explain_plan
+
+    line = "strategy    llaa: each live match asks the archive once its history range is complete"
+    if strategy == "auto":
+        line += " (auto: the only one in this version)"
+    return f"{line}\n\n{explain_plan(query, plan, stage)}" if plan.factors[0].histories else explain_plan(query, plan, stage)

@@ -1,0 +1,119 @@
+"""EXPLAIN: what each stage makes of a statement, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from query.errors import Diagnostic, QueryError, Span
+from query.language import ast
+from query.plan.plan import Plan, QueryPlan
+from query.schema import Schema
+
+STAGES = ("ast", "plan", "automaton", "program")
+
+
+def explain(text: str, stage: str = "all", resolve: Callable[[str], Schema] | None = None, live: bool = False) -> str:
+    """The stages of a statement: ast, plan, automaton, program or all. resolve: the schemas of its inputs (for every
+    stage but ast). Raises QueryError."""
+    from query.language.parse import parse
+
+    query = parse(text)
+    if stage == "ast":
+        return show_ast(query)
+    from query.plan.bind import bind
+
+    def nothing(name: str) -> Schema:
+        raise LookupError("no table was given")
+
+    return explain_plan(query, bind(query, resolve or nothing, live=live), stage)
+
+
+def explain_tables(text: str, stage: str, tables: Mapping[str, Any]) -> str:
+    """Explains a statement over named tables, of which only the columns are read."""
+    from hybrid.front import Relations
+    from query.language.parse import parse
+    from query.plan.bind import bind
+
+    query = parse(text)
+    with Relations(text, tables).open() as relations:
+        relations.expect(query)
+        return explain_plan(query, bind(query, relations.resolve, relations=relations.others()), stage)
+
+
+def explain_plan(query: ast.Query, plan: QueryPlan, stage: str) -> str:
+    """The stages of a bound statement."""
+    if stage not in (*STAGES, "all"):
+        hint = f"there is {', '.join(STAGES)} and all"
+        raise QueryError([Diagnostic("HQ500", f"there is no stage {stage}", Span(0, len(plan.text)), "", hint)], plan.text)
+    wanted = STAGES if stage == "all" else (stage,)
+    shown = {
+        "ast": lambda: show_ast(query),
+        "plan": lambda: str(plan),
+        "automaton": lambda: _each(plan, _automaton),
+        "program": lambda: _each(plan, _program),
+    }
+    parts = [(name, shown[name]()) for name in wanted]
+    if len(parts) == 1:
+        return parts[0][1]
+    return "\n\n".join(f"== {name}\n{body}" for name, body in parts)
+
+
+def _each(plan: QueryPlan, show: Callable[[Plan], str]) -> str:
+    """A stage that exists once for each pattern of the statement."""
+    parts = []
+    for factor in plan.factors:
+        parts.append(f"-- {factor.alias}\n{show(factor.plan)}")
+        parts += [f"-- {h.alias}\n{show(h.plan)}" for h in factor.histories if h.plan is not None]
+    return "\n\n".join(parts)
+
+
+def _automaton(plan: Plan) -> str:
+    from query.automaton.compile import compile_plan
+    from query.automaton.program import NoKernel
+
+    try:
+        return str(compile_plan(plan))
+    except NoKernel as why:
+        return f"none: {why} runs through the reference matcher"
+
+
+def _program(plan: Plan) -> str:
+    from query.automaton.program import NoKernel, assemble
+
+    try:
+        return str(assemble(plan))
+    except NoKernel as why:
+        return f"none: {why} runs through the reference matcher"
+
+
+def show_ast(query: ast.Query) -> str:
+    """The syntax tree, one node a line, without spans."""
+    lines: list[str] = []
+
+    def visit(name: str, node: Any, depth: int) -> None:
+        pad = "  " * depth + (f"{name}: " if name else "")
+        if isinstance(node, ast.Identifier):
+            lines.append(f"{pad}{node.written if not node.quoted else chr(34) + node.written + chr(34)}")
+        elif isinstance(node, ast.ExpressionText):
+            lines.append(f"{pad}{' '.join(node.text.split())}")
+        elif isinstance(node, Enum):
+            lines.append(f"{pad}{node.value}")
+        elif is_dataclass(node):
+            lines.append(f"{pad}{type(node).__name__}")
+            for field in fields(node):
+                value = getattr(node, field.name)
+                if isinstance(value, Span) or field.name == "text" or value is None or value == ():
+                    continue
+                visit(field.name, value, depth + 1)
+        elif isinstance(node, tuple):
+            lines.append(f"{pad}".rstrip())
+            for item in node:
+                visit("", item, depth + 1)
+        else:
+            lines.append(f"{pad}{' '.join(str(node).split())}")
+
+    visit("", query, 0)
+    return "\n".join(lines)

@@ -1,0 +1,308 @@
+"""One bounded statement, from text to rows: inputs read, patterns matched, histories joined, the rest left to DuckDB."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from hybrid import duck
+from hybrid.correlate import Answer, Reader, answer_of
+from hybrid.driver import Driver
+from hybrid.inputs import BATCH_ROWS, TIME_TYPES, Ordered, conform, fields_of, order_index, time_of, to_arrow
+from hybrid.lookup import lookup_in
+from hybrid.outer import Outer, empty_answer
+from hybrid.result import Lookups, Result, evidence_table
+from hybrid.strategies.llaa import LLAA
+from matching.batch import EventBatch, Matcher
+from matching.drive import run
+from query.errors import nearest
+from query.language import ast
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.plan.expression import Column, quote
+from query.plan.plan import FactorPlan, HistoryPlan, Order, Plan
+from query.schema import Field, Schema
+
+
+def make_matcher(plan: Plan) -> Matcher:
+    """The matcher of a plan; the numba kernel is loaded by the first one."""
+    from matching.matcher import make_matcher as make
+
+    return make(plan)
+
+
+def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
+    """Answers one statement over named tables; see hybrid.sql."""
+    with Relations(text, tables, connection=connection).open() as relations:
+        return answer(text, relations)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A history that has ended: a plain relation, or the snapshot of an archive."""
+
+    source: Reader
+    first_us: int | None
+    watermark_us: int | None = None
+    ended: bool = True
+
+    def begins_us(self) -> int | None:
+        return self.first_us
+
+    def reader(self) -> Reader:
+        return self.source
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInput:
+    """A stream as a statement sees it: one snapshot of its archive and memory. late: late rows are seen too."""
+
+    schema: Schema
+    snapshot: Reader
+    begins_us: int | None
+    late: bool
+
+
+class Relations:
+    """What the names in one statement stand for. Use `open()`: names registered on a user's connection go away with it."""
+
+    def __init__(
+        self,
+        text: str,
+        tables: Mapping[str, Any],
+        streams: Mapping[str, StreamInput] | None = None,
+        connection: duckdb.DuckDBPyConnection | None = None,
+        memory_limit: str | None = None,
+    ) -> None:
+        self._words = {w.lower() for w in re.findall(r"\w+", text)} | {w.lower() for w in re.findall(r'"([^"]+)"', text)}
+        self._text = text
+        self._given = {name.lower(): (name, data) for name, data in tables.items()}
+        self._arrow: dict[str, pa.Table] = {}
+        self._streams = dict(streams or {})
+        self._events: dict[str, EventBatch] = {}
+        self._evaluated: dict[str, pa.Table] = {}
+        self._history_orders: dict[str, list[str]] = {}
+        self._own = connection is None
+        self.connection = duck.cursor(memory_limit) if connection is None else connection
+
+    def open(self) -> AbstractContextManager[Relations]:
+        return self._opened()
+
+    @contextmanager
+    def _opened(self) -> Iterator[Relations]:
+        registered: list[str] = []
+        try:
+            for key, (name, _) in self._given.items():
+                if key in self._words:
+                    self.connection.register(name, self.table(key))
+                    registered.append(name)
+            for key, stream in self._streams.items():
+                if key in self._words and key not in self._given:
+                    self.connection.register(stream.schema.name, pa.Table.from_batches([self.events(key).columns]))
+                    registered.append(stream.schema.name)
+            yield self
+        finally:
+            if not self._own:
+                for name in registered:
+                    self.connection.unregister(name)
+
+    def table(self, key: str) -> pa.Table:
+        """A named table as Arrow."""
+        if key not in self._arrow:
+            name, data = self._given[key]
+            self._arrow[key] = to_arrow(data, name)
+        return self._arrow[key]
+
+    def stream(self, text: str) -> StreamInput | None:
+        """The stream an input text names, unless a table of that name was given."""
+        key = _bare(text)
+        return self._streams.get(key) if key is not None and key not in self._given else None
+
+    def events(self, key: str) -> EventBatch:
+        """All events of a stream, in the total order."""
+        if key not in self._events:
+            stream = self._streams[key]
+            self._events[key] = stream.snapshot.read(None, None, late=stream.late)
+        return self._events[key]
+
+    def expect(self, query: ast.Query) -> None:
+        """Notes which relations the query takes as histories, and by which column they are ordered there."""
+        for join in query.histories:
+            matches = [join.match, *(f.match for f in query.factors)]
+            orders = [m.order_by[0].expression.text.strip().strip('"').lower() for m in matches if m and m.order_by]
+            self._history_orders.setdefault(join.stream.written.lower(), []).extend(orders)
+
+    def resolve(self, text: str) -> Schema:
+        """The schema of an input: a stream, a named table, or whatever DuckDB can select from. Reads no rows.
+
+        Raises LookupError with a hint for a name that stands for nothing, QueryError for SQL that DuckDB refuses."""
+        stream = self.stream(text)
+        if stream is not None:
+            return stream.schema
+        key = _bare(text)
+        if key is not None and key in self._given:
+            return self._plain(self._given[key][0], fields_of(self.table(key)))
+        if key is not None and key not in self._known():
+            known = [name for name, _ in self._given.values()] + [s.schema.name for s in self._streams.values()]
+            raise LookupError(nearest(text.strip(), [*known, *sorted(self._known())]))
+        try:
+            relation = self.connection.sql(f"SELECT * FROM {text}")
+            empty = conform(duck.to_table(relation.limit(0)), text.strip())
+        except duckdb.Error as error:
+            raise duck.query_error(error, self._text, text.strip()) from None
+        return self._plain(_short(text) if key is None else text.strip().strip('"'), fields_of(empty))
+
+    def _plain(self, name: str, fields: tuple[Field, ...]) -> Schema:
+        """A plain relation. Where it serves as history it needs a time: the column it (or else PL) is ordered by, if
+        that is one; or the only one there is."""
+        orders = self._history_orders.get(name.lower())
+        time = None
+        if orders is not None:
+            times = [f.name for f in fields if f.type in TIME_TYPES]
+            time = next((t for o in orders for t in times if t.lower() == o), times[0] if len(times) == 1 else None)
+        return Schema(name, fields, time=time)
+
+    def others(self) -> dict[str, tuple[Field, ...]]:
+        """The columns of the tables that the outer SELECT may name besides the pattern factors."""
+        found = {name: fields_of(self.table(key)) for key, (name, _) in self._given.items() if key in self._words}
+        for key, stream in self._streams.items():
+            if key in self._words:
+                found.setdefault(stream.schema.name, stream.schema.fields)
+        if not self._own:
+            for name in self._known() & self._words - {n.lower() for n in found}:
+                found[name] = self.resolve(quote(name)).fields
+        return found
+
+    def _known(self) -> set[str]:
+        rows = self.connection.execute("SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views()")
+        return {str(r[0]).lower() for r in rows.fetchall()}
+
+    def rows(self, text: str) -> pa.Table:
+        """The rows of an input that is no stream; a named Arrow table goes past DuckDB."""
+        key = _bare(text)
+        if key is not None and key in self._given:
+            return self.table(key)
+        if text not in self._evaluated:
+            try:
+                self._evaluated[text] = conform(duck.to_table(self.connection.sql(f"SELECT * FROM {text}")), _short(text))
+            except duckdb.Error as error:
+                raise duck.query_error(error, self._text, text.strip()) from None
+        return self._evaluated[text]
+
+    def factor(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], Reader, bool]:
+        """The events of a pattern factor in its total order, in batches; what reads them again; and whether late rows
+        are among them."""
+        stream = self.stream(factor.input_sql)
+        if stream is None:
+            order_by = factor.plan.order_by
+            ordered = Ordered.of(_short(factor.input_sql), self.rows(factor.input_sql), order_by, time_of(order_by))
+            return ordered.batches(), ordered, False
+        batch = self.events(stream.schema.name.lower())
+        index = order_index(pa.Table.from_batches([batch.columns]), factor.plan.order_by, bare=False)
+        if index is not None:
+            batch = batch.take(index)
+        return _slices(batch), stream.snapshot, stream.late
+
+    def history(self, history: HistoryPlan) -> tuple[Bounded, bool]:
+        """The history of a join and whether late rows are seen: a stream's snapshot, or a plain relation by its time."""
+        name = history.schema.name
+        stream = self.stream(quote(name))
+        if stream is not None:
+            reader = stream.snapshot
+            if history.plan is not None and len(history.plan.order_by) > 1:
+                reader = Resorted(reader, history.plan.order_by)
+            return Bounded(reader, stream.begins_us), stream.late
+        time = history.schema.field(history.schema.time or "")
+        assert time is not None, "bind refuses a history without a time"
+        order_by = history.plan.order_by if history.plan is not None else (Order(Column(time.name, time.type)),)
+        ordered = Ordered.of(name, self.rows(quote(name)), order_by, time.name)
+        return Bounded(ordered, int(ordered.ts_us[0]) if len(ordered.ts_us) else None), False
+
+
+@dataclass(frozen=True, slots=True)
+class Resorted:
+    """A history read in an ORDER BY of its own."""
+
+    source: Reader
+    order_by: tuple[Order, ...]
+
+    def read(
+        self,
+        low_us: int | None,
+        high_us: int | None,
+        *,
+        closed: bool = False,
+        keys: Mapping[str, Sequence[Any]] | None = None,
+        late: bool = False,
+    ) -> EventBatch:
+        batch = self.source.read(low_us, high_us, closed=closed, keys=keys, late=late)
+        index = order_index(pa.Table.from_batches([batch.columns]), self.order_by, bare=False)
+        return batch if index is None else batch.take(index)
+
+
+def answer(text: str, relations: Relations) -> Result:
+    """Parses, binds and answers a statement over the relations."""
+    query = parse(text)
+    relations.expect(query)
+    plan = bind(query, relations.resolve, relations=relations.others())
+    outer = Outer(plan)
+    answers: list[Answer] = []
+    lookups: list[Lookups] = []
+    for factor in plan.factors:
+        found, found_lookups = answer_factor(factor, relations)
+        answers.append(found)
+        lookups.append(found_lookups)
+    connection = relations.connection
+    table = outer.run(answers, connection)
+
+    def evidence() -> pa.Table:
+        with relations.open():
+            return evidence_table(plan, answers, outer.sources(answers, connection), lookups)
+
+    def explain(stage: str) -> str:
+        from hybrid.explain import explain_plan
+
+        return explain_plan(query, plan, stage)
+
+    return Result(table, plan, evidence, explain)
+
+
+def answer_factor(factor: FactorPlan, relations: Relations) -> tuple[Answer, Lookups]:
+    """The rows of one pattern factor with its histories joined, and how to find its events again."""
+    histories = [relations.history(h) for h in factor.histories]
+    batches, reader, late = relations.factor(factor)
+    found = list(run(make_matcher(factor.plan), batches))
+    lookups = (lookup_in(reader, late), tuple(lookup_in(h.source, l) for h, l in histories))
+    if not factor.histories:
+        return answer_of(factor.plan, found), lookups
+    driver = Driver(factor, LLAA(), make_matcher)
+    driver.take(found)
+    by_name = {h.schema.name.lower(): view for h, (view, _) in zip(factor.histories, histories)}
+    answered = driver.settle(by_name, late=any(l for _, l in histories))
+    return answered if answered is not None else empty_answer(factor), lookups
+
+
+def _slices(batch: EventBatch) -> Iterator[EventBatch]:
+    for start in range(0, len(batch), BATCH_ROWS):
+        yield batch.slice(start, min(start + BATCH_ROWS, len(batch)))
+
+
+def _bare(text: str) -> str | None:
+    """The lower-case name if the text is one name and nothing else."""
+    text = text.strip()
+    if re.fullmatch(r"[A-Za-z_]\w*", text):
+        return text.lower()
+    if re.fullmatch(r'"(?:[^"]|"")+"', text):
+        return text[1:-1].replace('""', '"').lower()
+    return None
+
+
+def _short(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= 40 else words[:37] + "..."

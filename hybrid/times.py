@@ -1,0 +1,92 @@
+"""Times and durations as people write them, as int64 microseconds."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from query.errors import DataError
+
+_UNITS_US = {
+    "us": 1, "microsecond": 1, "microseconds": 1,
+    "ms": 1_000, "millisecond": 1_000, "milliseconds": 1_000,
+    "s": 1_000_000, "sec": 1_000_000, "second": 1_000_000, "seconds": 1_000_000,
+    "m": 60_000_000, "min": 60_000_000, "minute": 60_000_000, "minutes": 60_000_000,
+    "h": 3_600_000_000, "hour": 3_600_000_000, "hours": 3_600_000_000,
+    "d": 86_400_000_000, "day": 86_400_000_000, "days": 86_400_000_000,
+    "w": 604_800_000_000, "week": 604_800_000_000, "weeks": 604_800_000_000,
+}  # fmt: skip
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def duration_us(value: Any, what: str) -> int:
+    """A length of time: "2s", "1.5 hours", "400 days", a timedelta, or 0. Raises DataError."""
+    if isinstance(value, timedelta):
+        us = value // _MICROSECOND
+    elif isinstance(value, str) and (m := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", value)):
+        unit = _UNITS_US.get(m[2].lower())
+        exact = Decimal(m[1]) * unit if unit else None
+        if exact is None or exact != int(exact):
+            raise _bad_duration(value, what)
+        us = int(exact)
+    elif value == 0 or (isinstance(value, str) and value.strip() == "0"):
+        us = 0
+    else:
+        raise _bad_duration(value, what)
+    if us < 0:
+        raise _bad_duration(value, what)
+    return us
+
+
+def _bad_duration(value: Any, what: str) -> DataError:
+    return DataError(
+        f"{what} is {value!r}, which is no length of time",
+        "write a number and a unit of fixed length, such as '500 ms', '2s' or '400 days', or pass a timedelta",
+    )
+
+
+def instant_us(value: Any, what: str) -> int:
+    """A point in time: an ISO text, a datetime or date (naive is UTC), a numpy or pandas time, or int microseconds.
+
+    Raises DataError, also for a time that is no exact microsecond."""
+    if getattr(value, "nanosecond", 0):
+        raise DataError(f"{what} is {value!r}, which is no exact microsecond", "round it")
+    if isinstance(value, bool):
+        raise _bad_instant(value, what)
+    if isinstance(value, int):
+        return value
+    if type(value).__module__ == "numpy" and hasattr(value, "astype"):
+        us = value.astype("datetime64[us]")
+        if us != value:
+            raise DataError(f"{what} is {value!r}, which is no exact microsecond", "round it")
+        return int(us.astype("int64"))
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip())
+        except ValueError:
+            raise _bad_instant(value, what) from None
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    if not isinstance(value, datetime):
+        raise _bad_instant(value, what)
+    return (value if value.tzinfo else value.replace(tzinfo=UTC)).__sub__(_EPOCH) // _MICROSECOND
+
+
+def _bad_instant(value: Any, what: str) -> DataError:
+    return DataError(
+        f"{what} is {value!r}, which is no point in time",
+        "write it as '2024-01-02 10:00', or pass a datetime (naive is UTC) or microseconds since 1970",
+    )
+
+
+def show_us(us: int | None) -> str | None:
+    """A time as text, UTC."""
+    if us is None:
+        return None
+    try:
+        return (_EPOCH + timedelta(microseconds=us)).replace(tzinfo=None).isoformat(" ")
+    except OverflowError:
+        return f"{us} us"

@@ -1,0 +1,395 @@
+"""A Matcher that runs the reference again and again: exact for every plan, slow, the fallback without a kernel."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from matching.batch import EventBatch, Matches
+from matching.types import arrow_type
+from query.errors import DataError
+from query.language.ast import AfterMatchKind, Selection
+from query.language.duck import quiet_connection
+from query.plan.expression import Aggregate, Expression, Navigation, quote, show, to_sql, walk
+from query.plan.output import output_columns
+from query.plan.pattern import negated, variables
+from query.plan.plan import Plan
+from query.reference import Found, Resume, find, match_rows, partition_key
+
+#: Version of ReferenceMatcher.snapshot; restore refuses others.
+STATE_VERSION = 1
+_MAGIC = b"HREF"
+#: Values of expressions that are kept, so that the same row is not sent to DuckDB twice.
+_VALUES_MAX = 100_000
+_INTEGERS = ("HUGEINT", "UHUGEINT")  # Arrow has them as decimals
+
+
+@dataclass(slots=True)
+class _Progress:
+    """values: of PARTITION BY. start: index of the first kept row at which an attempt may still give a match. number:
+    matches given that begin before it. emitted: matches given that do not."""
+
+    values: tuple[Any, ...]
+    start: int = 0
+    number: int = 0
+    emitted: int = 0
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The rows kept, as Python values and as they came."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    ts_us: list[int] = field(default_factory=list)
+    source: list[int] = field(default_factory=list)
+    offset: list[int] = field(default_factory=list)
+    seq: list[int] = field(default_factory=list)
+
+    def only(self, index: Sequence[int]) -> _Kept:
+        def some(values: list[Any]) -> list[Any]:
+            return [values[i] for i in index]
+
+        return _Kept(some(self.rows), some(self.ts_us), some(self.source), some(self.offset), some(self.seq))
+
+
+class ReferenceMatcher:
+    """Matcher (matching.batch) by `query.reference.find` over the rows kept so far.
+
+    A push costs what the reference needs for all rows kept: rows are dropped once WITHIN has passed them and no match,
+    PREV or negation can use them, and never without WITHIN in modes that give overlapping matches. Since rows come in
+    the total order, time is known to have reached the last one; so how rows are cut into batches changes nothing, the
+    order across partitions included. Raises QueryError HQ600 and DataError as the reference does.
+    """
+
+    def __init__(self, plan: Plan, sources: tuple[str, ...] = ("default",)) -> None:
+        self.plan = plan
+        self.sources = sources
+        self.variables = variables(plan.pattern)
+        self._schema = pa.schema([(f.name, arrow_type(f.type)) for f in output_columns(plan)])
+        self._kept = _Kept()
+        self._progress: dict[tuple[object, ...], _Progress] = {}
+        self._watermark_us: int | None = None
+        self._evaluate = DuckEvaluation()
+        expressions = [d.condition for d in plan.defines] + [m.expression for m in plan.measures]
+        offsets = [e.physical_offset for x in expressions for e in walk(x) if isinstance(e, Navigation)]
+        self._back = max([0, *(-o for o in offsets)])
+        self._ahead = max([0, *offsets])
+
+    def push(self, batch: EventBatch) -> Matches:
+        """See matching.batch.Matcher."""
+        self.sources = batch.sources
+        kept = self._kept
+        names = [f.name for f in self.plan.schema.fields]
+        columns = [to_python(batch.columns.column(f.name), f.type) for f in self.plan.schema.fields]
+        rows = [dict(zip(names, cells)) for cells in zip(*columns)]
+        for row in rows:
+            key = partition_key(self.plan, row)
+            if key not in self._progress:
+                values = tuple(row[c.name] for c in self.plan.partition_by)
+                self._progress[key] = _Progress(values, len(kept.rows))
+        kept.rows += rows
+        kept.ts_us += batch.ts_us.tolist()
+        kept.source += batch.source.tolist()
+        kept.offset += batch.offset.tolist()
+        kept.seq += batch.seq.tolist()
+        if len(batch):
+            self._raise(kept.ts_us[-1])
+        return self._emit(ended=False)
+
+    def advance(self, watermark_us: int | None) -> Matches:
+        """See matching.batch.Matcher."""
+        if watermark_us is not None:
+            timed = self.plan.within is not None and self.plan.within.interval_us is not None
+            if not timed or (self._watermark_us is not None and watermark_us <= self._watermark_us):
+                return self._matches(())  # time decides nothing new
+            self._raise(watermark_us)
+        return self._emit(ended=watermark_us is None)
+
+    def snapshot(self) -> bytes:
+        """Magic, then three parts with their lengths: json, the kept rows and the partitions, both as Arrow IPC."""
+        state = {
+            "version": STATE_VERSION,
+            "plan": self.plan.fingerprint,
+            "sources": self.sources,
+            "watermark_us": self._watermark_us,
+            "progress": [(p.start, p.number, p.emitted) for p in self._progress.values()],
+        }
+        kept = self._kept
+        arrays = [to_arrow([row[f.name] for row in kept.rows], f.type) for f in self.plan.schema.fields]
+        hidden = (kept.ts_us, kept.source, kept.offset, kept.seq)
+        arrays += [pa.array(values, pa.int64()) for values in hidden]
+        keys = [p.values for p in self._progress.values()]
+        values = [to_arrow([k[i] for k in keys], c.type) for i, c in enumerate(self.plan.partition_by)]
+        parts = [json.dumps(state).encode(), _to_ipc(arrays), _to_ipc(values)]
+        return _MAGIC + b"".join(struct.pack("<q", len(part)) + part for part in parts)
+
+    def restore(self, state: bytes) -> None:
+        """Goes on from a snapshot of the same plan. Raises DataError for any other state."""
+        try:
+            found, rows, keys = _split(state)
+            known = json.loads(found)
+            arrays, values = _from_ipc(rows), _from_ipc(keys)
+            if known["version"] != STATE_VERSION or known["plan"] != self.plan.fingerprint:
+                raise ValueError("it is of another query or version")
+        except (pa.ArrowException, OSError, KeyError, ValueError, struct.error) as error:
+            raise DataError(f"this is no saved state of the query: {error}", "start from the archive") from None
+        fields = self.plan.schema.fields
+        columns = [to_python(array, f.type) for array, f in zip(arrays, fields)]
+        kept_rows = [dict(zip((f.name for f in fields), cells)) for cells in zip(*columns)]
+        self._kept = _Kept(kept_rows, *(array.to_pylist() for array in arrays[len(fields) :]))
+        self.sources = tuple(known["sources"])
+        self._watermark_us = known["watermark_us"]
+        keys_by_column = [to_python(array, c.type) for array, c in zip(values, self.plan.partition_by)]
+        self._progress = {}
+        for i, (start, number, emitted) in enumerate(known["progress"]):
+            cells = tuple(column[i] for column in keys_by_column)
+            key = partition_key(self.plan, {c.name: v for c, v in zip(self.plan.partition_by, cells)})
+            self._progress[key] = _Progress(cells, start, number, emitted)
+
+    # ---- one step
+
+    def _raise(self, watermark_us: int) -> None:
+        if self._watermark_us is None or watermark_us > self._watermark_us:
+            self._watermark_us = watermark_us
+
+    def _emit(self, ended: bool) -> Matches:
+        kept = self._kept
+        decided = find(
+            self.plan,
+            kept.rows,
+            kept.ts_us,
+            evaluate=self._evaluate,
+            watermark_us=self._watermark_us,
+            ended=ended,
+            resume={key: Resume(p.start, p.number) for key, p in self._progress.items()},
+        )
+        by_key: dict[tuple[object, ...], list[Found]] = {}
+        fresh = []
+        for match in decided:
+            key = partition_key(self.plan, kept.rows[match.start])
+            of_key = by_key.setdefault(key, [])
+            of_key.append(match)
+            if len(of_key) > self._progress[key].emitted:
+                fresh.append(match)
+        matches = self._matches(fresh)
+        self._forget(by_key)
+        return matches
+
+    def _matches(self, found: Sequence[Found]) -> Matches:
+        kept = self._kept
+        output = match_rows(self.plan, kept.rows, kept.ts_us, found, self._evaluate)
+        rows = [row for of_match in output for row in of_match]
+        fields = output_columns(self.plan)
+        arrays = [to_arrow([row[f.name] for row in rows], f.type) for f in fields]
+        events = [event for match in found for event in match.labels]
+        at = [index for _, index in events]
+        first = [match.labels[0][1] if match.labels else match.start for match in found]
+        last = [match.labels[-1][1] if match.labels else match.start for match in found]
+        number_of = {name: i for i, name in enumerate(self.variables)}
+        return Matches(
+            rows=pa.Table.from_arrays(arrays, schema=self._schema),
+            row_match=np.repeat(np.arange(len(found)), np.array([len(m) for m in output], np.int64)).astype(np.int64),
+            number=np.array([match.number for match in found], np.int64),
+            first_us=np.array([kept.ts_us[i] for i in first], np.int64),
+            last_us=np.array([kept.ts_us[i] for i in last], np.int64),
+            event_bounds=np.cumsum([0, *(len(match.labels) for match in found)], dtype=np.int64),
+            event_variable=np.array([number_of[name] for name, _ in events], np.int16),
+            event_ts_us=np.array([kept.ts_us[i] for i in at], np.int64),
+            event_source=np.array([kept.source[i] for i in at], np.int32),
+            event_offset=np.array([kept.offset[i] for i in at], np.int64),
+            event_seq=np.array([kept.seq[i] for i in at], np.int64),
+            variables=self.variables,
+            sources=self.sources,
+        )
+
+    # ---- what is not needed any more
+
+    def _forget(self, decided: Mapping[tuple[object, ...], Sequence[Found]]) -> None:
+        """Moves each partition's start past the attempts that are over, and drops the rows that nothing needs."""
+        kept, plan = self._kept, self.plan
+        index: dict[tuple[object, ...], list[int]] = {key: [] for key in self._progress}
+        for i, row in enumerate(kept.rows):
+            index[partition_key(plan, row)].append(i)
+        needed: list[int] = []
+        oldest = len(kept.rows)
+        for key, progress in self._progress.items():
+            rows = index[key]
+            found = decided.get(key, ())
+            begin = next((p for p, i in enumerate(rows) if i >= progress.start), len(rows))
+            start = self._first_open(rows, begin, found)
+            progress.start = rows[start] if start < len(rows) else len(kept.rows)
+            progress.number += sum(match.start < progress.start for match in found)
+            progress.emitted = sum(match.start >= progress.start for match in found)
+            used = rows[max(0, self._used_from(rows, start)) :]
+            needed += used
+            oldest = min([oldest, *used[:1]])
+        if plan.selection is Selection.STRICT:  # which rows are neighbours must stay known
+            needed = list(range(oldest, len(kept.rows)))
+        if 2 * len(needed) > len(kept.rows):
+            return
+        needed.sort()
+        self._kept = kept.only(needed)
+        before = np.cumsum([0, *np.isin(np.arange(len(kept.rows)), needed)])
+        for progress in self._progress.values():
+            progress.start = int(before[progress.start])
+
+    def _first_open(self, rows: Sequence[int], begin: int, found: Sequence[Found]) -> int:
+        """The first position of a partition at which an attempt may still give a match that is not out yet."""
+        plan = self.plan
+        skip_till = plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
+        overlapping = skip_till or plan.after.kind is AfterMatchKind.NO_SKIP
+        disjoint = skip_till and plan.after.kind is AfterMatchKind.PAST_LAST_ROW
+        position = {i: p for p, i in enumerate(rows)}
+        start = begin
+        if found and not overlapping:
+            labels = found[-1].labels
+            past = bool(labels) and plan.after.kind is AfterMatchKind.PAST_LAST_ROW
+            start = position[labels[-1][1] if past else found[-1].start] + 1
+        if found and disjoint and not negated(plan.pattern):
+            start = max(start, max(position[match.labels[-1][1]] for match in found) + 1)
+        while self._ahead == 0 and start < len(rows) and self._is_over(rows, start):
+            start += 1
+        if disjoint:
+            # a match that is out keeps its rows from others: it is forgotten only when no later start can touch it
+            for match in sorted(found, key=lambda m: -m.start):
+                if position[match.start] < start <= position[match.labels[-1][1]]:
+                    start = position[match.start]
+        return start
+
+    def _is_over(self, rows: Sequence[int], start: int) -> bool:
+        """True if no row to come lies within WITHIN of the row at a position."""
+        within = self.plan.within
+        if within is None:
+            return False
+        if within.interval_us is not None:
+            return (
+                self._watermark_us is not None
+                and self._watermark_us > self._kept.ts_us[rows[start]] + within.interval_us
+            )
+        return within.rows is not None and start + within.rows <= len(rows)
+
+    def _used_from(self, rows: Sequence[int], start: int) -> int:
+        """The first position that attempts from `start` on may read: by PREV, or as a negation before the match."""
+        used = start - self._back
+        within = self.plan.within
+        if within is not None and negated(self.plan.pattern):
+            if within.interval_us is not None:
+                times = [self._kept.ts_us[i] for i in rows]
+                first_us = times[start] if start < len(rows) else self._watermark_us
+                while first_us is not None and used > 0 and times[used - 1] >= first_us - within.interval_us:
+                    used -= 1
+            used = min(used, start - (within.rows or 0))
+        return used
+
+
+# ---- DuckDB's values ----------------------------------------------------------------------------------------------
+
+
+class DuckEvaluation:
+    """The `evaluate` argument of the reference: an expression over values, computed by DuckDB. Remembers results."""
+
+    def __init__(self) -> None:
+        self._values: dict[object, Any] = {}
+
+    def __call__(self, expression: Expression, leaves: Mapping[Expression, Any]) -> Any:
+        try:
+            key = (expression, tuple((repr(v), type(v)) for v in leaves.values()))
+            if key not in self._values:
+                if len(self._values) >= _VALUES_MAX:
+                    self._values.clear()
+                self._values[key] = self._compute(expression, leaves)
+            return self._values[key]
+        except duckdb.Error as error:
+            raise DataError(
+                f"{show(expression)} cannot be computed: {str(error).splitlines()[0]}",
+                "guard it with TRY(...), TRY_CAST or CASE",
+            ) from None
+
+    def _compute(self, expression: Expression, leaves: Mapping[Expression, Any]) -> Any:
+        names = {leaf: f'CAST("l{i}" AS {leaf.type})' for i, leaf in enumerate(leaves)}
+        if isinstance(expression, Aggregate):
+            ((argument, values),) = leaves.items()
+            columns = {"l0": to_arrow(values, argument.type)}
+            distinct = "DISTINCT " if expression.distinct else ""
+            sql = f"{quote(expression.function)}({distinct}{names[argument]})"
+        else:
+            columns = {f"l{i}": to_arrow([v], leaf.type) for i, (leaf, v) in enumerate(leaves.items())}
+            sql = to_sql(expression, names)
+        cursor = quiet_connection().cursor()
+        try:
+            cursor.execute("SET timezone='UTC'")
+            cursor.register("leaves", pa.table(columns or {"nothing": pa.nulls(1)}))
+            found = pa.table(cursor.sql(f"SELECT CAST({sql} AS {expression.type}) AS x FROM leaves"))
+        finally:
+            cursor.close()
+        return to_python(found.column("x").combine_chunks(), expression.type)[0]
+
+
+def to_python(array: pa.Array, type: str) -> list[Any]:
+    """A column as the reference takes it: times as int microseconds, UTC; integers of any width as int.
+
+    Raises DataError for nanoseconds that are no whole microsecond."""
+    if pa.types.is_timestamp(array.type):
+        try:
+            micros = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64())
+        except pa.ArrowInvalid:
+            raise DataError("a time is no whole number of microseconds", "round it to microseconds") from None
+        return list(micros.to_pylist())
+    values = array.to_pylist()
+    if type in _INTEGERS:
+        return [None if v is None else int(v) for v in values]
+    return list(values)
+
+
+def to_arrow(values: Sequence[Any], type: str) -> pa.Array:
+    """The inverse of `to_python`: an array of the Arrow type of a DuckDB type."""
+    target = arrow_type(type)
+    if pa.types.is_timestamp(target):
+        return pa.array(values, pa.int64()).cast(pa.timestamp("us")).cast(target)
+    if type in _INTEGERS:
+        values = [None if v is None else Decimal(v) for v in values]
+    if pa.types.is_interval(target):
+        values = [_days(v) if isinstance(v, int) else v for v in values]
+    return pa.array(values, target)
+
+
+def _days(micros: int) -> pa.MonthDayNano:
+    """The difference of two times as DuckDB gives it: whole days and the rest."""
+    sign = -1 if micros < 0 else 1
+    days, rest = divmod(abs(micros), 86_400_000_000)
+    return pa.MonthDayNano([0, sign * days, sign * rest * 1000])
+
+
+def _to_ipc(arrays: Sequence[pa.Array]) -> bytes:
+    """Columns without names: found again by their place."""
+    batch = pa.RecordBatch.from_arrays(list(arrays), names=[str(i) for i in range(len(arrays))])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _from_ipc(data: bytes) -> list[pa.Array]:
+    with pa.ipc.open_stream(data) as reader:
+        return list(reader.read_next_batch().columns)
+
+
+def _split(state: bytes) -> list[bytes]:
+    if state[:4] != _MAGIC:
+        raise ValueError("it does not begin as one")
+    parts, at = [], 4
+    while at < len(state):
+        (length,) = struct.unpack_from("<q", state, at)
+        parts.append(state[at + 8 : at + 8 + length])
+        at += 8 + length
+    if len(parts) != 3:
+        raise ValueError("it is cut short")
+    return parts

@@ -1,0 +1,105 @@
+"""The table engine of a matcher: row-local patterns by one look-up a row (matching.kernels.table)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matching.batch import Int64Array
+from matching.kernels import table as kernels
+from matching.kernels.layout import grown
+from matching.lists import Arrays, Decode
+from matching.store import RowStore
+from query.automaton.determinise import Table
+
+
+class RunTable:
+    """Per partition the number of its list, per row the row before it and the transition taken."""
+
+    size = 0  # no buffer of its own: the store's rows are the match buffer
+
+    def __init__(self, table: Table, strict: bool) -> None:
+        self.table = table
+        self.strict = strict
+        self._arrays = kernels.table_arrays(table)
+        self._lengths = np.array([len(runs) for runs in table.lists], np.int64)
+        self._state = np.zeros(1024, np.int64)
+        self._number = np.zeros(1024, np.int64)
+        self._last = np.full(1024, -1, np.int64)  # last row taken, per partition
+        self._trail = np.zeros(1024, np.int64)  # per row of the store
+        self._decided = kernels.TableDecided(*(np.zeros(1 << 14, np.int64) for _ in range(4)))
+        self._count = 0
+        self._last_partition = -1
+
+    def reserve(self, partitions: int) -> None:
+        if partitions > len(self._state):
+            capacity = max(partitions, 2 * len(self._state))
+            self._state, self._number = grown(self._state, capacity), grown(self._number, capacity)
+            self._last = grown(self._last, capacity, -1)
+
+    def run(
+        self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
+        feature_valid: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Takes the rows at `positions` through the table; feature arrays are not read."""
+        if store.count > len(self._trail):
+            self._trail = grown(self._trail, max(store.count, 2 * len(self._trail)))
+        partition = store.partition[positions]
+        rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
+        at = 0
+        while at < len(mask):
+            at, self._count, self._last_partition = kernels.step_table(
+                at, len(mask), partition, mask, rows, self.strict, self._last_partition, self._arrays, self._state,
+                self._number, self._last, self._trail, self._decided, self._count,
+            )  # fmt: skip
+            if at < len(mask):
+                self._more_decided()
+
+    def expire(self, watermark_us: int) -> None:
+        """Nothing expires: plans with WITHIN do not run here."""
+
+    def finish(self, partitions: int) -> None:
+        at = 0
+        while at < partitions:
+            at, self._count = kernels.finish_table(
+                at, partitions, self._arrays, self._state, self._number, self._last, self._trail, self._decided, self._count
+            )
+            if at < partitions:
+                self._more_decided()
+
+    def _more_decided(self) -> None:
+        capacity = 2 * len(self._decided.row) + len(self._arrays.parent) + len(self._arrays.waiting)
+        self._decided = kernels.TableDecided(*(grown(a, capacity) for a in self._decided))
+
+    def decode(self, store: RowStore, out: Decode) -> None:
+        count, self._count = self._count, 0
+        decided = self._decided
+        out.begin(count)
+        out.room(store.count if count else 0)
+        kernels.read_back(
+            decided, count, self._arrays, self._trail, out.bounds, out.rows, out.variables, out.start,
+            store.ts, store.source, store.offset, store.seq, out.ts, out.source, out.offset, out.seq,
+        )  # fmt: skip
+        out.trim()
+        out.partition[:] = decided.partition[:count]
+        out.number[:] = decided.number[:count]
+
+    def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
+        kernels.keep_table(
+            partitions, self._arrays, self._state, self._lengths, self._last, self._trail, keep
+        )
+
+    def move(self, partitions: int, row_moved: Int64Array) -> None:
+        kept = np.flatnonzero(row_moved[:-1] >= 0)
+        kernels.move_trail(kept, row_moved, self._trail)
+        self._last = row_moved[self._last]
+
+    def snapshot(self) -> Arrays:
+        last = np.array([self._last_partition])
+        return {
+            "state": self._state, "number": self._number, "last": self._last, "trail": self._trail, "strict": last
+        }  # fmt: skip
+
+    def restore(self, arrays: Arrays) -> None:
+        self._state, self._number = arrays["state"], arrays["number"]
+        self._last, self._trail = arrays["last"], arrays["trail"]
+        self._last_partition = int(arrays["strict"][0])

@@ -1,0 +1,107 @@
+"""Row-local patterns as one table: the list of runs of a partition, in order of preference, is one state.
+
+A list is what the general kernel keeps per partition (matching.kernels.step): runs, and matches that wait for preferred
+runs to fail. Where conditions depend on the row only, runs in one state merge and SKIP PAST LAST ROW applies, most
+patterns have few lists; then a row costs one table look-up, and matches are read back along the transitions taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from query.automaton.program import Merge, Mode, Program
+
+#: Limits beyond which the general kernel serves: variables with a condition, lists, transitions.
+TESTED_MAX = 8
+LISTS_MAX = 512
+TRANSITIONS_MAX = 4096
+
+#: A list is a tuple of states; WAITING stands for a match that waits.
+WAITING = -1
+#: Parent of an item that began at this row.
+START = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One row taken by one list.
+
+    items: the list behind the row, before the matches at its head are handed out; for each the index of the item of the
+    old list it came from (START: began at this row) and the variable its row was bound to (-1: none, a match that
+    waited on or an empty match). emitted: matches at the head. next: index of the list that remains.
+    """
+
+    items: tuple[tuple[int, int], ...]
+    emitted: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """lists[0] is empty. transitions[l * masks + m] is what list l does on a row with mask m, where bit i of m stands for
+    variable tested[i]; the other variables are always true."""
+
+    lists: tuple[tuple[int, ...], ...]
+    tested: tuple[int, ...]
+    transitions: tuple[Transition, ...]
+
+    @property
+    def masks(self) -> int:
+        return 1 << len(self.tested)
+
+    def __str__(self) -> str:
+        return f"table       {len(self.lists)} lists x {self.masks} masks"
+
+
+def _step(program: Program, runs: tuple[int, ...], holds: list[bool]) -> list[tuple[int, int, int]]:
+    """The list behind a row as (state or WAITING, parent, variable), as matching.kernels.step does it."""
+    out: list[tuple[int, int, int]] = []
+    visited: set[int] = set()
+    for parent, state in [*enumerate(runs), (START, 0)]:
+        if state == WAITING:
+            out.append((WAITING, parent, -1))
+            continue
+        for e in range(program.edge_start[state], program.edge_start[state + 1]):
+            variable, target = program.edge_variable[e], program.edge_target[e]
+            if not holds[variable] or target in visited:
+                continue
+            visited.add(target)
+            if program.edge_start[target + 1] > program.edge_start[target]:
+                out.append((target, parent, variable))
+            if program.accept[target]:
+                out.append((WAITING, parent, variable))
+                return out  # everything less preferred is cut
+    if program.accept[0]:
+        out.append((WAITING, START, -1))
+    return out
+
+
+def determinise(program: Program, tested: tuple[int, ...]) -> Table | None:
+    """The table of a program, or None if it has no use (runs carry values, other modes, WITHIN) or is too large.
+
+    tested: variables whose condition is not just TRUE. Cost: lists * masks steps, within the limits above."""
+    if program.merge is not Merge.STATE or program.mode is not Mode.PAST_LAST_ROW or len(tested) > TESTED_MAX:
+        return None
+    masks = 1 << len(tested)
+    number: dict[tuple[int, ...], int] = {(): 0}
+    lists: list[tuple[int, ...]] = [()]
+    transitions: list[Transition] = []
+    at = 0
+    while at < len(lists):
+        if len(lists) > LISTS_MAX or len(lists) * masks > TRANSITIONS_MAX:
+            return None
+        for mask in range(masks):
+            holds = [True] * len(program.variables)
+            for bit, variable in enumerate(tested):
+                holds[variable] = bool(mask >> bit & 1)
+            items = _step(program, lists[at], holds)
+            emitted = 0
+            while emitted < len(items) and items[emitted][0] == WAITING:
+                emitted += 1
+            rest = tuple(state for state, _, _ in items[emitted:])
+            if rest not in number:
+                number[rest] = len(lists)
+                lists.append(rest)
+            transitions.append(Transition(tuple((p, v) for _, p, v in items), emitted, number[rest]))
+        at += 1
+    return Table(tuple(lists), tested, tuple(transitions))

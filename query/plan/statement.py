@@ -1,0 +1,331 @@
+"""The outer SELECT: pattern factors and history joins replaced by tables, and what DuckDB says about the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from query.errors import Diagnostic, Span, nearest
+from query.language import duck
+from query.language.ast import HistoryKind
+from query.language.duck import DuckFault, Node
+from query.plan.bind_expression import type_diagnostic, volatile_diagnostic
+from query.schema import Field
+
+FACTOR_TABLE = "__hybrid_factor_"
+HISTORY_TABLE = "__hybrid_history_"
+
+#: History joins that add the columns of PA to the rows of PL.
+JOINING = (HistoryKind.JOIN, HistoryKind.LEFT, HistoryKind.NEAREST)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of the SELECT handed to DuckDB, `sql`, and the stretch of the query it stands for. `verbatim`: it is
+    that text itself."""
+
+    sql: str
+    span: Span
+    verbatim: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The SELECT as DuckDB gets it, in pieces, so that its offsets lead back to the query."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def sql(self) -> str:
+        return "".join(p.sql for p in self.pieces)
+
+    def origin(self, start: int, end: int) -> Span:
+        """The stretch of the query that characters [start, end) of `sql` come from."""
+        if end <= start:
+            return replace(self._place(start), end=self._place(start).start)
+        return self._place(start).to(self._place(end - 1))
+
+    def _place(self, offset: int) -> Span:
+        """The character of the query at an offset of `sql`, or the cut that stands there."""
+        at = 0
+        for piece in self.pieces:
+            if offset < at + len(piece.sql):
+                first = piece.span.start + offset - at
+                return Span(first, first + 1) if piece.verbatim else piece.span
+            at += len(piece.sql)
+        last = self.pieces[-1].span.end if self.pieces else 0
+        return Span(last, last)
+
+
+def rewrite(text: str, cuts: Sequence[tuple[Span, str]]) -> Statement:
+    """The query's text with the stretches of `cuts` replaced. Cuts do not overlap."""
+    pieces: list[Piece] = []
+    at = 0
+    for span, sql in sorted(cuts):
+        if at < span.start:
+            pieces.append(Piece(text[at : span.start], Span(at, span.start), True))
+        if sql:
+            pieces.append(Piece(sql, span, False))
+        at = span.end
+    if at < len(text):
+        pieces.append(Piece(text[at:], Span(at, len(text)), True))
+    return Statement(tuple(pieces))
+
+
+def check(
+    statement: Statement, text: str, tables: Mapping[str, Sequence[Field]], aliases: Mapping[str, str],
+    silent: frozenset[str],
+) -> list[Diagnostic]:
+    """What DuckDB has against the SELECT over tables of these columns; at most one fault, as DuckDB gives one.
+
+    aliases: what the user calls each of our tables. silent: aliases of SEMI and ANTI histories, which add no columns.
+    """
+    sql = statement.sql
+    try:
+        duck.bind_statement(sql, tables)
+    except DuckFault as fault:
+        return [_diagnostic(fault, statement, text, sql, tables, aliases, silent)]
+    return []
+
+
+def _diagnostic(
+    fault: DuckFault, statement: Statement, text: str, sql: str, tables: Mapping[str, Sequence[Field]],
+    aliases: Mapping[str, str], silent: frozenset[str],
+) -> Diagnostic:
+    message = fault.message
+    for table, alias in aliases.items():
+        message = message.replace(table, alias)
+    first_line = message.splitlines()[0] if message else "DuckDB refuses the statement"
+    column = re.search(r'Referenced column "(.+?)" (?:was )?not found', first_line)
+    of_table = re.search(r'Table "(.+?)" does not have a column named "(.+?)"', first_line)
+    table_missing = re.search(r'Referenced table "(.+?)" not found', first_line)
+
+    def place(name: str) -> Span:
+        """Where the name stands: at DuckDB's position if it gives one in the user's own text, else searched for."""
+        if fault.start is not None and fault.end is not None:
+            found = _find(name, text, statement.origin(fault.start, fault.end))
+            if found is not None:
+                return found
+        for piece in statement.pieces:
+            found = _find(name, text, piece.span) if piece.verbatim else None
+            if found is not None:
+                return found
+        return Span(0, len(text))
+
+    if column or of_table:
+        name = column[1] if column else of_table[2] if of_table else ""
+        known = [f.name for fields in tables.values() for f in fields]
+        if of_table:
+            known = next((_names(tables, t) for t, a in aliases.items() if a.lower() == of_table[1].lower()), known)
+        where = f"{of_table[1]} has no column {name}" if of_table else f"there is no column {name}"
+        return Diagnostic("HQ201", where, place(name), "no such column", nearest(name, list(dict.fromkeys(known))))
+    if table_missing:
+        name = table_missing[1]
+        hint = nearest(name, list(aliases.values()))
+        if name.lower() in silent:
+            hint = f"SEMI JOIN and ANTI JOIN add no columns: {name} may stand in ON only"
+        return Diagnostic("HQ200", f"there is no table {name} here", place(name), "no such table", hint)
+    if fault.kind == "MISSING_ENTRY" and fault.what == "Table":
+        known_tables = [t for t in tables if t not in aliases]
+        hint = nearest(fault.name, known_tables) if known_tables else ""
+        return Diagnostic("HQ200", f"there is no table {fault.name}", place(fault.name), "no such table", hint)
+    if fault.kind == "MISSING_ENTRY" and fault.name:
+        return type_diagnostic(fault, place(fault.name))
+    span = Span(0, len(text))
+    if fault.start is not None and fault.end is not None:
+        span = statement.origin(fault.start, fault.end)
+    if first_line.startswith("Ambiguous reference to column"):
+        return Diagnostic("HQ201", first_line, span, "in more than one table")
+    if fault.kind in ("SYNTAX_ERROR", "parser", "Parser"):
+        return Diagnostic("HQ100", first_line, span)
+    if fault.kind == "IO":
+        return Diagnostic("HQ200", first_line, span)
+    if fault.kind in ("NO_MATCHING_FUNCTION", "Binder", "Conversion"):
+        return type_diagnostic(DuckFault(message, fault.kind, fault.name, fault.what, None, None), span)
+    return Diagnostic("HQ100", first_line, span)
+
+
+def _names(tables: Mapping[str, Sequence[Field]], table: str) -> list[str]:
+    return [f.name for f in tables.get(table, ())]
+
+
+def _find(name: str, text: str, span: Span) -> Span | None:
+    """The last standing of a name, as a word of its own, in text[span]."""
+    pattern = rf'"{re.escape(name)}"|(?<!\w){re.escape(name)}(?!\w)'
+    found = list(re.finditer(pattern, text[span.start : span.end], re.IGNORECASE))
+    return Span(span.start + found[-1].start(), span.start + found[-1].end()) if found else None
+
+
+# ---- what a live or hybrid query may not hold --------------------------------------------------------------------
+
+
+def volatile_calls(statement: Statement) -> list[Diagnostic]:
+    """now(), random() and their like in the SELECT (HQ213)."""
+    try:
+        tree = duck.parse_statement(statement.sql)
+    except DuckFault:
+        return []
+    found: list[Diagnostic] = []
+    for node in _nodes(tree):
+        name = ""
+        if node.get("class") == "FUNCTION":
+            name = str(node["function_name"])
+        elif node.get("class") == "COLUMN_REF" and str(node["column_names"][0]).lower() in duck.CLOCK_WORDS:
+            name = str(node["column_names"][0])
+        if name.lower() in duck.volatile_names():
+            found.append(volatile_diagnostic(name, _origin(statement, node)))
+    return found
+
+
+#: Words of a clause, what it is called, and what to do instead.
+_INSTEAD = {
+    "GROUP": "aggregate in MEASURES, or over the fetched tables",
+    "HAVING": "filter with WHERE, or over the fetched tables",
+    "DISTINCT": "make matches distinct by AFTER MATCH SKIP, or over the fetched tables",
+    "ORDER": "matches come in the order of their emission; sort the fetched tables",
+    "LIMIT": "stop fetching when there is enough",
+    "UNION": "watch each query on its own",
+    "EXCEPT": "watch each query on its own, or use ANTI JOIN HISTORY",
+    "INTERSECT": "watch each query on its own, or use SEMI JOIN HISTORY",
+    "SAMPLE": "filter with WHERE",
+}
+_MODIFIERS = {"ORDER_MODIFIER": "ORDER", "DISTINCT_MODIFIER": "DISTINCT"}  # LIMIT has several
+_CLAUSE = {"GROUP": "GROUP BY", "ORDER": "ORDER BY"}
+
+
+def unbounded_clauses(statement: Statement) -> list[Diagnostic]:
+    """Clauses that would have to see all matches of a live query, which never end (HQ400)."""
+    try:
+        tree = duck.parse_statement(statement.sql)
+    except DuckFault:
+        return []
+    found: list[Diagnostic] = []
+    _visit(tree, frozenset(), statement, found)
+    return list(dict.fromkeys(found))
+
+
+def _visit(node: Node, unbounded: frozenset[str], statement: Statement, found: list[Diagnostic]) -> bool:
+    """Check one query node; True if its rows never end. unbounded: names of WITH whose rows never end."""
+    for entry in node.get("cte_map", {}).get("map", []):
+        if _visit(entry["value"]["query_node"], unbounded, statement, found):
+            unbounded |= {str(entry["key"]).lower()}
+    if node["type"] != "SELECT_NODE":
+        parts = [p for p in (*(node.get("children") or ()), node.get("left"), node.get("right")) if p]
+        visited = [_visit(p, unbounded, statement, found) for p in parts]
+        if any(visited):
+            word = str(node.get("setop_type", "UNION"))
+            found.append(_refusal(word if word in _INSTEAD else "UNION", word, None, statement))
+            _check_modifiers(node, statement, found)
+        return any(visited)
+    live = _from(node["from_table"], unbounded, statement, found)
+    for part in _nodes([node["select_list"], node["where_clause"], node["having"], node["qualify"]]):
+        if part.get("class") == "SUBQUERY" and _visit(part["subquery"]["node"], unbounded, statement, found):
+            found.append(Diagnostic(
+                "HQ400", "a subquery has no answer on a stream that never ends", _origin(statement, part),
+                "waits for the last match", "let the stream's matches stand in FROM"))  # fmt: skip
+    if not live:
+        return False
+    if node["group_expressions"] or node["group_sets"]:
+        first = node["group_expressions"][0] if node["group_expressions"] else None
+        found.append(_refusal("GROUP", "GROUP BY", first, statement))
+    if node["having"]:
+        found.append(_refusal("HAVING", "HAVING", node["having"], statement))
+    if node["sample"]:
+        found.append(_refusal("SAMPLE", "SAMPLE", None, statement))
+    _check_modifiers(node, statement, found)
+    for part in _own_nodes([node["select_list"], node["where_clause"], node["qualify"]]):
+        if part.get("class") == "WINDOW":
+            found.append(Diagnostic(
+                "HQ400", "a window function has no answer on a stream that never ends", _origin(statement, part),
+                "waits for the last match", "compute it in MEASURES, or over the fetched tables"))  # fmt: skip
+        elif part.get("class") == "FUNCTION" and str(part["function_name"]).lower() in duck.aggregate_names():
+            found.append(Diagnostic(
+                "HQ400", f"{part['function_name'].removesuffix('_star')} has no answer on a stream that never ends",
+                _origin(statement, part), "waits for the last match",
+                "aggregate in MEASURES, or over the fetched tables"))  # fmt: skip
+    return True
+
+
+def _check_modifiers(node: Node, statement: Statement, found: list[Diagnostic]) -> None:
+    for modifier in node["modifiers"]:
+        word = _MODIFIERS.get(modifier["type"], "LIMIT")
+        found.append(_refusal(word, _CLAUSE.get(word, word), modifier, statement))
+
+
+def _from(node: Node | None, unbounded: frozenset[str], statement: Statement, found: list[Diagnostic]) -> bool:
+    """Whether a table of FROM never ends; subqueries in it are checked on the way."""
+    if node is None:
+        return False
+    match node["type"]:
+        case "BASE_TABLE":
+            name = str(node["table_name"])
+            return name.startswith((FACTOR_TABLE, HISTORY_TABLE)) or name.lower() in unbounded
+        case "JOIN":
+            left, right = (_from(node[side], unbounded, statement, found) for side in ("left", "right"))
+            kind = str(node["join_type"])
+            if (left and kind in ("RIGHT", "OUTER", "FULL")) or (right and kind not in ("INNER", "RIGHT")):
+                found.append(Diagnostic(
+                    "HQ400", f"this {kind} JOIN has no answer on a stream that never ends", _origin(statement, node),
+                    "waits for the last match",
+                    "let the stream's matches lead: ... AS m LEFT JOIN table ON ..."))  # fmt: skip
+            return left or right
+        case "SUBQUERY":
+            return _visit(node["subquery"]["node"], unbounded, statement, found)
+        case _:
+            # PIVOT and the like: unbounded if anything below is
+            inner = [n for n in _nodes(node) if n is not node and n.get("type") in ("BASE_TABLE", "JOIN", "SUBQUERY")]
+            visited = [_from(n, unbounded, statement, found) for n in inner]
+            return any(visited)
+
+
+def _refusal(word: str, clause: str, node: Any, statement: Statement) -> Diagnostic:
+    return Diagnostic(
+        "HQ400", f"{clause} has no answer on a stream that never ends", _keyword(word, clause, node, statement),
+        "waits for the last match", _INSTEAD.get(word, ""))  # fmt: skip
+
+
+def _keyword(word: str, clause: str, node: Any, statement: Statement) -> Span:
+    """Where the clause's words stand: the last ones before its first expression, or the first of the statement."""
+    starts = [n["query_location"] for n in _nodes(node) if 0 <= n.get("query_location", -1) < len(statement.sql)]
+    pattern = r"\b" + r"\s+".join(map(re.escape, clause.split())) + r"\b"
+    hits = list(re.finditer(pattern, statement.sql, re.IGNORECASE))
+    before = [m for m in hits if starts and m.start() < min(starts)]
+    hit = before[-1] if before else hits[0] if hits else None
+    return statement.origin(hit.start(), hit.end()) if hit else statement.origin(0, len(statement.sql))
+
+
+def _origin(statement: Statement, node: Node) -> Span:
+    found = duck.span_in(node)
+    return statement.origin(*found) if found else statement.origin(0, len(statement.sql))
+
+
+def _nodes(value: Any) -> list[Node]:
+    """All nodes of a syntax tree."""
+    found: list[Node] = []
+    if isinstance(value, dict):
+        if "type" in value:
+            found.append(value)
+        for child in value.values():
+            found += _nodes(child)
+    elif isinstance(value, list):
+        for child in value:
+            found += _nodes(child)
+    return found
+
+
+def _own_nodes(value: Any) -> list[Node]:
+    """Nodes of a query's own expressions, not of subqueries in them."""
+    found: list[Node] = []
+    if isinstance(value, dict):
+        if value.get("class") == "SUBQUERY":
+            return found
+        if "type" in value:
+            found.append(value)
+        for child in value.values():
+            found += _own_nodes(child)
+    elif isinstance(value, list):
+        for child in value:
+            found += _own_nodes(child)
+    return found

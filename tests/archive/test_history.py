@@ -1,0 +1,311 @@
+"""History: what is read is what was appended, whatever is in memory, in files, flushed, reopened or asked for."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archive.history import History, archived_schemas, stream_directory
+from matching.batch import EventBatch
+from matching.types import arrow_schema
+from query.errors import DataError
+from query.schema import Field, Schema
+from tests.archive.events import START_US, TICKS, Event, batch_of, events_of, run_of
+
+SYMBOLS = ("A", "B", "", "ü", None)
+# Few distinct times, microseconds apart and days apart, so that bounds meet events exactly and files are cut.
+TIMES = tuple(START_US + d for d in (-86_400_000_000, -1, 0, 1, 2, 300_000_000, 86_400_000_000, 40 * 86_400_000_000))
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[tuple[str, list[Event]]]:
+    """What happens to a history: events of several sources pushed in batches, flushes, restarts."""
+    steps: list[tuple[str, list[Event]]] = []
+    offsets: dict[str, int] = {}
+    seq = 0
+    for _ in range(draw(st.integers(1, 8))):
+        kind = draw(st.sampled_from(("append", "append", "append", "flush", "reopen")))
+        events = []
+        if kind == "append":
+            sources = draw(st.lists(st.sampled_from(("default", "b", "a/c")), min_size=1, max_size=6))
+            for source in sources:
+                offset = offsets.get(source, 0) + draw(st.sampled_from((0, 0, 0, 3)))  # gaps are allowed
+                offsets[source] = offset + 1
+                events.append(
+                    Event(
+                        draw(st.sampled_from(TIMES)), draw(st.sampled_from(SYMBOLS)),
+                        draw(st.sampled_from((None, 0.5, float("inf"), -1.0))), draw(st.sampled_from((None, 1, 2))),
+                        source, offset, seq, draw(st.sampled_from((False, False, True))),
+                    )
+                )  # fmt: skip
+                seq += 1
+        steps.append((kind, events))
+    return steps
+
+
+questions = st.tuples(
+    st.none() | st.sampled_from(TIMES),
+    st.none() | st.sampled_from(TIMES),
+    st.booleans(),
+    st.none() | st.lists(st.sampled_from((*SYMBOLS, "absent")), max_size=3),
+    st.booleans(),
+)
+
+
+def expected(events: list[Event], question: tuple) -> tuple[list[Event], int]:
+    """The plain reading of the interface: which events, in which order, and how many late ones are left out."""
+    low, high, closed, symbols, late = question
+    inside = [
+        e
+        for e in events
+        if (low is None or e.ts_us >= low)
+        and (high is None or e.ts_us < high or (closed and e.ts_us == high))
+        and (symbols is None or e.symbol in symbols)
+    ]
+    kept = [e for e in inside if late or not e.late]
+    kept.sort(key=lambda e: (e.ts_us, e.rank is not None, e.rank, e.source, e.offset))
+    return [e._replace(late=False) for e in kept], len(inside) - len(kept)
+
+
+def ask(snapshot, question: tuple) -> list[Event]:
+    low, high, closed, symbols, late = question
+    keys = None if symbols is None else {"symbol": symbols}
+    return events_of(snapshot.read(low, high, closed=closed, keys=keys, late=late))
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+@settings(max_examples=120)
+@given(steps=steps(), questions=st.lists(questions, min_size=1, max_size=4), memory_rows_max=st.sampled_from((2, 7, 99)))
+def test_reads_equal_a_plain_list(in_files, steps, questions, memory_rows_max):
+    with tempfile.TemporaryDirectory() as root:
+        directory = Path(root) / "ticks" if in_files else None
+        history = History(TICKS, directory, memory_rows_max)
+        events: list[Event] = []
+        kept = []  # snapshots taken on the way, with what was there then
+        for kind, new in steps:
+            if kind == "append":
+                history.append(*batch_of(new))
+                events += new
+            elif kind == "flush":
+                history.flush()
+            elif in_files:
+                history.close()
+                history = History(TICKS, directory, memory_rows_max)
+            kept.append((history.snapshot(), list(events)))
+        on_time = [e.ts_us for e in events if not e.late]
+        assert history.first_us == min(on_time, default=None)
+        assert history.last_seq == max((e.seq for e in events), default=-1)
+        assert history.offsets == {e.source: e.offset + 1 for e in events}
+        for snapshot, then in kept:
+            for question in questions:
+                rows, left_out = expected(then, question)
+                before = snapshot.late_left_out
+                assert ask(snapshot, question) == rows
+                assert snapshot.late_left_out - before == left_out
+
+
+def test_a_range_is_half_open_unless_closed(tmp_path):
+    """An event 1 us before, at and 1 us after each bound; in memory and in files."""
+    history = History(TICKS, tmp_path)
+    times = [START_US + d for d in (-1, 0, 1, 999, 1000, 1001)]
+    events = [Event(t, "A", 1.0, None, "default", i, i) for i, t in enumerate(times)]
+    history.append(*batch_of(events[:3]))
+    history.flush()
+    history.append(*batch_of(events[3:]))
+    snapshot = history.snapshot()
+
+    def offsets(**closed: bool) -> list[int]:
+        return snapshot.read(START_US, START_US + 1000, **closed).offset.tolist()
+
+    assert offsets() == [1, 2, 3]
+    assert offsets(closed=True) == [1, 2, 3, 4]
+
+
+def test_a_snapshot_never_changes(tmp_path):
+    history = History(TICKS, tmp_path)
+    history.append(*batch_of(run_of(10)))
+    before = history.snapshot()
+    history.flush()
+    flushed = history.snapshot()
+    history.append(*batch_of(run_of(10, first=10)))
+    after = history.snapshot()
+    history.flush()
+    history.drop_before(START_US + 10_000_000)
+    dropped = history.snapshot()
+    history.close()
+    assert [len(s.read(None, None)) for s in (before, flushed, after, dropped)] == [10, 10, 20, 10]
+    assert history.first_us == START_US + 10_000_000
+
+
+def test_memory_can_be_forgotten_too():
+    history = History(TICKS, None)
+    for first in (0, 5_000, 10_000):
+        history.append(*batch_of(run_of(5_000, first=first)))
+    history.drop_before(START_US + 6_000 * 1_000_000)
+    assert history.snapshot().read(None, None).offset.tolist() == list(range(5_000, 15_000))
+    assert history.first_us == START_US + 5_000 * 1_000_000
+
+
+def test_redelivered_events_are_left_out(tmp_path):
+    history = History(TICKS, tmp_path)
+    events = run_of(10)
+    history.append(*batch_of(events[:6]))
+    history.append(*batch_of(events[4:8]))  # two again, two new
+    history.flush()
+    history.append(*batch_of(events))
+    assert events_of(history.snapshot().read(None, None)) == events
+    history.close()
+    assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == events
+
+
+def test_one_event_at_a_time_leaves_few_pieces():
+    history = History(TICKS, None)
+    for event in run_of(3_000):
+        history.append(*batch_of([event]))
+    snapshot = history.snapshot()
+    assert len(snapshot._pieces) < 130
+    assert events_of(snapshot.read(None, None)) == run_of(3_000)
+
+
+def test_flush_happens_by_itself(tmp_path):
+    history = History(TICKS, tmp_path, memory_rows_max=100)
+    for first in range(0, 250, 10):
+        history.append(*batch_of(run_of(10, first=first)))
+    # Nothing was flushed by hand, and the process ends without a close: whole batches up to the last flush are there.
+    assert len(History(TICKS, tmp_path).snapshot().read(None, None)) == 200
+    assert len(history.snapshot().read(None, None)) == 250
+
+
+def test_readers_see_no_gap_and_no_double_while_it_flushes(tmp_path):
+    history = History(TICKS, tmp_path, memory_rows_max=50)
+    appended = [0]  # rows known to be in before a snapshot is taken
+    faults: list[str] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            at_least = appended[0]
+            offsets = history.snapshot().read(None, None).offset
+            if len(offsets) < at_least or not np.array_equal(offsets, np.arange(len(offsets))):
+                faults.append(f"{at_least} rows appended, read {offsets.tolist()}")
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for first in range(0, 1_000, 10):
+            history.append(*batch_of(run_of(10, first=first)))
+            appended[0] = first + 10
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert faults == []
+    assert len(history.snapshot().read(None, None)) == 1_000
+
+
+def test_many_key_values(tmp_path):
+    history = History(TICKS, tmp_path)
+    events = [Event(START_US + i, f"S{i % 500}" if i % 7 else None, None, None, "default", i, i) for i in range(2_000)]
+    history.append(*batch_of(events[:1_000]))
+    history.flush()
+    history.append(*batch_of(events[1_000:]))
+    symbols = [f"S{i}" for i in range(0, 500, 2)]
+    for wanted in (symbols, [*symbols, None], pa.array(symbols), np.array(symbols)):
+        got = events_of(history.snapshot().read(None, None, keys={"symbol": wanted}))
+        assert got == [e for e in events if e.symbol in set(wanted if isinstance(wanted, list) else symbols)]
+
+
+def test_two_key_columns_and_names_in_any_case(tmp_path):
+    history = History(TICKS, tmp_path)
+    events = [Event(START_US + i, "AB"[i % 2], 1.0, i % 3, "default", i, i) for i in range(12)]
+    history.append(*batch_of(events[:6]))
+    history.flush()
+    history.append(*batch_of(events[6:]))
+    got = events_of(history.snapshot().read(None, None, keys={"SYMBOL": ["A"], "Rank": [0, 2]}))
+    assert got == [e for e in events if e.symbol == "A" and e.rank in (0, 2)]
+
+
+def test_unknown_or_unfit_keys_are_data_errors():
+    snapshot = History(TICKS, None).snapshot()
+    with pytest.raises(DataError, match="did you mean symbol"):
+        snapshot.read(None, None, keys={"symbl": ["A"]})
+    with pytest.raises(DataError, match="rank"):
+        snapshot.read(None, None, keys={"rank": ["x"]})
+
+
+def test_wrong_columns_are_refused_and_nothing_is_taken():
+    history = History(TICKS, None)
+    batch, late = batch_of(run_of(3))
+    wrong = EventBatch(batch.columns.select(["ts"]), batch.ts_us, batch.source, batch.offset, batch.seq)
+    with pytest.raises(DataError, match="columns of ticks"):
+        history.append(wrong, late)
+    assert len(history.snapshot().read(None, None)) == 0
+    assert history.offsets == {}
+
+
+def test_an_empty_history_answers_with_the_declared_columns(tmp_path):
+    for directory in (None, tmp_path):
+        history = History(TICKS, directory)
+        read = history.snapshot().read(None, None)
+        assert len(read) == 0
+        assert read.columns.schema == arrow_schema(TICKS)
+        assert (history.first_us, history.last_seq, history.offsets) == (None, -1, {})
+
+
+def test_events_of_any_year_are_kept(tmp_path):
+    """Years that Delta's statistics cannot name, and bounds beyond what DuckDB can."""
+    history = History(TICKS, tmp_path)
+    times = [-(2**62) + 1, -62_135_596_800_000_001, START_US, 253_402_300_800_000_000, 2**62 - 1]
+    events = [Event(t, "A", None, None, "default", i, i) for i, t in enumerate(times)]
+    history.append(*batch_of(events))
+    history.flush()
+    history.append(*batch_of([e._replace(offset=e.offset + 5, seq=e.seq + 5) for e in events]))
+    snapshot = History.snapshot(history)
+    assert snapshot.read(None, None).ts_us.tolist() == sorted(times * 2)
+    assert snapshot.read(-(2**63), 2**63 - 1, closed=True).ts_us.tolist() == sorted(times * 2)
+    assert snapshot.read(times[1], times[3], closed=True).ts_us.tolist() == sorted(times[1:4] * 2)
+    history.close()
+    assert History(TICKS, tmp_path).first_us == times[0]
+
+
+def test_streams_live_below_one_root(tmp_path):
+    root = tmp_path / "100% sure, ü"
+    others = [Schema(name, (Field("at", "DATE"),), time="at") for name in ("../Ü x.y", "..", "_delta_log", "a~b%20")]
+    for schema in (TICKS, *others):
+        directory = stream_directory(root, schema.name)
+        assert directory.parent == root
+        History(schema, directory).close()
+        assert directory.is_dir()
+    assert {s.name: s for s in archived_schemas(root)} == {s.name: s for s in (TICKS, *others)}
+    assert stream_directory(root, "TICKS") == stream_directory(root, "ticks")
+    assert archived_schemas(tmp_path / "absent") == []
+
+
+def test_a_directory_that_the_log_would_misread_is_refused(tmp_path):
+    with pytest.raises(DataError, match="percent sign"):
+        History(TICKS, tmp_path / "a%41")
+
+
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
+    history = History(TICKS, tmp_path, memory_rows_max=20)
+    history.append(*batch_of(run_of(10)))
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pyarrow.parquet.write_table", full)
+        with pytest.raises(DataError, match="No space left"):
+            history.append(*batch_of(run_of(10, first=10)))
+        assert events_of(history.snapshot().read(None, None)) == run_of(20)
+    history.append(*batch_of(run_of(1, first=20)))
+    history.close()
+    assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == run_of(21)

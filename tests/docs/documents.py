@@ -1,0 +1,52 @@
+"""The documents and what stands in them: fenced blocks, links, headings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: where it begins (path relative to the root, line), its language, its text.
+
+    output: the `text` block right behind it, which is what it prints; or None.
+    """
+
+    path: str
+    line: int
+    language: str
+    text: str
+    output: str | None
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+def blocks(*languages: str) -> list[Block]:
+    """All fenced blocks of these languages, in the order of documents and lines."""
+    found = []
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        for fence in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            if fence[1] in languages:
+                line = text.count("\n", 0, fence.start()) + 1
+                behind = re.compile(r"\n?```text\n(.*?)^```$", re.MULTILINE | re.DOTALL).match(text, fence.end() + 1)
+                output = behind[1] if behind else None
+                found.append(Block(str(path.relative_to(ROOT)), line, fence[1], fence[2], output))
+    return found
+
+
+def prose(path: Path) -> str:
+    """The text of a document without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link may name behind `#`."""
+    headings = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
