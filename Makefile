@@ -26,11 +26,13 @@ help:  ## list the targets
 
 # Each stamp is newer than pyproject.toml when its extras are installed.
 .venv/.demo: pyproject.toml | .venv/bin/python
-	$(PIP) -e '.[plot]' </dev/null
+	@echo "installing into .venv, about a minute" >&2
+	@$(PIP) -e '.[plot]' </dev/null
 	@touch $@
 
 .venv/.dev: pyproject.toml | .venv/bin/python
-	$(PIP) -e '.[plot,dev]' </dev/null
+	@echo "installing into .venv, about a minute" >&2
+	@$(PIP) -e '.[plot,dev]' </dev/null
 	@touch $@ .venv/.demo
 
 .peers/.ready: Makefile

@@ -6,7 +6,7 @@ import threading
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -76,7 +76,8 @@ class HistorySnapshot:
         what was in order of time in memory is sliced, not searched.
         Raises DataError for a column that does not exist, values that do not fit it, and files that are gone.
         """
-        end_us = high_us if high_us is None or not closed else high_us + 1
+        low_us = None if low_us is None else int(low_us)
+        end_us = None if high_us is None else int(high_us) + closed
         wanted = {self._column(name): self._values(name, values) for name, values in (keys or {}).items()}
         parts: list[EventBatch] = []
         left_out = 0
@@ -129,8 +130,8 @@ class History:
     """
 
     __slots__ = (
-        "_first_us", "_flushing", "_lock", "_offsets", "_recent", "_sealed", "_sources", "_table", "_table_snapshot",
-        "directory", "last_seq", "memory_rows_max", "schema",
+        "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_offsets", "_recent", "_sealed", "_sources",
+        "_table", "_table_snapshot", "directory", "last_seq", "memory_rows_max", "schema",
     )  # fmt: skip
 
     def __init__(self, schema: Schema, directory: Path | None, memory_rows_max: int = 100_000) -> None:
@@ -146,12 +147,13 @@ class History:
         self._sealed: tuple[Piece, ...] = ()
         self._offsets: dict[str, int] = {}
         self._sources: tuple[str, ...] = ()
-        self._first_us: int | None = None
+        # Of the files as they were opened, which is looked up when it is asked for; and of all appended since.
+        self._first_archived_us: int | Literal["unknown"] | None = None
+        self._first_appended_us: int | None = None
         self._table: Table | None = None
         self._table_snapshot: TableSnapshot | None = None
         if directory is not None:
             # Only here, so that a history in memory starts without them.
-            from archive.scan import first_time_us
             from archive.table import Table
 
             self._table = Table.create(directory, schema)
@@ -159,7 +161,7 @@ class History:
             self._offsets.update(opened.offsets)
             self._sources = tuple(sorted(opened.sources))
             self.last_seq = opened.boundary_sequence
-            self._first_us = first_time_us(directory, opened, schema)
+            self._first_archived_us = "unknown"
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -169,8 +171,16 @@ class History:
 
     @property
     def first_us(self) -> int | None:
-        """Time of the first on-time event that is kept, or None."""
-        return self._first_us
+        """Time of the first on-time event that is kept, or None. The first call after opening looks into a file."""
+        with self._lock:
+            archived = self._first_archived_us
+            if archived == "unknown":
+                from archive.scan import first_time_us
+
+                assert self.directory is not None
+                assert self._table_snapshot is not None
+                archived = self._first_archived_us = first_time_us(self.directory, self._table_snapshot, self.schema)
+            return min((t for t in (archived, self._first_appended_us) if t is not None), default=None)
 
     def append(self, batch: EventBatch, late: BoolArray) -> None:
         """Takes events as they arrived. late: bool (n,). An event whose offset is below the one expected next from its
@@ -201,8 +211,8 @@ class History:
                 self._sources = tuple(sorted({*self._sources, *self._offsets}))
             self.last_seq = max(self.last_seq, int(batch.seq.max()))
             first = piece.first_on_time_us()
-            if first is not None and (self._first_us is None or first < self._first_us):
-                self._first_us = first
+            if first is not None and (self._first_appended_us is None or first < self._first_appended_us):
+                self._first_appended_us = first
             held = self._recent.row_count + sum(map(len, self._sealed))
             full = self._table is not None and held >= self.memory_rows_max
         if full:
@@ -232,12 +242,7 @@ class History:
     def drop_before(self, time_us: int) -> None:
         """Forgets files and pieces of memory whose every event is older than time_us. Older snapshots keep them."""
         with self._flushing:
-            table = first = None
-            if self._table is not None and self.directory is not None:
-                from archive.scan import first_time_us
-
-                table = self._table.drop_before(time_us)
-                first = first_time_us(self.directory, table, self.schema)
+            table = self._table.drop_before(time_us) if self._table is not None else None
             with self._lock:
                 kept = [piece for piece in self._sealed + self._recent.pieces() if piece.max_us >= time_us]
                 self._table_snapshot = table
@@ -245,8 +250,9 @@ class History:
                 self._recent = RBuffer()
                 for piece in kept:
                     self._recent.append(piece)
-                known = [t for t in (first, *(piece.first_on_time_us() for piece in kept)) if t is not None]
-                self._first_us = min(known, default=None)
+                self._first_archived_us = None if table is None else "unknown"
+                on_time = (piece.first_on_time_us() for piece in kept)
+                self._first_appended_us = min((t for t in on_time if t is not None), default=None)
 
     def snapshot(self) -> HistorySnapshot:
         """Everything appended so far, as one immutable view. Costs microseconds."""

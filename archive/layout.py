@@ -52,8 +52,8 @@ HIDDEN: tuple[tuple[str, pa.DataType], ...] = (
 #: 16k rows: smaller groups cost more metadata than they save, larger ones prune worse.
 ROW_GROUP_ROWS = 16_384
 _DAY_US = 86_400_000_000
-#: Widths of a time bucket; the first that holds _BUCKET_ROWS on average is taken, otherwise the file is one bucket. With
-#: fewer rows a key would stand in most row groups; with more, a short range would read many.
+#: Widths of a time bucket; the first that holds _BUCKET_ROWS on average is taken, otherwise the file is one bucket.
+#: With fewer rows a key would stand in most row groups; with more, a short range would read many.
 _BUCKET_ROWS = 4 * ROW_GROUP_ROWS
 _BUCKETS_US = (300_000_000, 3_600_000_000, _DAY_US)
 #: Longer strings are left out of the statistics of a file; the row groups have their own.

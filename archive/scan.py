@@ -60,10 +60,7 @@ def scan(
     try:
         rows = _query([str(directory / path) for path in paths], schema, low_us, end_us, keys)
     except duckdb.Error as error:
-        raise DataError(
-            f"the archive of {schema.name} in {directory} cannot be read: {str(error).splitlines()[0]}",
-            "a file of it was removed or changed",
-        ) from error
+        raise _unreadable(directory, schema, error) from error
     marked = rows.column(LATE)
     left_out = 0
     if not late and pc.any(marked).as_py():
@@ -91,14 +88,17 @@ def scan(
 
 
 def first_time_us(directory: Path, table: TableSnapshot, schema: Schema) -> int | None:
-    """Time of the first on-time event in the files, or None. Reads a file or two."""
+    """Time of the first on-time event in the files, or None. Reads a file or two. Raises DataError as scan does."""
     first: int | None = None
     name = _quoted(time_name(schema))
     for i in np.argsort(table.min_us, kind="stable"):
         if first is not None and table.min_us[i] >= first:
             break
         text = f"SELECT min(epoch_us({name})) FROM read_parquet($files, hive_partitioning=false) WHERE NOT {LATE}"
-        found = _cursor().execute(text, {"files": [str(directory / table.paths[i])]}).fetchone()
+        try:
+            found = _cursor().execute(text, {"files": [str(directory / table.paths[i])]}).fetchone()
+        except duckdb.Error as error:
+            raise _unreadable(directory, schema, error) from error
         if found is not None and found[0] is not None:
             first = found[0] if first is None else min(first, found[0])
     return first
@@ -135,6 +135,13 @@ def _query(
     if where:
         text += " WHERE " + " AND ".join(where)
     return pa.table(cursor.sql(text, params=values))
+
+
+def _unreadable(directory: Path, schema: Schema, error: duckdb.Error) -> DataError:
+    return DataError(
+        f"the archive of {schema.name} in {directory} cannot be read: {str(error).splitlines()[0]}",
+        "a file of it was removed or changed",
+    )
 
 
 def _quoted(name: str) -> str:

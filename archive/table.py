@@ -40,7 +40,7 @@ _FORMAT, _STREAM, _SOURCES = "hybrid.format", "hybrid.stream", "hybrid.sources"
 _SEQ, _MAINTENANCE = "seq", "maintenance"
 _CONFIGURATION = {"delta.checkpointInterval": "10", "delta.logRetentionDuration": "interval 1 days"}
 #: Delta lets writers cut the time statistics of a file to milliseconds.
-_STATISTICS_SLACK_US = 999
+_STATISTICS_SLACK_US = 0
 _COMMIT_ATTEMPTS_MAX = 100
 _INT64 = np.iinfo(np.int64)
 
@@ -78,7 +78,8 @@ class TableSnapshot:
                 continue
             # Python compares these types as DuckDB and Parquet do.
             if pa.types.is_string(values.type) or pa.types.is_integer(values.type):
-                some = self.statistics.select([f"{kind}.{name}" for kind in ("min", "max", "null_count")]).take(index)
+                columns = [f"min.{name}", f"max.{name}", f"null_count.{name}", "num_records"]
+                some = self.statistics.select(columns).take(index)
                 wanted = sorted(values.drop_null().to_pylist())
                 null = values.null_count > 0
                 bounds = zip(*(column.to_pylist() for column in some.columns))
@@ -86,11 +87,13 @@ class TableSnapshot:
         return [self.paths[i] for i in sorted(index, key=lambda i: int(self.min_us[i]))]
 
 
-def _may_hold(bounds: tuple[Any, Any, int | None], wanted: list[Any], null: bool) -> bool:
-    """Whether a file with this (least, greatest, nulls) of a column may hold one of the sorted values, or a null."""
-    least, greatest, nulls = bounds
+def _may_hold(bounds: tuple[Any, Any, int | None, int], wanted: list[Any], null: bool) -> bool:
+    """Whether a file with this (least, greatest, nulls, rows) may hold one of the sorted values, or a null."""
+    least, greatest, nulls, rows = bounds
     if null and nulls != 0:
         return True
+    if nulls == rows:
+        return False
     if least is None or greatest is None:
         return bool(wanted)
     at = bisect_left(wanted, least)
@@ -114,7 +117,7 @@ class Table:
     def create(cls, directory: Path, schema: Schema) -> Table:
         """A new table, or the one that is there already if its stream is declared the same."""
         columns = stored_schema(schema)
-        if not DeltaTable.is_deltatable(_location(directory)):
+        if not _is_table(directory):
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 DeltaTable.create(
@@ -132,7 +135,7 @@ class Table:
                 _sync_log(directory, 0, 0)
             except (DeltaError, OSError) as error:
                 # Another process may have been first: then its table is the one.
-                if not DeltaTable.is_deltatable(_location(directory)):
+                if not _is_table(directory):
                     raise _no_table(directory, error) from error
         table = cls.open(directory)
         if table.schema != schema:
@@ -199,7 +202,7 @@ class Table:
         files: list[DataFile] | None = None
         for _ in range(_COMMIT_ATTEMPTS_MAX):
             try:
-                # First, because what comes in with a new version must be compared below.
+                # Before anything is compared: a new name is a commit, and with it come those of other writers.
                 self._register([batch.sources[i] for i in np.unique(batch.source)])
                 before = self.snapshot()
                 fresh = fresh_rows(batch, before.offsets)
@@ -267,6 +270,7 @@ class Table:
 
     def _register(self, names: list[str]) -> None:
         """Makes sure that the table names these sources: deltalake finds a transaction only by its name."""
+        self._delta.update_incremental()
         known = self._sources()
         new = [name for name in names if name not in known]
         if new:
@@ -360,6 +364,10 @@ def _bound(actions: pa.Table, name: str, unknown: int, slack: int) -> Int64Array
     times = actions.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).combine_chunks()
     known = times.is_valid().to_numpy(zero_copy_only=False)
     return np.where(known, times.fill_null(0).to_numpy() + slack, unknown)
+
+
+def _is_table(directory: Path) -> bool:
+    return (directory / "_delta_log").is_dir() and DeltaTable.is_deltatable(_location(directory))
 
 
 def _location(directory: Path) -> str:

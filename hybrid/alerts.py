@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from hybrid.correlate import Answer, answer_of, concat_answers
 from hybrid.evidence import NO_EVIDENCE
+from hybrid.faults import fault
 from hybrid.outer import Outer, empty_answer
 from hybrid.result import Lookups, evidence_table, identities
 from matching.batch import Matches
-from query.errors import Diagnostic, QueryError, Span
+from query.errors import QueryError
 from query.plan.plan import QueryPlan
 
 
@@ -114,7 +115,8 @@ class Alerts:
         try:
             table = self._outer.run([answer])
             if self._identified:
-                table = self._with_ids(table, answer if self._factor.histories else answer_of(self._factor.plan, matches))
+                whole = answer if self._factor.histories else answer_of(self._factor.plan, matches)
+                table = self._with_ids(table, whole)
         except QueryError as error:
             self.fail(error)
             raise
@@ -138,7 +140,7 @@ class Alerts:
         sources = self._outer.sources([answer])
         if sources is None:
             message = "the outer SELECT leaves no match behind its rows to identify"
-            raise QueryError([Diagnostic("HQ400", message, Span(0, len(self.plan.text)), "", "leave out evidence=True")], self.plan.text)
+            raise fault("HQ400", message, self.plan.text, "leave out evidence=True")
         for name, column in identities(self._factor, answer, sources[0]).items():
             table = table.append_column(name, column)
         return table

@@ -145,8 +145,8 @@ def correlate(
     """Joins one history to every row of the answer.
 
     low_us, last_us: int64 (n,), first and last instant of each row's range, both inside; low > last is an empty range.
-    complete: bool (n,), carried into the output. matcher: gives PA's matcher, made for `numbered(plan)`, with empty state;
-    None for plain rows. Overlapping ranges are read once. Rows come out in the order of the
+    complete: bool (n,), carried into the output. matcher: gives PA's matcher, made for `numbered(plan)`, with empty
+    state; None for plain rows. Overlapping ranges are read once. Rows come out in the order of the
     answer; the joined matches of one row in the order of their last event, then their first.
     """
     found_row: list[np.ndarray] = [np.empty(0, np.int64)]
@@ -233,8 +233,8 @@ class _Keys:
         """One code a row; -1 for a combination that no live row has, and for nulls, which equal nothing."""
         code = np.zeros(n, np.int64)
         for column, values in zip(columns, self.values):
-            digit = pc.fill_null(pc.index_in(column, value_set=values), -1)
-            digit = np.asarray(digit.to_numpy() if isinstance(digit, pa.ChunkedArray) else digit.to_numpy(False), np.int64)
+            found = pc.fill_null(pc.index_in(column, value_set=values), -1)
+            digit = np.asarray(found, np.int64)
             code = np.where((code < 0) | (digit < 0), -1, code * len(values) + digit)
         return code
 
@@ -382,8 +382,9 @@ def _detect(
         columns = pa.RecordBatch.from_arrays(
             [pa.array(block[start:stop], pa.int64()), *columns.columns], names=[BLOCK, *columns.schema.names]
         )
+        cut = slice(start, stop)
         yield matcher.push(
-            EventBatch(columns, ts_us[start:stop], source[start:stop], offset[start:stop], position[start:stop], batch.sources)
+            EventBatch(columns, ts_us[cut], source[cut], offset[cut], position[cut], batch.sources)
         )
     yield matcher.advance(None)
 

@@ -14,7 +14,6 @@ from hybrid import duck
 from hybrid.correlate import Answer, Reader, answer_of, concat_answers, correlate, numbered
 from hybrid.strategies.base import AskArchive, Discard, Frontier, Strategy, Wait
 from matching.batch import Matcher, Matches
-from query.errors import QueryError
 from query.plan.expression import quote
 from query.plan.plan import FactorPlan, HistoryPlan, Plan
 
@@ -52,25 +51,25 @@ def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
     connection = duck.cursor()
     connection.register("__hybrid_live", live)
 
-    def microseconds(sql: str) -> str:
-        time = f"(CAST(({sql}) AS TIMESTAMPTZ))"
-        return (
-            f"CASE WHEN isfinite({time}) THEN epoch_us({time}) WHEN {time} = 'infinity'::TIMESTAMPTZ THEN {FAR_US} "
-            f"WHEN {time} IS NOT NULL THEN {-FAR_US} END"
-        )
-
+    low_sql, high_sql = (f"CAST(({sql}) AS TIMESTAMP)" for sql in (history.low_sql, history.high_sql))
     try:
-        table = duck.to_table(connection.sql(
-            f"SELECT {microseconds(history.low_sql)} AS low, {microseconds(history.high_sql)} AS high "
-            f"FROM __hybrid_live AS {quote(live_alias)}"
-        ))
+        table = duck.to_table(
+            connection.sql(f"SELECT {low_sql} AS low, {high_sql} AS high FROM __hybrid_live AS {quote(live_alias)}")
+        )
     except duckdb.Error as error:
         raise duck.query_error(error, f"{history.low_sql} {history.high_sql}", code="HQ301") from None
-    known = np.asarray(table.column("low").is_valid().to_numpy()) & np.asarray(table.column("high").is_valid().to_numpy())
-    low = np.asarray(table.column("low").fill_null(0).to_numpy(), np.int64)
-    high = np.asarray(table.column("high").fill_null(0).to_numpy(), np.int64)
+    known = _known(table, "low") & _known(table, "high")
+    # DuckDB's infinities are the ends of int64
+    low, high = (
+        np.clip(np.asarray(table.column(c).cast(pa.int64()).fill_null(0).to_numpy(), np.int64), -FAR_US, FAR_US)
+        for c in ("low", "high")
+    )
     last = high if history.closed else high - 1
     return Ranges(np.where(known, low, 0), np.where(known, last, -1))
+
+
+def _known(table: pa.Table, column: str) -> np.ndarray:
+    return np.asarray(table.column(column).is_valid().to_numpy(), bool)
 
 
 class Driver:
@@ -122,8 +121,8 @@ class Driver:
             for i in range(n):
                 frontier = Frontier(int(low[k][i]), int(last[k][i]), plan.as_known, watermark_us, ended)
                 match self._strategy.decide(frontier):
-                    case AskArchive(complete=complete):
-                        whole[k][i] = complete
+                    case AskArchive(complete=is_complete):
+                        whole[k][i] = is_complete
                     case Wait():
                         ask[i] = False
                     case Discard():
@@ -181,10 +180,3 @@ def _compact(answer: Answer) -> Answer:
     """The same rows without the evidence of matches that no row belongs to."""
     used, match = np.unique(answer.match, return_inverse=True)
     return Answer(answer.live, answer.evidence.take(used), match.reshape(-1), answer.sides)
-
-
-def not_supported(what: str, text: str, hint: str) -> QueryError:
-    """A QueryError for something the language has and this version does not."""
-    from query.errors import Diagnostic, Span
-
-    return QueryError([Diagnostic("HQ500", f"{what} is not supported yet", Span(0, len(text)), "", hint)], text)

@@ -39,14 +39,16 @@ def check_memory_limit(limit: str) -> None:
     try:
         duckdb.connect(":memory:", config={"memory_limit": limit}).close()
     except duckdb.Error:
-        raise DataError(f"memory_limit is {limit!r}, which is no amount of memory", "write it as '2GB' or '500MB'") from None
+        message = f"memory_limit is {limit!r}, which is no amount of memory"
+        raise DataError(message, "write it as '2GB' or '500MB'") from None
 
 
 def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ100") -> QueryError:
     """DuckDB's complaint as a QueryError of the whole text, under the part of it that DuckDB names if that is found."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     message = lines[0] if lines else "DuckDB refuses the statement"
-    hint = "; ".join(line.strip() for line in lines[1:3] if "candidate" in line.lower() or "did you mean" in line.lower())
+    hints = ("candidate", "did you mean")
+    hint = "; ".join(line.strip() for line in lines[1:3] if any(h in line.lower() for h in hints))
     lowered = message.lower()
     if "table with name" in lowered or "table function with name" in lowered:
         code = "HQ200"

@@ -16,9 +16,11 @@ from typing import Any
 from archive.history import History
 from hybrid.alerts import Alerts
 from hybrid.correlate import Reader, answer_of
-from hybrid.driver import Driver, not_supported
+from hybrid.driver import Driver
+from hybrid.explain import explain_in, explain_plan
+from hybrid.faults import fault, not_supported
 from hybrid.front import Bounded, Relations, StreamInput, answer, make_matcher
-from hybrid.inputs import BATCH_ROWS, to_arrow
+from hybrid.inputs import BATCH_ROWS, fields_of, to_arrow
 from hybrid.lookup import lookup_in
 from hybrid.outer import Outer, empty_answer
 from hybrid.result import Lookups, Result, evidence_table
@@ -28,7 +30,7 @@ from live.stream import LiveStream
 from matching.batch import EventBatch, Matches
 from matching.drive import Drive
 from matching.ordering import Ordering
-from query.errors import DataError, Diagnostic, HybridWarning, QueryError, Span, nearest
+from query.errors import DataError, HybridWarning, nearest
 from query.language import ast
 from query.language.duck import canonical_type
 from query.language.parse import parse
@@ -196,7 +198,8 @@ class Database:
         try:
             state = json.loads(file.read_text(encoding="utf-8"))
             if state["version"] != STREAM_VERSION:
-                raise DataError(f"{file} has version {state['version']}", f"this program reads version {STREAM_VERSION}")
+                hint = f"this program reads version {STREAM_VERSION}"
+                raise DataError(f"{file} has version {state['version']}", hint)
             schema = Schema(
                 state["name"], tuple(Field(n, t) for n, t in state["fields"]), state["time"], tuple(state["keys"]),
                 tuple(state["order"]), state["lateness_us"], state["retention_us"],
@@ -303,7 +306,7 @@ class Database:
         history_complete. tables: static tables the outer SELECT joins, as they are now. Raises QueryError.
         """
         if strategy not in STRATEGIES:
-            raise _bad_argument(text, f"there is no strategy {strategy!r}", nearest(str(strategy), STRATEGIES))
+            raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), STRATEGIES))
         if strategy not in ("auto", "llaa"):
             raise not_supported(f"the strategy {strategy}", text, "use strategy='llaa' or 'auto'")
         if tolerance is not None:
@@ -315,7 +318,7 @@ class Database:
             stream = self._streams[_name(factor.input_sql)]
             histories = {h.schema.name.lower(): self._streams[h.schema.name.lower()] for h in factor.histories}
             if stream.ended:
-                raise _bad_argument(text, f"stream {stream.schema.name} has ended", "ask db.sql or db.backtest")
+                raise fault("HQ400", f"stream {stream.schema.name} has ended", text, "ask db.sql or db.backtest")
             watch = Watch(plan, stream, histories)
             watch.alerts = Alerts(
                 plan, outer, lambda: self._lookups(watch), lambda stage: _explain(query, plan, strategy, stage),
@@ -354,16 +357,15 @@ class Database:
     def _live_plan(self, text: str, tables: Mapping[str, Any]) -> tuple[ast.Query, QueryPlan, Outer]:
         query = parse(text)
         if not query.factors:
-            raise _bad_argument(text, "a live query needs FROM stream MATCH_RECOGNIZE (...)", "ask db.sql", "HQ400")
+            raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "ask db.sql")
         if len(query.factors) > 1:
-            span = query.factors[1].span
-            message = "a live query with two patterns is not supported yet"
-            raise QueryError([Diagnostic("HQ500", message, span, "", "watch them one by one")], text)
+            raise not_supported(
+                "a live query with two patterns", text, "watch them one by one", query.factors[1].span
+            )
         source = query.factors[0]
         if _name(source.input) not in self._streams and not re.fullmatch(r'\s*("[^"]+"|\w+)\s*', source.input):
             hint = "name the stream itself and put the conditions into DEFINE"
-            message = "a live query over anything but a stream is not supported yet"
-            raise QueryError([Diagnostic("HQ500", message, source.input_span, "", hint)], text)
+            raise not_supported("a live query over anything but a stream", text, hint, source.input_span)
 
         def resolve(name: str) -> Schema:
             stream = self._streams.get(_name(name))
@@ -373,8 +375,6 @@ class Database:
 
         words = {w.lower() for w in re.findall(r"\w+", text)}
         static = {name: to_arrow(data, name) for name, data in tables.items() if name.lower() in words}
-        from hybrid.inputs import fields_of
-
         plan = bind(query, resolve, live=True, relations={name: fields_of(t) for name, t in static.items()})
         outer = Outer(plan, static)
         outer.schema()  # DuckDB's own view of the outer SELECT, before any event
@@ -387,22 +387,20 @@ class Database:
         with self._lock:
             self._check_open()
             words = {w.lower() for w in re.findall(r"\w+", text)}
-            streams = {
-                key: StreamInput(s.schema, s.kept.snapshot(), s.begins_us(), late)
-                for key, s in self._streams.items()
-                if key in words
-            }
+            streams = {key: _input(stream, late) for key, stream in self._streams.items() if key in words}
         with Relations(text, tables, streams, memory_limit=self._memory_limit).open() as relations:
             return answer(text, relations)
 
-    def backtest(self, text: str, start: Any, end: Any, tables: Mapping[str, Any] | None = None) -> Result:
+    def backtest(self, text: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None) -> Result:
         """Replays archived events as live: exactly what a watch started at `start` would have found up to `end`.
 
         Empty state, the on-time events with start <= time < end in the total order, then the watermark at `end`;
-        nothing that is pending then comes out. Raises QueryError, DataError.
+        nothing that is pending then comes out. end None: every event kept, and then the end of the stream, as if it had
+        been ended by advance(stream, None). Raises QueryError, DataError.
         """
-        start_us, end_us = instant_us(start, "the start of a backtest"), instant_us(end, "the end of a backtest")
-        if start_us > end_us:
+        start_us = instant_us(start, "the start of a backtest")
+        end_us = None if end is None else instant_us(end, "the end of a backtest")
+        if end_us is not None and start_us > end_us:
             raise DataError("a backtest ends before it starts", "backtest(text, start, end)")
         with self._lock:
             self._check_open()
@@ -422,7 +420,7 @@ class Database:
         if factor.histories:
             driver = Driver(factor, LLAA(), make_matcher)
             driver.take(found)
-            views = {key: Bounded(snapshots[key], begins[key], end_us, False) for key in keys}
+            views = {key: Bounded(snapshots[key], begins[key], end_us, end_us is None) for key in keys}
             answered = driver.settle(views)
             rows = answered if answered is not None else empty_answer(factor)
         else:
@@ -433,6 +431,13 @@ class Database:
             table, plan, lambda: evidence_table(plan, [rows], outer.sources([rows]), [lookups]),
             lambda stage: _explain(query, plan, "llaa", stage),
         )
+
+    def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:
+        """What the stages make of a statement over streams and named tables. Reads no events."""
+        with self._lock:
+            self._check_open()
+            streams = {key: _input(stream, late=True) for key, stream in self._streams.items()}
+        return explain_in(text, stage, Relations(text, tables or {}, streams))
 
     # ---- life
 
@@ -492,7 +497,8 @@ def declared(
         if column.lower() in seen:
             raise DataError(f"stream {name} has two columns {column}", "names compare without case")
         if column.lower() in ("_source", "_offset", "_seq", "_late") or column.lower().startswith("__hybrid"):
-            raise DataError(f"stream {name} cannot have a column {column}", "the archive keeps its own column of that name")
+            message = f"stream {name} cannot have a column {column}"
+            raise DataError(message, "the archive keeps its own column of that name")
         seen.add(column.lower())
         fields.append(Field(column, _type(name, column, type)))
     schema = Schema(name, tuple(fields))
@@ -523,21 +529,21 @@ def _type(stream: str, column: str, type: str) -> str:
         return canonical_type(type)
     except Exception as error:  # noqa: BLE001  (DuckDB's complaint about a type comes in many classes)
         message = str(error).splitlines()[0]
-        raise DataError(f"{stream}.{column}: {message}", "use a DuckDB type, such as TIMESTAMP, VARCHAR or DOUBLE") from None
+        hint = "use a DuckDB type, such as TIMESTAMP, VARCHAR or DOUBLE"
+        raise DataError(f"{stream}.{column}: {message}", hint) from None
 
 
 def _name(text: str) -> str:
     return text.strip().strip('"').lower()
 
 
-def _bad_argument(text: str, message: str, hint: str, code: str = "HQ500") -> QueryError:
-    return QueryError([Diagnostic(code, message, Span(0, len(text)), "", hint)], text)
+def _input(stream: Stream, late: bool) -> StreamInput:
+    return StreamInput(stream.schema, stream.kept.snapshot(), stream.begins_us(), late)
 
 
 def _explain(query: ast.Query, plan: QueryPlan, strategy: str, stage: str) -> str:
-    from hybrid.explain import explain_plan
-
     line = "strategy    llaa: each live match asks the archive once its history range is complete"
     if strategy == "auto":
         line += " (auto: the only one in this version)"
-    return f"{line}\n\n{explain_plan(query, plan, stage)}" if plan.factors[0].histories else explain_plan(query, plan, stage)
+    text = explain_plan(query, plan, stage)
+    return f"{line}\n\n{text}" if plan.factors[0].histories else text

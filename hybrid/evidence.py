@@ -50,7 +50,8 @@ class Evidence:
         for i in range(len(self)):
             digest = hashlib.blake2b(fingerprint.encode(), digest_size=8)
             for e in range(self.bounds[i], self.bounds[i + 1]):
-                digest.update(b"\x00%s\x00%s\x00%d" % (names[self.variable[e]], sources[self.source[e]], self.offset[e]))
+                event = (names[self.variable[e]], sources[self.source[e]], self.offset[e])
+                digest.update(b"\x00%s\x00%s\x00%d" % event)
             found.append(digest.hexdigest())
         return found
 

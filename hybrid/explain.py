@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from query.errors import Diagnostic, QueryError, Span
+from hybrid.faults import fault
+from query.errors import Span
 from query.language import ast
 from query.plan.plan import Plan, QueryPlan
 from query.schema import Schema
+
+if TYPE_CHECKING:
+    from hybrid.front import Relations
 
 STAGES = ("ast", "plan", "automaton", "program")
 
@@ -34,11 +38,17 @@ def explain(text: str, stage: str = "all", resolve: Callable[[str], Schema] | No
 def explain_tables(text: str, stage: str, tables: Mapping[str, Any]) -> str:
     """Explains a statement over named tables, of which only the columns are read."""
     from hybrid.front import Relations
+
+    return explain_in(text, stage, Relations(text, tables))
+
+
+def explain_in(text: str, stage: str, relations: Relations) -> str:
+    """Explains a statement over relations."""
     from query.language.parse import parse
     from query.plan.bind import bind
 
     query = parse(text)
-    with Relations(text, tables).open() as relations:
+    with relations.open():
         relations.expect(query)
         return explain_plan(query, bind(query, relations.resolve, relations=relations.others()), stage)
 
@@ -46,8 +56,7 @@ def explain_tables(text: str, stage: str, tables: Mapping[str, Any]) -> str:
 def explain_plan(query: ast.Query, plan: QueryPlan, stage: str) -> str:
     """The stages of a bound statement."""
     if stage not in (*STAGES, "all"):
-        hint = f"there is {', '.join(STAGES)} and all"
-        raise QueryError([Diagnostic("HQ500", f"there is no stage {stage}", Span(0, len(plan.text)), "", hint)], plan.text)
+        raise fault("HQ500", f"there is no stage {stage}", plan.text, f"there is {', '.join(STAGES)} and all")
     wanted = STAGES if stage == "all" else (stage,)
     shown = {
         "ast": lambda: show_ast(query),

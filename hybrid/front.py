@@ -1,9 +1,9 @@
-"""One bounded statement, from text to rows: inputs read, patterns matched, histories joined, the rest left to DuckDB."""
+"""One bounded statement, from text to rows: inputs read, patterns matched, histories joined, the rest is DuckDB's."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +70,7 @@ class StreamInput:
 
 
 class Relations:
-    """What the names in one statement stand for. Use `open()`: names registered on a user's connection go away with it."""
+    """What the names in one statement stand for. `open()` it: what it registers on a user's connection goes with it."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Relations:
         connection: duckdb.DuckDBPyConnection | None = None,
         memory_limit: str | None = None,
     ) -> None:
-        self._words = {w.lower() for w in re.findall(r"\w+", text)} | {w.lower() for w in re.findall(r'"([^"]+)"', text)}
+        self._words = {w.lower() for w in re.findall(r"\w+", text) + re.findall(r'"([^"]+)"', text)}
         self._text = text
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
         self._arrow: dict[str, pa.Table] = {}
@@ -180,7 +180,8 @@ class Relations:
         return found
 
     def _known(self) -> set[str]:
-        rows = self.connection.execute("SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views()")
+        names = "SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views()"
+        rows = self.connection.execute(names)
         return {str(r[0]).lower() for r in rows.fetchall()}
 
     def rows(self, text: str) -> pa.Table:
@@ -190,7 +191,8 @@ class Relations:
             return self.table(key)
         if text not in self._evaluated:
             try:
-                self._evaluated[text] = conform(duck.to_table(self.connection.sql(f"SELECT * FROM {text}")), _short(text))
+                table = duck.to_table(self.connection.sql(f"SELECT * FROM {text}"))
+                self._evaluated[text] = conform(table, _short(text))
             except duckdb.Error as error:
                 raise duck.query_error(error, self._text, text.strip()) from None
         return self._evaluated[text]
@@ -210,7 +212,7 @@ class Relations:
         return _slices(batch), stream.snapshot, stream.late
 
     def history(self, history: HistoryPlan) -> tuple[Bounded, bool]:
-        """The history of a join and whether late rows are seen: a stream's snapshot, or a plain relation by its time."""
+        """The history of a join, a stream's snapshot or a plain relation by its time; whether late rows are seen."""
         name = history.schema.name
         stream = self.stream(quote(name))
         if stream is not None:
@@ -246,7 +248,7 @@ class Resorted:
         return batch if index is None else batch.take(index)
 
 
-def answer(text: str, relations: Relations) -> Result:
+def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = make_matcher) -> Result:
     """Parses, binds and answers a statement over the relations."""
     query = parse(text)
     relations.expect(query)
@@ -255,7 +257,7 @@ def answer(text: str, relations: Relations) -> Result:
     answers: list[Answer] = []
     lookups: list[Lookups] = []
     for factor in plan.factors:
-        found, found_lookups = answer_factor(factor, relations)
+        found, found_lookups = answer_factor(factor, relations, make)
         answers.append(found)
         lookups.append(found_lookups)
     connection = relations.connection
@@ -273,19 +275,33 @@ def answer(text: str, relations: Relations) -> Result:
     return Result(table, plan, evidence, explain)
 
 
-def answer_factor(factor: FactorPlan, relations: Relations) -> tuple[Answer, Lookups]:
+def answer_factor(
+    factor: FactorPlan, relations: Relations, make: Callable[[Plan], Matcher] = make_matcher
+) -> tuple[Answer, Lookups]:
     """The rows of one pattern factor with its histories joined, and how to find its events again."""
     histories = [relations.history(h) for h in factor.histories]
     batches, reader, late = relations.factor(factor)
-    found = list(run(make_matcher(factor.plan), batches))
-    lookups = (lookup_in(reader, late), tuple(lookup_in(h.source, l) for h, l in histories))
+    found = list(run(make(factor.plan), batches))
+    lookups = (lookup_in(reader, late), tuple(lookup_in(view.source, seen) for view, seen in histories))
     if not factor.histories:
         return answer_of(factor.plan, found), lookups
-    driver = Driver(factor, LLAA(), make_matcher)
+    driver = Driver(factor, LLAA(), make)
     driver.take(found)
     by_name = {h.schema.name.lower(): view for h, (view, _) in zip(factor.histories, histories)}
-    answered = driver.settle(by_name, late=any(l for _, l in histories))
+    answered = driver.settle(by_name, late=any(seen for _, seen in histories))
     return answered if answered is not None else empty_answer(factor), lookups
+
+
+def compare_with_reference(text: str, tables: Mapping[str, Any]) -> tuple[int, bool]:
+    """Answers a statement through the kernel and through the reference: how many rows, and whether they are equal."""
+    from matching.by_reference import ReferenceMatcher
+
+    answers = []
+    for make in (make_matcher, ReferenceMatcher):
+        with Relations(text, tables).open() as relations:
+            answers.append(answer(text, relations, make).arrow())
+    first, second = ([repr(row) for row in table.to_pylist()] for table in answers)
+    return len(first), sorted(first) == sorted(second)
 
 
 def _slices(batch: EventBatch) -> Iterator[EventBatch]:

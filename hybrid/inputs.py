@@ -105,7 +105,8 @@ class Key:
 
     @property
     def sql(self) -> str:
-        return f"{quote(self.column)} {'DESC' if self.descending else 'ASC'} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
+        direction, nulls = "DESC" if self.descending else "ASC", "FIRST" if self.nulls_first else "LAST"
+        return f"{quote(self.column)} {direction} NULLS {nulls}"
 
 
 def time_of(order_by: tuple[Order, ...]) -> str | None:
@@ -185,7 +186,8 @@ def _compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[n
         a, b = _integers(left), _integers(right)
         return (b > a if key.descending else a > b), a == b
     floating = pa.types.is_floating(type)
-    if not (primitive or floating or pa.types.is_string(type) or pa.types.is_boolean(type) or pa.types.is_decimal(type)):
+    ordered = primitive or floating or pa.types.is_decimal(type)
+    if not (ordered or pa.types.is_string(type) or pa.types.is_boolean(type)):
         return None
     greater = pc.less(left, right) if key.descending else pc.greater(left, right)
     greater = _bools(greater)
@@ -269,10 +271,9 @@ class Ordered:
         late: bool = False,
     ) -> EventBatch:
         """Rows with low <= time < high (<= high if closed), as a history snapshot reads them. Needs a time order."""
+        edge = "right" if closed else "left"
         start = 0 if low_us is None else int(np.searchsorted(self.ts_us, low_us, "left"))
-        stop = (
-            len(self.ts_us) if high_us is None else int(np.searchsorted(self.ts_us, high_us, "right" if closed else "left"))
-        )
+        stop = len(self.ts_us) if high_us is None else int(np.searchsorted(self.ts_us, high_us, edge))  # type: ignore[call-overload]
         stop = max(start, stop)
         position = np.arange(start, stop, dtype=np.int64)
         part = self.table.slice(start, stop - start)

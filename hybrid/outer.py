@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -83,7 +84,7 @@ class Outer:
             table = self._select(traced, answers, connection, rows=True)
         except Exception:  # noqa: BLE001  (whatever DuckDB minds about the added columns: there is no origin to show)
             return None
-        last = table.columns[-n:]
+        last: list[pa.ChunkedArray] = table.columns[-n:]
         if any(c.null_count for c in last):
             return None
         return [np.asarray(c.to_numpy(), np.int64) for c in last]
@@ -104,8 +105,8 @@ class Outer:
             for k, side in enumerate(answer.sides):
                 table = side.rows
                 if self._shows_complete:
-                    complete = pa.array(side.complete)
-                    table = table.append_column(COMPLETE, complete) if table.num_columns else pa.table({COMPLETE: complete})
+                    complete = {COMPLETE: pa.array(side.complete)}
+                    table = pa.table(dict(zip(table.column_names, table.columns)) | complete)
                 tables[side_name(i, k)] = table
         on = connection or duck.cursor()
         registered: list[str] = []
@@ -123,10 +124,10 @@ class Outer:
                     on.unregister(name)
 
 
-def _node(select_sql: str) -> dict | None:
+def _node(select_sql: str) -> Any:
     """DuckDB's syntax tree of a plain SELECT, or None."""
     row = duck.cursor().execute("SELECT json_serialize_sql(?)", [select_sql]).fetchone()
-    tree = json.loads(row[0]) if row else {"error": True}
+    tree: Any = json.loads(row[0]) if row else {"error": True}
     if tree.get("error") or len(tree["statements"]) != 1 or tree["statements"][0]["node"]["type"] != "SELECT_NODE":
         return None
     return tree
@@ -152,7 +153,8 @@ def _projection(select_sql: str, columns: Sequence[str]) -> Projection | None:
     picked: list[tuple[str, str]] = []
     for item in node["select_list"]:
         if item["type"] == "STAR":
-            changed = item["exclude_list"] or item["replace_list"] or item["rename_list"] or item["qualified_exclude_list"]
+            lists = ("exclude_list", "replace_list", "rename_list", "qualified_exclude_list")
+            changed = any(item[name] for name in lists)
             if changed or item["expr"] or item["columns"] or item["relation_name"].lower() not in ("", alias):
                 return None
             picked += [(c, c) for c in columns]
@@ -178,8 +180,9 @@ def _traced(select_sql: str, aliases: Sequence[str]) -> str | None:
     if node["group_expressions"] or any(m["type"] == "DISTINCT_MODIFIER" for m in node["modifiers"]):
         return None
     for alias in aliases:
+        names = [alias, ROW]
         node["select_list"].append(
-            {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": "", "query_location": 0, "column_names": [alias, ROW]}
+            {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": "", "query_location": 0, "column_names": names}
         )
     row = duck.cursor().execute("SELECT json_deserialize_sql(?)", [json.dumps(tree)]).fetchone()
     return str(row[0]) if row else None

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 Lookups = tuple[Lookup, tuple[Lookup, ...]]
 
 
-def _joined_ids(factor: FactorPlan, answer: Answer, at: np.ndarray) -> tuple[list[str], list[str] | list[None], list[list[str]]]:
+def _joined_ids(
+    factor: FactorPlan, answer: Answer, at: np.ndarray
+) -> tuple[list[str], list[str] | list[None], list[list[str]]]:
     """For rows `at` of an answer: PL's match ids, the ids of the joined rows (None without history), and for each
     history join the ids of the matches that the rows have there."""
     live_ids = answer.evidence.take(answer.match[at]).ids(factor.plan.fingerprint)

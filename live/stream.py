@@ -116,7 +116,7 @@ class LiveStream:
             np.zeros(n, np.int32) if index == 0 else np.full(n, index, np.int32),
             np.arange(first, first + n, dtype=np.int64),
             np.arange(self.next_seq, self.next_seq + n, dtype=np.int64),
-            self._source_names or (source,),
+            self._source_names,
         )
         late = self._watermark.observe(source, ts_us)
         if n:

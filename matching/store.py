@@ -200,5 +200,12 @@ def to_arrow(values: np.ndarray, valid: np.ndarray | None, type: pa.DataType) ->
         return pa.array(values, pa.int64(), mask=mask).view(type)
     if pa.types.is_boolean(type):
         return pa.array(values != 0, mask=mask)
+    if pa.types.is_decimal128(type):
+        # the lane is the unscaled value; 128 bits are a low word and the sign
+        words = np.empty((len(values), 2), np.int64)
+        words[:, 0] = values
+        words[:, 1] = values >> 63
+        bits = pa.array(valid).buffers()[1] if valid is not None else None
+        return pa.Array.from_buffers(type, len(values), [bits, pa.py_buffer(words)])
     array = pa.array(values, mask=mask)
     return array if array.type == type else array.cast(type)

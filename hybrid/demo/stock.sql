@@ -1,4 +1,3 @@
--- A stock falls at least three days running. Did it ever, in the two years before, touch bottom at about that price?
 SELECT pl.symbol, pl.start_ts, pl.last_price, pa.pa_start_ts, pa.pa_end_ts, pa.bottom
 FROM stocks MATCH_RECOGNIZE (
   PARTITION BY symbol

@@ -199,7 +199,6 @@ def step(
         group = np.int64(-1)
         cut = False
         at_start = False
-        first_decided = counters[C_DECIDED]
         while True:
             # ---- the next item: an old one, then the start of this row
             if item >= 0:
@@ -293,13 +292,6 @@ def step(
                                     made_node = n
                                     break
                             other = runs.next[other]
-                        if made_node < 0 and mode == ALL:
-                            for d in range(first_decided, counters[C_DECIDED]):
-                                n = decided.node[d]
-                                same = buffer.previous[n] == node and buffer.variable[n] == v
-                                if same and decided.row[d] == start_row:
-                                    made_node = n
-                                    break
                     if made_node < 0:
                         made_node = nodes
                         buffer.previous[nodes] = node
@@ -334,13 +326,7 @@ def step(
                     count += 1
                 if program.accept[q]:
                     if mode == ALL:
-                        twin = False
-                        if ambiguous:
-                            for d in range(first_decided, counters[C_DECIDED]):
-                                if decided.node[d] == made_node:
-                                    twin = True
-                        if not twin:
-                            decide(p, made_node, start_row, partitions, decided, counters)
+                        decide(p, made_node, start_row, partitions, decided, counters)
                     else:
                         new = runs.free[free - 1]
                         free -= 1

@@ -210,3 +210,33 @@ def is_ambiguous(automaton: Automaton) -> bool:
                 targets.setdefault(edge.variable, set()).add(edge.target)
         pending.extend(frozenset(t) for t in targets.values())
     return False
+
+
+def by_labels(automaton: Automaton, states_max: int = 2_000) -> Automaton | None:
+    """The automaton in which every sequence of variables has one path, for plans that ask for all matches: two
+    derivations of one labelled sequence are one match. Next variables keep the order of the preferred derivation.
+
+    Subset construction over ordered sets of states; None if it has more than `states_max`."""
+    number: dict[tuple[int, ...], int] = {(0,): 0}
+    subsets: list[tuple[int, ...]] = [(0,)]
+    states: list[State] = []
+    at = 0
+    while at < len(subsets):
+        targets: dict[str, dict[int, None]] = {}
+        for index in subsets[at]:
+            for edge in automaton.states[index].edges:
+                targets.setdefault(edge.variable, {})[edge.target] = None
+        edges = []
+        for variable, reached in targets.items():
+            subset = tuple(reached)
+            if subset not in number:
+                number[subset] = len(subsets)
+                subsets.append(subset)
+            kind = EdgeKind.TAKE if number[subset] == at else EdgeKind.BEGIN
+            edges.append(Edge(kind, variable, number[subset]))
+        if len(subsets) > states_max:
+            return None
+        ends = any(automaton.states[i].accept_at is not None for i in subsets[at])
+        states.append(State(automaton.states[subsets[at][0]].variable, tuple(edges), len(edges) if ends else None))
+        at += 1
+    return Automaton(tuple(states), automaton.conditions, automaton.ignore)

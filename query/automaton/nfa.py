@@ -64,5 +64,5 @@ class Automaton:
                 rows.insert(state.accept_at, "accept")
             for i, row in enumerate(rows or ["(dead end)"]):
                 lines.append(f"{self.name(index) if i == 0 else '':<{width}}  {row}")
-        lines.append(f"{'ignore':<{width}}  {self.ignore}")
+        lines.append(f"{'ignore':<{max(width, 6)}} {self.ignore}")
         return "\n".join(lines)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-from query.automaton.compile import compile_plan, is_ambiguous
+from query.automaton.compile import by_labels, compile_plan, is_ambiguous
 from query.automaton.lanes import Lane, Leaf, Literal, Lowered, NoLane, Op, lane_of, lower
 from query.automaton.nfa import Automaton
 from query.language.ast import AfterMatchKind, Selection
@@ -426,8 +426,14 @@ def assemble(plan: Plan, automaton: Automaton | None = None) -> Program:
     if after and plan.selection is Selection.STRICT:
         raise NoKernel("NEXT under SELECTION STRICT")
 
+    run = automaton
+    if mode is Mode.ALL and is_ambiguous(automaton):
+        labelled = by_labels(automaton)
+        if labelled is None:
+            raise NoKernel("a pattern with very many ways to read one sequence")
+        run = labelled
     edge_start, edge_variable, edge_target, accept = [0], [], [], []
-    for state in automaton.states:
+    for state in run.states:
         edges = state.edges
         if state.accept_at is not None and mode is not Mode.ALL:
             edges = edges[: state.accept_at]
@@ -454,7 +460,7 @@ def assemble(plan: Plan, automaton: Automaton | None = None) -> Program:
         features=tuple(zip(assembler.features, assembler.lanes, strict=True)),
         registers=tuple(assembler.registers),
         merge=merge,
-        ambiguous=merge is Merge.PATH and is_ambiguous(automaton),
+        ambiguous=merge is Merge.PATH and is_ambiguous(run),
         mode=mode,
         strict=plan.selection is Selection.STRICT,
         within_us=within.interval_us if within else None,

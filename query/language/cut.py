@@ -161,33 +161,14 @@ def _factor(tokens: Tokens, keyword: int) -> FactorCut:
 def _input_start(tokens: Tokens, keyword: int) -> int:
     """Index of the first token of the relation before MATCH_RECOGNIZE: a name, a call, a string or a subquery."""
     items = tokens.items
-    first = keyword - 1
-    if first < 0:
-        raise _fault(tokens, "expected a table before MATCH_RECOGNIZE", items[keyword])
-    named = True
-    if items[first].word == ")":
-        first = tokens.partner[first]
-        named = _may_name(tokens, first - 1)  # a call, or else a subquery
-        first -= named
-    elif items[first].kind is TokenKind.STRING:
-        named = False
-    elif not _may_name(tokens, first):
-        raise _fault(
-            tokens,
-            "expected a table before MATCH_RECOGNIZE",
-            items[keyword],
-            hint="write FROM table MATCH_RECOGNIZE ( ... )",
-        )
-    while named and tokens.words(first - 1, ".") and _may_name(tokens, first - 2):
-        first -= 2
-    ahead = items[first - 1] if first else None
-    if ahead is not None and (ahead.word in ("FROM", "JOIN", ",", "(")):
+    first = _relation_start(tokens, keyword - 1)
+    if first is None:
+        hint = "write FROM table MATCH_RECOGNIZE ( ... )"
+        raise _fault(tokens, "expected a table before MATCH_RECOGNIZE", items[keyword], hint=hint)
+    if _opens_relation(tokens, first - 1):
         return first
-    if (
-        ahead is not None
-        and (ahead.word in ("AS", ")") or ahead.kind in (*_NAMES, TokenKind.STRING))
-        and (ahead.word not in _CLAUSE_WORDS)
-    ):
+    named = _relation_start(tokens, first - 1 - tokens.words(first - 1, "AS"))
+    if named is not None and _opens_relation(tokens, named - 1):
         raise _fault(
             tokens,
             "an alias of the input is not supported yet",
@@ -197,6 +178,28 @@ def _input_start(tokens: Tokens, keyword: int) -> int:
             hint="leave it out: columns are used without it; an alias behind MATCH_RECOGNIZE ( ... ) names the output",
         )
     raise _fault(tokens, "MATCH_RECOGNIZE stands behind a table of FROM or JOIN", items[keyword])
+
+
+def _relation_start(tokens: Tokens, end: int) -> int | None:
+    """Index of the first token of the relation whose last token is at `end`, or None if none ends there."""
+    first = end
+    if tokens.words(end, ")"):
+        first = tokens.partner[end]
+        if not _may_name(tokens, first - 1):
+            return first
+        first -= 1
+    elif end >= 0 and tokens.items[end].kind is TokenKind.STRING:
+        return end
+    elif not _may_name(tokens, end):
+        return None
+    while tokens.words(first - 1, ".") and _may_name(tokens, first - 2):
+        first -= 2
+    return first
+
+
+def _opens_relation(tokens: Tokens, i: int) -> bool:
+    """Whether a table stands behind token i."""
+    return i >= 0 and tokens.items[i].word in ("FROM", "JOIN", ",", "(")
 
 
 def _is_join_word(tokens: Tokens, i: int) -> bool:

@@ -305,7 +305,12 @@ def bind_statement(sql: str, tables: Mapping[str, Sequence[Field]]) -> tuple[Fie
     try:
         for name, fields in tables.items():
             columns = ", ".join(f"{_quote(f.name)} {f.type if f.type != NULL_TYPE else 'INTEGER'}" for f in fields)
-            cursor.execute(f"CREATE TEMP TABLE {_quote(name)}({columns or 'nothing INTEGER'})")
+            create = f"CREATE TEMP TABLE {_quote(name)}({columns or 'nothing INTEGER'})"
+            try:
+                cursor.execute(create)
+            except duckdb.Error as error:
+                fault = _error(error, create)
+                raise DuckFault(f"{name}: {fault.message}", fault.kind, "", "", None, None) from None
         prefix = "DESCRIBE "
         try:
             rows = cursor.execute(prefix + sql).fetchall()

@@ -418,7 +418,10 @@ class _Reader:
         if token.word == "AS" and self.context == "DEFINE" and before is not None and "COMMA" in accepted:
             fail(f"expected ',' before {before.text}", before.span, hint="definitions are separated by commas")
 
-        if not ended and token.word in _CLAUSE_OF_WORD and code == "HQ101" and self.clauses:
+        begins = not ended and token.word in _CLAUSE_OF_WORD and code == "HQ101"
+        if begins and token.word != "PATTERN":
+            begins = self.tokens.words(i, *_CLAUSE_OF_WORD[token.word][1])
+        if begins and self.clauses:
             name, _, place = _CLAUSE_OF_WORD[token.word]
             for other in self.clauses:
                 if other == token.word or place == _CLAUSE_OF_WORD[other][2] != 6:
@@ -445,7 +448,7 @@ class _Reader:
             fail(f"expected a row pattern before the quantifier {found}")
 
         shown = self._shown(accepted)
-        if token.kind is TokenKind.WORD:
+        if token.kind is TokenKind.WORD and len(token.word) > 2:
             words = {s.split()[0]: s for s in shown} | {u: u for u in _UNITS if "UNIT" in accepted}
             close = difflib.get_close_matches(token.word, sorted(words), n=1, cutoff=0.6)
             if close:

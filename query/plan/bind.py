@@ -163,7 +163,10 @@ class _Query:
         subsets = self.subsets(match, primary, negated)
         rows = match.rows or RowsPerMatch.ONE
         if rows is RowsPerMatch.ALL_WITH_UNMATCHED:
-            self.fault("HQ500", "WITH UNMATCHED ROWS is not supported yet", match.span,
+            words = re.search(r"WITH\s+UNMATCHED\s+ROWS", self.query.text[match.span.start : match.span.end], re.I)
+            start = match.span.start
+            span = Span(start + words.start(), start + words.end()) if words else match.span
+            self.fault("HQ500", "WITH UNMATCHED ROWS is not supported yet", span,
                        hint="ALL ROWS PER MATCH shows the rows of the matches")
         after = self.after(match, selection, (*primary, *subsets))
         within = self.within(match, schema, order)
@@ -291,7 +294,7 @@ class _Query:
         self, match: ast.MatchRecognize, primary: tuple[str, ...], negated: tuple[str, ...]
     ) -> dict[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}
-        names = {s.name.name for s in match.subsets}
+        names = {s.name.name for s in match.subsets} - {*primary, *negated}
         for subset in match.subsets:
             name = subset.name.name
             if name in primary or name in negated:
@@ -393,7 +396,9 @@ class _Query:
             taken = {n.lower(): "a column of the input" for n in schema.names}
         for measure in match.measures:
             name = measure.name.written.lower()
-            if name in taken:
+            if not name:
+                self.fault("HQ101", "a measure needs a name", measure.name.span, hint="write AS and a name")
+            elif name in taken:
                 self.fault("HQ206", f"the output has two columns {measure.name.written}", measure.name.span,
                            f"also {taken[name]}", "give the measure another name")
             taken.setdefault(name, "a measure")

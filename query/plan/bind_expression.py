@@ -408,8 +408,8 @@ class _Binder:
     def aggregate(self, name: str, arguments: list[Node], node: Node, inside: _Inside | None) -> Expression:
         span = self.span(node)
         if inside is not None:
-            return self.fault("HQ210", f"the aggregate {name} may not stand inside {inside.name.upper()}", span,
-                              hint="compute it beside the call")
+            message = f"{name.removesuffix('_star').upper()} may not stand inside {inside.name.upper()}"
+            return self.fault("HQ210", message, span, "an aggregate", "compute it beside the call")
         final = self.is_final(node)
         distinct = bool(node["distinct"])
         if node["filter"] or node["order_bys"]["orders"]:
@@ -545,10 +545,12 @@ def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
         return Diagnostic("HQ102", f"there is no function {fault.name}", span, "no such function", hint)
     message = lines[0] if lines else "the types do not fit"
     message = message.replace("INTEGER_LITERAL", "INTEGER").replace("STRING_LITERAL", "VARCHAR")
-    if call := re.search(r"argument types '(.+?)(\(.*\))'", message):
+    if call := re.search(r"(?:argument types|function call) ['\"](.+?)(\(.*\))['\"]", message):
         candidates = [line for line in lines[1:] if "->" in line]
         hint = "there is " + "; ".join(candidates[:3]) if call[1].isidentifier() and candidates else "cast one of them"
         message = f"{call[1]} does not take {call[2]}"
+    elif message.startswith("Cannot compare"):
+        hint = "cast one of them"
     return Diagnostic("HQ205", message, span, hint=hint)
 
 
@@ -597,7 +599,7 @@ def _reads_rows(node: Node) -> bool:
     if node["class"] == "FUNCTION":
         name = str(node["function_name"]).lower()
         special = name in NAVIGATION or name in ("classifier", "match_number")
-        return special or name in duck.volatile_names() or name in duck.aggregate_names() or name == "error"
+        return special or name in duck.volatile_names() | duck.aggregate_names() or name in ("error", "unnest")
     return node["class"] == "COLUMN_REF" or node["class"] in UNSUPPORTED
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection
@@ -39,6 +38,9 @@ class Order:
     column: Column
     descending: bool = False
     nulls_first: bool = False
+
+    def __str__(self) -> str:
+        return self.column.name + (" DESC" if self.descending else "") + (" NULLS FIRST" if self.nulls_first else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,7 @@ class Plan:
     def __str__(self) -> str:
         lines = [f"input       {self.schema}"]
         lines.append("partition   " + (", ".join(c.name for c in self.partition_by) or "(one)"))
-        lines.append(
-            "order       "
-            + (", ".join(o.column.name + (" DESC" if o.descending else "") for o in self.order_by) or "(as given)")
-        )
+        lines.append("order       " + (", ".join(map(str, self.order_by)) or "(as given)"))
         for i, m in enumerate(self.measures):
             lines.append(f"{'measures' if i == 0 else '':<12}{m.name} {m.type} = {show(m.expression)}")
         lines.append(f"rows        {self.rows.value}")
@@ -107,8 +106,7 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """16 hex digits that name what the plan finds; spans and the query's text do not enter. Match ids start from it."""
-        text = re.sub(r"\s+", " ", str(self))
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(str(self).encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,8 +82,8 @@ def ask(snapshot, question: tuple) -> list[Event]:
 
 @pytest.mark.parametrize("in_files", [False, True])
 @settings(max_examples=120)
-@given(steps=steps(), questions=st.lists(questions, min_size=1, max_size=4), memory_rows_max=st.sampled_from((2, 7, 99)))
-def test_reads_equal_a_plain_list(in_files, steps, questions, memory_rows_max):
+@given(steps(), st.lists(questions, min_size=1, max_size=4), st.sampled_from((2, 7, 99)))
+def test_reads_equal_a_plain_list(in_files, steps, asked, memory_rows_max):
     with tempfile.TemporaryDirectory() as root:
         directory = Path(root) / "ticks" if in_files else None
         history = History(TICKS, directory, memory_rows_max)
@@ -104,7 +104,7 @@ def test_reads_equal_a_plain_list(in_files, steps, questions, memory_rows_max):
         assert history.last_seq == max((e.seq for e in events), default=-1)
         assert history.offsets == {e.source: e.offset + 1 for e in events}
         for snapshot, then in kept:
-            for question in questions:
+            for question in asked:
                 rows, left_out = expected(then, question)
                 before = snapshot.late_left_out
                 assert ask(snapshot, question) == rows

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -100,11 +101,15 @@ CASES = [case for path in sorted(WORKED.glob("*.case")) for case in read_case(pa
 
 
 def plan_of(case: Case) -> Plan:
-    numbers = [name for name in case.rows[0] if name not in ("event", "ts", "k", "s")]
+    return bound(case.query, tuple(name for name in case.rows[0] if name not in ("event", "ts", "k", "s")))
+
+
+@cache
+def bound(query: str, numbers: tuple[str, ...]) -> Plan:
     fields = [("event", "VARCHAR"), ("ts", "TIMESTAMP"), ("k", "VARCHAR"), ("s", "VARCHAR")]
     fields += [(name, "BIGINT") for name in numbers]
     schema = Schema("e", tuple(Field(name, type) for name, type in fields), time="ts")
-    text = f"SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts\n{case.query}\n)"
+    text = f"SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts\n{query}\n)"
     return bind(parse(text), lambda name: schema).factors[0].plan
 
 

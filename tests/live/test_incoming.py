@@ -144,6 +144,7 @@ BAD = [
     ([ROWS[0], ROWS[0] | {"volume": 2**63}], ["column volume, row 1: 9223372036854775808"]),
     (pd.DataFrame(COLUMNS | {"price": pd.Series([1.0, "x", 2], dtype=object)}), ["column price, row 1: 'x'"]),
     (lambda: duckdb.sql("SELECT 'infinity'::TIMESTAMP ts, '' symbol, 1.5 price, 1 volume"), ["ts, row 0", "infinite"]),
+    (lambda: duckdb.sql("SELECT '-infinity'::TIMESTAMP ts, '' symbol, 1.5 price, 1 volume"), ["ts, row 0", "infinite"]),
     (lambda: duckdb.sql("SELECT CAST(x AS INT) ts FROM (VALUES ('y')) t(x)"), ["could not be read", "'y'"]),
     (COLUMNS | {"ts": [NOON]}, ["different numbers of values: ts 1, symbol 3"]),
     (ROWS[0], ["column ts is one value", "a list with one dict"]),

@@ -73,6 +73,7 @@ def test_redelivered_rows_are_dropped_and_counted() -> None:
     assert len(whole.batch) == 0
     assert whole.watermark_us == 4
     assert (stream.duplicate_count, stream.accepted_count, stream.late_count) == (5, 4, 0)
+    assert stream.next_seq == 4, "redelivered rows take no sequence number"
 
 
 def test_a_gap_in_the_offsets_is_allowed() -> None:
@@ -89,6 +90,13 @@ def test_an_empty_push_changes_nothing() -> None:
     assert (len(arrival.batch), arrival.watermark_us, stream.offsets) == (0, None, {})
     stream.accept(events(5), "loud")
     assert stream.watermark_us == 5
+
+
+def test_a_source_that_has_sent_nothing_does_not_hold_back_the_order() -> None:
+    stream, ordering = LiveStream(schema()), Ordering(schema())
+    for data, source in (([], "quiet"), (events(5), "loud"), ([], "quiet"), (events(6), "loud")):
+        arrival = stream.accept(data, source)
+        assert len(ordering.push(arrival.on_time, arrival.watermark_us)) == len(data)
 
 
 @pytest.mark.parametrize("offset", [-1, 1.0, "0", True, 2**62])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -39,7 +41,7 @@ class Recorder:
     """A Matcher that matches each event of an odd time, and at the end the number -1; it notes its calls."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, object]] = []
+        self.calls: list[tuple[str, Any]] = []
         self.seen = 0
 
     def push(self, batch: EventBatch) -> Matches:

@@ -161,7 +161,9 @@ def test_parsing_is_fast() -> None:
         "größe",
     ],
 )
-@pytest.mark.parametrize("before", ["SELECT * FROM ", "SELECT * FROM u, ", "SELECT * FROM u CROSS JOIN ", "SELECT * FROM ("])
+@pytest.mark.parametrize(
+    "before", ["SELECT * FROM ", "SELECT * FROM u, ", "SELECT * FROM u CROSS JOIN ", "SELECT * FROM ("]
+)
 def test_inputs(written: str, before: str) -> None:
     text = f"{before}{written}  MATCH_RECOGNIZE (PATTERN (A)){' )' * before.endswith('(')}"
     (factor,) = parse(text).factors
@@ -209,10 +211,16 @@ def test_several_factors_in_the_order_of_the_text() -> None:
         ("LEFT OUTER JOIN HISTORY OF h BETWEEN a AND b AS x ON c", ast.HistoryKind.LEFT, True),
         ("SEMI JOIN HISTORY OF h FROM a TO b AS KNOWN AS x ON c", ast.HistoryKind.SEMI, False),
         ("ANTI JOIN HISTORY OF h FROM a TO b MATCH_RECOGNIZE (PATTERN (A)) x ON c", ast.HistoryKind.ANTI, False),
-        ('NEAREST JOIN HISTORY OF "h" BETWEEN a AND b AS KNOWN MATCH_RECOGNIZE (PATTERN (A)) ON c', ast.HistoryKind.NEAREST, True),
+        (
+            'NEAREST JOIN HISTORY OF "h" BETWEEN a AND b AS KNOWN MATCH_RECOGNIZE (PATTERN (A)) ON c',
+            ast.HistoryKind.NEAREST,
+            True,
+        ),
     ],
 )
-@pytest.mark.parametrize("behind", ["", " WHERE z", " JOIN u ON true", " LEFT JOIN u ON true", ", u", " ORDER BY 1", ";"])
+@pytest.mark.parametrize(
+    "behind", ["", " WHERE z", " JOIN u ON true", " LEFT JOIN u ON true", ", u", " ORDER BY 1", ";"]
+)
 def test_history_joins(written: str, kind: ast.HistoryKind, closed: bool, behind: str) -> None:
     text = f"SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS pl {written}{behind}"
     (history,) = parse(text).histories
@@ -230,8 +238,16 @@ def test_history_joins(written: str, kind: ast.HistoryKind, closed: bool, behind
 @pytest.mark.parametrize(
     ("low", "high", "on"),
     [
-        ("pl.a - INTERVAL '1' DAY", "pl.a + (CASE WHEN x AND y THEN 1 ELSE 2 END)", "a.x = b.y AND left(a.z, 2) = 'JOIN'"),
-        ("(a BETWEEN 1 AND 2)", "CASE WHEN p AND q THEN r END", "a.x BETWEEN 1 AND 2 OR a.\"where\" IN (SELECT 1 WHERE true)"),
+        (
+            "pl.a - INTERVAL '1' DAY",
+            "pl.a + (CASE WHEN x AND y THEN 1 ELSE 2 END)",
+            "a.x = b.y AND left(a.z, 2) = 'JOIN'",
+        ),
+        (
+            "(a BETWEEN 1 AND 2)",
+            "CASE WHEN p AND q THEN r END",
+            'a.x BETWEEN 1 AND 2 OR a."where" IN (SELECT 1 WHERE true)',
+        ),
         ("CASE WHEN x AND y THEN a ELSE b END", "f(a, b)[1]", "x IS DISTINCT FROM y"),
         ("CAST(a AS TIMESTAMP)", "a::TIMESTAMP", "pa.left = pl.order"),
     ],
@@ -249,7 +265,10 @@ def test_two_histories() -> None:
         "SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS pl "
         "SEMI JOIN HISTORY OF g FROM a TO b ON c ANTI JOIN HISTORY OF h FROM a TO b ON d QUALIFY true"
     )
-    assert [(h.kind.name, h.stream.written, h.on.text) for h in parse(text).histories] == [("SEMI", "g", "c"), ("ANTI", "h", "d")]
+    assert [(h.kind.name, h.stream.written, h.on.text) for h in parse(text).histories] == [
+        ("SEMI", "g", "c"),
+        ("ANTI", "h", "d"),
+    ]
 
 
 def test_tables_that_are_called_like_keywords() -> None:
@@ -263,7 +282,7 @@ def test_tables_that_are_called_like_keywords() -> None:
 def test_clauses() -> None:
     text, match = clauses(
         "partition by k, lower(g) order by ts, x + 1 desc nulls last, y asc, z nulls first "
-        "measures final last(a.x) as x, 'a, b' || \"c)\" as \"My Name\", case when a then b end as y "
+        'measures final last(a.x) as x, \'a, b\' || "c)" as "My Name", case when a then b end as y '
         "all rows per match omit empty matches after match skip to last b "
         "pattern (a+ b) within interval '1 hour 30 minutes' selection skip till any match "
         "subset u = (a, b), v = (a) define a as x between 1 and 2, b as b.x > prev(b.x, 1)"

@@ -167,12 +167,12 @@ error[HQ300]: history cannot be joined by FULL JOIN
 hint: there is JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN and NEAREST JOIN
 """,
     """\
-SELECT *, FORM e MATCH_RECOGNIZE (PATTERN (A)) AS m
+SELECT * FROM ticks t MATCH_RECOGNIZE (PATTERN (A)) AS m
 ---
 error[HQ500]: an alias of the input is not supported yet
-  --> query:1:16
-   1 | SELECT *, FORM e MATCH_RECOGNIZE (PATTERN (A)) AS m
-     |                ^
+  --> query:1:21
+   1 | SELECT * FROM ticks t MATCH_RECOGNIZE (PATTERN (A)) AS m
+     |                     ^
 hint: leave it out: columns are used without it; an alias behind MATCH_RECOGNIZE ( ... ) names the output
 """,
     """\
@@ -275,6 +275,8 @@ def test_golden(case: str) -> None:
         ("SELECT * FROM MATCH_RECOGNIZE (PATTERN (A))", "HQ100", "MATCH_RECOGNIZE"),
         ("SELECT e MATCH_RECOGNIZE (PATTERN (A))", "HQ100", "MATCH_RECOGNIZE"),
         ("SELECT * FROM e MATCH_RECOGNIZE PATTERN (A)", "HQ100", "MATCH_RECOGNIZE"),
+        ("SELECT a b MATCH_RECOGNIZE (PATTERN (A))", "HQ100", "MATCH_RECOGNIZE"),
+        ("SELECT * FROM f(1) AS x(a) MATCH_RECOGNIZE (PATTERN (A))", "HQ500", "x(a)"),
         ("SELECT * FROM e AS x MATCH_RECOGNIZE (PATTERN (A))", "HQ500", "x"),
         ("SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS m (a, b)", "HQ500", "(a, b)"),
         ("SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS", "HQ100", "AS"),
@@ -290,7 +292,8 @@ def test_golden(case: str) -> None:
         ("SELECT * FROM e JOIN HISTORY OF h FROM a TO b ON WHERE c", "HQ100", ""),
         ("SELECT * FROM e JOIN HISTORY OF h FROM TO b ON c", "HQ100", "TO"),
         ("SELECT * FROM e JOIN HISTORY OF h FROM a TO b MATCH_RECOGNIZE (PATERN (A)) ON c", "HQ101", "PATERN"),
-        ("SELECT * FROM e JOIN HISTORY OF h FROM (SELECT * FROM f MATCH_RECOGNIZE (PATTERN (A))) TO b ON c", "HQ500", "MATCH_RECOGNIZE"),
+        ("SELECT * FROM e JOIN HISTORY OF h FROM (FROM f MATCH_RECOGNIZE (PATTERN (A))) TO b ON c",
+         "HQ500", "MATCH_RECOGNIZE"),
     ],
 )  # fmt: skip
 def test_statements(text: str, code: str, piece: str) -> None:
@@ -335,6 +338,7 @@ def test_statements(text: str, code: str, piece: str) -> None:
         ("PATTERN (A) WITHIN INTERVAL '-1 day'", "HQ105", "'-1 day'"),
         ("PATTERN (A) WITHIN INTERVAL '999999999999999999' DAY", "HQ105", "'999999999999999999' DAY"),
         ("PATTERN (A) SELECTION SKIP TILL NEXT", "HQ101", ")"),
+        ("PATTERN (A) SELECTION SKIP TILL ALL MATCH", "HQ101", "ALL"),
         ("PATTERN (A) SUBSET U = (A, )", "HQ101", ")"),
         ("PATTERN (A) SUBSET U (A)", "HQ101", "("),
         ("PATTERN (A) DEFINE A AS", "HQ102", ")"),
@@ -365,7 +369,13 @@ def test_a_hint_names_the_nearest_keyword() -> None:
 
 
 def test_faults_inside_the_parentheses() -> None:
-    for inside, piece in {"PATERN (A)": "PATERN", "PATTERN (A": "(", "PATTERN (A))": ")", "": "", "PATTERN 'x": "'"}.items():
+    for inside, piece in {
+        "PATERN (A)": "PATERN",
+        "PATTERN (A": "(",
+        "PATTERN (A))": ")",
+        "": "",
+        "PATTERN 'x": "'",
+    }.items():
         text = f"größe ({inside}) 'unfinished"
         with pytest.raises(QueryError) as caught:
             parse_match_recognize(text, Span(7, 7 + len(inside)))
@@ -390,37 +400,66 @@ def test_deep_nesting() -> None:
 
 VALID = [
     HYBRID,
-    "SELECT * FROM read_parquet('a(b') MATCH_RECOGNIZE (PARTITION BY a, b ORDER BY ts DESC NULLS LAST, x "
-    "MEASURES FINAL LAST(A.x) AS x, count(*) AS \"n\" ALL ROWS PER MATCH WITH UNMATCHED ROWS AFTER MATCH SKIP TO LAST B "
-    "PATTERN (^ A+? (B | C){2,3} {- D -} PERMUTE(E, F) ~G $) WITHIN INTERVAL '10' MINUTE SELECTION SKIP TILL ANY MATCH "
-    "SUBSET U = (A, B) DEFINE A AS x > 1 AND s LIKE 'a%', B AS CASE WHEN b.x IN (1, 2) THEN true END) AS m WHERE m.x > 1;",
-    "WITH w AS (SELECT 1 AS k) SELECT m.* FROM (SELECT * FROM t) MATCH_RECOGNIZE (ORDER BY ts PATTERN (A B) WITHIN 5 ROWS) m "
-    "ANTI JOIN HISTORY OF h BETWEEN m.ts - INTERVAL 1 DAY AND m.ts AS KNOWN AS r ON r.k = m.k AND r.x = 'é' "
-    "NEAREST JOIN HISTORY OF \"G\" FROM a TO b MATCH_RECOGNIZE (PATTERN (A)) AS g ON true JOIN w ON w.k = m.k LIMIT 5",
+    "SELECT * FROM read_parquet('a(b') MATCH_RECOGNIZE (PARTITION BY a, b ORDER BY ts DESC NULLS LAST, "
+    "x MEASURES FINAL LAST(A.x) AS x, count(*) AS \"n\" ALL ROWS PER MATCH WITH UNMATCHED ROWS AFTER MATCH SKIP TO "
+    "LAST B PATTERN (^ A+? (B | C){2,3} {- D -} PERMUTE(E, F) ~G $) WITHIN INTERVAL '10' MINUTE SELECTION SKIP TILL "
+    "ANY MATCH SUBSET U = (A, B) DEFINE A AS x > 1 AND s LIKE 'a%', B AS CASE WHEN b.x IN (1, 2) THEN true END) AS m "
+    "WHERE m.x > 1;",
+    "WITH w AS (SELECT 1 AS k) SELECT m.* FROM (SELECT * FROM t) MATCH_RECOGNIZE (ORDER BY ts PATTERN (A B) "
+    "WITHIN 5 ROWS) m ANTI JOIN HISTORY OF h BETWEEN m.ts - INTERVAL 1 DAY AND m.ts AS KNOWN AS r ON "
+    "r.k = m.k AND r.x = 'é' NEAREST JOIN HISTORY OF \"G\" FROM a TO b MATCH_RECOGNIZE (PATTERN (A)) AS g "
+    "ON true JOIN w ON w.k = m.k LIMIT 5",
 ]  # fmt: skip
 PIECES = re.compile(r"'[^']*'|\"[^\"]*\"|\w+|\s+|.", re.DOTALL)
-ODD = ["'", '"', "$$", "/*", "--", "\x00", "é", "日", "😀", "\t", "\n", "(", ")", "{", "}", "[", "]", ",", ";", "|", "~", "$", "AS", "\\"]
+ODD = [
+    "'",
+    '"',
+    "$$",
+    "/*",
+    "--",
+    "\x00",
+    "é",
+    "日",
+    "😀",
+    "\t",
+    "\n",
+    "(",
+    ")",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ";",
+    "|",
+    "~",
+    "$",
+    "AS",
+    "\\",
+]
 
 
 def survives(text: str) -> bool:
     """Whether the text is read; if not, by a QueryError with spans inside of it, a known code, and a rendering."""
+    faults: tuple[Diagnostic, ...] = ()
+    query = None
     try:
         query = parse(text)
     except QueryError as error:
-        assert error.diagnostics
-        for fault in error.diagnostics:
-            assert 0 <= fault.span.start <= fault.span.end <= len(text), fault
-            assert fault.code in CODES
-            assert fault.message
-            lines = fault.render(text).split("\n")
-            assert lines[3].strip(" |\t").startswith("^")
-        return False
+        faults = error.diagnostics
+    assert (query is None) == bool(faults)
+    for fault in faults:
+        assert 0 <= fault.span.start <= fault.span.end <= len(text), fault
+        assert fault.code in CODES
+        assert fault.message
+        lines = fault.render(text).split("\n")
+        assert lines[3].strip(" |\t").startswith("^")
     for node in nodes(query):
         if isinstance(node, ast.ExpressionText):
             assert text[node.span.start : node.span.end] == node.text != ""
         elif not isinstance(node, ast.Query):
             assert 0 <= node.span.start < node.span.end <= len(text)
-    return True
+    return query is not None
 
 
 def mutated(text: str, draw: random.Random) -> str:
@@ -455,7 +494,10 @@ def test_mutations(text: str) -> None:
     assert 40 < read < 300
 
 
-@given(st.lists(st.sampled_from([p for t in VALID for p in PIECES.findall(t)] + ODD), max_size=30).map(" ".join) | st.text())
+@given(
+    st.lists(st.sampled_from([p for t in VALID for p in PIECES.findall(t)] + ODD), max_size=30).map(" ".join)
+    | st.text()
+)
 @settings(max_examples=300, deadline=None)
 def test_garbage(text: str) -> None:
     survives(text)

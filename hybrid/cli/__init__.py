@@ -1,0 +1,349 @@
+"""The command line: `hybrid sql | explain | check | backtest | simulate | demo | doctor`.
+
+Data goes to stdout, messages and progress to stderr. Exit codes: 0 all well, 1 a fault of the query or the data (or a
+demo that does not find what was planted), 2 wrong usage. Nothing heavy is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+app = typer.Typer(
+    name="hybrid", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="One row-pattern query over live streams and archived history.",
+)  # fmt: skip
+
+
+class Format(StrEnum):
+    """How rows are written."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
+
+
+class Stage(StrEnum):
+    """What EXPLAIN shows."""
+
+    all = "all"
+    ast = "ast"
+    plan = "plan"
+    automaton = "automaton"
+    program = "program"
+
+
+class Scenario(StrEnum):
+    """What the simulators make."""
+
+    stock = "stock"
+    rfid = "rfid"
+    highway = "highway"
+
+
+Text = Annotated[str, typer.Argument(help="The query, or the name of a file that holds it.")]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", "-t", metavar="NAME=FILE", help="A Parquet, CSV or JSON file under a name; repeatable."),
+]
+Formats = Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
+Directory = Annotated[Path | None, typer.Option("--directory", "-d", help="A database: its streams are tables.")]
+PICTURES = Path("demo-output")
+Seed = Annotated[int, typer.Option(help="The same seed gives the same events.")]
+
+
+def main() -> None:
+    """Runs the command line; the exit code says how it went."""
+    from query.errors import DataError, QueryError
+
+    try:
+        app(standalone_mode=True)
+    except QueryError as error:
+        say(error.render())
+        sys.exit(1)
+    except DataError as error:
+        say(f"error: {error}")
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def say(message: str) -> None:
+    """A message for people: to stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def query_text(text: str) -> str:
+    """The text itself, or what is in the file it names."""
+    if "\n" not in text and len(text) < 1000 and (text.endswith((".sql", ".hq")) or Path(text).is_file()):
+        try:
+            return Path(text).read_text(encoding="utf-8")
+        except OSError as error:
+            raise typer.BadParameter(f"cannot read {text}: {error.strerror}") from None
+    return text
+
+
+def open_tables(tables: list[str] | None) -> dict[str, Any]:
+    """NAME=FILE options as Arrow tables."""
+    import duckdb
+
+    from hybrid import duck
+    from query.errors import DataError
+
+    found: dict[str, Any] = {}
+    readers = {
+        ".parquet": "read_parquet", ".csv": "read_csv", ".tsv": "read_csv", ".json": "read_json", ".jsonl": "read_json",
+    }  # fmt: skip
+    for item in tables or []:
+        name, sign, file = item.partition("=")
+        if not sign or not name.isidentifier():
+            raise typer.BadParameter(f"--table {item}: write NAME=FILE")
+        path = Path(file)
+        suffix = path.suffix if path.suffix != ".gz" else Path(path.stem).suffix
+        if suffix not in readers:
+            raise typer.BadParameter(f"--table {item}: the file must end in {', '.join(readers)}")
+        if not path.is_file():
+            raise DataError(f"there is no file {file}", f"--table {name}= names it")
+        quoted = "'" + str(path).replace("'", "''") + "'"
+        try:
+            found[name] = duck.to_table(duck.cursor().sql(f"SELECT * FROM {readers[suffix]}({quoted})"))
+        except duckdb.Error as error:
+            raise DataError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
+    return found
+
+
+def write(table: pa.Table, format: Format, output: Path | None) -> None:
+    """Rows to a file or to stdout."""
+    if format is Format.parquet:
+        import pyarrow.parquet as pq
+
+        if output is None and sys.stdout.isatty():
+            raise typer.BadParameter("Parquet does not go to a terminal: add --output FILE")
+        pq.write_table(table, output if output is not None else sys.stdout.buffer)
+        return
+    text = in_text(table, format)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
+
+
+def in_text(table: pa.Table, format: Format) -> str:
+    if format is Format.table:
+        from hybrid.result import text_table
+
+        return text_table(table, max(20, table.num_rows if table.num_rows <= 1000 else 20)) + "\n"
+    if format is Format.csv:
+        import io
+
+        import pyarrow.csv
+
+        sink = io.BytesIO()
+        pyarrow.csv.write_csv(table, sink)
+        return sink.getvalue().decode()
+    import json
+
+    return "".join(json.dumps(row, default=str, ensure_ascii=False) + "\n" for row in table.to_pylist())
+
+
+# ---- queries
+
+
+@app.command("sql")
+def sql_command(
+    text: Text,
+    table: Tables = None,
+    directory: Directory = None,
+    format: Formats = Format.table,
+    output: Output = None,
+    evidence: Annotated[bool, typer.Option("--evidence", help="Write the events behind the rows instead.")] = False,
+) -> None:
+    """Answers a query over files, or over the streams of a database."""
+    import hybrid
+
+    statement, tables = query_text(text), open_tables(table)
+    if directory is not None:
+        with _existing(directory) as db:
+            result = db.sql(statement, **tables)
+            rows = result.evidence() if evidence else result.arrow()
+    else:
+        result = hybrid.sql(statement, **tables)
+        rows = result.evidence() if evidence else result.arrow()
+    write(rows, format, output)
+
+
+@app.command()
+def explain(
+    text: Annotated[str, typer.Argument(help="The query, a file with it, or stock, rfid or highway: a demo's.")],
+    table: Tables = None,
+    directory: Directory = None,
+    stage: Annotated[Stage, typer.Option(help="Which stage.")] = Stage.all,
+) -> None:
+    """Shows what the stages make of a query: syntax tree, plan, automaton, program."""
+    from hybrid.explain import explain as explained
+
+    demo = _demo_query(text)
+    if demo is not None:
+        statement, schemas = demo
+
+        def resolve(name: str) -> Any:
+            return schemas[name.strip().lower()]
+
+        print(explained(statement, stage.value, resolve, live=True))
+        return
+    statement = query_text(text)
+    if stage is Stage.ast:
+        print(explained(statement, "ast"))
+    elif directory is not None:
+        with _existing(directory) as db:
+            print(db.explain(statement, stage.value, open_tables(table)))
+    else:
+        import hybrid
+
+        print(hybrid.explain(statement, stage.value, **open_tables(table)))
+
+
+@app.command()
+def check(
+    text: Text,
+    table: Tables = None,
+    directory: Directory = None,
+    against_reference: Annotated[
+        bool, typer.Option("--against-reference", help="Also run it by the kernel and by the reference, and compare.")
+    ] = False,
+) -> None:
+    """Checks a query without running it; errors point at the text."""
+    import hybrid
+
+    statement, tables = query_text(text), open_tables(table)
+    if directory is not None:
+        with _existing(directory) as db:
+            db.explain(statement, "plan", tables)
+    else:
+        hybrid.explain(statement, "plan", **tables)
+    say("the query is well formed")
+    if against_reference:
+        from hybrid.front import compare_with_reference
+
+        count, same = compare_with_reference(statement, tables)
+        if not same:
+            say("the kernel and the reference give different rows: this is a fault of hybrid, please report it")
+            raise typer.Exit(1)
+        say(f"kernel and reference give the same {count:,} rows")
+
+
+@app.command()
+def backtest(
+    text: Text,
+    directory: Annotated[Path, typer.Option("--directory", "-d", help="The database whose archive is replayed.")],
+    start: Annotated[str, typer.Option("--from", help="Events from this time on, for example 2023-01-01.")],
+    end: Annotated[
+        str | None, typer.Option("--to", help="Events before this time; left out: all, and the end of the stream.")
+    ] = None,
+    format: Formats = Format.table,
+    output: Output = None,
+    evidence: Annotated[bool, typer.Option("--evidence", help="Write the events behind the rows instead.")] = False,
+) -> None:
+    """Replays archived events as live: what a watch started then would have found."""
+    with _existing(directory) as db:
+        result = db.backtest(query_text(text), start, end)
+        write(result.evidence() if evidence else result.arrow(), format, output)
+
+
+def _existing(directory: Path) -> Any:
+    from hybrid.engine import Database
+    from query.errors import DataError
+
+    if not directory.is_dir():
+        raise DataError(f"there is no database {directory}", "hybrid.connect creates one")
+    return Database(directory)
+
+
+def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:
+    """The query of a demo with the schemas of its streams."""
+    from query.schema import Field, Schema
+
+    if name == "stock":
+        from hybrid.demo import stock
+
+        fields = tuple(Field(n, t) for n, t in stock.COLUMNS.items())
+        return stock.QUERY, {"stocks": Schema("stocks", fields, "date", ("symbol",))}
+    if name == "rfid":
+        from hybrid.demo import rfid
+        from simulator.rfid import FIELDS
+
+        return rfid.QUERY, {"readings": Schema("readings", FIELDS, "ts", ("tag",))}
+    if name == "highway":
+        from hybrid.demo import highway
+        from simulator.highway import FIELDS as TOLLS
+
+        return highway.QUERY, {"tolls": Schema("tolls", TOLLS, "ts", ("car",))}
+    return None
+
+
+# ---- events to try things on
+
+
+@app.command()
+def simulate(
+    what: Annotated[Scenario, typer.Argument(help="Ticks of a market, a shop with RFID readers, or a toll road.")],
+    seed: Seed = 1,
+    events: Annotated[int, typer.Option(help="How many ticks (stock only).", min=0)] = 10_000,
+    symbols: Annotated[int, typer.Option(help="Of how many symbols (stock only).", min=1)] = 100,
+    format: Formats = Format.csv,
+    output: Output = None,
+) -> None:
+    """Writes simulated events, in the order of their time."""
+    if what is Scenario.stock:
+        from simulator.stock import walk
+
+        table = walk(seed, events, symbols)
+    elif what is Scenario.rfid:
+        from simulator.rfid import shop
+
+        table = shop(seed).events("readings")
+    else:
+        from simulator.highway import highway
+
+        table = highway(seed).events("tolls")
+    write(table, format, output)
+
+
+@app.command()
+def demo(
+    which: Annotated[Scenario, typer.Argument(help="Which demo.")],
+    seed: Seed = 1,
+    directory: Annotated[Path | None, typer.Option("--directory", "-d", help="Keep the database here.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Where the picture of one match goes (demo-output/).")] = None,
+    interleaving: Annotated[
+        int, typer.Option(help="Another order of arrival of the same events (rfid, highway).", min=0)
+    ] = 0,
+) -> None:
+    """Runs a demo: prints what it finds with its evidence, and saves a picture of one match."""
+    from hybrid.cli import demos
+
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise typer.BadParameter(f"--directory {directory} is not empty")
+    if which is Scenario.stock:
+        code = demos.stock(directory, picture or PICTURES / "stock.png")
+    else:
+        code = demos.planted(which.value, seed, directory, picture or PICTURES / f"{which.value}.png", interleaving)
+    raise typer.Exit(code)
+
+
+@app.command()
+def doctor() -> None:
+    """Says what is installed, and whether a pattern can be matched here."""
+    from hybrid.cli import demos
+
+    raise typer.Exit(demos.doctor())

@@ -1,0 +1,132 @@
+"""What `hybrid demo` and `hybrid doctor` print."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hybrid.cli import say
+from hybrid.result import text_table
+from query.errors import DataError
+
+STOCK_SHOWN = ("side", "variable", "date", "symbol", "close", "source", "offset")
+
+
+def stock(directory: Path | None, picture: Path) -> int:
+    """The stock demo: the query, the first rows and their number, the closest pair as evidence, and its picture."""
+    from datetime import timedelta
+
+    from hybrid.demo import stock as demo
+
+    started = time.perf_counter()
+    print(demo.QUERY)
+    with demo.market(directory) as db:
+        outcome = demo.run(db)
+    say(f"{outcome.archived:,} daily prices archived, {outcome.replayed:,} replayed as live, "
+        f"in {time.perf_counter() - started:.1f} s")
+    print(text_table(outcome.rows, 20))
+    pair = outcome.rows.slice(outcome.closest_row, 1).to_pylist()[0]
+    print(f"\nThe closest pair: {pair['symbol']} fell to {pair['last_price']} from {pair['start_ts']} on; "
+          f"it had touched {pair['bottom']} between {pair['pa_start_ts']} and {pair['pa_end_ts']}.")
+    print(text_table(outcome.closest.select(STOCK_SHOWN), outcome.closest.num_rows))
+    days = outcome.closest.column("date").to_pylist()
+    prices = pa.concat_tables(demo.prices())
+    near = pc.and_(
+        pc.equal(prices.column("symbol"), pair["symbol"]),
+        pc.and_(
+            pc.greater_equal(prices.column("date"), min(days) - timedelta(days=30)),
+            pc.less_equal(prices.column("date"), max(days) + timedelta(days=30)),
+        ),
+    )
+    title = f"{pair['symbol']}: a fall to {pair['last_price']}, and a bottom at {pair['bottom']} before"
+    row = int(outcome.closest.column("row")[0].as_py())
+    _draw(outcome.closest, row, "close", picture, title, prices.filter(near), "date")
+    return 0
+
+
+def planted(name: str, seed: int, directory: Path | None, picture: Path, interleaving: int) -> int:
+    """A demo with planted truth: the first rows, evidence, counts by kind; 1 unless exactly the truth was found."""
+    from hybrid.demo import highway, rfid
+
+    demo = rfid if name == "rfid" else highway
+    started = time.perf_counter()
+    print(demo.QUERY)
+    outcome = demo.run(seed, directory, interleaving)
+    say(f"played in {time.perf_counter() - started:.1f} s; seed {seed}; {outcome.stats}")
+    print(text_table(outcome.rows, 20))
+    if outcome.evidence.num_rows:
+        first = outcome.evidence.column("row")[0].as_py()
+        events = outcome.evidence.filter(pc.equal(outcome.evidence.column("row"), first))
+        print("\nThe evidence of one of them:")
+        print(text_table(events, events.num_rows))
+        _draw(outcome.evidence, first, None, picture, "")
+    kinds = pa.table(
+        {
+            "kind": list(outcome.kinds),
+            "planted": [k[0] for k in outcome.kinds.values()],
+            "in the truth": [k[1] for k in outcome.kinds.values()],
+            "found": [k[2] for k in outcome.kinds.values()],
+        }
+    )
+    print("\nWhat was planted, by kind:")
+    print(text_table(kinds, kinds.num_rows))
+    if outcome.exact:
+        print(f"\nfound exactly the planted truth: {outcome.rows.num_rows} rows")
+        return 0
+    print(f"\nNOT the planted truth: {len(outcome.missing)} missing, {len(outcome.unexpected)} unexpected")
+    for label, rows in (("missing", outcome.missing), ("unexpected", outcome.unexpected)):
+        for row in rows[:5]:
+            print(f"{label}: {row}")
+    return 1
+
+
+def _draw(
+    evidence: pa.Table, row: int, value: str | None, path: Path, title: str, context: pa.Table | None = None,
+    time: str | None = None,
+) -> None:
+    from hybrid.plot import plot_evidence
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        plot_evidence(evidence, row, value, path, context, time, title)
+    except DataError as error:
+        say(f"no picture: {error}")
+        return
+    say(f"picture: {path}")
+
+
+def doctor() -> int:
+    """Versions, extras, and one match through the kernel."""
+    print(f"hybrid {_version('hybrid')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    for name in ("pyarrow", "duckdb", "numba", "numpy", "lark", "deltalake", "sortedcontainers", "typer", "rich"):
+        print(f"  {name:<18}{_version(name)}")
+    for extra, module in (("plot", "matplotlib"), ("spark", "pyspark"), ("kafka", "confluent_kafka"), ("mqtt", "paho")):
+        there = importlib.util.find_spec(module) is not None
+        print(f"  extra {extra:<12}{'installed' if there else f'missing: pip install -e .[{extra}]'}")
+    import hybrid
+
+    started = time.perf_counter()
+    ticks = pa.table({"ts": pa.array([1, 2, 3, 4], pa.timestamp("us")), "price": [10.0, 9.0, 8.0, 9.0]})
+    rows = hybrid.sql(
+        "SELECT * FROM ticks MATCH_RECOGNIZE (ORDER BY ts MEASURES LAST(B.price) AS bottom PATTERN (A B+ C) "
+        "DEFINE B AS price < PREV(price), C AS price > PREV(price)) AS m", ticks=ticks,
+    ).arrow()
+    well = rows.to_pylist() == [{"bottom": 8.0}]
+    print(f"  one match           {'found' if well else 'NOT found'} in {time.perf_counter() - started:.2f} s")
+    if not well:
+        print("the kernel does not work here: please report this output", file=sys.stderr)
+    return 0 if well else 1
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,16 @@
+"""A toll road: which cars were faster than the limit since their last reading at the previous point?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hybrid.demo.scenario import Outcome, play
+from simulator.highway import highway, speed_query
+
+LIMIT_KMH = 120
+QUERY = speed_query(LIMIT_KMH)
+
+
+def run(seed: int = 1, directory: Path | None = None, interleaving: int = 0) -> Outcome:
+    """Simulates the road of a seed, delays and repeated deliveries included, and asks the question live."""
+    return play(highway(seed, limit_kmh=LIMIT_KMH, interleaving=interleaving), directory)

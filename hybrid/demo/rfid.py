@@ -1,0 +1,15 @@
+"""A shop: which items leave through the exit without a register reading of their tag in the ten days before?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hybrid.demo.scenario import Outcome, play
+from simulator.rfid import SHOP_QUERY, shop
+
+QUERY = SHOP_QUERY
+
+
+def run(seed: int = 1, directory: Path | None = None, interleaving: int = 0) -> Outcome:
+    """Simulates the shop of a seed, delays and repeated deliveries included, and asks the question live."""
+    return play(shop(seed, interleaving=interleaving), directory)

@@ -1,0 +1,83 @@
+"""Plays a simulated scenario through a database and compares what the query finds with what was planted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+
+from hybrid.engine import Database
+from simulator.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """rows: what was found, sorted like the truth. evidence: of the rows fetched last. missing, unexpected: rows of the
+    truth not found, and found rows that are not in it. kinds: kind -> (planted, expected, found)."""
+
+    rows: pa.Table
+    evidence: pa.Table
+    missing: list[tuple[object, ...]]
+    unexpected: list[tuple[object, ...]]
+    kinds: dict[str, tuple[int, int, int]]
+    stats: dict[str, object]
+
+    @property
+    def exact(self) -> bool:
+        return not self.missing and not self.unexpected
+
+
+def play(scenario: Scenario, directory: Path | None = None, flush_every: int = 50) -> Outcome:
+    """Pushes every arrival in its order, flushing to the archive every so many, then ends the streams.
+
+    directory: keeps the database; otherwise it lives in a temporary one."""
+    if directory is not None:
+        return _play(scenario, directory, flush_every)
+    with TemporaryDirectory(prefix="hybrid-demo-") as path:
+        return _play(scenario, Path(path), flush_every)
+
+
+def _play(scenario: Scenario, directory: Path, flush_every: int) -> Outcome:
+    with Database(directory) as db:
+        for schema in scenario.schemas:
+            assert schema.time is not None
+            db.create_stream(
+                schema.name, {f.name: f.type for f in schema.fields}, time=schema.time, key=schema.keys,
+                order=schema.order, lateness=f"{schema.lateness_us} us",
+            )
+        alerts = db.watch(scenario.query)
+        found = []
+        for i, arrival in enumerate(scenario.arrivals, 1):
+            db.push(arrival.stream, arrival.batch, source=arrival.source, offset=arrival.offset)
+            if i % flush_every == 0:
+                db.flush()
+                found.append(alerts.fetch())
+        for schema in scenario.schemas:
+            db.advance(schema.name, None)
+        found.append(alerts.fetch())
+        rows = pa.concat_tables(found)
+        evidence = alerts.evidence()
+        stats = alerts.stats()
+    truth, got = Counter(_tuples(scenario.truth)), Counter(_tuples(rows))
+    return Outcome(
+        rows, evidence, sorted((truth - got).elements(), key=repr), sorted((got - truth).elements(), key=repr),
+        _by_kind(scenario, rows), stats,
+    )
+
+
+def _by_kind(scenario: Scenario, rows: pa.Table) -> dict[str, tuple[int, int, int]]:
+    """How many cases of each kind were planted, are in the truth, and were found."""
+    keys = [c for c in scenario.cases.column_names if c not in ("kind", "expected") and c in rows.column_names]
+    seen = set(_tuples(rows.select(keys)))
+    counts: dict[str, tuple[int, int, int]] = {}
+    for case, key in zip(scenario.cases.to_pylist(), _tuples(scenario.cases.select(keys))):
+        planted, expected, found = counts.get(case["kind"], (0, 0, 0))
+        counts[case["kind"]] = (planted + 1, expected + case["expected"], found + (key in seen))
+    return dict(sorted(counts.items()))
+
+
+def _tuples(table: pa.Table) -> list[tuple[object, ...]]:
+    return [tuple(row.values()) for row in table.to_pylist()]

@@ -1,0 +1,200 @@
+"""The kernels on larger inputs than the properties reach: both engines agree, memory stays bounded, time stays linear."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from matching.batch import EventBatch, Matches
+from matching.lists import RunLists
+from matching.matcher import SLACK, KernelMatcher
+from matching.run_table import RunTable
+from query.automaton.program import assemble
+from query.errors import DataError, QueryError
+from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
+from query.plan.expression import TRUE, Aggregate, Call, Column, Constant, Expression, Logical, Navigation
+from query.plan.pattern import Repeat, RowPattern, Sequence, Variable, variables
+from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
+from query.schema import Field, Schema
+
+SCHEMA = Schema("e", (Field("ts", "TIMESTAMP"), Field("k", "VARCHAR"), Field("v", "BIGINT")), time="ts")
+TS, K, V = (Column(f.name, f.type) for f in SCHEMA.fields)
+A, B, C = map(Variable, "ABC")
+
+
+def plus(body: RowPattern) -> Repeat:
+    return Repeat(body, 1, None, True)
+
+
+def previous(offset: int = -1) -> Navigation:
+    return Navigation(V, (), None, 0, offset, False, V.type)
+
+
+def compare(sign: str, a: Expression, b: Expression) -> Call:
+    return Call(sign, (a, b), "BOOLEAN")
+
+
+def number(value: int) -> Constant:
+    return Constant(value, "BIGINT")
+
+
+def plan_of(pattern: RowPattern, conditions: dict[str, Expression], **changes: object) -> Plan:
+    first = Navigation(TS, (), Logical.FIRST, 0, 0, False, TS.type)
+    total = Aggregate("sum", V, (), False, False, "HUGEINT")
+    fields: dict[str, object] = {
+        "schema": SCHEMA, "partition_by": (K,), "order_by": (Order(TS),),
+        "measures": (Measure("first", first), Measure("total", total)), "rows": RowsPerMatch.ONE,
+        "after": AfterMatch(AfterMatchKind.PAST_LAST_ROW), "pattern": pattern, "within": None,
+        "selection": Selection.PARTITION, "subsets": (),
+        "defines": tuple(Define(n, conditions.get(n, TRUE)) for n in variables(pattern)),
+    }  # fmt: skip
+    return Plan(**(fields | changes))  # type: ignore[arg-type]
+
+
+V_SHAPE = Sequence((A, plus(B), plus(C)))
+FALL_RISE = {"B": compare("<", V, previous()), "C": compare(">", V, previous())}
+
+
+def events(count: int, keys: int, seed: int = 7, low: int = 0, high: int = 50) -> EventBatch:
+    rng = np.random.default_rng(seed)
+    ts = np.cumsum(rng.integers(0, 3, count))
+    columns = pa.RecordBatch.from_arrays(
+        [
+            pa.array(ts).view(pa.timestamp("us")),
+            pa.array([f"k{i}" for i in rng.integers(0, keys, count).tolist()]),
+            pa.array(rng.integers(low, high, count)),
+        ],
+        names=["ts", "k", "v"],
+    )
+    index = np.arange(count)
+    return EventBatch(columns, ts, np.zeros(count, np.int32), index, index)
+
+
+def all_of(matcher: KernelMatcher, batch: EventBatch, rows: int) -> list[tuple[object, ...]]:
+    """Everything a matcher finds in the batch cut into pieces of `rows`: output row and matched events, sorted."""
+    out: list[tuple[object, ...]] = []
+
+    def take(m: Matches) -> None:
+        bounds = m.event_bounds.tolist()
+        names = [m.variables[v] for v in m.event_variable.tolist()]
+        at = m.event_seq.tolist()
+        for i, row in enumerate(m.rows.to_pylist()):
+            pairs = list(zip(names[bounds[i] : bounds[i + 1]], at[bounds[i] : bounds[i + 1]], strict=True))
+            out.append((row["k"] or "", int(m.number[i]), tuple(pairs), row["first"], row["total"]))
+
+    for start in range(0, len(batch), rows):
+        take(matcher.push(batch.slice(start, min(len(batch), start + rows))))
+    take(matcher.advance(None))
+    return sorted(out, key=repr)
+
+
+def as_lists(plan: Plan) -> KernelMatcher:
+    """The plan's matcher with the general engine in place of the table."""
+    matcher = KernelMatcher(plan, assemble(plan))
+    assert isinstance(matcher.engine, RunTable)
+    tested = list(matcher._bits)
+    matcher.engine = RunLists(matcher.program, 10_000)
+    matcher._bits = {v: v for v in tested}
+    matcher._always = sum(1 << v for v in range(len(matcher.program.variables)) if v not in tested)
+    return matcher
+
+
+@pytest.mark.parametrize("selection", [Selection.PARTITION, Selection.STRICT])
+def test_table_and_lists_agree_through_growth_and_compaction(selection: Selection) -> None:
+    batch = events(150_000, 700 if selection is Selection.PARTITION else 2)
+    plan = plan_of(V_SHAPE, FALL_RISE, selection=selection)
+    table = KernelMatcher(plan, assemble(plan))
+    found = all_of(table, batch, 20_000)
+    assert len(found) > 10_000
+    assert found == all_of(as_lists(plan), batch, 33_333)
+    assert found == all_of(KernelMatcher(plan, assemble(plan)), batch, len(batch))
+    # what no run needs was dropped on the way
+    assert table.store.count < 2 * SLACK + 20_000
+
+
+def test_many_keys_grow_every_array() -> None:
+    batch = events(60_000, 9_000)
+    plan = plan_of(V_SHAPE, FALL_RISE, within=Within(interval_us=20_000))
+    whole = all_of(KernelMatcher(plan, assemble(plan)), batch, len(batch))
+    assert len(whole) > 3_000
+    assert whole == all_of(KernelMatcher(plan, assemble(plan)), batch, 777)
+
+
+def test_a_quantifier_over_equal_rows_is_linear() -> None:
+    n = 200_000
+    columns = pa.RecordBatch.from_arrays(
+        [pa.array(np.arange(n)).view(pa.timestamp("us")), pa.array(["k"] * n), pa.array(np.ones(n, np.int64))],
+        names=["ts", "k", "v"],
+    )
+    index = np.arange(n)
+    batch = EventBatch(columns, index, np.zeros(n, np.int32), index, index)
+    never = {"B": compare(">", V, number(1))}
+    nested = plan_of(Sequence((plus(plus(A)), B)), never)
+    KernelMatcher(nested, assemble(nested)).push(batch.slice(0, 10))  # compiled before the clock starts
+    began = time.perf_counter()
+    assert all_of(KernelMatcher(nested, assemble(nested)), batch, n) == []
+    assert time.perf_counter() - began < 2  # quadratic would be 10,000 times more
+
+
+def test_live_rows_stay_bounded_while_a_run_is_open() -> None:
+    plan = plan_of(Sequence((A, plus(B))), {"A": compare("=", V, number(1)), "B": compare("=", V, number(2))})
+    matcher = KernelMatcher(plan, assemble(plan))
+    rows = events(4 * SLACK, 50, low=3, high=9)  # nothing begins
+    for start in range(0, len(rows), 5_000):
+        assert len(matcher.push(rows.slice(start, min(len(rows), start + 5_000)))) == 0
+    assert matcher.store.count <= SLACK + 5_000
+
+
+def test_too_many_partial_matches_are_an_error_that_names_the_construct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matching.matcher.RUNS_MAX", 500)
+    # every row may go on as A or as B: the runs double with each row
+    pattern = Sequence((plus(plus(Sequence((Repeat(A, 0, None, True), B)))), C))
+    total = Aggregate("sum", V, ("A",), False, False, "HUGEINT")
+    never = {"C": compare("<", total, number(-1)), "B": compare(">=", total, number(0))}
+    plan = plan_of(pattern, never)
+    with pytest.raises(QueryError, match=r"HQ600.*more than 500 partial matches.*C"):
+        KernelMatcher(plan, assemble(plan)).push(events(2_000, 1, low=1, high=2))
+
+
+def test_overflow_in_a_condition_is_a_data_error_not_a_wrong_match() -> None:
+    big = 2**62
+    last = Navigation(V, ("A",), Logical.LAST, 0, 0, False, "BIGINT")
+    plan = plan_of(Sequence((A, B)), {"B": compare(">", Call("+", (V, last), "BIGINT"), number(0))})
+    with pytest.raises(DataError, match="overflows"):
+        KernelMatcher(plan, assemble(plan)).push(events(5, 1, low=big, high=big + 9))
+
+
+def test_next_holds_a_row_back_until_its_neighbour_is_there() -> None:
+    plan = plan_of(A, {"A": compare("<", V, previous(1))})
+    matcher = KernelMatcher(plan, assemble(plan))
+    batch = events(6, 1)
+    values = batch.columns.column("v").to_pylist()
+    expected = [i for i in range(5) if values[i] < values[i + 1]]
+    seen = []
+    for i in range(6):
+        found = matcher.push(batch.slice(i, i + 1))
+        seen += [(i, seq) for seq in found.event_seq.tolist()]
+    assert seen == [(i + 1, i) for i in expected]  # each is out with the row that decides it
+    assert len(matcher.advance(None)) == 0  # the last row's NEXT is null
+
+
+def test_silence_closes_a_greedy_tail_when_the_watermark_passes_the_window() -> None:
+    plan = plan_of(Sequence((A, plus(B))), {"B": compare(">", V, previous())}, within=Within(interval_us=10))
+    matcher = KernelMatcher(plan, assemble(plan))
+    columns = pa.RecordBatch.from_arrays(
+        [pa.array([0, 4]).view(pa.timestamp("us")), pa.array(["k", "k"]), pa.array([1, 2])], names=["ts", "k", "v"]
+    )
+    two = np.arange(2)
+    assert len(matcher.push(EventBatch(columns, np.array([0, 4]), np.zeros(2, np.int32), two, two))) == 0
+    assert len(matcher.advance(10)) == 0  # an event at 10 may still come and belongs to the match
+    assert len(matcher.advance(11)) == 1
+
+
+def test_a_snapshot_of_another_plan_is_refused() -> None:
+    one, other = plan_of(V_SHAPE, FALL_RISE), plan_of(V_SHAPE, {"B": FALL_RISE["B"]})
+    state = KernelMatcher(one, assemble(one)).snapshot()
+    with pytest.raises(DataError, match="state is of plan"):
+        KernelMatcher(other, assemble(other)).restore(state)

@@ -1,0 +1,182 @@
+"""Plans to automata, programs and tables, as they print themselves."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from query.automaton.compile import compile_plan, is_ambiguous
+from query.automaton.determinise import determinise
+from query.automaton.program import Merge, Mode, NoKernel, assemble
+from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
+from query.plan.expression import TRUE, Aggregate, Call, Column, Constant, Expression, Logical, Navigation
+from query.plan.pattern import Alternation, Empty, Negation, Repeat, RowPattern, Sequence, Variable, negated, variables
+from query.plan.plan import AfterMatch, Define, Order, Plan, Within
+from query.schema import Field, Schema
+
+SCHEMA = Schema("ticks", (Field("ts", "TIMESTAMP"), Field("price", "DOUBLE"), Field("vol", "BIGINT")), time="ts")
+TS, PRICE, VOL = (Column(f.name, f.type) for f in SCHEMA.fields)
+A, B, C, D, S = map(Variable, "ABCDS")
+
+
+def plan_of(pattern: RowPattern, conditions: dict[str, Expression] | None = None, **changes: object) -> Plan:
+    names = (*variables(pattern), *negated(pattern))
+    fields: dict[str, object] = {
+        "schema": SCHEMA, "partition_by": (), "order_by": (Order(TS),), "measures": (), "rows": RowsPerMatch.ONE,
+        "after": AfterMatch(AfterMatchKind.PAST_LAST_ROW), "pattern": pattern, "within": None,
+        "selection": Selection.PARTITION, "subsets": (),
+        "defines": tuple(Define(n, (conditions or {}).get(n, TRUE)) for n in names),
+    }  # fmt: skip
+    return Plan(**(fields | changes))  # type: ignore[arg-type]
+
+
+def sequence(*parts: RowPattern) -> Sequence:
+    return Sequence(parts)
+
+
+def star(body: RowPattern, greedy: bool = True) -> Repeat:
+    return Repeat(body, 0, None, greedy)
+
+
+def option(body: RowPattern, greedy: bool = True) -> Repeat:
+    return Repeat(body, 0, 1, greedy)
+
+
+def previous(column: Column) -> Navigation:
+    return Navigation(column, (), None, 0, -1, False, column.type)
+
+
+def edges(pattern: RowPattern) -> list[str]:
+    """Each state's edges and acceptance in order of preference, as words."""
+    automaton = compile_plan(plan_of(pattern))
+    out = []
+    for state in automaton.states:
+        words = [e.variable for e in state.edges]
+        if state.accept_at is not None:
+            words.insert(state.accept_at, "accept")
+        out.append(f"{state.variable or 'start'}: {' '.join(words)}")
+    return out
+
+
+def test_required_rounds_are_written_out_and_the_last_one_loops() -> None:
+    falling = Call("<", (PRICE, previous(PRICE)), "BOOLEAN")
+    assert str(compile_plan(plan_of(sequence(S, Repeat(D, 3, None, True)), {"D": falling}))) == (
+        "start  begin   S: True                   -> S\n"
+        "S      begin   D: (price < PREV(price))  -> D.1\n"
+        "D.1    begin   D: (price < PREV(price))  -> D.2\n"
+        "D.2    begin   D: (price < PREV(price))  -> D.3\n"
+        "D.3    take    D: (price < PREV(price))  -> D.3\n"
+        "       accept\n"
+        "ignore not (same partition)"
+    )
+
+
+def test_greedy_goes_on_first_and_reluctant_ends_first() -> None:
+    assert edges(Repeat(A, 1, None, True)) == ["start: A", "A: A accept"]
+    assert edges(Repeat(A, 1, None, False)) == ["start: A", "A: accept A"]
+    assert edges(option(A)) == ["start: A accept", "A: accept"]
+    assert edges(option(A, greedy=False)) == ["start: accept A", "A: accept"]
+
+
+def test_the_left_alternative_comes_first() -> None:
+    assert edges(sequence(Alternation((B, A)), C)) == ["start: B A", "B: C", "A: C", "C: accept"]
+
+
+def test_an_optional_round_without_a_row_is_not_tried() -> None:
+    # were the empty first alternative of the round tried, C would come before B
+    for wrap in (star, option):
+        assert edges(sequence(wrap(Alternation((option(A), B))), C))[0] == "start: A B C"
+
+
+def test_loops_over_empty_bodies_end() -> None:
+    assert edges(star(option(A))) == ["start: A accept", "A: A accept"]
+    assert edges(star(Empty())) == ["start: accept"]
+    assert edges(Repeat(Repeat(option(B, greedy=False), 2, None, True), 1, None, True))[0].startswith("start: ")
+
+
+def test_ambiguity_is_seen() -> None:
+    assert not is_ambiguous(compile_plan(plan_of(sequence(A, Repeat(B, 1, None, True), C))))
+    assert is_ambiguous(compile_plan(plan_of(Alternation((sequence(A, B), sequence(A, C))))))
+
+
+def test_a_row_local_pattern_is_one_table() -> None:
+    falling, rising = Call("<", (PRICE, previous(PRICE)), "BOOLEAN"), Call(">", (PRICE, previous(PRICE)), "BOOLEAN")
+    plan = plan_of(sequence(A, Repeat(B, 1, None, True), Repeat(C, 1, None, True)), {"B": falling, "C": rising})
+    program = assemble(plan)
+    assert program.merge is Merge.STATE
+    assert (program.before, program.after) == (1, 0)
+    table = determinise(program, (1, 2))
+    assert table is not None
+    # no run; A; B then A; C, a match that waits
+    assert table.lists[:2] == ((), (1,))
+    assert table.masks == 4
+    assert max(len(runs) for runs in table.lists) <= 3
+
+
+def test_what_a_table_cannot_do_runs_as_lists() -> None:
+    pattern = sequence(A, Repeat(B, 1, None, True))
+    for changed in (
+        {"within": Within(interval_us=5)},
+        {"after": AfterMatch(AfterMatchKind.TO_NEXT_ROW)},
+        {"after": AfterMatch(AfterMatchKind.NO_SKIP)},
+    ):
+        assert determinise(assemble(plan_of(pattern, {}, **changed)), ()) is None
+    # A (B* C)? where a B may also be an A: the matches that wait pile up without end
+    endless = plan_of(sequence(A, option(sequence(star(B), C))), {"C": Call("is_null", (VOL,), "BOOLEAN")})
+    assert determinise(assemble(endless), (2,)) is None
+
+
+def test_a_run_dependent_condition_becomes_registers_and_code() -> None:
+    # the trend query of [SASE]: a row above the average so far, then volume below 80 % of the last one
+    above = Call(
+        ">", (PRICE, Aggregate("avg", PRICE, ("A",), False, False, "DOUBLE")), "BOOLEAN"
+    )
+    rate = Constant(Decimal("0.8"), "DECIMAL(2,1)")
+    last = Navigation(VOL, ("A",), Logical.LAST, 0, 0, False, "BIGINT")
+    drop = Call("<", (VOL, Call("*", (rate, last), "DECIMAL(21,1)")), "BOOLEAN")
+    local = Call(">", (VOL, Constant(0, "INTEGER")), "BOOLEAN")
+    plan = plan_of(
+        sequence(Repeat(A, 1, None, True), B), {"A": Call("and", (local, above), "BOOLEAN"), "B": drop},
+        after=AfterMatch(AfterMatchKind.TO_NEXT_ROW),
+    )  # fmt: skip
+    program = assemble(plan)
+    assert program.mode is Mode.TO_NEXT_ROW and program.merge is Merge.PATH
+    assert str(program) == (
+        "mode        to next row, partition\n"
+        "runs merge  equal state and rows\n"
+        "reads       0 rows before, 0 behind\n"
+        "mask        bit 0 A: (vol > 0)\n"
+        "            bit 1 B: True\n"
+        "features    f0 float64 = price\n"
+        "            f1 int64 = vol\n"
+        "registers   r0 float64 = sum f0 of A\n"
+        "            r1 int64 = count_values f0 of A\n"
+        "            r2 int64 = last 0 f1 of A\n"
+        "code        A     0 feature f0\n"
+        "                  1 register r0\n"
+        "                  2 register r1\n"
+        "                  3 favg 1.0\n"
+        "                  4 fgt\n"
+        "            B     0 feature f1\n"
+        "                  1 rescale 10\n"
+        "                  2 constant 8\n"
+        "                  3 register r2\n"
+        "                  4 mul\n"
+        "                  5 lt\n"
+        "states      0: A -> 1\n"
+        "            1: A -> 1, B -> 2\n"
+        "            2: accept"
+    )
+
+
+def test_what_the_kernel_does_not_know_is_named() -> None:
+    def refused(plan: Plan) -> str:
+        try:
+            assemble(plan)
+        except NoKernel as why:
+            return str(why)
+        raise AssertionError("it was taken")
+
+    assert refused(plan_of(sequence(A, B), selection=Selection.SKIP_TILL_ANY)) == "SELECTION SKIP TILL ANY MATCH"
+    assert refused(plan_of(sequence(A, Negation("N"), B))) == "the negation ~N"
+    median = Call(">", (PRICE, Aggregate("median", PRICE, ("A",), False, False, "DOUBLE")), "BOOLEAN")
+    assert refused(plan_of(sequence(A, B), {"B": median})) == "DEFINE B: median()"
