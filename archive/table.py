@@ -40,7 +40,7 @@ _FORMAT, _STREAM, _SOURCES = "hybrid.format", "hybrid.stream", "hybrid.sources"
 _SEQ, _MAINTENANCE = "seq", "maintenance"
 _CONFIGURATION = {"delta.checkpointInterval": "10", "delta.logRetentionDuration": "interval 1 days"}
 #: Delta lets writers cut the time statistics of a file to milliseconds.
-_STATISTICS_SLACK_US = 0
+_STATISTICS_SLACK_US = 999
 _COMMIT_ATTEMPTS_MAX = 100
 _INT64 = np.iinfo(np.int64)
 

@@ -154,10 +154,8 @@ class Result:
         from html import escape
 
         head = "".join(f"<th>{escape(c)}</th>" for c in self._table.column_names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(_cell(v))}</td>" for v in row.values()) + "</tr>"
-            for row in self._table.slice(0, 20).to_pylist()
-        )
+        columns = [column.to_pylist() for column in self._table.slice(0, 20).columns]  # names may repeat
+        body = "".join("<tr>" + "".join(f"<td>{escape(_cell(v))}</td>" for v in row) + "</tr>" for row in zip(*columns))
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{len(self):,} rows</p>"
 
 

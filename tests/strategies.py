@@ -2,8 +2,8 @@
 
     @given(plan=plans(), rows=events())
 
-All plans are over SCHEMA and all rows fit it, so `tests.events.batch_of(SCHEMA, rows)` makes a batch of them. Conditions
-cannot raise: no division, and sums of at most a few thousand.
+All plans are over SCHEMA and all rows fit it, so `tests.events.batch_of(SCHEMA, rows)` makes a batch of them.
+Conditions cannot raise: no division, and sums of at most a few thousand.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from query.plan.expression import (
 )
 from query.plan.pattern import Alternation, Empty, Negation, Repeat, RowPattern, Variable, min_rows, variables
 from query.plan.pattern import Sequence as Concatenation
+from query.plan.pattern import negated as negated_variables
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
 from query.schema import Field, Schema
 
@@ -80,7 +81,7 @@ def events(
     return rows
 
 
-# ---- patterns --------------------------------------------------------------------------------------------------------
+# ---- patterns ------------------------------------------------------------------------------------------------------
 
 
 def quantified(bodies: st.SearchStrategy[RowPattern]) -> st.SearchStrategy[RowPattern]:
@@ -95,7 +96,7 @@ def sequences(bodies: st.SearchStrategy[RowPattern]) -> st.SearchStrategy[RowPat
 
 
 def patterns(names: Sequence[str] = NAMES) -> st.SearchStrategy[RowPattern]:
-    """Variables, quantifiers, groups, alternation and the empty pattern; at least one variable, at most 5 rows needed."""
+    """Variables, quantifiers, groups, alternation, the empty pattern; at least one variable, at most 5 rows needed."""
     single: st.SearchStrategy[RowPattern] = st.sampled_from([Variable(name) for name in names])
     element = single | quantified(single)
 
@@ -122,7 +123,7 @@ def chains(names: Sequence[str] = NAMES, reluctant: bool = True) -> st.SearchStr
     return st.builds(chain, st.integers(1, min(3, len(names))), flags, flags)
 
 
-# ---- expressions -------------------------------------------------------------------------------------------------------
+# ---- expressions ---------------------------------------------------------------------------------------------------
 
 
 def compare(left: Expression, operator: str, right: Expression) -> Expression:
@@ -200,29 +201,56 @@ def run_dependent(candidate: str, names: Sequence[str], numbered: bool = True) -
         return lenient(value, condition) if allow else condition
 
     found = st.one_of(
-        st.builds(lambda c, o, op, f: against(logical(Logical.LAST, c, o), op, c, f), columns, other, operators, st.booleans()),
+        st.builds(
+            lambda c, o, op, f: against(logical(Logical.LAST, c, o), op, c, f), columns, other, operators, st.booleans()
+        ),
         st.builds(
             lambda c, o, op, n: against(logical(Logical.LAST, c, (candidate,), n), op, c, True),
-            columns, other, operators, st.integers(1, 2),
+            columns,
+            other,
+            operators,
+            st.integers(1, 2),
         ),
         st.builds(
-            lambda c, o, op, n: against(logical(Logical.FIRST, c, o, n), op, c, True), columns, group, operators, st.integers(0, 2)
+            lambda c, o, op, n: against(logical(Logical.FIRST, c, o, n), op, c, True),
+            columns,
+            group,
+            operators,
+            st.integers(0, 2),
         ),
         st.builds(
-            lambda c, o, n: against(logical(Logical.LAST, c, o, n, -1), "<>", c, True), columns, other, st.integers(0, 1)
+            lambda c, o, n: against(logical(Logical.LAST, c, o, n, -1), "<>", c, True),
+            columns,
+            other,
+            st.integers(0, 1),
         ),
         st.builds(lambda o, n: compare(aggregate("count", None, o), "<", number(n)), group, st.integers(2, 5)),
-        st.builds(lambda c, o, n: compare(aggregate("count", c, o), "<=", number(n)), columns, group, st.integers(1, 3)),
-        st.builds(lambda c, o, op: compare(c, op, aggregate("avg", c, o)), columns, group, st.sampled_from(("<=", ">="))),
+        st.builds(
+            lambda c, o, n: compare(aggregate("count", c, o), "<=", number(n)), columns, group, st.integers(1, 3)
+        ),
+        st.builds(
+            lambda c, o, op: compare(c, op, aggregate("avg", c, o)), columns, group, st.sampled_from(("<=", ">="))
+        ),
         st.builds(lambda o: compare(Call("*", (V, number(10)), "BIGINT"), ">", aggregate("sum", V, o)), group),
-        st.builds(lambda o, n: compare(aggregate("sum", X, o), "<", Constant(n / 2, "DOUBLE")), group, st.integers(1, 9)),
-        st.builds(lambda f, c, o, op: compare(c, op, aggregate(f, c, o)), st.sampled_from(("min", "max")), columns, group,
-                  st.sampled_from(("<=", ">=", "="))),
-        st.builds(lambda n: against(logical(Logical.LAST, Classifier(), (), 1), "<>", Constant(n, "VARCHAR"), True),
-                  st.sampled_from(list(names))),
-        st.builds(lambda n: compare(logical(Logical.FIRST, Classifier(), ()), "=", Constant(n, "VARCHAR")),
-                  st.sampled_from(list(names))),
-    )  # fmt: skip
+        st.builds(
+            lambda o, n: compare(aggregate("sum", X, o), "<", Constant(n / 2, "DOUBLE")), group, st.integers(1, 9)
+        ),
+        st.builds(
+            lambda f, c, o, op: compare(c, op, aggregate(f, c, o)),
+            st.sampled_from(("min", "max")),
+            columns,
+            group,
+            st.sampled_from(("<=", ">=", "=")),
+        ),
+        st.builds(
+            lambda n: against(logical(Logical.LAST, Classifier(), (), 1), "<>", Constant(n, "VARCHAR"), True),
+            st.sampled_from(list(names)),
+        ),
+        st.builds(
+            lambda n: compare(logical(Logical.FIRST, Classifier(), ()), "=", Constant(n, "VARCHAR")),
+            st.sampled_from(list(names)),
+        ),
+    )
     if numbered:
         found |= st.just(compare(Call("%", (MatchNumber(), number(2)), "BIGINT"), "=", number(1)))
     return found
@@ -278,16 +306,20 @@ def measures(
     return expressions.map(lambda found: [Measure(f"m{i}", e) for i, e in enumerate(found)])
 
 
-# ---- plans -------------------------------------------------------------------------------------------------------------
+# ---- plans ---------------------------------------------------------------------------------------------------------
 
 
 def with_negations(draw: st.DrawFn, pattern: RowPattern, edges: bool) -> RowPattern:
-    """Negated variables N, M between the elements of a pattern, and at its edges."""
+    """Negated variables N, M between the elements of a pattern. edges: where a match may begin or end, too."""
     parts = list(pattern.parts) if isinstance(pattern, Concatenation) else [pattern]
-    low, high = (0, len(parts)) if edges else (1, len(parts) - 1)
     for name in ("N", "M")[: draw(st.integers(1, 2))]:
-        if low <= high:
-            parts.insert(draw(st.integers(low, high)), Negation(name))
+        places = [
+            i
+            for i in range(len(parts) + 1)
+            if edges or (any(map(min_rows, parts[:i])) and any(map(min_rows, parts[i:])))
+        ]
+        if places:
+            parts.insert(draw(st.sampled_from(places)), Negation(name))
     return Concatenation(tuple(parts)) if len(parts) > 1 else parts[0]
 
 
@@ -301,8 +333,8 @@ def plans(
     opaque: bool = True,
     no_skip: bool = True,
 ) -> Plan:
-    """A plan over SCHEMA. after: NEXT, in conditions and measures, in some plans. negations: in some plans. no_skip: all
-    matches under STRICT and PARTITION too."""
+    """A plan over SCHEMA. after: NEXT, in conditions and measures, in some plans. negations: in some plans.
+    no_skip: all matches under STRICT and PARTITION too."""
     selection = draw(st.sampled_from(list(selections)))
     kinds = [AfterMatchKind.PAST_LAST_ROW, AfterMatchKind.TO_NEXT_ROW, AfterMatchKind.NO_SKIP]
     if selection not in SKIP_TILL and not no_skip:
@@ -323,7 +355,7 @@ def plans(
     for name in (*names, "N", "M"):
         if name in names:
             condition = draw(conditions(name, names, looks_ahead, not overlapping))
-        elif f"~{name}" in str(pattern).split():
+        elif name in negated_variables(pattern):
             condition = draw(conditions(name, names, False, False))
         else:
             continue

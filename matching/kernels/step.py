@@ -309,7 +309,9 @@ def step(
                         other = runs.next[other]
                     if twin:
                         continue
-                if program.edge_start[q + 1] > program.edge_start[q]:
+                # a run that already spans WITHIN n ROWS can take no further row
+                spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
+                if not spent and program.edge_start[q + 1] > program.edge_start[q]:
                     free -= 1
                     runs.state[new] = q
                     runs.first[new] = first
