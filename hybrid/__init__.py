@@ -49,7 +49,7 @@ _refuse_shadows()
 from query.errors import DataError, HybridWarning, QueryError  # noqa: E402  (only after the check above)
 
 __version__ = "0.1.0"
-__all__ = ["DataError", "Database", "HybridWarning", "QueryError", "Result", "__version__", "connect", "explain", "sql"]
+__all__ = ["DataError", "Database", "HybridWarning", "QueryError", "Result", "__version__", "connect", "sql"]
 
 
 def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
@@ -73,13 +73,6 @@ def connect(path: str | os.PathLike[str] | None = None, memory_limit: str | None
     from hybrid.engine import Database
 
     return Database(path, memory_limit)
-
-
-def explain(text: str, stage: str = "all", **tables: Any) -> str:
-    """What the stages of a statement make of it: stage is ast, plan, automaton, program or all. Reads no data."""
-    from hybrid.explain import explain_tables
-
-    return explain_tables(text, stage, tables)
 
 
 def __getattr__(name: str) -> Any:

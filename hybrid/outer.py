@@ -104,7 +104,8 @@ class Outer:
             tables[factor_name(i)] = live
             for k, side in enumerate(answer.sides):
                 table = side.rows
-                if self._shows_complete:
+                names = {c.lower() for c in table.column_names}
+                if self._shows_complete and table.num_columns and COMPLETE not in names:
                     complete = {COMPLETE: pa.array(side.complete)}
                     table = pa.table(dict(zip(table.column_names, table.columns)) | complete)
                 tables[side_name(i, k)] = table

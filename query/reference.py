@@ -741,10 +741,16 @@ def _is_fixed_interval(e: Expression) -> bool:
 
 
 def _comparable(arguments: Sequence[Expression]) -> str | None:
-    """The type that DuckDB compares these as: "exact", "DOUBLE", "FLOAT" or "same"; None if it is left to DuckDB."""
+    """The type that DuckDB compares these as, or "same" where they need no cast; None if it is left to DuckDB."""
     types = {a.type for a in arguments if a.type not in _NULL}
     if all(map(_is_number, types)):
-        return "DOUBLE" if "DOUBLE" in types else "FLOAT" if "FLOAT" in types else "exact"
+        if any(map(_is_float, types)):
+            return "DOUBLE" if "DOUBLE" in types else "FLOAT"
+        if not any(map(_is_decimal, types)):
+            return "same"  # Python compares integers of any width exactly
+        shapes = [_decimal_shape(t) if _is_decimal(t) else (len(str(INTEGERS[t][1])), 0) for t in types]
+        scale = max(s for _, s in shapes)
+        return f"DECIMAL({min(38, max(w - s for w, s in shapes) + scale)},{scale})"
     if len(types) == 1 and (types <= _ORDERED or all(_is_fixed_interval(a) for a in arguments if a.type not in _NULL)):
         return "same"
     return None
@@ -816,9 +822,7 @@ def _order_key(v: Any) -> tuple[bool, Any]:
 
 
 def _compared(v: Any, e: Expression, kind: str) -> Any:
-    if v is None or kind in ("exact", "same"):
-        return v
-    return _to_float(v, e.type, kind)
+    return v if v is None or kind == "same" else _number(v, e.type, kind, e)
 
 
 def _comparison(function: str, values: Sequence[Any]) -> bool | None:

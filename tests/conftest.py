@@ -27,3 +27,27 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped where CI is set: install the spark extra and Java 17"
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the examples of the properties were like: a property over examples without matches would prove little."""
+    for report in terminalreporter.stats.get("passed", ()):
+        for name, value in report.user_properties:
+            if name == "examples":
+                terminalreporter.write_line(f"{report.nodeid.split('::')[-1]}: {value}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints what the examples of the properties were like: a property that never sees a match proves little."""
+    lines = [
+        f"{report.nodeid.rpartition('::')[2]}: {value}"
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport)
+        for name, value in report.user_properties
+        if name == "examples"
+    ]
+    if lines:
+        terminalreporter.section("examples of the properties")
+        for line in sorted(set(lines)):
+            terminalreporter.write_line(line)

@@ -208,9 +208,9 @@ def explain(
         with _existing(directory) as db:
             print(db.explain(statement, stage.value, open_tables(table)))
     else:
-        import hybrid
+        from hybrid.explain import explain_tables
 
-        print(hybrid.explain(statement, stage.value, **open_tables(table)))
+        print(explain_tables(statement, stage.value, open_tables(table)))
 
 
 @app.command()
@@ -223,14 +223,14 @@ def check(
     ] = False,
 ) -> None:
     """Checks a query without running it; errors point at the text."""
-    import hybrid
+    from hybrid.explain import explain_tables
 
     statement, tables = query_text(text), open_tables(table)
     if directory is not None:
         with _existing(directory) as db:
             db.explain(statement, "plan", tables)
     else:
-        hybrid.explain(statement, "plan", **tables)
+        explain_tables(statement, "plan", tables)
     say("the query is well formed")
     if against_reference:
         from hybrid.front import compare_with_reference

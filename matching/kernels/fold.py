@@ -90,7 +90,7 @@ def fold_ints(low, high, variables, mask, values, valid, kind, out, counts):
 
 @kernel
 def fold_floats(low, high, variables, mask, values, valid, kind, out, counts):
-    """The same for float64, summed from left to right; NaN is the largest."""
+    """The same for float64, summed from left to right beginning with 0.0; NaN is the largest."""
     total = 0.0
     n = np.int64(0)
     at = np.int64(-1)
@@ -104,10 +104,10 @@ def fold_floats(low, high, variables, mask, values, valid, kind, out, counts):
         for j in range(at, high[k]):
             if (mask >> variables[j]) & 1 and valid[j]:
                 x = values[j]
-                if n == 0:
-                    total = x
-                elif kind == SUM:
+                if kind == SUM:
                     total += x
+                elif n == 0:
+                    total = x
                 elif (kind == MIN and float_less(x, total)) or (kind == MAX and float_less(total, x)):
                     total = x
                 n += 1

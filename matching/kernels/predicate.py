@@ -128,6 +128,8 @@ def update_registers(program, registers, registers_f, valid, variable, feature, 
         elif has:
             if (valid >> r) & 1 == 0:
                 registers[r] = feature[f, i]
+                if kind == SUM and program.register_float[r]:
+                    registers_f[r] += 0.0  # a sum begins with 0.0, so that -0.0 alone is 0.0
                 valid |= bit
             elif program.register_float[r]:
                 x = registers_f[r]

@@ -235,4 +235,4 @@ def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> 
         case Column(name):
             raise NoLane(f"column {name}")
         case _:
-            raise NoLane(type(expression).__name__ if not isinstance(expression, Call) else expression.function)
+            raise NoLane(expression.function if isinstance(expression, Call) else expression.__class__.__name__)

@@ -115,7 +115,7 @@ class _Query:
                     silent.add(history.alias.lower())
                     continue
                 name = f"{HISTORY_TABLE}{i}_{j}"
-                tables[name] = history_columns(history)
+                tables[name] = shown_columns(history, self.query.text)
                 aliases[name] = history.alias
                 sql += f" POSITIONAL JOIN {name} AS {_alias_sql(history.alias)}"
                 joined = True
@@ -573,6 +573,14 @@ class _Query:
 def history_columns(history: HistoryPlan) -> tuple[Field, ...]:
     """Output columns of a history join's right side: PA's, or those of the stream for plain rows."""
     return output_columns(history.plan) if history.plan is not None else history.schema.fields
+
+
+def shown_columns(history: HistoryPlan, text: str) -> tuple[Field, ...]:
+    """What the outer SELECT sees of a history: its columns, and `history_complete` where the query speaks of it."""
+    columns = history_columns(history)
+    if re.search(r"\bhistory_complete\b", text, re.IGNORECASE) and _field(columns, "history_complete") is None:
+        return (*columns, Field("history_complete", "BOOLEAN"))
+    return columns
 
 
 # ---- patterns ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ import pytest
 import hybrid
 
 ROWS = [
-    ("a", 1, 10.0), ("b", 1, 5.0), ("a", 2, 9.0), ("b", 2, 6.0), ("a", 3, 8.0), ("a", 4, 9.5), ("b", 4, 5.5), ("b", 5, 7.0),
+    ("a", 1, 10.0), ("b", 1, 5.0), ("a", 2, 9.0), ("b", 2, 6.0),
+    ("a", 3, 8.0), ("a", 4, 9.5), ("b", 4, 5.5), ("b", 5, 7.0),
 ]  # fmt: skip
 TICKS = pa.table(
     {
@@ -107,13 +108,16 @@ def test_parquet_and_csv_files(tmp_path: Path) -> None:
 
 def test_the_outer_select_is_duckdbs() -> None:
     names = pa.table({"symbol": ["a", "b"], "name": ["Alpha", "Beta"]})
-    text = f"SELECT n.name, m.top - m.bottom AS fall FROM ticks {PATTERN} AS m JOIN names AS n USING (symbol) ORDER BY fall"
+    text = f"SELECT n.name, m.top - m.bottom AS fall FROM ticks {PATTERN} AS m JOIN names AS n USING (symbol) ORDER BY 2"
     assert rows(hybrid.sql(text, ticks=TICKS, names=names)) == [("Beta", 0.5), ("Alpha", 2.0)]
     counted = f"SELECT count(*), max(top) FROM ticks {PATTERN} AS m"
     assert rows(hybrid.sql(counted, ticks=TICKS)) == [(2, 10.0)]
     filtered = f"SELECT top AS t, symbol FROM ticks {PATTERN} AS m WHERE m.top > 7"
     assert rows(hybrid.sql(filtered, ticks=TICKS)) == [(10.0, "a")]
-    within = f"WITH v AS (SELECT * FROM ticks {PATTERN} AS m) SELECT a.symbol, b.symbol FROM v a JOIN v b ON a.top > b.top"
+    within = (
+        f"WITH v AS (SELECT * FROM ticks {PATTERN} AS m) "
+        "SELECT a.symbol, b.symbol FROM v a JOIN v b ON a.top > b.top"
+    )
     assert rows(hybrid.sql(within, ticks=TICKS)) == [("a", "b")]
     two = f"SELECT x.symbol, y.symbol FROM ticks {PATTERN} AS x JOIN ticks {PATTERN} AS y ON x.top < y.top"
     assert rows(hybrid.sql(two, ticks=TICKS)) == [("b", "a")]
@@ -160,10 +164,12 @@ def test_evidence_of_a_grouped_select_lists_all_matches() -> None:
 
 
 def test_match_ids_do_not_depend_on_the_text() -> None:
-    first = hybrid.sql(QUERY, ticks=TICKS).evidence().column("match_id").to_pylist()
-    second = hybrid.sql("/* again */ " + QUERY.replace("  ", "      "), ticks=TICKS).evidence().column("match_id").to_pylist()
-    other = hybrid.sql(QUERY.replace("C.ts AS up_ts", "C.price AS up_ts"), ticks=TICKS).evidence().column("match_id").to_pylist()
-    assert first == second
+    def ids(text: str) -> list[str]:
+        return hybrid.sql(text, ticks=TICKS).evidence().column("match_id").to_pylist()
+
+    first = ids(QUERY)
+    other = ids(QUERY.replace("C.ts AS up_ts", "C.price AS up_ts"))
+    assert ids("/* again */ " + QUERY.replace("  ", "      ")) == first
     assert not set(first) & set(other)
 
 
@@ -178,10 +184,13 @@ def test_bare_rows_of_one_time_go_by_content() -> None:
     assert str(rows(hybrid.sql(text, t=floats))) == "[(1.0, inf, nan)]"
 
 
-@pytest.mark.parametrize(("order", "expected"), [("x", (1, 2, None)), ("x DESC", (2, 1, None)), ("x NULLS FIRST", (None, 1, 2))])
+@pytest.mark.parametrize(
+    ("order", "expected"), [("x", (1, 2, None)), ("x DESC", (2, 1, None)), ("x NULLS FIRST", (None, 1, 2))]
+)
 def test_order_by_anything(order: str, expected: tuple[int | None, ...]) -> None:
     table = pa.table({"x": pa.array([2, None, 1], pa.int64()), "y": ["p", "q", "r"]})
-    text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY {order} MEASURES A.x AS a, B.x AS b, C.x AS c PATTERN (A B C)) AS m"
+    measures = "A.x AS a, B.x AS b, C.x AS c"
+    text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY {order} MEASURES {measures} PATTERN (A B C)) AS m"
     assert rows(hybrid.sql(text, t=table)) == [expected]
 
 

@@ -1,0 +1,19 @@
+"""docs/cli.md has the help text of every command."""
+
+from __future__ import annotations
+
+import re
+
+from tests.docs.cli_help import DOCUMENT, MARKER, commands, rendered
+
+
+def test_help_texts_are_the_programs() -> None:
+    _, marker, below = DOCUMENT.read_text(encoding="utf-8").partition(MARKER)
+    assert marker, f"{DOCUMENT.name} has no line {MARKER!r}"
+    # Words, not blanks: where a line breaks is the business of the library that formats it.
+    assert below.split() == rendered().split(), "run python -m tests.docs.cli_help"
+
+
+def test_every_command_is_used_in_an_example() -> None:
+    above, _, _ = DOCUMENT.read_text(encoding="utf-8").partition(MARKER)
+    assert [name for name in commands() if not re.search(rf"^hybrid {name}\b", above, re.MULTILINE)] == []

@@ -1,0 +1,143 @@
+"""The command line: data to stdout, messages to stderr, exit codes, and a light start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import hybrid
+
+ROOT = Path(__file__).parents[2]
+QUERY = (
+    "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.v AS a, B.v AS b PATTERN (A B) DEFINE B AS v < PREV(v)) AS m"
+)
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", "hybrid", *arguments], cwd=cwd or ROOT, env=environment, text=True, capture_output=True,
+        stdin=subprocess.DEVNULL, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"ts": pa.array([1, 2, 3], pa.timestamp("us")), "v": [3, 1, 2]}), path)
+    return path
+
+
+def test_sql_in_every_format(table: Path, tmp_path: Path) -> None:
+    option = f"t={table}"
+    shown = run("sql", QUERY, "-t", option)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout == "a  b\n-  -\n3  1\n1 row\n"
+    assert json.loads(run("sql", QUERY, "-t", option, "-f", "json").stdout) == {"a": 3, "b": 1}
+    assert run("sql", QUERY, "-t", option, "-f", "csv").stdout == '"a","b"\n3,1\n'
+    written = tmp_path / "out.parquet"
+    assert run("sql", QUERY, "-t", option, "-f", "parquet", "-o", str(written)).returncode == 0
+    assert pq.read_table(written).to_pylist() == [{"a": 3, "b": 1}]
+    (tmp_path / "query.sql").write_text(QUERY)
+    assert run("sql", str(tmp_path / "query.sql"), "-t", option).stdout == shown.stdout
+    evidence = run("sql", QUERY, "-t", option, "--evidence", "-f", "json").stdout.splitlines()
+    assert [json.loads(line)["variable"] for line in evidence] == ["A", "B"]
+
+
+def test_exit_codes(table: Path) -> None:
+    bad = run("sql", QUERY.replace("PREV", "PERV"), "-t", f"t={table}")
+    assert (bad.returncode, bad.stdout) == (1, "")
+    assert "error[" in bad.stderr
+    assert "^" in bad.stderr
+    missing = run("sql", QUERY, "-t", "t=nothing.parquet")
+    assert missing.returncode == 1
+    assert "there is no file nothing.parquet" in missing.stderr
+    assert run("sql").returncode == 2
+    assert run("sql", QUERY, "-t", "t").returncode == 2
+    assert run("demo", "nothing").returncode == 2
+    assert run("backtest", QUERY, "-d", "nowhere", "--from", "2020-01-01").returncode == 1
+
+
+def test_check_and_explain(table: Path) -> None:
+    checked = run("check", QUERY, "-t", f"t={table}", "--against-reference")
+    assert (checked.returncode, checked.stdout) == (0, "")
+    assert "kernel and reference give the same 1 rows" in checked.stderr
+    for stage in ("ast", "plan", "automaton", "program"):
+        shown = run("explain", "stock", "--stage", stage)
+        assert shown.returncode == 0, shown.stderr
+        assert len(shown.stdout.splitlines()) > 10
+    assert "pattern     A B" in run("explain", QUERY, "-t", f"t={table}", "--stage", "plan").stdout
+
+
+def test_a_database_on_the_command_line(tmp_path: Path) -> None:
+    with hybrid.connect(tmp_path / "db") as db:
+        db.create_stream("t", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
+        db.push("t", [{"ts": datetime(2024, 1, 1, second=i), "v": v} for i, v in enumerate((3, 1, 2))])
+    found = run("sql", QUERY, "-d", str(tmp_path / "db"), "-f", "json")
+    assert json.loads(found.stdout) == {"a": 3, "b": 1}
+    tested = run("backtest", QUERY, "-d", str(tmp_path / "db"), "--from", "2024-01-01 00:00:01", "-f", "json")
+    assert (tested.returncode, tested.stdout) == (0, "")
+
+
+def test_demo_stock(tmp_path: Path) -> None:
+    done = run("demo", "stock", "--picture", str(tmp_path / "stock.png"))
+    assert done.returncode == 0, done.stderr
+    assert "1,920 rows, the first 20 shown" in done.stdout
+    assert "The closest pair: IBM fell to 191.95" in done.stdout
+    assert (tmp_path / "stock.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("name", ["rfid", "highway"])
+def test_demos_with_planted_truth(name: str, tmp_path: Path) -> None:
+    done = run("demo", name, "--seed", "5", "--directory", str(tmp_path / "db"), "--picture", str(tmp_path / "it.png"))
+    assert done.returncode == 0, done.stderr
+    assert "found exactly the planted truth" in done.stdout
+    assert "What was planted, by kind:" in done.stdout
+    assert (tmp_path / "it.png").exists()
+    assert run("demo", name, "--directory", str(tmp_path / "db")).returncode == 2  # not empty
+
+
+def test_simulate_is_seeded() -> None:
+    first, again, other = (run("simulate", "stock", "--seed", s, "--events", "5").stdout for s in ("1", "1", "2"))
+    assert first == again != other
+    assert first.splitlines()[0] == '"ts","symbol","price","volume"'
+    for what in ("rfid", "highway"):
+        assert len(run("simulate", what).stdout.splitlines()) > 1_000
+
+
+def test_doctor() -> None:
+    done = run("doctor")
+    assert done.returncode == 0
+    assert "one match           found" in done.stdout
+
+
+def test_help_and_import_load_nothing_heavy() -> None:
+    heavy = "{'pyarrow', 'duckdb', 'numba', 'numpy', 'pandas', 'polars', 'deltalake', 'matplotlib'}"
+    for code in ("import hybrid", "import hybrid.cli"):
+        check = f"import sys; {code}; print(sorted({heavy} & set(sys.modules)))"
+        done = subprocess.run(
+            [sys.executable, "-c", check], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True,
+            capture_output=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["query", "live"])
+def test_a_users_own_module_of_our_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text("x = 1\n")
+    (tmp_path / "mine.py").write_text("import hybrid\n")
+    done = subprocess.run(
+        [sys.executable, "mine.py"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"{name}.py hides hybrid's own package '{name}'" in done.stderr
+    assert "rename it" in done.stderr

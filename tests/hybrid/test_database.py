@@ -1,0 +1,400 @@
+"""hybrid.connect: streams, pushes, watches, late rows, restart, bad input, threads."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import hybrid
+from hybrid.engine import Database
+
+COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
+FALL = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS top, LAST(B.v) AS low
+PATTERN (A B+) DEFINE B AS v < PREV(v)) AS m"""
+PAIR = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS a, B.v AS b
+PATTERN (A B) DEFINE B AS v < PREV(v)) AS m"""
+
+
+def rows_of(*rows: tuple[int, str, int | None]) -> pa.Table:
+    """(second, key, value)"""
+    return pa.table(
+        {
+            "ts": pa.array([r[0] * 1_000_000 for r in rows], pa.timestamp("us")),
+            "k": pa.array([r[1] for r in rows], pa.string()),
+            "v": pa.array([r[2] for r in rows], pa.int64()),
+        }
+    )
+
+
+def values(table: pa.Table) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+@pytest.fixture
+def db() -> Any:
+    with hybrid.connect() as database:
+        database.create_stream("e", COLUMNS, time="ts", key="k")
+        yield database
+
+
+def test_emission_is_as_early_as_correct(db: Database) -> None:
+    pair, fall = db.watch(PAIR), db.watch(FALL)
+    db.push("e", rows_of((1, "a", 5), (2, "a", 4)))
+    assert values(pair.fetch()) == [("a", 5, 4)]  # on the event itself
+    assert fall.fetch().num_rows == 0  # a greedy end waits
+    db.push("e", rows_of((3, "a", 9)))
+    assert values(fall.fetch()) == [("a", 5, 4)]
+    db.push("e", rows_of((4, "a", 8)))
+    db.advance("e", None)
+    assert values(fall.fetch()) == [("a", 9, 8)]
+    assert fall.stats()["state"] == "ended"
+    assert pair.schema.names == ["k", "a", "b"]
+    assert pair.schema == pair.fetch().schema
+
+
+def test_a_watch_sees_events_from_its_start_on(db: Database) -> None:
+    db.push("e", rows_of((1, "a", 9)))
+    alerts = db.watch(PAIR)
+    db.push("e", rows_of((2, "a", 8), (3, "a", 7)))
+    assert values(alerts.fetch()) == [("a", 8, 7)]
+    assert values(db.backtest(PAIR, "1970-01-01 00:00:02", "1970-01-01 00:00:04").arrow()) == [("a", 8, 7)]
+    assert values(db.backtest(PAIR, 0, 10_000_000).arrow()) == [("a", 9, 8)]
+
+
+def test_lateness_orders_and_late_rows_are_kept_apart() -> None:
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k", lateness="2s")
+        alerts = db.watch(PAIR)
+        db.push("e", rows_of((10, "a", 5), (9, "a", 6)))  # in time: 9 >= 10 - 2
+        assert alerts.fetch().num_rows == 0  # the watermark is 8
+        db.push("e", rows_of((20, "a", 7), (3, "a", 1)))  # 3 is late
+        assert values(alerts.fetch()) == [("a", 6, 5)]
+        assert db.streams()["e"]["late"] == 1
+        assert alerts.stats()["late"] == 1
+        counted = "SELECT count(*) AS n FROM e"
+        assert values(db.sql(counted).arrow()) == [(4,)]
+        assert values(db.sql(counted, late=False).arrow()) == [(3,)]
+        every = "SELECT * FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES X.v AS v PATTERN (X)) AS m"
+        assert values(db.sql(every).arrow()) == [(1,), (6,), (5,), (7,)]
+        assert values(db.backtest(every, 0).arrow()) == [(6,), (5,), (7,)]
+
+
+def test_history_leaves_late_rows_out_and_counts_them() -> None:
+    text = """SELECT pl.v, pa.v AS h FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES X.v AS v, X.ts AS t PATTERN (X)
+    DEFINE X AS v >= 100) AS pl JOIN HISTORY OF e FROM pl.t - INTERVAL 10 SECOND TO pl.t AS pa ON TRUE"""
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts")
+        alerts = db.watch(text)
+        db.push("e", rows_of((10, "a", 1), (5, "a", 2), (11, "a", 100)))
+        assert values(alerts.fetch()) == [(100, 1)]
+        assert alerts.stats()["late_left_out"] == 1
+        assert values(db.backtest(text, 0).arrow()) == [(100, 1)]
+        assert sorted(values(db.sql(text).arrow())) == [(100, 1), (100, 2)]
+        assert values(db.sql(text, late=False).arrow()) == [(100, 1)]
+
+
+def test_a_match_waits_until_its_history_is_complete() -> None:
+    text = """SELECT pl.v, pa.v AS h FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES X.v AS v, X.ts AS t PATTERN (X)
+    DEFINE X AS v >= 100) AS pl JOIN HISTORY OF e {} {} AS pa ON TRUE"""
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts")
+        half_open = db.watch(text.format("FROM pl.t TO pl.t + INTERVAL 5 SECOND", ""))
+        closed = db.watch(text.format("BETWEEN pl.t AND pl.t + INTERVAL 5 SECOND", ""))
+        known = db.watch(text.format("FROM pl.t TO pl.t + INTERVAL 5 SECOND", "AS KNOWN"))
+        db.push("e", rows_of((10, "a", 100)))
+        assert [values(w.fetch()) for w in (half_open, closed, known)] == [[], [], [(100, 100)]]
+        db.push("e", rows_of((12, "a", 1)))
+        db.advance("e", "1970-01-01 00:00:14.999999")
+        assert half_open.fetch().num_rows == 0
+        assert half_open.stats()["waiting_for_history"] == 1
+        db.advance("e", "1970-01-01 00:00:15")  # greater than the last instant of [10, 15)
+        assert values(half_open.fetch()) == [(100, 100), (100, 1)]
+        assert closed.fetch().num_rows == 0
+        for end, count in ((15_000_000, 0), (15_000_001, 2)):
+            assert len(db.backtest(closed.plan.text, 0, end)) == count
+        db.advance("e", 15_000_001)
+        assert values(closed.fetch()) == [(100, 100), (100, 1)]
+        assert known.evidence().column("history_complete").to_pylist() == [False, False]
+
+
+def test_history_of_another_stream() -> None:
+    text = """SELECT pl.k, pa.v AS h FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
+    MEASURES X.ts AS t PATTERN (X)) AS pl JOIN HISTORY OF prices FROM pl.t - INTERVAL 10 SECOND TO pl.t AS pa
+    ON pa.k = pl.k"""
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k")
+        db.create_stream("prices", COLUMNS, time="ts", key="k")
+        alerts = db.watch(text)
+        marked = db.watch(text.replace("AS h", "AS h, pa.history_complete"))
+        db.push("e", rows_of((20, "a", 0)))
+        assert alerts.fetch().num_rows == 0  # nothing is known of prices yet
+        db.push("prices", rows_of((12, "a", 1), (13, "b", 2), (19, "a", 3)))
+        db.advance("e", None)
+        assert alerts.fetch().num_rows == 0
+        assert alerts.stats()["state"] == "running"
+        db.advance("prices", 20_000_000)
+        assert values(alerts.fetch()) == [("a", 1), ("a", 3)]
+        assert alerts.stats()["state"] == "ended"
+        assert alerts.stats()["history_incomplete"] == 1  # [10, 20) begins before the first price
+        assert values(marked.fetch()) == [("a", 1, False), ("a", 3, False)]
+        assert marked.schema.names == ["k", "h", "history_complete"]
+
+
+def test_the_outer_select_of_a_watch() -> None:
+    names = pd.DataFrame({"k": ["a"], "name": ["Alpha"]})
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts")
+        text = PAIR.replace("SELECT *", "SELECT n.name, m.a - m.b AS fall") + " JOIN names AS n USING (k)"
+        joined = db.watch(text, tables={"names": names})
+        some = db.watch(PAIR.replace("SELECT *", "SELECT b AS low, A") + " WHERE a > 5")
+        db.push("e", rows_of((1, "a", 5), (2, "a", 4), (3, "a", 9), (4, "a", 7)))
+        assert values(joined.fetch()) == [("Alpha", 1), ("Alpha", 2)]
+        assert values(some.fetch()) == [(7, 9)]
+        assert some.schema.names == ["low", "a"]
+        evidence = some.evidence()
+        assert evidence.column("v").to_pylist() == [9, 7]
+        assert evidence.column("row").to_pylist() == [0, 0]
+
+
+def test_rows_with_their_identity(db: Database) -> None:
+    alerts = db.watch(PAIR, evidence=True)
+    db.push("e", rows_of((1, "a", 5), (2, "a", 4)))
+    table = alerts.fetch()
+    assert table.column_names == ["k", "a", "b", "match_id"] == alerts.schema.names
+    assert table.column("match_id").to_pylist() == [alerts.evidence().column("match_id")[0].as_py()]
+
+
+def test_identity_does_not_depend_on_batches_or_restarts(tmp_path: Path) -> None:
+    events = rows_of(*[(i, "ab"[i % 2], (i * 7) % 5) for i in range(40)])
+    found = []
+    for cut in (1, 7, 40):
+        with hybrid.connect(tmp_path / str(cut)) as db:
+            db.create_stream("e", COLUMNS, time="ts", key="k")
+            alerts = db.watch(PAIR, evidence=True)
+            for start in range(0, 40, cut):
+                db.push("e", events.slice(start, cut))
+            found.append(values(alerts.fetch()))
+            assert found[-1] == found[0]
+        with hybrid.connect(tmp_path / str(cut)) as db:
+            again = db.backtest(PAIR, 0).evidence()
+            assert list(dict.fromkeys(again.column("match_id").to_pylist())) == [row[-1] for row in found[0]]
+    assert len(found[0]) > 5
+
+
+def test_reopening_goes_on(tmp_path: Path) -> None:
+    with hybrid.connect(tmp_path) as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k", lateness="1s", retention="30 days")
+        db.push("e", rows_of((1, "a", 5), (10, "a", 4)), source="x")
+        db.advance("e", "1970-01-01 00:00:12")
+    with hybrid.connect(tmp_path) as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k", lateness="1s", retention="30 days")  # as it is
+        with pytest.raises(hybrid.DataError, match="declared otherwise"):
+            db.create_stream("e", COLUMNS, time="ts", key="k")
+        assert db.streams()["e"]["watermark"] == "1970-01-01 00:00:12"
+        assert db.push("e", rows_of((10, "a", 4), (13, "a", 3)), source="x", offset=1) == 1  # the first is there
+        assert db.push("e", rows_of((11, "a", 0)), source="y") == 1
+        assert db.streams()["e"]["late"] == 1
+        assert values(db.sql("SELECT v FROM e ORDER BY ts").arrow()) == [(5,), (4,), (0,), (3,)]
+        assert values(db.backtest(PAIR, 0).arrow()) == [("a", 5, 4)]
+
+
+def test_reopening_after_a_crash_knows_the_newest_event(tmp_path: Path) -> None:
+    db = hybrid.connect(tmp_path)
+    db.create_stream("e", COLUMNS, time="ts", lateness="1s")
+    db._streams["e"].kept.memory_rows_max = 2  # so that the push writes to the table, and nothing else does
+    db.push("e", rows_of((1, "a", 5), (10, "a", 4)))
+    del db
+    with hybrid.connect(tmp_path) as again:
+        assert again.streams()["e"]["watermark"] == "1970-01-01 00:00:09"
+        assert again.streams()["e"]["events"] == 2
+
+
+def test_a_database_file_that_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(hybrid.DataError, match="is a file"):
+        hybrid.connect(tmp_path / "file")
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "stream.json").write_text(json.dumps({"version": 99}))
+    with pytest.raises(hybrid.DataError, match="version 99"):
+        hybrid.connect(tmp_path)
+
+
+# ---- bad input: a clear error, nothing lost, everything usable
+
+
+BAD_BATCHES: list[Any] = [
+    rows_of((3, "a", 1)).drop_columns(["v"]),
+    rows_of((3, "a", 1)).append_column("w", pa.array([1])),
+    rows_of((3, "a", 1)).set_column(2, "v", pa.array(["x"])),
+    rows_of((3, "a", 1)).set_column(0, "ts", pa.array([None], pa.timestamp("us"))),
+    rows_of((3, "a", 1)).set_column(0, "ts", pa.array([3_000_000_001], pa.timestamp("ns"))),
+    [{"ts": "never", "k": "a", "v": 1}],
+    42,
+]
+
+
+@pytest.mark.parametrize("bad", BAD_BATCHES)
+def test_bad_batches_change_nothing(db: Database, bad: Any) -> None:
+    alerts = db.watch(PAIR)
+    db.push("e", rows_of((1, "a", 5)))
+    with pytest.raises(hybrid.DataError):
+        db.push("e", bad)
+    db.push("e", rows_of((2, "a", 4)))
+    assert values(alerts.fetch()) == [("a", 5, 4)]
+    assert db.streams()["e"]["events"] == 2
+
+
+def test_unknown_names(db: Database) -> None:
+    with pytest.raises(hybrid.DataError, match="did you mean e") as caught:
+        db.push("E1", rows_of((1, "a", 1)))
+    assert "there is no stream E1" in str(caught.value)
+    with pytest.raises(hybrid.DataError):
+        db.advance("nothing", None)
+    for wrong in (("FROM e", "FROM f"), ("v < PREV", "w < PREV"), ("SELECT *", "SELECT z")):
+        text = PAIR.replace(*wrong)
+        for ask in (db.watch, db.sql):
+            with pytest.raises(hybrid.QueryError) as fault:
+                ask(text)
+            assert fault.value.diagnostics[0].code in ("HQ200", "HQ201")
+    db.push("e", rows_of((1, "a", 5)))
+    assert len(db.sql("SELECT * FROM e")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("SELECT * FROM e", "needs FROM stream MATCH_RECOGNIZE"),
+        (PAIR.replace("FROM e", "FROM (SELECT * FROM e)"), "not supported yet"),
+        (PAIR.replace("SELECT *", "SELECT count(*)"), "HQ400"),
+        (PAIR + " ORDER BY a", "HQ400"),
+        (PAIR.replace("ORDER BY ts", "ORDER BY v"), "HQ212"),
+        (PAIR.replace("v < PREV(v)", "v < random()"), "HQ213"),
+    ],
+)
+def test_what_a_live_query_cannot_be(db: Database, text: str, match: str) -> None:
+    with pytest.raises(hybrid.QueryError, match=match):
+        db.watch(text)
+
+
+def test_strategies(db: Database) -> None:
+    for strategy in ("alaa", "ollaa", "sllaa"):
+        with pytest.raises(hybrid.QueryError, match="not supported yet"):
+            db.watch(PAIR, strategy=strategy)
+    with pytest.raises(hybrid.QueryError, match="did you mean llaa"):
+        db.watch(PAIR, strategy="lla")
+    with pytest.raises(hybrid.QueryError, match="tolerance is not supported yet"):
+        db.watch(PAIR, tolerance="500ms")
+    text = PAIR.replace("SELECT *", "SELECT m.a").replace("B.v AS b", "B.ts AS b")
+    text += " JOIN HISTORY OF e FROM m.b - INTERVAL 1 DAY TO m.b AS h ON h.k = m.k"
+    assert "auto: the only one in this version" in db.watch(text).explain("plan")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"name": "a b"}, "cannot name a stream"),
+        ({"columns": {"ts": "TIMESTAMP", "v": "NUMBR"}}, "NUMBR"),
+        ({"time": "tss"}, "did you mean ts"),
+        ({"time": "v"}, "v"),
+        ({"key": "kk"}, "did you mean k"),
+        ({"order": ["vv"]}, "tie column"),
+        ({"lateness": "soon"}, "no length of time"),
+        ({"lateness": "1 month"}, "no length of time"),
+        ({"columns": COLUMNS | {"_seq": "BIGINT"}}, "own column"),
+        ({"columns": COLUMNS | {"TS": "BIGINT"}}, "two columns"),
+    ],
+)
+def test_declarations_that_do_not_hang_together(change: dict[str, Any], match: str, tmp_path: Path) -> None:
+    declaration = {"name": "e", "columns": COLUMNS, "time": "ts", "key": "k"} | change
+    with hybrid.connect(tmp_path) as db:
+        with pytest.raises(hybrid.DataError, match=match):
+            db.create_stream(**declaration)
+        assert db.streams() == {}
+        db.create_stream("e", COLUMNS, time="ts")
+    with hybrid.connect(tmp_path) as db:
+        assert list(db.streams()) == ["e"]
+
+
+def test_a_failing_watch_stops_nothing_else(db: Database) -> None:
+    good = db.watch(PAIR)
+    bad = db.watch(PAIR.replace("A.v AS a", "CAST(A.k AS INTEGER) AS a"))
+    db.push("e", rows_of((1, "7", 5), (2, "7", 4)))
+    db.push("e", rows_of((3, "x", 5), (4, "x", 4)))
+    db.push("e", rows_of((5, "7", 3), (6, "7", 2)))
+    assert values(bad.fetch()) == [("7", 7, 4)]  # what was found before comes first
+    for _ in range(2):
+        with pytest.raises((hybrid.QueryError, hybrid.DataError)):
+            bad.fetch()
+    with pytest.raises((hybrid.QueryError, hybrid.DataError)):
+        list(bad)
+    assert bad.stats()["state"] == "failed"
+    assert values(good.fetch()) == [("7", 5, 4), ("x", 5, 4), ("7", 3, 2)]
+    assert db.streams()["e"]["events"] == 6
+
+
+def test_closed_is_closed(db: Database) -> None:
+    alerts = db.watch(PAIR)
+    db.push("e", rows_of((1, "a", 5), (2, "a", 4)))
+    db.close()
+    db.close()
+    for act in (lambda: db.push("e", rows_of((3, "a", 1))), lambda: db.sql("SELECT 1"), lambda: db.watch(PAIR)):
+        with pytest.raises(hybrid.DataError, match="closed"):
+            act()
+    assert [values(t) for t in alerts] == [[("a", 5, 4)]]
+    assert alerts.evidence().num_rows == 2
+
+
+# ---- threads
+
+
+def test_iterating_where_one_pushes_does_not_hang(db: Database) -> None:
+    alerts = db.watch(PAIR)
+    assert list(alerts) == []
+    db.push("e", rows_of((1, "a", 5), (2, "a", 4)))
+    assert [values(t) for t in alerts] == [[("a", 5, 4)]]
+
+
+def test_iterating_in_another_thread_ends_with_the_stream(db: Database) -> None:
+    alerts = db.watch(PAIR)
+    got: list[tuple[Any, ...]] = []
+    reader = threading.Thread(target=lambda: [got.extend(values(t)) for t in alerts])
+    reader.start()
+    for i in range(20):
+        db.push("e", rows_of((2 * i, "a", 5), (2 * i + 1, "a", 4)))
+    assert reader.is_alive()
+    db.advance("e", None)
+    reader.join(20)
+    assert not reader.is_alive()
+    assert got == [("a", 5, 4)] * 20
+
+
+def test_pushing_from_several_threads_loses_nothing() -> None:
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k", lateness="1 hour")
+        alerts = db.watch(PAIR)
+
+        def push(name: str) -> None:
+            for i in range(30):
+                db.push("e", rows_of((2 * i, name, 5), (2 * i + 1, name, 4)), source=name)
+
+        threads = [threading.Thread(target=push, args=(name,)) for name in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        db.advance("e", None)
+        assert sorted(values(alerts.fetch())) == sorted([(name, 5, 4) for name in "abc"] * 30)
+        assert len(db.sql("SELECT * FROM e")) == 180
+
+
+def test_memory_limit_is_checked() -> None:
+    with pytest.raises(hybrid.DataError, match="amount of memory"):
+        hybrid.connect(memory_limit="much")
+    with hybrid.connect(memory_limit="1GB") as db:
+        assert len(db.sql("SELECT 1")) == 1
