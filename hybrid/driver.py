@@ -79,7 +79,7 @@ class Driver:
     whose histories could be read. Rows come out in the order of PL within one settle. Not thread safe.
     """
 
-    __slots__ = ("_factor", "_matchers", "_strategy", "_waiting", "incomplete_count", "late_left_out", "read_count")
+    __slots__ = ("_asked", "_factor", "_matchers", "_strategy", "_waiting", "incomplete_count", "late_left_out", "read_count")
 
     def __init__(self, factor: FactorPlan, strategy: Strategy, make_matcher: Callable[[Plan], Matcher]) -> None:
         self._factor = factor
@@ -87,6 +87,7 @@ class Driver:
         # Made once: what the kernel cannot do yet is said when a query begins, and nothing is compiled later.
         self._matchers = [None if h.plan is None else _fresh(make_matcher(numbered(h.plan))) for h in factor.histories]
         self._waiting: list[tuple[Answer, tuple[Ranges, ...]]] = []
+        self._asked: object = None  # the watermarks at which those that wait were last asked about
         self.read_count = 0
         self.incomplete_count = 0
         self.late_left_out = 0
@@ -110,6 +111,9 @@ class Driver:
             return None
         plans = self._factor.histories
         sources = [histories[h.schema.name.lower()] for h in plans]
+        frontier_now = (tuple((s.watermark_us, s.ended) for s in sources), len(self._waiting))
+        if frontier_now == self._asked:
+            return None  # the strategy has said all it can: nothing is new
         answer = concat_answers([a for a, _ in self._waiting])
         n = len(answer)
         low = [np.concatenate([r[k].low_us for _, r in self._waiting]) for k in range(len(plans))]
@@ -131,10 +135,11 @@ class Driver:
                         raise NotImplementedError(f"{self._strategy.name} decided {other}: not supported yet")
         wait = np.flatnonzero(~ask & ~drop)
         rows = np.flatnonzero(ask)
-        self._waiting = []
+        self._waiting, self._asked = [], None
         if len(wait):
             kept = tuple(Ranges(a[wait], b[wait]) for a, b in zip(low, last))
             self._waiting = [(answer if len(wait) == n else _compact(answer.take(wait)), kept)]
+            self._asked = (frontier_now[0], 1)
         if not len(rows):
             return None
         answer = answer if len(rows) == n else answer.take(rows)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, assert_never
 
 from archive.history import History
 from hybrid.alerts import Alerts
@@ -35,7 +35,18 @@ from query.language import ast
 from query.language.duck import canonical_type
 from query.language.parse import parse
 from query.plan.bind import bind
-from query.plan.plan import QueryPlan
+from query.plan.expression import Navigation, walk
+from query.plan.pattern import (
+    Alternation,
+    Empty,
+    Negation,
+    Repeat,
+    RowPattern,
+    Sequence as PatternSequence,
+    Variable,
+    min_rows,
+)
+from query.plan.plan import Plan, QueryPlan
 from query.schema import Field, Schema
 
 STREAM_FILE = "stream.json"
@@ -51,6 +62,7 @@ class Stream:
     live: LiveStream
     kept: History
     directory: Path | None
+    dropped_us: int | None = None
 
     @property
     def watermark_us(self) -> int | None:
@@ -68,6 +80,17 @@ class Stream:
 
     def reader(self) -> Reader:
         return self.kept.snapshot()
+
+    def forget(self) -> None:
+        """Drops what lies behind retention, a tenth of it at a time."""
+        watermark_us, retention_us, first_us = self.live.watermark_us, self.schema.retention_us, self.kept.first_us
+        if watermark_us is None or retention_us is None or first_us is None:
+            return
+        edge_us = watermark_us - retention_us
+        since_us = first_us if self.dropped_us is None else max(first_us, self.dropped_us)
+        if edge_us - since_us > retention_us // 10:
+            self.kept.drop_before(edge_us)
+            self.dropped_us = edge_us
 
     def save(self) -> None:
         """Writes what the archive does not hold itself. Atomic."""
@@ -248,6 +271,7 @@ class Database:
             if len(arrival.batch):
                 try:
                     state.kept.append(arrival.batch, arrival.late)
+                    state.forget()
                 except (DataError, OSError) as error:  # the events are in memory; only the files could not be written
                     trouble = error
             on_time = arrival.on_time
@@ -325,7 +349,9 @@ class Database:
                 lambda: self._watch_stats(watch), self._may_wait, evidence,
             )
             self._watches.append(watch)
-            return watch.alerts
+        for message in waits(factor.plan):
+            warnings.warn(message, HybridWarning, stacklevel=2)
+        return watch.alerts
 
     def _lookups(self, watch: Watch) -> Lookups:
         return (
@@ -519,6 +545,40 @@ def declared(
         lateness_us=duration_us(lateness, "lateness"),
         retention_us=None if retention is None else duration_us(retention, "retention"),
     )
+
+
+def waits(plan: Plan) -> list[str]:
+    """Why matches of a live query may come late, if they may: warnings for the one who asks."""
+    found = []
+    if plan.within is None and ends_greedily(plan.pattern):
+        found.append(
+            "the pattern ends in a greedy quantifier: a match comes out when the next event of its partition does not "
+            "go on with it; WITHIN would bound the wait"
+        )
+    expressions = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
+    if any(isinstance(e, Navigation) and e.physical_offset > 0 for root in expressions for e in walk(root)):
+        found.append("NEXT holds its partition back until the next event of the partition is there")
+    return found
+
+
+def ends_greedily(pattern: RowPattern) -> bool:
+    """Whether a match may go on behind a point where it could end, and would rather."""
+    match pattern:
+        case Repeat(body, at_least, at_most, greedy):
+            return (greedy and at_most != at_least) or ends_greedily(body)
+        case PatternSequence(parts):
+            for part in reversed(parts):
+                if ends_greedily(part):
+                    return True
+                if min_rows(part):
+                    return False
+            return False
+        case Alternation(choices):
+            return any(map(ends_greedily, choices))
+        case Variable() | Empty() | Negation():
+            return False
+        case _:
+            assert_never(pattern)
 
 
 def _type(stream: str, column: str, type: str) -> str:

@@ -183,9 +183,9 @@ def _run(low: Lowered, store: RowStore, positions: Int64Array | slice) -> Values
                 return gathered[name, offset]
             case Literal(None, lane):
                 return np.zeros(count, np.float64 if lane.floating else np.int64), np.zeros(count, np.bool_)
-            case Literal(value, lane):
+            case Literal(constant, lane):
                 # a scalar broadcasts; it is all valid
-                return np.asarray(value, np.float64 if lane.floating else np.int64), None
+                return np.asarray(constant, np.float64 if lane.floating else np.int64), None
             case Op("and" | "or" as name, (a, b)):
                 x, xv = run(a)
                 y, yv = run(b)

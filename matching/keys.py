@@ -55,7 +55,7 @@ class Encoder:
         dictionary = column.dictionary
         known = len(self.codes)
         table = np.empty(len(dictionary) + 1, np.int64)
-        fresh = []
+        fresh: list[int | None] = []
         for i, value in enumerate(dictionary.to_pylist()):
             key = _hashable(value)
             code = self.codes.get(key, -1)
@@ -115,15 +115,15 @@ class Keys:
         if any(len(e.codes) >> bits for e in self.encoders):
             raise OverflowError(f"more than {1 << bits} values in one of {len(codes)} partition columns")
         encoded = pa.array(packed).dictionary_encode()
-        distinct = encoded.dictionary.to_numpy()
+        distinct = encoded.dictionary.to_pylist()
         table = np.empty(len(distinct), np.int64)
         fresh = []
-        for i, value in enumerate(distinct.tolist()):
-            code = self.tuples.get(value, -1)
-            if code < 0:
-                code = self.tuples[value] = len(self.tuples)
+        for i, value in enumerate(distinct):
+            number = self.tuples.get(value, -1)
+            if number < 0:
+                number = self.tuples[value] = len(self.tuples)
                 fresh.append(value)
-            table[i] = code
+            table[i] = number
         if fresh:
             self._parts.append(np.array(fresh, np.int64))
         return table[encoded.indices.to_numpy()]

@@ -128,9 +128,8 @@ class KernelMatcher:
         features = values[len(self._bits) :]
         feature = np.zeros((max(1, len(features)), count if features else 0), np.int64)
         feature_valid = np.ones(feature.shape, np.bool_)
-        for f, (value, valid) in enumerate(features):
-            lane = feature.view(np.float64) if self.program.features[f][1].floating else feature
-            lane[f] = value
+        for f, (numbers, valid) in enumerate(features):
+            (feature.view(np.float64) if self.program.features[f][1].floating else feature)[f] = numbers
             if valid is not None:
                 feature_valid[f] = valid
         if self.program.after:

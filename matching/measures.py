@@ -93,7 +93,7 @@ class Measures:
     def __init__(self, plan: Plan, variables: Sequence[str]) -> None:
         self.plan = plan
         self.variables = tuple(variables)
-        self.labels = pa.array([v for v in self.variables], pa.string())
+        self.labels = pa.array(self.variables, pa.string())
         self.schema = pa.schema([(f.name, arrow_type(f.type)) for f in output_columns(plan)])
         self._simple: dict[Expression, RowValues] = {}
 
@@ -267,8 +267,8 @@ class Measures:
         order = "" if e.distinct else " ORDER BY i"
         shown = "coalesce(r, 0)" if e.function == "count" else "r"
         sql = (
-            f"SELECT {shown} AS r FROM (SELECT k, {e.function}({distinct}x{order}) AS r FROM t GROUP BY k) RIGHT JOIN views USING (k)"
-            " ORDER BY views.k"
+            f"SELECT {shown} AS r FROM (SELECT k, {e.function}({distinct}x{order}) AS r FROM t GROUP BY k) "
+            "RIGHT JOIN views USING (k) ORDER BY views.k"
         )
         cursor = quiet_connection().cursor()
         try:

@@ -61,8 +61,9 @@ class RunTable:
         at = 0
         while at < partitions:
             at, self._count = kernels.finish_table(
-                at, partitions, self._arrays, self._state, self._number, self._last, self._trail, self._decided, self._count
-            )
+                at, partitions, self._arrays, self._state, self._number, self._last, self._trail, self._decided,
+                self._count,
+            )  # fmt: skip
             if at < partitions:
                 self._more_decided()
 

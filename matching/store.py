@@ -17,7 +17,7 @@ FIXED = ("ts", "source", "offset", "seq", "partition", "previous", "next", "rele
 
 @kernel
 def link_rows(partition, begin, end, last, previous, following):
-    """Chains the rows [begin, end) of the store to the row before in their partition; last: per partition, its last row."""
+    """Chains the rows [begin, end) of the store to the row before in their partition; last: of each partition."""
     for i in range(begin, end):
         p = partition[i]
         before = last[p]
@@ -150,8 +150,8 @@ class RowStore:
         return taken.combine_chunks() if taken.num_chunks != 1 else taken.chunk(0)
 
     def compact(self, keep: np.ndarray) -> Int64Array:
-        """Keeps the rows marked in `keep` (bool, at least count long); returns the new position of every old row, -1 for
-        those that left."""
+        """Keeps the rows marked in `keep` (bool, at least count long); returns the new position of every old row, -1
+        for those that left."""
         kept = np.flatnonzero(keep[: self.count])
         moved = np.full(self.count + 1, -1, np.int64)  # the last entry: -1 stays -1
         moved[kept] = np.arange(len(kept))

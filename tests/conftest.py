@@ -30,14 +30,6 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the examples of the properties were like: a property over examples without matches would prove little."""
-    for report in terminalreporter.stats.get("passed", ()):
-        for name, value in report.user_properties:
-            if name == "examples":
-                terminalreporter.write_line(f"{report.nodeid.split('::')[-1]}: {value}")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints what the examples of the properties were like: a property that never sees a match proves little."""
     lines = [
         f"{report.nodeid.rpartition('::')[2]}: {value}"

@@ -106,9 +106,7 @@ def fold_floats(low, high, variables, mask, values, valid, kind, out, counts):
                 x = values[j]
                 if kind == SUM:
                     total += x
-                elif n == 0:
-                    total = x
-                elif (kind == MIN and float_less(x, total)) or (kind == MAX and float_less(total, x)):
+                elif n == 0 or (kind == MIN and float_less(x, total)) or (kind == MAX and float_less(total, x)):
                     total = x
                 n += 1
         at = high[k]

@@ -12,16 +12,17 @@ import platform
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core import config
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
 def cache_directory() -> Path:
-    """Where compiled kernels of exactly these sources and versions are kept; a temporary place if home is not writable."""
+    """Where compiled kernels of exactly these sources and versions are kept; a temporary place without a home."""
     digest = hashlib.blake2b(digest_size=8)
     sources = [*Path(__file__).parent.glob("*.py"), Path(__file__).parents[2] / "query" / "automaton" / "program.py"]
     for source in sorted(sources):
@@ -43,9 +44,10 @@ _CACHE = cache_directory()
 
 def kernel(function: F) -> F:
     """Compiles on first call, without the GIL, cached on disk; floats follow IEEE (1/0 = inf), no fast math."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(_CACHE)  # read when the decorator runs; a user's own functions keep their place
+    settings = cast(Any, config)
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = str(_CACHE)  # read when the decorator runs; a user's own functions keep their place
     try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+        return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
     finally:
-        numba.config.CACHE_DIR = before
+        settings.CACHE_DIR = before

@@ -98,8 +98,8 @@ def float_equal(x, y):
 
 @kernel
 def update_registers(program, registers, registers_f, valid, variable, feature, feature_f, feature_valid, i):
-    """Binds row i to `variable`: updates the registers of one run in place. Returns the validity bits, or -1 on overflow
-    (bit 62 and 63 are never used)."""
+    """Binds row i to `variable`: updates the registers of one run in place. Returns the validity bits, or -1 on
+    overflow (bit 62 and 63 are never used)."""
     for r in range(len(program.register_kind) - 1, -1, -1):
         if (program.register_mask[r] >> variable) & 1 == 0:
             continue
@@ -188,7 +188,7 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
                 if mul_overflows(stack[top], program.constant[a]):
                     return -1
                 stack[top] *= program.constant[a]
-        elif op <= SUB or op == MUL or op == IDIV or op == MOD:
+        elif op <= MUL or op == IDIV or op == MOD:  # noqa: SIM109 (numba compiles comparisons, not tuples)
             top -= 1
             ok[top] = ok[top] and ok[top + 1]
             if ok[top]:
@@ -217,7 +217,7 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
                 if r < program.constant[a] or r > program.constant[b]:
                     return -1
                 stack[top] = r
-        elif op == NEG or op == ABS:
+        elif op <= ABS:
             if ok[top]:
                 x = stack[top]
                 if x == INT_MIN:
@@ -277,7 +277,7 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
             else:
                 t = not float_less(x_, y_)
             stack[top] = 1 if t else 0
-        elif op == DISTINCT or op == FDISTINCT:
+        elif op <= FDISTINCT:
             top -= 1
             if ok[top] and ok[top + 1]:
                 if op == DISTINCT:

@@ -77,11 +77,15 @@ def end_runs(p, table, state, number, last, trail, decided, n):
 
 
 @kernel
-def step_table(begin, end, partition, mask, row, strict, last_partition, table, state, number, last, trail, decided, n):
+def step_table(
+    begin, end, partition, mask, row, strict, last_partition, table, state, number, last, trail, decided, n
+):  # fmt: skip
     """Takes the rows [begin, end) through the table; returns (next row, decided matches, partition of the last row).
 
     partition, mask, row: int64; mask has a bit a tested variable. state, number: per partition its list and its last
-    MATCH_NUMBER; last: per partition the position of its last row, -1 none; trail: one word per row of the store. Stops early when `decided` may be too small. O(rows)."""
+    MATCH_NUMBER; last: per partition the position of its last row, -1 none; trail: one word per row of the store.
+    Stops early when `decided` may be too small. O(rows).
+    """
     masks = table.masks[0]
     room = len(decided.row) - (len(table.parent) + len(table.waiting) + 2)
     for i in range(begin, end):

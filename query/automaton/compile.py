@@ -144,7 +144,7 @@ def compile_plan(plan: Plan) -> Automaton:
     nodes: list[_Node] = [_Accept()]
     entry = _build(plan.pattern, 0, nodes)
     first, accept_at = _closure(entry, nodes)
-    number = {}  # node of a position -> state
+    number: dict[int, int] = {}  # node of a position -> state
     pending = list(first)
     closures: dict[int, tuple[list[int], int | None]] = {}
     # number the states in the order a breadth-first walk of the preferences meets them

@@ -38,8 +38,8 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """lists[0] is empty. transitions[l * masks + m] is what list l does on a row with mask m, where bit i of m stands for
-    variable tested[i]; the other variables are always true."""
+    """lists[0] is empty. transitions[l * masks + m] is what list l does on a row with mask m, where bit i of m stands
+    for variable tested[i]; the other variables are always true."""
 
     lists: tuple[tuple[int, ...], ...]
     tested: tuple[int, ...]

@@ -336,9 +336,9 @@ class _Assembler:
                 raise NoLane("an unknown leaf")
             case Literal(None):
                 emit(OpCode.NULL)
-            case Literal(value):
-                assert value is not None
-                emit(OpCode.CONSTANT, self.constant(value))
+            case Literal(constant):
+                assert constant is not None
+                emit(OpCode.CONSTANT, self.constant(constant))
             case Op("and" | "or" as name, (a, b)):
                 self.code(a, out)
                 jump = emit(OpCode.JUMP_IF_FALSE if name == "and" else OpCode.JUMP_IF_TRUE)

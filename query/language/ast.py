@@ -10,7 +10,7 @@ from query.errors import Span
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    """A name. `name` is upper case unless it was quoted (row pattern variables); `written` is as in the text, unquoted."""
+    """A name. `name` is upper case unless it was quoted; `written` is as in the text, without quotes."""
 
     name: str
     written: str
@@ -220,7 +220,8 @@ class PatternFactor:
 
 @dataclass(frozen=True, slots=True)
 class HistoryJoin:
-    """`[kind] JOIN HISTORY OF stream FROM low TO high | BETWEEN low AND high [AS KNOWN] [MATCH_RECOGNIZE (...)] [AS alias] ON on`.
+    """`[kind] JOIN HISTORY OF stream FROM low TO high | BETWEEN low AND high [AS KNOWN] [MATCH_RECOGNIZE (...)]
+    [AS alias] ON on`.
 
     closed: True for BETWEEN ([low, high]), False for FROM ... TO ([low, high)). `span` starts at the kind's first
     word and ends behind the ON condition.

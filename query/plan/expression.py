@@ -25,7 +25,7 @@ Value = None | bool | int | float | Decimal | str
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal. INTERVAL constants of fixed length are int microseconds; any other value keeps its SQL text in `sql`."""
+    """A literal. INTERVAL constants of fixed length are int microseconds; other values keep their SQL text in `sql`."""
 
     value: Value
     type: str
@@ -241,14 +241,15 @@ def to_sql(expression: Expression, leaves: dict[Expression, str] | None = None) 
 
 def show(expression: Expression) -> str:
     """The expression as the EXPLAIN outputs print it: SQL, with variables and navigation written out."""
-
-    def qualified(variables: tuple[str, ...], inner: str) -> str:
-        return f"{'|'.join(variables)}.({inner})" if variables else inner
-
     match expression:
-        case Constant(value, type):
-            return "NULL" if value is None and not expression.sql else (f"INTERVAL {value} us" if type == "INTERVAL" else (
-                expression.sql or (repr(value) if isinstance(value, str) else str(value))))
+        case Constant(int(value), "INTERVAL"):
+            return f"INTERVAL {value} us"
+        case Constant(sql=sql) if sql:
+            return sql
+        case Constant(None):
+            return "NULL"
+        case Constant(value):
+            return repr(value) if isinstance(value, str) else str(value)
         case Column(name):
             return name
         case Navigation(argument, names, logical, logical_offset, physical, final):

@@ -1,4 +1,4 @@
-"""The plan: one row pattern query, bound and typed, with every default filled in. The reference reads this and nothing else."""
+"""The plan: one row pattern query, bound and typed, with every default filled in. The reference reads only this."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that name what the plan finds; spans and the query's text do not enter. Match ids start from it."""
+        """16 hex digits that name what the plan finds; spans and the query's text do not enter. Match ids use it."""
         return hashlib.blake2b(str(self).encode(), digest_size=8).hexdigest()
 
 

@@ -44,7 +44,9 @@ def db() -> Any:
 
 
 def test_emission_is_as_early_as_correct(db: Database) -> None:
-    pair, fall = db.watch(PAIR), db.watch(FALL)
+    pair = db.watch(PAIR)
+    with pytest.warns(hybrid.HybridWarning, match="ends in a greedy quantifier"):
+        fall = db.watch(FALL)
     db.push("e", rows_of((1, "a", 5), (2, "a", 4)))
     assert values(pair.fetch()) == [("a", 5, 4)]  # on the event itself
     assert fall.fetch().num_rows == 0  # a greedy end waits
@@ -348,6 +350,30 @@ def test_closed_is_closed(db: Database) -> None:
             act()
     assert [values(t) for t in alerts] == [[("a", 5, 4)]]
     assert alerts.evidence().num_rows == 2
+
+
+def test_what_makes_a_live_query_wait_is_said(db: Database) -> None:
+    with pytest.warns(hybrid.HybridWarning, match="NEXT holds its partition back"):
+        db.watch(PAIR.replace("PREV(v)", "NEXT(v)"))
+    for quiet in ("(A B+?)", "(A B)", "(A B{2})", "(A+ B)", "(A B+) WITHIN INTERVAL '5' SECOND"):
+        db.watch(PAIR.replace("(A B)", quiet, 1))
+    for waiting in ("(A B*)", "(A B?)", "(A B{1,2})", "((A B)+)", "(A | A B+)"):
+        with pytest.warns(hybrid.HybridWarning, match="greedy"):
+            db.watch(PAIR.replace("(A B)", waiting, 1))
+
+
+def test_retention_forgets_and_says_so() -> None:
+    text = """SELECT pl.v, pa.v AS h, pa.history_complete AS c FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES X.v AS v, X.ts AS t
+    PATTERN (X) DEFINE X AS v >= 100) AS pl JOIN HISTORY OF e FROM pl.t - INTERVAL 8 SECOND TO pl.t AS pa ON TRUE"""
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts", retention="10 s")
+        alerts = db.watch(text)
+        for second in range(0, 40):
+            db.push("e", rows_of((second, "a", 100 if second in (5, 39) else second)))
+        rows = values(alerts.fetch())
+        assert [r[1:] for r in rows if r[1] < 20] == [(i, False) for i in range(5)]  # [-3, 5) begins before the stream
+        assert [r[1:] for r in rows if r[1] > 20] == [(i, True) for i in range(31, 39)]
+        assert len(db.sql("SELECT * FROM e")) <= 12
 
 
 # ---- threads

@@ -13,6 +13,7 @@ from hybrid.demo import stock
 from hybrid.demo.scenario import play
 from hybrid.engine import Database
 from simulator.highway import HIGHWAY_KINDS, highway
+from query.errors import HybridWarning
 from simulator.rfid import SHOP_KINDS, shop
 from tests.independent import stock_check
 
@@ -42,7 +43,8 @@ def test_stock_up_to_a_day_is_what_a_watch_had_found_by_then(tmp_path: Path) -> 
     past, live = stock.prices()
     with stock.market(tmp_path) as db:
         db.push("stocks", past)
-        alerts = db.watch(stock.QUERY)
+        with pytest.warns(HybridWarning, match="greedy"):
+            alerts = db.watch(stock.QUERY)
         until = [d < date(2012, 9, 1) for d in live.column("date").to_pylist()]
         db.push("stocks", live.filter(pa.array(until)))
         db.advance("stocks", "2012-09-01")

@@ -1,4 +1,4 @@
-"""The kernels on larger inputs than the properties reach: both engines agree, memory stays bounded, time stays linear."""
+"""The kernels on larger inputs than the properties reach: engines agree, memory stays bounded, time stays linear."""
 
 from __future__ import annotations
 

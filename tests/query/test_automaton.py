@@ -139,7 +139,8 @@ def test_a_run_dependent_condition_becomes_registers_and_code() -> None:
         after=AfterMatch(AfterMatchKind.TO_NEXT_ROW),
     )  # fmt: skip
     program = assemble(plan)
-    assert program.mode is Mode.TO_NEXT_ROW and program.merge is Merge.PATH
+    assert program.mode is Mode.TO_NEXT_ROW
+    assert program.merge is Merge.PATH
     assert str(program) == (
         "mode        to next row, partition\n"
         "runs merge  equal state and rows\n"
