@@ -79,7 +79,9 @@ class Driver:
     whose histories could be read. Rows come out in the order of PL within one settle. Not thread safe.
     """
 
-    __slots__ = ("_asked", "_factor", "_matchers", "_strategy", "_waiting", "incomplete_count", "late_left_out", "read_count")
+    __slots__ = (
+        "_asked", "_factor", "_matchers", "_strategy", "_waiting", "incomplete_count", "late_left_out", "read_count",
+    )  # fmt: skip
 
     def __init__(self, factor: FactorPlan, strategy: Strategy, make_matcher: Callable[[Plan], Matcher]) -> None:
         self._factor = factor

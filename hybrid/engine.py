@@ -42,9 +42,11 @@ from query.plan.pattern import (
     Negation,
     Repeat,
     RowPattern,
-    Sequence as PatternSequence,
     Variable,
     min_rows,
+)
+from query.plan.pattern import (
+    Sequence as PatternSequence,
 )
 from query.plan.plan import Plan, QueryPlan
 from query.schema import Field, Schema

@@ -21,12 +21,13 @@ from hybrid.result import Lookups, Result, evidence_table
 from hybrid.strategies.llaa import LLAA
 from matching.batch import EventBatch, Matcher
 from matching.drive import run
+from matching.types import arrow_schema
 from query.errors import nearest
 from query.language import ast
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.expression import Column, quote
-from query.plan.plan import FactorPlan, HistoryPlan, Order, Plan
+from query.plan.plan import FactorPlan, HistoryPlan, Order, Plan, QueryPlan
 from query.schema import Field, Schema
 
 
@@ -104,13 +105,22 @@ class Relations:
                     registered.append(name)
             for key, stream in self._streams.items():
                 if key in self._words and key not in self._given:
-                    self.connection.register(stream.schema.name, pa.Table.from_batches([self.events(key).columns]))
+                    # Its columns only: many streams are read as histories, by range, and never whole.
+                    self.connection.register(stream.schema.name, arrow_schema(stream.schema).empty_table())
                     registered.append(stream.schema.name)
             yield self
         finally:
             if not self._own:
                 for name in registered:
                     self.connection.unregister(name)
+
+    def load(self, plan: QueryPlan) -> None:
+        """Registers the events of the streams that DuckDB itself selects from."""
+        selected = [plan.select_sql, *(f.input_sql for f in plan.factors if _bare(f.input_sql) is None)]
+        words = {w.lower() for sql in selected for w in re.findall(r"\w+", sql)}
+        for key, stream in self._streams.items():
+            if key in words & self._words and key not in self._given:
+                self.connection.register(stream.schema.name, pa.Table.from_batches([self.events(key).columns]))
 
     def table(self, key: str) -> pa.Table:
         """A named table as Arrow."""
@@ -253,6 +263,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
     query = parse(text)
     relations.expect(query)
     plan = bind(query, relations.resolve, relations=relations.others())
+    relations.load(plan)
     outer = Outer(plan)
     answers: list[Answer] = []
     lookups: list[Lookups] = []
@@ -265,6 +276,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
 
     def evidence() -> pa.Table:
         with relations.open():
+            relations.load(plan)
             return evidence_table(plan, answers, outer.sources(answers, connection), lookups)
 
     def explain(stage: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -14,19 +17,42 @@ import pyarrow.parquet as pq
 import pytest
 
 import hybrid
+from hybrid.cli import main
 
 ROOT = Path(__file__).parents[2]
 QUERY = (
-    "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.v AS a, B.v AS b PATTERN (A B) DEFINE B AS v < PREV(v)) AS m"
+    "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.v AS a, B.v AS b PATTERN (A B) "
+    "DEFINE B AS v < PREV(v)) AS m"
 )
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "hybrid", *arguments], cwd=cwd or ROOT, env=environment, text=True, capture_output=True,
-        stdin=subprocess.DEVNULL, timeout=120, check=False,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: str) -> Done:
+    """The command line in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["hybrid", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+    return Done(int(left.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def test_as_a_process(table: Path) -> None:
+    """Exit code and streams are those of the process too."""
+    for query, code in ((QUERY, 0), (QUERY.replace("PREV", "PERV"), 1)):
+        done = subprocess.run(
+            [sys.executable, "-m", "hybrid", "sql", query, "-t", f"t={table}", "-f", "csv"], cwd=ROOT, text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        assert done.returncode == code
+        assert (done.stdout == '"a","b"\n3,1\n') == (code == 0)
+        assert ("error[" in done.stderr) == (code == 1)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 from hybrid.demo import stock
 from hybrid.demo.scenario import play
 from hybrid.engine import Database
-from simulator.highway import HIGHWAY_KINDS, highway
 from query.errors import HybridWarning
+from simulator.highway import HIGHWAY_KINDS, highway
 from simulator.rfid import SHOP_KINDS, shop
 from tests.independent import stock_check
 

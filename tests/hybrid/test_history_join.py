@@ -223,8 +223,8 @@ def test_strict_sees_every_row_of_its_range_and_no_other() -> None:
     text = (
         "SELECT pa.a, pa.b FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES Z.ts AS t PATTERN (Z) "
         "DEFINE Z AS s = 'z') AS pl JOIN HISTORY OF e FROM pl.t - to_microseconds(8) TO pl.t "
-        "MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES epoch_us(A.ts) AS a, epoch_us(B.ts) AS b PATTERN (A B) SELECTION {} DEFINE A AS s = 'a', "
-        "B AS s = 'b') AS pa ON pa.k = pl.k"
+        "MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES epoch_us(A.ts) AS a, epoch_us(B.ts) AS b "
+        "PATTERN (A B) SELECTION {} DEFINE A AS s = 'a', B AS s = 'b') AS pa ON pa.k = pl.k"
     )
     assert rows(hybrid.sql(text.format("STRICT"), e=e)) == [(4, 5)]
     assert rows(hybrid.sql(text.format("PARTITION"), e=e)) == [(1, 3), (4, 5)]

@@ -89,8 +89,9 @@ def test_a_relation_of_a_connection_of_ones_own() -> None:
     [
         "(SELECT * FROM ticks)",
         "(SELECT symbol, ts, price FROM ticks WHERE price > 0 ORDER BY random())",
-        "(SELECT * FROM (VALUES ('a', TIMESTAMP '1970-01-01 00:00:01', 2.0::DOUBLE), ('a', '1970-01-01 00:00:02', 1.0), "
-        "('a', '1970-01-01 00:00:03', 3.0)) AS v(symbol, ts, price) UNION ALL FROM ticks WHERE symbol = 'b')",
+        "(SELECT * FROM (VALUES ('a', TIMESTAMP '1970-01-01 00:00:01', 2.0::DOUBLE), "
+        "('a', '1970-01-01 00:00:02', 1.0), ('a', '1970-01-01 00:00:03', 3.0)) AS v(symbol, ts, price) "
+        "UNION ALL FROM ticks WHERE symbol = 'b')",
     ],
 )
 def test_subqueries(source: str) -> None:
@@ -108,7 +109,7 @@ def test_parquet_and_csv_files(tmp_path: Path) -> None:
 
 def test_the_outer_select_is_duckdbs() -> None:
     names = pa.table({"symbol": ["a", "b"], "name": ["Alpha", "Beta"]})
-    text = f"SELECT n.name, m.top - m.bottom AS fall FROM ticks {PATTERN} AS m JOIN names AS n USING (symbol) ORDER BY 2"
+    text = f"SELECT name, top - bottom AS fall FROM ticks {PATTERN} AS m JOIN names USING (symbol) ORDER BY fall"
     assert rows(hybrid.sql(text, ticks=TICKS, names=names)) == [("Beta", 0.5), ("Alpha", 2.0)]
     counted = f"SELECT count(*), max(top) FROM ticks {PATTERN} AS m"
     assert rows(hybrid.sql(counted, ticks=TICKS)) == [(2, 10.0)]
