@@ -372,7 +372,8 @@ def test_sql_over_streams_in_every_place(db: Database) -> None:
     result = db.sql(named, t=[{"k": "a", "x": 1}])
     assert values(result.arrow()) == [(5, 1)]
     assert result.evidence().column("v").to_pylist() == [5, 4]
-    assert values(db.sql(PAIR, e=rows_of((1, "z", 2), (2, "z", 1))).arrow()) == [("z", 2, 1)]  # a given table comes first
+    given = rows_of((1, "z", 2), (2, "z", 1))
+    assert values(db.sql(PAIR, e=given).arrow()) == [("z", 2, 1)]  # a given table comes first
 
 
 def test_retention_forgets_and_says_so() -> None:

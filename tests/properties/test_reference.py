@@ -8,15 +8,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from query.errors import QueryError
-from query.language.ast import AfterMatchKind, Selection
+from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
+    TRUE,
     Aggregate,
     Call,
     Classifier,
@@ -26,12 +28,13 @@ from query.plan.expression import (
     Logical,
     MatchNumber,
     Navigation,
+    walk,
 )
 from query.plan.pattern import Alternation, Empty, Negation, Repeat, RowPattern, Variable
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Define, Order, Plan
 from query.reference import find
-from tests.strategies import SCHEMA, SKIP_TILL, SQL_SELECTIONS, TS, Row, chains, events, number, plans
+from tests.strategies import SCHEMA, SKIP_TILL, SQL_SELECTIONS, TS, Row, chains, events, plans
 
 Labels = tuple[tuple[str, int], ...]
 
@@ -419,9 +422,6 @@ def test_chains_under_every_strategy(rows: list[Row], plan: Plan) -> None:
 
 def with_after(plan: Plan, kind: AfterMatchKind) -> Plan:
     """The plan under another AFTER MATCH; conditions on MATCH_NUMBER become TRUE, for overlapping matches have none."""
-    from dataclasses import replace
-
-    from query.plan.expression import TRUE, walk
 
     def numbered(define: Define) -> bool:
         return any(isinstance(e, MatchNumber) for e in walk(define.condition))
@@ -448,39 +448,24 @@ def test_what_is_decided_stays(rows: list[Row], plan: Plan, cut: int, step: int)
         of_whole = [m for m in whole if m.partition == key]
         of_begun = [m for m in begun if m.partition == key]
         assert of_whole[: len(of_begun)] == of_begun
-    # and more rows decide more
-    later = find(plan, rows, ts_us, ended=False)
-    assert set(begun) <= set(later) | set(find(plan, rows, ts_us, ended=False, watermark_us=watermark))
-    assert set(later) <= set(whole)
 
 
-@given(rows=events(max_size=8, keys=("p",)), plan=plans(SQL_SELECTIONS, after=False, opaque=False))
-@settings(max_examples=200)
-def test_what_is_undecided_can_change(rows: list[Row], plan: Plan) -> None:
-    """A match whose pattern has no loop, option or choice is out as soon as its last row is in."""
-    names = sorted({d.variable for d in plan.defines})
-    from dataclasses import replace
-
-    plan = with_after(replace(plan, pattern=Concatenation(tuple(map(Variable, names)))), plan.after.kind)
+@given(rows=events(max_size=8), plan=plans(SQL_SELECTIONS, after=False, opaque=False, no_skip=False))
+def test_a_match_that_nothing_can_extend_is_out_with_its_last_row(rows: list[Row], plan: Plan) -> None:
+    names = [d.variable for d in plan.defines]
+    plan = replace(plan, pattern=Concatenation(tuple(map(Variable, names))))
     ts_us = times(rows)
-    assert find(plan, rows, ts_us, ended=False) == find(plan, rows, ts_us)
+    whole = find(plan, rows, ts_us)
+    for cut in range(len(rows) + 1):
+        assert find(plan, rows[:cut], ts_us[:cut], ended=False) == [m for m in whole if m.labels[-1][1] < cut]
 
 
 def test_a_budget_ends_it() -> None:
     rows: list[Row] = [{"ts": i, "k": "p", "s": "a", "v": 1, "x": 0.5} for i in range(40)]
     pattern = Concatenation((Repeat(Variable("A"), 1, None, True), Variable("B")))
-    defines = (Define("A", Constant(True, "BOOLEAN")), Define("B", Constant(False, "BOOLEAN")))
-    plan = Plan(
-        SCHEMA, (), (Order(TS),), (), next(iter([p for p in [plan_rows()]])), AfterMatch(AfterMatchKind.NO_SKIP),
-        pattern, None, Selection.SKIP_TILL_ANY, (), defines,
-    )  # fmt: skip
+    defines = (Define("A", TRUE), Define("B", Constant(False, "BOOLEAN")))
+    after, selection = AfterMatch(AfterMatchKind.NO_SKIP), Selection.SKIP_TILL_ANY
+    plan = Plan(SCHEMA, (), (Order(TS),), (), RowsPerMatch.ONE, after, pattern, None, selection, (), defines)
     with pytest.raises(QueryError) as raised:
         find(plan, rows, [0] * 40, steps_max=10_000)
     assert raised.value.diagnostics[0].code == "HQ600"
-    assert number(1).value == 1
-
-
-def plan_rows() -> Any:
-    from query.language.ast import RowsPerMatch
-
-    return RowsPerMatch.ONE

@@ -1,0 +1,179 @@
+"""The reference matcher gives the reference's answer however its input is cut, saved and restored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matching.batch import Matches
+from matching.by_reference import DuckEvaluation, ReferenceMatcher, to_arrow, to_python
+from query.errors import DataError
+from query.language.ast import AfterMatchKind, Selection
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.plan.output import output_columns
+from query.plan.plan import Plan
+from query.reference import find, match_rows
+from tests.events import batch_of
+from tests.strategies import SCHEMA, SECOND_US, Row, events, plans
+
+Answer = list[tuple[int, list[tuple[str, int]], list[dict[str, object]]]]
+
+
+def answer(matches: Matches) -> Answer:
+    """(MATCH_NUMBER, labels with offsets, output rows) of each match."""
+    found = []
+    for i in range(len(matches)):
+        low, high = matches.event_bounds[i : i + 2]
+        names = [matches.variables[v] for v in matches.event_variable[low:high]]
+        rows = matches.rows.filter(pa.array(matches.row_match == i)).to_pylist()
+        found.append((int(matches.number[i]), list(zip(names, matches.event_offset[low:high].tolist())), rows))
+    return found
+
+
+def expected(plan: Plan, rows: list[Row]) -> Answer:
+    ts_us = [int(str(row["ts"])) for row in rows]
+    evaluate = DuckEvaluation()
+    found = find(plan, rows, ts_us, evaluate=evaluate)
+    output = match_rows(plan, rows, ts_us, found, evaluate)
+    answers: Answer = []
+    for match, of_match in zip(found, output, strict=True):
+        columns = {f.name: to_arrow([row[f.name] for row in of_match], f.type) for f in output_columns(plan)}
+        shown = pa.table(columns).to_pylist() if columns else [{} for _ in of_match]
+        answers.append((match.number, list(match.labels), shown))
+    return answers
+
+
+def same(a: Answer, b: Answer) -> bool:
+    return repr(a) == repr(b)  # NaN equals itself
+
+
+@given(
+    rows=events(max_size=12),
+    plan=plans(tuple(Selection), negations=True),
+    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=8),
+    wait=st.integers(0, 3),
+    restarts=st.booleans(),
+)
+def test_cutting_saving_and_time_change_nothing(
+    rows: list[Row], plan: Plan, sizes: list[int], wait: int, restarts: bool
+) -> None:
+    batch = batch_of(SCHEMA, rows)
+    matcher = ReferenceMatcher(plan)
+    found: Answer = []
+    low = turn = 0
+    while low < len(batch):
+        high = min(low + max(sizes[turn % len(sizes)], int(turn % 9 == 8)), len(batch))
+        found += answer(matcher.push(batch.slice(low, high)))
+        if high < len(batch):
+            found += answer(matcher.advance(int(batch.ts_us[high]) - wait * SECOND_US // 2))
+        if restarts:
+            state = matcher.snapshot()
+            matcher = ReferenceMatcher(plan)
+            matcher.restore(state)
+        low, turn = high, turn + 1
+    found += answer(matcher.advance(None))
+    assert same(found, expected(plan, rows))
+
+
+def plan_of(text: str) -> Plan:
+    query = f"SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts {text})"
+    return bind(parse(query), lambda name: SCHEMA).factors[0].plan
+
+
+def row(seconds: int, k: str, s: str) -> Row:
+    return {"ts": seconds * SECOND_US, "k": k, "s": s, "v": 1, "x": 0.5}
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["", "AFTER MATCH SKIP PAST LAST ROW", "AFTER MATCH SKIP TO NEXT ROW"],
+)
+@pytest.mark.parametrize("selection", ["STRICT", "PARTITION", "SKIP TILL NEXT MATCH", "SKIP TILL ANY MATCH"])
+def test_rows_are_forgotten_behind_within(mode: str, selection: str) -> None:
+    plan = plan_of(
+        f"MEASURES MATCH_NUMBER() AS n {mode} PATTERN (A B) WITHIN INTERVAL '5' SECOND SELECTION {selection} "
+        "DEFINE A AS s = 'a', B AS s = 'b' AND v >= PREV(v)"
+    )
+    matcher = ReferenceMatcher(plan)
+    rows = [row(i, "p" if i % 3 else "q", "ab"[i // 2 % 2]) for i in range(300)]
+    batch = batch_of(SCHEMA, rows)
+    found: Answer = []
+    for i in range(len(rows)):
+        found += answer(matcher.push(batch.slice(i, i + 1)))
+        assert len(matcher._kept.rows) <= 60
+    found += answer(matcher.advance(None))
+    assert same(found, expected(plan, rows))
+    assert len(found) > 10
+
+
+def test_a_deadline_fires_by_time_alone() -> None:
+    plan = plan_of("PATTERN (A B+) WITHIN INTERVAL '10' SECOND DEFINE A AS s = 'a', B AS s = 'b'")
+    matcher = ReferenceMatcher(plan)
+    rows = [row(1, "p", "a"), row(2, "p", "b"), row(3, "q", "c")]
+    assert len(matcher.push(batch_of(SCHEMA, rows))) == 0
+    assert len(matcher.advance(11 * SECOND_US)) == 0
+    matches = matcher.advance(11 * SECOND_US + 1)
+    assert answer(matches) == [
+        (
+            1,
+            [
+                ("A", 0),
+                ("B", 1),
+            ],
+            [{"k": "p"}],
+        )
+    ]
+    assert matches.first_us.tolist() == [1 * SECOND_US]
+    assert matches.last_us.tolist() == [2 * SECOND_US]
+
+
+def test_a_state_of_another_query_is_refused() -> None:
+    first, second = (ReferenceMatcher(plan_of(f"PATTERN (A{x}) DEFINE A AS s = 'a'")) for x in ("", "+"))
+    with pytest.raises(DataError, match="another query"):
+        second.restore(first.snapshot())
+    with pytest.raises(DataError):
+        second.restore(b"nonsense")
+    with pytest.raises(DataError):
+        first.restore(first.snapshot()[:-3])
+
+
+def test_values_survive_the_way_to_arrow_and_back() -> None:
+    values: dict[str, list[object]] = {
+        "HUGEINT": [2**100, -5, None],
+        "DECIMAL(9,2)": [Decimal("1.25"), None],
+        "TIMESTAMP": [1_700_000_000_123_456, None],
+        "TIMESTAMP WITH TIME ZONE": [-1, 0],
+        "TIMESTAMP_NS": [1_000_001, None],
+        "VARCHAR": ["é", None],
+        "DOUBLE": [0.1, None],
+    }
+    for type, given in values.items():
+        assert to_python(to_arrow(given, type), type) == given
+    with pytest.raises(DataError, match="microseconds"):
+        to_python(pa.array(np.array([1], "datetime64[ns]")), "TIMESTAMP_NS")
+
+
+def test_what_duckdb_cannot_compute_is_a_data_error() -> None:
+    plan = plan_of("MEASURES CAST(LAST(s) AS BIGINT) AS n PATTERN (A)")
+    with pytest.raises(DataError, match="CAST"):
+        ReferenceMatcher(plan).push(batch_of(SCHEMA, [row(1, "p", "a")]))
+
+
+def test_empty_matches_are_numbered() -> None:
+    plan = replace(plan_of("MEASURES MATCH_NUMBER() AS n, count(*) AS c, s AS last PATTERN (A*) DEFINE A AS s = 'a'"))
+    assert plan.after.kind is AfterMatchKind.PAST_LAST_ROW
+    matcher = ReferenceMatcher(plan)
+    matches = [matcher.push(batch_of(SCHEMA, [row(i, "p", s) for i, s in enumerate("baac")])), matcher.advance(None)]
+    rows = [r for m in matches for r in m.rows.to_pylist()]
+    assert rows == [
+        {"k": "p", "n": 1, "c": 0, "last": None},
+        {"k": "p", "n": 2, "c": 2, "last": "a"},
+        {"k": "p", "n": 3, "c": 0, "last": None},
+    ]
