@@ -90,10 +90,13 @@ def _automaton(plan: Plan) -> str:
 
 
 def _program(plan: Plan) -> str:
+    from query.automaton.determinise import determinise
     from query.automaton.program import NoKernel, assemble
 
     try:
-        return str(assemble(plan))
+        program = assemble(plan)
+        table = determinise(program)
+        return str(program) if table is None else f"{program}\n{table}"
     except NoKernel as why:
         return f"none: {why} runs through the reference matcher"
 

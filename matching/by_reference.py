@@ -390,6 +390,6 @@ def _split(state: bytes) -> list[bytes]:
         (length,) = struct.unpack_from("<q", state, at)
         parts.append(state[at + 8 : at + 8 + length])
         at += 8 + length
-    if len(parts) != 3:
+    if len(parts) != 3 or at != len(state):
         raise ValueError("it is cut short")
     return parts

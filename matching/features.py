@@ -13,7 +13,7 @@ from matching.store import RowStore, lanes
 from query.automaton.lanes import Lane, Leaf, Literal, Lowered, NoLane, Op, lane_of, lower
 from query.errors import DataError
 from query.language.duck import quiet_connection
-from query.plan.expression import Column, Constant, Expression, Navigation, show, to_sql, walk
+from query.plan.expression import Column, Expression, Navigation, show, to_sql, walk
 
 Values = tuple[np.ndarray, np.ndarray | None]
 INT64_MIN = np.int64(-(2**63))
@@ -337,8 +337,3 @@ def truth(values: Values) -> np.ndarray:
     v, valid = values
     held = v if v.dtype == np.bool_ else v != 0
     return held if valid is None else held & valid
-
-
-def is_true(expression: Expression) -> bool:
-    """Whether the expression is the constant TRUE."""
-    return isinstance(expression, Constant) and expression.value is True

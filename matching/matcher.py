@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
-from matching.features import RowValues, columns_read, is_true, storable, truth
+from matching.features import RowValues, columns_read, storable, truth
 from matching.keys import Keys
 from matching.lists import Decode, OverBudget, Overflowed, RunLists
 from matching.measures import Found, Measures
@@ -55,8 +55,8 @@ class KernelMatcher:
         self.program = program
         self.sources = sources
         self.measures = Measures(plan, program.variables)
-        tested = tuple(v for v, c in enumerate(program.local) if not is_true(c))
-        table = determinise(program, tested)
+        tested = program.tested
+        table = determinise(program)
         self.engine: RunTable | RunLists
         if table is not None:
             self.engine = RunTable(table, program.strict)

@@ -15,6 +15,8 @@ from query.automaton.program import Merge, Mode, Program
 TESTED_MAX = 8
 LISTS_MAX = 512
 TRANSITIONS_MAX = 4096
+#: Lists that EXPLAIN prints.
+SHOWN_MAX = 32
 
 #: A list is a tuple of states; WAITING stands for a match that waits.
 WAITING = -1
@@ -39,10 +41,10 @@ class Transition:
 @dataclass(frozen=True, slots=True)
 class Table:
     """lists[0] is empty. transitions[l * masks + m] is what list l does on a row with mask m, where bit i of m stands
-    for variable tested[i]; the other variables are always true."""
+    for the i-th tested variable; the other variables are always true."""
 
     lists: tuple[tuple[int, ...], ...]
-    tested: tuple[int, ...]
+    tested: tuple[str, ...]
     transitions: tuple[Transition, ...]
 
     @property
@@ -50,7 +52,19 @@ class Table:
         return 1 << len(self.tested)
 
     def __str__(self) -> str:
-        return f"table       {len(self.lists)} lists x {self.masks} masks"
+        lines = [f"table       {len(self.lists)} lists x {self.masks} masks"]
+        for index, runs in enumerate(self.lists[:SHOWN_MAX]):
+            items = " ".join("match" if state == WAITING else str(state) for state in runs) or "empty"
+            goes = []
+            for mask in range(self.masks):
+                transition = self.transitions[index * self.masks + mask]
+                true = "".join(f" {v}" for bit, v in enumerate(self.tested) if mask >> bit & 1) or " none"
+                emitted = f" emits {transition.emitted}" if transition.emitted else ""
+                goes.append(f"{true.strip()} -> {transition.next}{emitted}")
+            lines.append(f"            {index}: ({items})  " + ", ".join(goes))
+        if len(self.lists) > SHOWN_MAX:
+            lines.append(f"            and {len(self.lists) - SHOWN_MAX} more")
+        return "\n".join(lines)
 
 
 def _step(program: Program, runs: tuple[int, ...], holds: list[bool]) -> list[tuple[int, int, int]]:
@@ -76,10 +90,11 @@ def _step(program: Program, runs: tuple[int, ...], holds: list[bool]) -> list[tu
     return out
 
 
-def determinise(program: Program, tested: tuple[int, ...]) -> Table | None:
+def determinise(program: Program) -> Table | None:
     """The table of a program, or None if it has no use (runs carry values, other modes, WITHIN) or is too large.
 
-    tested: variables whose condition is not just TRUE. Cost: lists * masks steps, within the limits above."""
+    Cost: lists * masks steps, within the limits above."""
+    tested = program.tested
     if program.merge is not Merge.STATE or program.mode is not Mode.PAST_LAST_ROW or len(tested) > TESTED_MAX:
         return None
     masks = 1 << len(tested)
@@ -104,4 +119,4 @@ def determinise(program: Program, tested: tuple[int, ...]) -> Table | None:
                 lists.append(rest)
             transitions.append(Transition(tuple((p, v) for _, p, v in items), emitted, number[rest]))
         at += 1
-    return Table(tuple(lists), tested, tuple(transitions))
+    return Table(tuple(lists), tuple(program.variables[v] for v in tested), tuple(transitions))

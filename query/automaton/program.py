@@ -158,6 +158,11 @@ class Program:
     before: int
     after: int
 
+    @property
+    def tested(self) -> tuple[int, ...]:
+        """Variables whose row-local condition is not just TRUE: each needs a bit of the mask."""
+        return tuple(v for v, c in enumerate(self.local) if not (isinstance(c, Constant) and c.value is True))
+
     def __str__(self) -> str:
         lines = [
             f"mode        {self.mode.name.lower().replace('_', ' ')}, {'strict' if self.strict else 'partition'}",

@@ -32,7 +32,8 @@ def answer(matches: Matches) -> Answer:
     for i in range(len(matches)):
         low, high = matches.event_bounds[i : i + 2]
         names = [matches.variables[v] for v in matches.event_variable[low:high]]
-        rows = matches.rows.filter(pa.array(matches.row_match == i)).to_pylist()
+        index = np.flatnonzero(matches.row_match == i)
+        rows = matches.rows.take(pa.array(index)).to_pylist() if matches.rows.num_columns else [{} for _ in index]
         found.append((int(matches.number[i]), list(zip(names, matches.event_offset[low:high].tolist())), rows))
     return found
 
@@ -154,8 +155,8 @@ def test_values_survive_the_way_to_arrow_and_back() -> None:
         "VARCHAR": ["é", None],
         "DOUBLE": [0.1, None],
     }
-    for type, given in values.items():
-        assert to_python(to_arrow(given, type), type) == given
+    for type, cells in values.items():
+        assert to_python(to_arrow(cells, type), type) == cells
     with pytest.raises(DataError, match="microseconds"):
         to_python(pa.array(np.array([1], "datetime64[ns]")), "TIMESTAMP_NS")
 

@@ -71,7 +71,7 @@ def plain(e: Expression, rows: Sequence[Row], labels: Labels, at: int, match_num
         case MatchNumber():
             return match_number
         case Classifier():
-            return dict((p, n) for n, p in labels).get(at)
+            return {p: n for n, p in labels}.get(at)
         case Navigation(argument, names, which, offset, physical):
             base = [p for n, p in labels if not names or n in names] if which else [at]
             base = base if which is Logical.FIRST else base[::-1]
