@@ -69,7 +69,7 @@ docs: .venv/.dev  ## every example, table and help text of the documents is what
 	$(PYTEST) -q tests/docs </dev/null
 
 nightly: .venv/.dev  ## the properties with 20,000 examples each (hours)
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) -s tests/properties </dev/null
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) tests/properties </dev/null
 
 bench: .venv/.dev  ## the V pattern beside its peers, as JSON; ROWS=1_000_000 for a short one
 	$(BIN)/python -m benchmarks.v_pattern --rows $(ROWS) </dev/null

@@ -132,6 +132,20 @@ def drop_runs(p, before_ts, everything, runs, partitions, counters):
 
 
 @kernel
+def put(runs, tail, new, state, first, ts, row, node, valid):
+    """Fills the slot `new` and links it behind `tail` (-1: it is the head)."""
+    runs.state[new] = state
+    runs.first[new] = first
+    runs.ts[new] = ts
+    runs.row[new] = row
+    runs.node[new] = node
+    runs.valid[new] = valid
+    runs.next[new] = -1
+    if tail >= 0:
+        runs.next[tail] = new
+
+
+@kernel
 def step(
     begin, end, partition, mask, ts, row, feature, feature_f, feature_valid,
     program, runs, buffer, partitions, heap, decided, scratch, counters,
@@ -313,17 +327,9 @@ def step(
                 spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
                 if not spent and program.edge_start[q + 1] > program.edge_start[q]:
                     free -= 1
-                    runs.state[new] = q
-                    runs.first[new] = first
-                    runs.ts[new] = start_ts
-                    runs.row[new] = start_row
-                    runs.node[new] = made_node
-                    runs.valid[new] = new_valid
-                    runs.next[new] = -1
+                    put(runs, tail, new, q, first, start_ts, start_row, made_node, new_valid)
                     if tail < 0:
                         head = new
-                    else:
-                        runs.next[tail] = new
                     tail = new
                     count += 1
                 if program.accept[q]:
@@ -332,16 +338,9 @@ def step(
                     else:
                         new = runs.free[free - 1]
                         free -= 1
-                        runs.state[new] = -1
-                        runs.first[new] = first
-                        runs.ts[new] = start_ts
-                        runs.row[new] = start_row
-                        runs.node[new] = made_node
-                        runs.next[new] = -1
+                        put(runs, tail, new, -1, first, start_ts, start_row, made_node, 0)
                         if tail < 0:
                             head = new
-                        else:
-                            runs.next[tail] = new
                         tail = new
                         count += 1
                         if mode == PAST_LAST_ROW:
@@ -355,16 +354,9 @@ def step(
             if at_start and item < 0 and accept_empty and mode != ALL and not cut and cut_first != first:
                 new = runs.free[free - 1]
                 free -= 1
-                runs.state[new] = -1
-                runs.first[new] = first
-                runs.ts[new] = start_ts
-                runs.row[new] = start_row
-                runs.node[new] = -1
-                runs.next[new] = -1
+                put(runs, tail, new, -1, first, start_ts, start_row, -1, 0)
                 if tail < 0:
                     head = new
-                else:
-                    runs.next[tail] = new
                 tail = new
                 count += 1
         partitions.head[p] = head
