@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -237,6 +238,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only those with a WORD in the name")
     parser.add_argument("--no-pin", action="store_true", help="leave the choice of CPUs to the system")
     options = parser.parse_args(arguments)
+    # `B+ C+` waits for the row that ends it, and watch says so; here that is wanted.
+    warnings.simplefilter("ignore", hybrid.HybridWarning)
     with one_core(not options.no_pin):
         result = benchmark(options.rows, options.symbols, options.seed, options.repeat, options.only, progress=True)
     print(json.dumps(result, indent=2))

@@ -232,13 +232,8 @@ class Database:
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
         kept = History(schema, file.parent / "table")
-        watermarks = [state["watermark_us"]]
-        # Events may have been archived since the watermark was written down.
-        since = kept.snapshot().read(state["watermark_us"], None)
-        if len(since):
-            watermarks.append(int(since.ts_us[-1]) - schema.lateness_us)
-        known = [w for w in watermarks if w is not None]
-        live = LiveStream(schema, kept.last_seq + 1, kept.offsets, max(known) if known else None)
+        watermark_us = _watermark_again(kept, state["watermark_us"], schema)
+        live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
         self._streams[schema.name.lower()] = Stream(schema, live, kept, file.parent)
 
     def streams(self) -> dict[str, dict[str, Any]]:
@@ -593,6 +588,17 @@ def _type(stream: str, column: str, type: str) -> str:
         message = str(error).splitlines()[0]
         hint = "use a DuckDB type, such as TIMESTAMP, VARCHAR or DOUBLE"
         raise DataError(f"{stream}.{column}: {message}", hint) from None
+
+
+def _watermark_again(kept: History, saved_us: int | None, schema: Schema) -> int | None:
+    """The watermark of a reopened stream. Events may have been archived since it was written down: then it is that of
+    the source that is furthest behind, and stays where it was while one of them has sent nothing newer."""
+    since = kept.snapshot().read(saved_us, None)
+    newest = [since.ts_us[since.source == code] for code in range(len(since.sources))]
+    if not newest or not all(len(times) for times in newest):
+        return saved_us
+    reached_us = min(int(times[-1]) for times in newest) - schema.lateness_us
+    return reached_us if saved_us is None else max(saved_us, reached_us)
 
 
 def _name(text: str) -> str:

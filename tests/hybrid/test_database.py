@@ -217,6 +217,20 @@ def test_reopening_after_a_crash_knows_the_newest_event(tmp_path: Path) -> None:
         assert again.streams()["e"]["events"] == 2
 
 
+def test_reopening_after_a_crash_does_not_run_ahead_of_the_slower_source(tmp_path: Path) -> None:
+    db = hybrid.connect(tmp_path)
+    db.create_stream("e", COLUMNS, time="ts")
+    db._streams["e"].kept.memory_rows_max = 4
+    db.push("e", rows_of((1, "a", 1), (2, "a", 2)), source="slow")
+    db.push("e", rows_of((1, "b", 1), (9, "b", 2)), source="fast")
+    assert db.streams()["e"]["watermark"] == "1970-01-01 00:00:02"
+    del db
+    with hybrid.connect(tmp_path) as again:
+        assert again.streams()["e"]["watermark"] == "1970-01-01 00:00:02"
+        again.push("e", rows_of((3, "a", 3)), source="slow")
+        assert again.streams()["e"]["late"] == 0
+
+
 def test_a_database_file_that_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(hybrid.DataError, match="is a file"):
