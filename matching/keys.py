@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from matching.batch import Int64Array
 
-#: Most values for which a lookup table is built anew for every batch.
+#: Most values for which a lookup table is built anew for every batch (and at most 8 a row).
 FEW = 1 << 14
 
 
@@ -39,7 +39,8 @@ class Encoder:
 
     def encode(self, column: pa.Array) -> Int64Array:
         """Codes of a column, int64 (n,)."""
-        if isinstance(column, pa.DictionaryArray) or not 0 < len(self.codes) <= FEW:
+        few = 0 < len(self.codes) <= min(FEW, 8 * len(column))
+        if isinstance(column, pa.DictionaryArray) or not few:
             return self._by_dictionary(column)
         found = pc.index_in(column, value_set=self.values)
         if not found.null_count:

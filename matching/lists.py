@@ -69,6 +69,11 @@ class RunLists:
         """Nodes in the match buffer, live or not."""
         return int(self._counters[Counters.NODES])
 
+    @property
+    def decided(self) -> int:
+        """Matches decided and not yet decoded."""
+        return int(self._counters[Counters.DECIDED])
+
     def reserve(self, partitions: int) -> None:
         """Room for this many partitions."""
         if partitions > len(self._partitions.head):

@@ -80,6 +80,7 @@ class KernelMatcher:
         self._reach = program.before + program.after
         self.store = RowStore(numeric, other, schema, linked=self._reach > 0)
         self.keys = Keys([arrow_type(c.type) for c in plan.partition_by])
+        self._empty = self.measures.schema.empty_table()
         self._compact_at = SLACK
 
     # ---- Matcher
@@ -173,27 +174,33 @@ class KernelMatcher:
 
     def _emit(self) -> Matches:
         """The matches decided since the last call, with their output rows and evidence."""
+        if not self.engine.decided:
+            return self._none()
         out = Decode()
         self.engine.decode(self.store, out)
         bounds = out.bounds
-        if out.count:
-            found = Found(out.rows, out.variables, bounds, out.start, out.partition, out.number)
-            keys = [self.keys.values(i, out.partition) for i in range(len(self.plan.partition_by))]
-            table, row_match = self.measures.table(self.store, found, keys)
-            first_us = last_us = self.store.ts[out.start]
-            some = np.flatnonzero(bounds[:-1] < bounds[1:])
-            if len(some) == out.count:
-                last_us = out.ts[bounds[1:] - 1]
-            elif len(some):
-                last_us = last_us.copy()
-                last_us[some] = out.ts[bounds[some + 1] - 1]
-        else:
-            table, row_match = self.measures.schema.empty_table(), np.zeros(0, np.int64)
-            first_us = last_us = np.zeros(0, np.int64)
+        found = Found(out.rows, out.variables, bounds, out.start, out.partition, out.number)
+        keys = [self.keys.values(i, out.partition) for i in range(len(self.plan.partition_by))]
+        table, row_match = self.measures.table(self.store, found, keys)
+        first_us = last_us = self.store.ts[out.start]
+        some = np.flatnonzero(bounds[:-1] < bounds[1:])
+        if len(some) == out.count:
+            last_us = out.ts[bounds[1:] - 1]
+        elif len(some):
+            last_us = last_us.copy()
+            last_us[some] = out.ts[bounds[some + 1] - 1]
         return Matches(
             table, row_match, out.number, first_us, last_us, bounds, out.variables, out.ts, out.source, out.offset,
             out.seq, self.program.variables, self.sources,
         )  # fmt: skip
+
+    def _none(self) -> Matches:
+        """No matches: what most pushes of single events give."""
+        n = np.zeros(0, np.int64)
+        small, codes = np.zeros(0, np.int16), np.zeros(0, np.int32)
+        return Matches(
+            self._empty, n, n, n, n, np.zeros(1, np.int64), small, n, codes, n, n, self.program.variables, self.sources
+        )
 
     # ---- state
 

@@ -30,6 +30,11 @@ class RunTable:
         self._count = 0
         self._last_partition = -1
 
+    @property
+    def decided(self) -> int:
+        """Matches decided and not yet decoded."""
+        return self._count
+
     def reserve(self, partitions: int) -> None:
         if partitions > len(self._state):
             capacity = max(partitions, 2 * len(self._state))

@@ -96,8 +96,8 @@ def find(
     then by completion, last row, first row, preference. In each partition it is the order of MATCH_NUMBER.
 
     resume: per partition key (see `partition_key`), skips what earlier calls have settled. Raises QueryError: HQ600 if
-    more than steps_max candidate rows are tried, HQ500 for what is not supported yet, HQ214 for an edge negation
-    without WITHIN; DataError where an expression cannot be computed. Exponential in the number of rows at worst.
+    one attempt tries more than steps_max rows, HQ500 for what is not supported yet, HQ214 for an edge negation without
+    WITHIN; DataError where an expression cannot be computed. Exponential in the number of rows at worst.
     """
     search = _Search(plan, rows, ts_us, evaluate, watermark_us, ended, steps_max)
     decided: list[tuple[Moment, tuple[Any, ...], Found]] = []
@@ -137,6 +137,8 @@ def partition_key(plan: Plan, row: Row) -> tuple[object, ...]:
     """What makes two rows lie in one partition: the values of PARTITION BY, with null equal to null and NaN to NaN."""
 
     def one(value: object) -> object:
+        if isinstance(value, list | dict):  # of a LIST, STRUCT or MAP column
+            return repr(value)
         return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
     return tuple((one(row[c.name]), row[c.name] is None) for c in plan.partition_by)
@@ -340,7 +342,7 @@ class _Search:
         return value(self.conditions[variable], scope) is True
 
     def too_much(self) -> QueryError:
-        message = f"the pattern {self.plan.pattern} tries more than {self.steps_max:,} rows"
+        message = f"one attempt at the pattern {self.plan.pattern} tries more than {self.steps_max:,} rows"
         hint = "bound it with WITHIN, or make its conditions exclude each other"
         return QueryError([Diagnostic("HQ600", message, _span_of(self.plan), hint=hint)])
 
@@ -408,6 +410,7 @@ class _Search:
     ) -> tuple[tuple[Label, ...] | None, Moment] | None:
         """The preferred match that starts at a row (None: there is none) and the moment at which that is decided.
         None if rows to come may still decide it."""
+        self.steps_left = self.steps_max
         decided = self._seen(partition, start)
         labels: list[Label] = []
         gaps: list[tuple[str, ...]] = []
@@ -486,6 +489,7 @@ class _Search:
 
     def _all_from(self, partition: _Partition, start: int) -> Iterator[tuple[tuple[Any, ...], tuple[Label, ...]]]:
         """Every decided match whose first row is at `start`, with its place in the order of matches."""
+        self.steps_left = self.steps_max
         begin: tuple[_Derivation, ...] = (((self.plan.pattern,), ()),)
         # labels, their preference, the ways to read them, the next row to look at
         stack: list[tuple[tuple[Label, ...], tuple[tuple[int, int], ...], tuple[_Derivation, ...], int]] = []

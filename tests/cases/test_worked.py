@@ -2,8 +2,8 @@
 
 A case file has `== events` (a table), `== query` (the text behind PARTITION BY k ORDER BY ts) and `== matches` (one a
 line, in order of emission; `()` is an empty match, `none` means that there is no match). A query is asked of the events
-above it: `== query in [low, high]` of those with low <= ts <= high alone, `== query filtered by [low, high]` of all, and
-then matches that reach out of the range are dropped. `== matches at watermark t` are those out by then, when more rows
+above it: `== query in [low, high]` of those with low <= ts <= high alone, `== query filtered by [low, high]` of all,
+but without the matches that reach out of the range. `== matches at watermark t` are those out by then, when more rows
 may come. Times are seconds.
 """
 
