@@ -13,6 +13,8 @@ from archive.history import History
 from tests.archive.crash_child import POINTS, event_at
 from tests.archive.events import TICKS, events_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -43,6 +43,7 @@ def run(*arguments: str) -> Done:
     return Done(int(left.value.code or 0), out.getvalue(), err.getvalue())
 
 
+@pytest.mark.slow
 def test_as_a_process(table: Path) -> None:
     """Exit code and streams are those of the process too."""
     for query, code in ((QUERY, 0), (QUERY.replace("PREV", "PERV"), 1)):
@@ -121,6 +122,7 @@ def test_demo_stock(tmp_path: Path) -> None:
     assert (tmp_path / "stock.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rfid", "highway"])
 def test_demos_with_planted_truth(name: str, tmp_path: Path) -> None:
     done = run("demo", name, "--seed", "5", "--directory", str(tmp_path / "db"), "--picture", str(tmp_path / "it.png"))

@@ -17,6 +17,8 @@ from simulator.highway import HIGHWAY_KINDS, highway
 from simulator.rfid import SHOP_KINDS, shop
 from tests.independent import stock_check
 
+pytestmark = pytest.mark.slow
+
 
 def stock_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     def naive(value: Any) -> Any:

@@ -122,6 +122,7 @@ def watched(case: Case, flush_at: int = -1, directory: Any = None) -> tuple[Rows
         return rows(pa.concat_tables(found)), rows(db.backtest(case.query, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:BETWEEN holds both ends:hybrid.HybridWarning")
 @given(cases())
 @settings(max_examples=60)
