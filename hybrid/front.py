@@ -24,6 +24,7 @@ from matching.drive import run
 from matching.types import arrow_schema
 from query.errors import nearest
 from query.language import ast
+from query.language.cut import with_list
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.expression import Column, quote
@@ -83,6 +84,7 @@ class Relations:
     ) -> None:
         self._words = {w.lower() for w in re.findall(r"\w+", text) + re.findall(r'"([^"]+)"', text)}
         self._text = text
+        self._with = with_list(text)
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
         self._arrow: dict[str, pa.Table] = {}
         self._streams = dict(streams or {})
@@ -129,9 +131,18 @@ class Relations:
             self._arrow[key] = to_arrow(data, name)
         return self._arrow[key]
 
+    def _name(self, text: str) -> str | None:
+        """The lower-case name an input text is, or None: it is more than a name, or one of the WITH list."""
+        key = _bare(text)
+        return None if key in self._with.names else key
+
+    def _select(self, text: str) -> str:
+        """The SQL of an input, with the WITH list of the statement in scope."""
+        return f"{self._with.text} SELECT * FROM {text}"
+
     def stream(self, text: str) -> StreamInput | None:
         """The stream an input text names, unless a table of that name was given."""
-        key = _bare(text)
+        key = self._name(text)
         return self._streams.get(key) if key is not None and key not in self._given else None
 
     def events(self, key: str) -> EventBatch:
@@ -155,14 +166,14 @@ class Relations:
         stream = self.stream(text)
         if stream is not None:
             return stream.schema
-        key = _bare(text)
+        key = self._name(text)
         if key is not None and key in self._given:
             return self._plain(self._given[key][0], fields_of(self.table(key)))
         if key is not None and key not in self._known():
             known = [name for name, _ in self._given.values()] + [s.schema.name for s in self._streams.values()]
-            raise LookupError(nearest(text.strip(), [*known, *sorted(self._known())]))
+            raise LookupError(nearest(text.strip(), [*known, *sorted(self._known(internal=False)), *self._with.names]))
         try:
-            relation = self.connection.sql(f"SELECT * FROM {text}")
+            relation = self.connection.sql(self._select(text))
             empty = conform(duck.to_table(relation.limit(0)), text.strip())
         except duckdb.Error as error:
             raise duck.query_error(error, self._text, text.strip()) from None
@@ -189,19 +200,22 @@ class Relations:
                 found[name] = self.resolve(quote(name)).fields
         return found
 
-    def _known(self) -> set[str]:
-        names = "SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views()"
+    def _known(self, internal: bool = True) -> set[str]:
+        """Tables and views of the connection, in lower case; internal: DuckDB's own too."""
+        names = (
+            "SELECT table_name, internal FROM duckdb_tables() UNION SELECT view_name, internal FROM duckdb_views()"
+        )
         rows = self.connection.execute(names)
-        return {str(r[0]).lower() for r in rows.fetchall()}
+        return {str(name).lower() for name, own in rows.fetchall() if internal or not own}
 
     def rows(self, text: str) -> pa.Table:
         """The rows of an input that is no stream; a named Arrow table goes past DuckDB."""
-        key = _bare(text)
+        key = self._name(text)
         if key is not None and key in self._given:
             return self.table(key)
         if text not in self._evaluated:
             try:
-                table = duck.to_table(self.connection.sql(f"SELECT * FROM {text}"))
+                table = duck.to_table(self.connection.sql(self._select(text)))
                 self._evaluated[text] = conform(table, _short(text))
             except duckdb.Error as error:
                 raise duck.query_error(error, self._text, text.strip()) from None

@@ -14,6 +14,7 @@ import pyarrow as pa
 from hybrid import duck
 from hybrid.correlate import COMPLETE, ROW, Answer, output_schema, side_schema
 from hybrid.evidence import NO_EVIDENCE
+from hybrid.faults import fault
 from query.language.ast import HistoryKind
 from query.plan.plan import FactorPlan, QueryPlan
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
@@ -53,6 +54,10 @@ class Outer:
     __slots__ = ("_extra", "_plan", "_projection", "_shows_complete")
 
     def __init__(self, plan: QueryPlan, extra: Mapping[str, pa.Table] | None = None) -> None:
+        for factor in plan.factors:
+            if not len(output_schema(factor.plan)):
+                hint = "add MEASURES, for example count(*) AS n, or ask for ALL ROWS PER MATCH"
+                raise fault("HQ217", f"the matches of {factor.alias} have no column to show", plan.text, hint)
         self._plan = plan
         self._extra = dict(extra or {})
         self._shows_complete = re.search(rf"\b{COMPLETE}\b", plan.text, re.IGNORECASE) is not None

@@ -45,6 +45,7 @@ CODES: dict[str, str] = {
     "HQ214": "negation at the start or end needs WITHIN",
     "HQ215": "AFTER MATCH does not fit",
     "HQ216": "a subset that does not fit",
+    "HQ217": "an output without columns",
     "HQ300": "a JOIN HISTORY that cannot be answered",
     "HQ301": "a history range that is not made of times",
     "HQ400": "an outer SELECT that has no answer on an unbounded stream",

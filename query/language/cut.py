@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 
 from query.errors import Diagnostic, QueryError, Span
-from query.language.lexer import Token, TokenKind, Tokens, words_of
+from query.language.lexer import Token, TokenKind, Tokens, tokenize, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,14 @@ class HistoryCut:
 
 
 Cut = FactorCut | HistoryCut
+
+
+@dataclass(frozen=True, slots=True)
+class WithList:
+    """The WITH list a statement begins with: its text up to the SELECT, and the names it defines, in lower case."""
+
+    text: str
+    names: frozenset[str]
 
 _NAMES = (TokenKind.WORD, TokenKind.QUOTED)
 _JOIN_KINDS = {"LEFT", "INNER", "SEMI", "ANTI", "NEAREST"}
@@ -78,6 +86,34 @@ def cut(tokens: Tokens) -> tuple[Cut, ...]:
         cuts.append(piece)
         i = piece.last + 1
     return tuple(cuts)
+
+
+def with_list(text: str) -> WithList:
+    """The WITH list at the head of a statement; an empty one if there is none, or if a pattern stands inside it: then
+    it cannot be evaluated by itself."""
+    tokens = tokenize(text)
+    items = tokens.items
+    nothing = WithList("", frozenset())
+    if not items or items[0].word != "WITH":
+        return nothing
+    names = []
+    i = 2 if tokens.words(1, "RECURSIVE") else 1
+    while i < len(items) and items[i].kind in _NAMES:
+        names.append(text[items[i].start : items[i].end].strip('"').lower())
+        while i < len(items) and items[i].word != "AS":
+            i += 1
+        while i < len(items) and items[i].word != "(":
+            i += 1
+        end = tokens.partner.get(i)
+        if end is None or any(t.word in ("MATCH_RECOGNIZE", "HISTORY") for t in items[i:end]):
+            return nothing
+        i = end + 1
+        if i >= len(items) or items[i].word != ",":
+            break
+        i += 1
+    if i >= len(items):
+        return nothing
+    return WithList(text[: items[i].start], frozenset(names))
 
 
 def _fault(

@@ -41,6 +41,32 @@ def rows(result: Any) -> list[tuple[Any, ...]]:
     return list(zip(*(c.to_pylist() for c in result.arrow().columns)))  # names may repeat
 
 
+def test_an_input_may_be_named_in_the_with_list() -> None:
+    falls = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3), "
+        "high AS MATERIALIZED (SELECT * FROM ticks WHERE price > (SELECT min(price) FROM ticks)) "
+        f"SELECT m.*, (SELECT count(*) FROM n) AS c FROM high {PATTERN} AS m"
+    )
+    # without the row at 5.0, b begins at 6 and falls to 5.5 all the same
+    assert rows(hybrid.sql(falls, ticks=TICKS)) == [(*row, 3) for row in ANSWER]
+    shadowed = (
+        "WITH ticks AS (SELECT 'z' AS symbol, * EXCLUDE symbol FROM given WHERE symbol = 'a') "
+        f"SELECT * FROM ticks {PATTERN}"
+    )
+    assert rows(hybrid.sql(shadowed, given=TICKS, ticks=TICKS)) == [("z", *ANSWER[0][1:])]
+
+
+def test_a_missing_table_is_told_with_the_names_there_are() -> None:
+    with pytest.raises(hybrid.QueryError, match="did you mean ticks") as caught:
+        hybrid.sql(QUERY.replace("ticks", "tick"), ticks=TICKS)
+    assert "duckdb_" not in str(caught.value)
+
+
+def test_a_match_without_columns_is_refused() -> None:
+    with pytest.raises(hybrid.QueryError, match="HQ217"):
+        hybrid.sql("SELECT count(*) FROM ticks MATCH_RECOGNIZE (ORDER BY ts PATTERN (A B))", ticks=TICKS)
+
+
 class Capsule:
     """Any object with the PyCapsule protocol."""
 
