@@ -13,6 +13,10 @@ from query.automaton.program import Program
 Arrays = dict[str, np.ndarray]
 
 
+PER_MATCH = ("start", "partition", "number")
+PER_ROW = ("rows", "variables", "ts", "source", "offset", "seq")
+
+
 class OverBudget(Exception):
     """A partition has more partial matches than allowed."""
 
@@ -41,10 +45,32 @@ class Decode:
         self.offset = np.empty(total, np.int64)
         self.seq = np.empty(total, np.int64)
 
+    def take(self, index: Int64Array) -> Decode:
+        """The matches at `index`, in that order."""
+        lengths = np.diff(self.bounds)[index]
+        out = Decode()
+        out.begin(len(index))
+        out.bounds[1:] = np.cumsum(lengths)
+        at = np.arange(int(out.bounds[-1])) - np.repeat(out.bounds[:-1] - self.bounds[index], lengths)
+        for name in PER_MATCH:
+            setattr(out, name, getattr(self, name)[index])
+        for name in PER_ROW:
+            setattr(out, name, getattr(self, name)[at])
+        return out
+
+    def then(self, other: Decode) -> Decode:
+        """These matches and then those."""
+        out = Decode()
+        out.begin(self.count + other.count)
+        out.bounds = np.concatenate([self.bounds, other.bounds[1:] + self.bounds[-1]])
+        for name in (*PER_MATCH, *PER_ROW):
+            setattr(out, name, np.concatenate([getattr(self, name), getattr(other, name)]))
+        return out
+
     def trim(self) -> None:
         """Drops the room beyond the last bound."""
         total = int(self.bounds[-1])
-        for name in ("rows", "variables", "ts", "source", "offset", "seq"):
+        for name in PER_ROW:
             setattr(self, name, getattr(self, name)[:total].copy())
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.features import RowValues, columns_read, storable, truth
 from matching.keys import Keys
-from matching.lists import Decode, OverBudget, Overflowed, RunLists
+from matching.lists import PER_MATCH, PER_ROW, Decode, OverBudget, Overflowed, RunLists
 from matching.measures import Found, Measures
 from matching.run_table import RunTable
 from matching.store import RowStore
@@ -77,7 +77,8 @@ class KernelMatcher:
             else:
                 numeric[name] = lane.floating
         schema = pa.schema([(name, arrow_type(fields[name].type)) for name in wanted])
-        self._reach = program.before + program.after
+        self._reach = program.before + program.after + program.ahead
+        self._held: Decode | None = None  # decided matches that wait for what NEXT in their measures reads
         self.store = RowStore(numeric, other, schema, linked=self._reach > 0)
         self.keys = Keys([arrow_type(c.type) for c in plan.partition_by])
         self._empty = self.measures.schema.empty_table()
@@ -115,7 +116,7 @@ class KernelMatcher:
             if len(held):
                 watermark_us = min(watermark_us, int(self.store.ts[held].min()))
             self.engine.expire(watermark_us)
-        return self._emit()
+        return self._emit(ended=watermark_us is None)
 
     def _run(self, positions: Int64Array | slice) -> None:
         """Computes masks and features of the rows at `positions` and takes them through the engine."""
@@ -163,21 +164,32 @@ class KernelMatcher:
             return
         keep = np.zeros(store.count + 1, np.bool_)
         self.engine.mark(store, partitions, keep)
+        if self._held is not None:
+            keep[self._held.rows] = True
+            keep[self._held.start] = True
         if self._reach:
-            for offset in (*range(-self.program.before, 0), *range(1, self.program.after + 1)):
+            behind = max(self.program.after, self.program.ahead)
+            for offset in (*range(-self.program.before, 0), *range(1, behind + 1)):
                 near = store.chase(np.flatnonzero(keep[: store.count]), offset)
                 keep[near[near >= 0]] = True
             # the last rows of each partition, which later rows may read
             keep[: store.count] |= store.chase(np.arange(store.count), self._reach) < 0
-        self.engine.move(partitions, store.compact(keep))
+        moved = store.compact(keep)
+        self.engine.move(partitions, moved)
+        if self._held is not None:
+            self._held.rows, self._held.start = moved[self._held.rows], moved[self._held.start]
         self._compact_at = 2 * max(self.engine.size, store.count) + SLACK
 
-    def _emit(self) -> Matches:
+    def _emit(self, ended: bool = False) -> Matches:
         """The matches decided since the last call, with their output rows and evidence."""
-        if not self.engine.decided:
+        if not self.engine.decided and self._held is None:
             return self._none()
         out = Decode()
         self.engine.decode(self.store, out)
+        if self.measures.ahead:
+            out = self._hold(out, ended)
+            if not out.count:
+                return self._none()
         bounds = out.bounds
         found = Found(out.rows, out.variables, bounds, out.start, out.partition, out.number)
         keys = [self.keys.values(i, out.partition) for i in range(len(self.plan.partition_by))]
@@ -194,6 +206,24 @@ class KernelMatcher:
             out.seq, self.program.variables, self.sources,
         )  # fmt: skip
 
+    def _hold(self, out: Decode, ended: bool) -> Decode:
+        """The matches that may come out now. One whose measures read a row that is not there yet waits, and the later
+        matches of its partition wait with it, so that they keep their order."""
+        if self._held is not None:
+            out = self._held.then(out)
+        self._held = None
+        if ended:
+            return out
+        found = Found(out.rows, out.variables, out.bounds, out.start, out.partition, out.number)
+        waiting = np.flatnonzero(self.measures.waits(self.store, found))
+        if not len(waiting):
+            return out
+        first = np.full(len(self.keys), out.count)
+        np.minimum.at(first, out.partition[waiting], waiting)
+        held = np.arange(out.count) >= first[out.partition]
+        self._held = out.take(np.flatnonzero(held))
+        return out.take(np.flatnonzero(~held))
+
     def _none(self) -> Matches:
         """No matches: what most pushes of single events give."""
         n = np.zeros(0, np.int64)
@@ -209,6 +239,8 @@ class KernelMatcher:
         arrays = {f"engine.{n}": a for n, a in self.engine.snapshot().items()}
         store, arrow = self.store.snapshot()
         arrays |= {f"store.{n}": a for n, a in store.items()}
+        if self._held is not None:
+            arrays |= {f"held.{n}": getattr(self._held, n) for n in ("bounds", *PER_MATCH, *PER_ROW)}
         arrays["arrow"] = _ipc(arrow)
         values, packed = self.keys.snapshot()
         for i, v in enumerate(values):
@@ -241,6 +273,12 @@ class KernelMatcher:
         self.keys.restore(values, arrays.get("packed"))
         self.engine.restore(group("engine"))
         self.engine.reserve(len(self.keys))
+        self._held = None
+        if held := group("held"):
+            self._held = Decode()
+            self._held.count = len(held["number"])
+            for name, array in held.items():
+                setattr(self._held, name, array)
         self.sources = tuple(head["sources"])
         self._compact_at = 2 * max(self.engine.size, self.store.count) + SLACK
 

@@ -96,6 +96,10 @@ class Measures:
         self.labels = pa.array(self.variables, pa.string())
         self.schema = pa.schema([(f.name, arrow_type(f.type)) for f in output_columns(plan)])
         self._simple: dict[Expression, RowValues] = {}
+        #: what NEXT in MEASURES reads
+        self.ahead = [
+            e for m in plan.measures for e in walk(m.expression) if isinstance(e, Navigation) and e.physical_offset > 0
+        ]
 
     def needs(self) -> tuple[Expression, ...]:
         """Expressions whose columns have to be kept with the rows."""
@@ -167,16 +171,31 @@ class Measures:
             return (1 << len(self.variables)) - 1
         return sum(1 << self.variables.index(n) for n in names)
 
-    def _navigation(self, e: Navigation, store: RowStore, found: Found, view: _View) -> pa.Array:
+    def waits(self, store: RowStore, found: Found) -> np.ndarray:
+        """For each match whether NEXT in a measure reads a row of its partition that is not there yet, bool (n,)."""
+        low, high = found.bounds[:-1], found.bounds[1:]
+        last = np.where(high > low, high - 1, -1)
+        waits = np.zeros(len(found), np.bool_)
+        for e in self.ahead:
+            index = self._index(e, found, low, high, last)
+            rows = _at(found.rows, index)
+            waits |= (rows >= 0) & (store.chase(rows, e.physical_offset) < 0)
+        return waits
+
+    def _index(
+        self, e: Navigation, found: Found, low: Int64Array, high: Int64Array, current: Int64Array
+    ) -> Int64Array:
+        """The matched row the logical step of a navigation means for each output row, -1 for none."""
         if e.logical is None:
-            index = view.current_index
-        else:
-            index = np.empty(len(view.match), np.int64)
-            high = view.final if e.final else view.high
-            mask = self._mask(e.variables)
-            fold.pick(view.low, high, found.variables, mask, e.logical is Logical.LAST, e.logical_offset, index)
-        rows = found.rows[np.maximum(index, 0)] if len(found.rows) else np.full(len(index), -1, np.int64)
-        rows = np.where(index < 0, -1, rows)
+            return current
+        index = np.empty(len(low), np.int64)
+        mask = self._mask(e.variables)
+        fold.pick(low, high, found.variables, mask, e.logical is Logical.LAST, e.logical_offset, index)
+        return index
+
+    def _navigation(self, e: Navigation, store: RowStore, found: Found, view: _View) -> pa.Array:
+        index = self._index(e, found, view.low, view.final if e.final else view.high, view.current_index)
+        rows = _at(found.rows, index)
         if e.physical_offset:
             rows = store.chase(rows, e.physical_offset)
         match e.argument:
@@ -281,6 +300,13 @@ class Measures:
             cursor.close()
         array = result.combine_chunks() if result.num_chunks != 1 else result.chunk(0)
         return array if array.type == arrow_type(e.type) else array.cast(arrow_type(e.type))
+
+
+def _at(values: Int64Array, index: Int64Array) -> Int64Array:
+    """values[index], and -1 where the index is -1."""
+    if not len(values):
+        return np.full(len(index), -1, np.int64)
+    return np.where(index < 0, -1, values[np.maximum(index, 0)])
 
 
 def _project(columns: dict[str, pa.Array], texts: Sequence[str], shown: str) -> list[pa.Array]:

@@ -136,7 +136,8 @@ class Program:
     local: per variable the row-local part of its condition (TRUE if none). code: per variable the instructions
     (opcode, a, b) of the rest, empty if none; `constants` are its operands. features: row-local expressions the
     bytecode and the registers read, each with its lane.
-    before, after: how many rows of the partition before / behind a row any expression reads.
+    before: how many rows of the partition before a row any expression reads. after: how many behind it conditions
+    read: a row is matched when they are there. ahead: how many behind it measures read: a match comes out with them.
     """
 
     variables: tuple[str, ...]
@@ -157,6 +158,7 @@ class Program:
     within_rows: int | None
     before: int
     after: int
+    ahead: int
 
     @property
     def tested(self) -> tuple[int, ...]:
@@ -167,7 +169,9 @@ class Program:
         lines = [
             f"mode        {self.mode.name.lower().replace('_', ' ')}, {'strict' if self.strict else 'partition'}",
             f"runs merge  {self.merge.value}",
-            f"reads       {self.before} rows before, {self.after} behind",
+            f"reads       {self.before} rows before, {self.after} behind" + (
+                f", {self.ahead} behind in measures" if self.ahead else ""
+            ),
         ]
         if self.within_us is not None:
             lines.append(f"within      {self.within_us} us")
@@ -426,8 +430,9 @@ def assemble(plan: Plan, automaton: Automaton | None = None) -> Program:
         raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
     dependent = any(codes)
 
-    reads = [*local, *assembler.features, *(m.expression for m in plan.measures)]
-    before, after = _reach(reads)
+    before, after = _reach([*local, *assembler.features])
+    shown_before, ahead = _reach([m.expression for m in plan.measures])
+    before = max(before, shown_before)
     if after and plan.selection is Selection.STRICT:
         raise NoKernel("NEXT under SELECTION STRICT")
 
@@ -472,4 +477,5 @@ def assemble(plan: Plan, automaton: Automaton | None = None) -> Program:
         within_rows=within.rows if within else None,
         before=before,
         after=after,
+        ahead=ahead,
     )

@@ -181,6 +181,29 @@ def test_next_holds_a_row_back_until_its_neighbour_is_there() -> None:
     assert len(matcher.advance(None)) == 0  # the last row's NEXT is null
 
 
+def test_next_in_a_measure_holds_the_match_not_the_matching() -> None:
+    after = Navigation(V, ("B",), Logical.LAST, 0, 1, False, V.type)
+    plan = plan_of(Sequence((A, B)), {"B": compare(">", V, previous())}, measures=(Measure("after", after),))
+    matcher = KernelMatcher(plan, assemble(plan))
+    batch = events(60, 3)
+    whole = KernelMatcher(plan, assemble(plan))
+    expected = [*whole.push(batch).event_seq.tolist(), *whole.advance(None).event_seq.tolist()]
+    partition = batch.columns.column("k").to_pylist()
+    seen: list[int] = []
+    for i in range(len(batch)):
+        found = matcher.push(batch.slice(i, i + 1))
+        for end, value in zip(found.event_seq.tolist()[1::2], found.rows.column("after").to_pylist(), strict=True):
+            # it is out with the very row that NEXT reads
+            assert partition[end + 1 : i + 1].count(partition[end]) == 1
+            assert partition[i] == partition[end]
+            assert value == batch.columns.column("v")[i].as_py()
+        seen += found.event_seq.tolist()
+        matcher.restore(matcher.snapshot())
+    seen += matcher.advance(None).event_seq.tolist()
+    assert sorted(seen) == sorted(expected)
+    assert len(seen) > 10
+
+
 def test_silence_closes_a_greedy_tail_when_the_watermark_passes_the_window() -> None:
     plan = plan_of(Sequence((A, plus(B))), {"B": compare(">", V, previous())}, within=Within(interval_us=10))
     matcher = KernelMatcher(plan, assemble(plan))

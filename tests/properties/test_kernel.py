@@ -106,7 +106,7 @@ class Tally:
 def test_kernel_equals_reference(record_property: Callable[[str, object], None]) -> None:
     tally = Tally()
 
-    @given(plan=plans(), rows=events(min_size=5))
+    @given(rows=events(min_size=5), plan=plans())
     def check(plan: Plan, rows: list[Row]) -> None:
         make = kernel_of(plan)
         expected = reference_of(plan, rows)
@@ -123,7 +123,7 @@ def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
 ) -> None:
     tally = Tally()
 
-    @given(plan=plans(), rows=events(min_size=5, max_size=10), data=st.data())
+    @given(rows=events(min_size=5, max_size=10), plan=plans(), data=st.data())
     def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
         make = kernel_of(plan)
         expected = reference_of(plan, rows)
@@ -143,7 +143,7 @@ def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     tally.report(record_property)
 
 
-@given(plan=plans(), rows=events(), data=st.data())
+@given(rows=events(), plan=plans(), data=st.data())
 def test_cutting_the_input_into_batches_changes_nothing(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
     make = kernel_of(plan)
     whole = make()
@@ -162,7 +162,7 @@ def test_cutting_the_input_into_batches_changes_nothing(plan: Plan, rows: list[R
     assert answer_of(found) == expected
 
 
-@given(plan=plans(), rows=events(), data=st.data())
+@given(rows=events(), plan=plans(), data=st.data())
 def test_restoring_a_snapshot_changes_nothing(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
     make = kernel_of(plan)
     whole = make()
@@ -179,7 +179,7 @@ def test_restoring_a_snapshot_changes_nothing(plan: Plan, rows: list[Row], data:
 def test_dropping_what_no_run_needs_changes_nothing(slack: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matching.matcher.SLACK", slack)  # compaction after almost every batch
 
-    @given(plan=plans(), rows=events())
+    @given(rows=events(), plan=plans())
     def check(plan: Plan, rows: list[Row]) -> None:
         kernel = kernel_of(plan)()
         found = [kernel.push(batch_of(SCHEMA, [row], i)) for i, row in enumerate(rows)]
