@@ -17,9 +17,9 @@ from archive.history import History
 from hybrid.alerts import Alerts
 from hybrid.correlate import Reader, answer_of
 from hybrid.driver import Driver
-from hybrid.explain import explain_in, explain_plan
+from hybrid.explain import explain_plan
 from hybrid.faults import fault, not_supported
-from hybrid.front import Bounded, Relations, StreamInput, answer, make_matcher
+from hybrid.front import Bounded, Relations, StreamInput, answer, explain_in, make_matcher
 from hybrid.inputs import BATCH_ROWS, fields_of, to_arrow
 from hybrid.lookup import lookup_in
 from hybrid.outer import Outer, empty_answer

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hybrid.faults import fault
 from query.errors import Span
 from query.language import ast
 from query.plan.plan import Plan, QueryPlan
 from query.schema import Schema
-
-if TYPE_CHECKING:
-    from hybrid.front import Relations
 
 STAGES = ("ast", "plan", "automaton", "program")
 
@@ -33,24 +30,6 @@ def explain(text: str, stage: str = "all", resolve: Callable[[str], Schema] | No
         raise LookupError("no table was given")
 
     return explain_plan(query, bind(query, resolve or nothing, live=live), stage)
-
-
-def explain_tables(text: str, stage: str, tables: Mapping[str, Any]) -> str:
-    """Explains a statement over named tables, of which only the columns are read."""
-    from hybrid.front import Relations
-
-    return explain_in(text, stage, Relations(text, tables))
-
-
-def explain_in(text: str, stage: str, relations: Relations) -> str:
-    """Explains a statement over relations."""
-    from query.language.parse import parse
-    from query.plan.bind import bind
-
-    query = parse(text)
-    with relations.open():
-        relations.expect(query)
-        return explain_plan(query, bind(query, relations.resolve, relations=relations.others()), stage)
 
 
 def explain_plan(query: ast.Query, plan: QueryPlan, stage: str) -> str:

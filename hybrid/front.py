@@ -14,6 +14,7 @@ import pyarrow as pa
 from hybrid import duck
 from hybrid.correlate import Answer, Reader, answer_of
 from hybrid.driver import Driver
+from hybrid.explain import explain_plan
 from hybrid.inputs import BATCH_ROWS, TIME_TYPES, Ordered, conform, fields_of, order_index, time_of, to_arrow
 from hybrid.lookup import lookup_in
 from hybrid.outer import Outer, empty_answer
@@ -43,6 +44,19 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
     """Answers one statement over named tables; see hybrid.sql."""
     with Relations(text, tables, connection=connection).open() as relations:
         return answer(text, relations)
+
+
+def explain_tables(text: str, stage: str, tables: Mapping[str, Any]) -> str:
+    """Explains a statement over named tables, of which only the columns are read."""
+    return explain_in(text, stage, Relations(text, tables))
+
+
+def explain_in(text: str, stage: str, relations: Relations) -> str:
+    """Explains a statement over relations."""
+    query = parse(text)
+    with relations.open():
+        relations.expect(query)
+        return explain_plan(query, bind(query, relations.resolve, relations=relations.others()), stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +308,6 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
             return evidence_table(plan, answers, outer.sources(answers, connection), lookups)
 
     def explain(stage: str) -> str:
-        from hybrid.explain import explain_plan
-
         return explain_plan(query, plan, stage)
 
     return Result(table, plan, evidence, explain)

@@ -208,7 +208,7 @@ def explain(
         with _existing(directory) as db:
             print(db.explain(statement, stage.value, open_tables(table)))
     else:
-        from hybrid.explain import explain_tables
+        from hybrid.front import explain_tables
 
         print(explain_tables(statement, stage.value, open_tables(table)))
 
@@ -223,7 +223,7 @@ def check(
     ] = False,
 ) -> None:
     """Checks a query without running it; errors point at the text."""
-    from hybrid.explain import explain_tables
+    from hybrid.front import explain_tables
 
     statement, tables = query_text(text), open_tables(table)
     if directory is not None:
