@@ -7,13 +7,15 @@ Leaves say which row they read:
   Navigation    a row found by LAST/FIRST over a variable's rows of the match, then PREV/NEXT in the partition
   Aggregate     rows of the match so far (RUNNING) or of the whole match (FINAL)
   Classifier, MatchNumber
+
+Two expressions are equal if they mean the same; where they stand in the text does not count.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
 from typing import assert_never
@@ -29,7 +31,7 @@ class Constant:
 
     value: Value
     type: str
-    span: Span = NOWHERE
+    span: Span = field(default=NOWHERE, compare=False)
     sql: str = ""
 
 
@@ -37,7 +39,7 @@ class Constant:
 class Column:
     name: str
     type: str
-    span: Span = NOWHERE
+    span: Span = field(default=NOWHERE, compare=False)
 
 
 class Logical(Enum):
@@ -64,7 +66,7 @@ class Navigation:
     physical_offset: int
     final: bool
     type: str
-    span: Span = NOWHERE
+    span: Span = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +82,20 @@ class Aggregate:
     distinct: bool
     final: bool
     type: str
-    span: Span = NOWHERE
+    span: Span = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
     """The variable of the current row."""
 
-    span: Span = NOWHERE
+    span: Span = field(default=NOWHERE, compare=False)
     type: str = "VARCHAR"
 
 
 @dataclass(frozen=True, slots=True)
 class MatchNumber:
-    span: Span = NOWHERE
+    span: Span = field(default=NOWHERE, compare=False)
     type: str = "BIGINT"
 
 
@@ -110,7 +112,7 @@ class Call:
     function: str
     arguments: tuple[Expression, ...]
     type: str
-    span: Span = NOWHERE
+    span: Span = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Opaque:
     sql: str
     arguments: tuple[Expression, ...]
     type: str
-    span: Span = NOWHERE
+    span: Span = field(default=NOWHERE, compare=False)
 
 
 Expression = Constant | Column | Navigation | Aggregate | Classifier | MatchNumber | Call | Opaque
