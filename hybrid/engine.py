@@ -572,7 +572,9 @@ def ends_greedily(pattern: RowPattern) -> bool:
             return False
         case Alternation(choices):
             return any(map(ends_greedily, choices))
-        case Variable() | Empty() | Negation():
+        case Exclusion(body):
+            return ends_greedily(body)
+        case Variable() | Empty() | Negation() | Anchor():
             return False
         case _:
             assert_never(pattern)

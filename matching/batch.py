@@ -74,6 +74,7 @@ class Matches:
     event_seq: Int64Array
     variables: tuple[str, ...]
     sources: tuple[str, ...]
+    outcome: np.ndarray[tuple[int], np.dtype[np.int8]] | None = None
 
     def __len__(self) -> int:
         return len(self.number)

@@ -13,7 +13,7 @@ from query.automaton.program import Program
 Arrays = dict[str, np.ndarray]
 
 
-PER_MATCH = ("start", "partition", "number")
+PER_MATCH = ("start", "partition", "number", "outcome", "waiting")
 PER_ROW = ("rows", "variables", "ts", "source", "offset", "seq")
 
 
@@ -26,8 +26,9 @@ class Overflowed(Exception):
 
 
 class Decode:
-    """Where an engine writes decided matches: per match bounds (n + 1), start row, partition, number; per matched row
-    its position, variable and identity."""
+    """Where an engine writes decided matches: per match bounds (n + 1), start row, partition, number, outcome
+    (query.plan.output.Outcome) and, of a TIMEOUT, the state it waited in (else -1); per matched row its position,
+    variable and identity."""
 
     def begin(self, count: int) -> None:
         self.count = count
@@ -35,6 +36,8 @@ class Decode:
         self.start = np.empty(count, np.int64)
         self.partition = np.empty(count, np.int64)
         self.number = np.empty(count, np.int64)
+        self.outcome = np.zeros(count, np.int8)
+        self.waiting = np.full(count, -1, np.int64)
 
     def room(self, total: int) -> None:
         """Room for `total` matched rows."""

@@ -54,7 +54,7 @@ class KernelMatcher:
         self.plan = plan
         self.program = program
         self.sources = sources
-        self.measures = Measures(plan, program.variables)
+        self.measures = Measures(plan, program.variables, program.shown, program.waiting)
         tested = program.tested
         table = determinise(program)
         self.engine: RunTable | RunLists
@@ -191,7 +191,7 @@ class KernelMatcher:
             if not out.count:
                 return self._none()
         bounds = out.bounds
-        found = Found(out.rows, out.variables, bounds, out.start, out.partition, out.number)
+        found = found_of(out)
         keys = [self.keys.values(i, out.partition) for i in range(len(self.plan.partition_by))]
         table, row_match = self.measures.table(self.store, found, keys)
         first_us = last_us = self.store.ts[out.start]
@@ -203,7 +203,7 @@ class KernelMatcher:
             last_us[some] = out.ts[bounds[some + 1] - 1]
         return Matches(
             table, row_match, out.number, first_us, last_us, bounds, out.variables, out.ts, out.source, out.offset,
-            out.seq, self.program.variables, self.sources,
+            out.seq, self.program.variables, self.sources, out.outcome,
         )  # fmt: skip
 
     def _hold(self, out: Decode, ended: bool) -> Decode:
@@ -214,7 +214,7 @@ class KernelMatcher:
         self._held = None
         if ended:
             return out
-        found = Found(out.rows, out.variables, out.bounds, out.start, out.partition, out.number)
+        found = found_of(out)
         waiting = np.flatnonzero(self.measures.waits(self.store, found))
         if not len(waiting):
             return out
@@ -281,6 +281,12 @@ class KernelMatcher:
                 setattr(self._held, name, array)
         self.sources = tuple(head["sources"])
         self._compact_at = 2 * max(self.engine.size, self.store.count) + SLACK
+
+
+def found_of(out: Decode) -> Found:
+    return Found(
+        out.rows, out.variables, out.bounds, out.start, out.partition, out.number, out.outcome, out.waiting
+    )
 
 
 def _ipc(table: pa.Table) -> np.ndarray:

@@ -43,7 +43,8 @@ class Found:
     """n matches as positions in a RowStore.
 
     rows, variables: positions and variables of all matched rows; match i has [bounds[i], bounds[i + 1]) of them.
-    start: position of the row where the attempt began. partition: id; number: MATCH_NUMBER.
+    start: position of the row where the attempt began. partition: id; number: MATCH_NUMBER. outcome: int8,
+    query.plan.output.Outcome. waiting: of a TIMEOUT the state it waited in, else -1.
     """
 
     rows: Int64Array
@@ -52,6 +53,8 @@ class Found:
     start: Int64Array
     partition: Int64Array
     number: Int64Array
+    outcome: np.ndarray
+    waiting: Int64Array
 
     def __len__(self) -> int:
         return len(self.number)
@@ -88,10 +91,18 @@ def _view(plan: Plan, found: Found) -> _View:
 
 
 class Measures:
-    """Computes the output table of a plan. variables: the pattern's variables in the order of their numbers."""
+    """Computes the output table of a plan.
 
-    def __init__(self, plan: Plan, variables: Sequence[str]) -> None:
+    variables: the pattern's variables in the order of their numbers; one may stand there several times. shown: for each
+    whether ALL ROWS shows its rows (false inside {- -}); all if empty. waiting: per state what a partial match there
+    waits for."""
+
+    def __init__(
+        self, plan: Plan, variables: Sequence[str], shown: Sequence[bool] = (), waiting: Sequence[str] = ()
+    ) -> None:
         self.plan = plan
+        self.shown = np.array(shown or [True] * len(variables), np.bool_)
+        self.waiting = pa.array(waiting, pa.string())
         self.variables = tuple(variables)
         self.labels = pa.array(self.variables, pa.string())
         self.schema = pa.schema([(f.name, arrow_type(f.type)) for f in output_columns(plan)])
@@ -169,7 +180,7 @@ class Measures:
     def _mask(self, names: tuple[str, ...]) -> int:
         if not names:
             return (1 << len(self.variables)) - 1
-        return sum(1 << self.variables.index(n) for n in names)
+        return sum(1 << i for i, v in enumerate(self.variables) if v in names)
 
     def waits(self, store: RowStore, found: Found) -> np.ndarray:
         """For each match whether NEXT in a measure reads a row of its partition that is not there yet, bool (n,)."""

@@ -20,7 +20,8 @@ from query.plan.expression import (
     Navigation,
     walk,
 )
-from query.plan.pattern import Alternation, Empty, Negation, Repeat, RowPattern, Variable
+from query.plan.output import Outcome
+from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Variable
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import Plan
 from query.values import Evaluate, Label, Partition, Row, Scope, logical_row, value
@@ -34,16 +35,21 @@ STEPS_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One match.
+    """One match, or what WITH UNMATCHED ROWS and TIMEOUT ROWS ask for besides.
 
-    partition: the values of PARTITION BY. number: MATCH_NUMBER. labels: (variable, row index) in order, empty for an
-    empty match. start: the row index at which the attempt began. Row indices count the rows handed to `find`.
+    partition: the values of PARTITION BY. number: MATCH_NUMBER, 0 where it is no match. labels: (variable, row index)
+    in order, empty for an empty match and an unmatched row. start: the row index at which the attempt began. Row
+    indices count the rows handed to `find`. excluded: the row indices matched inside {- -}. waiting: of a TIMEOUT, the
+    variables that could have come next, in order of preference.
     """
 
     partition: tuple[object, ...]
     number: int
     labels: tuple[tuple[str, int], ...]
     start: int
+    outcome: Outcome = Outcome.MATCH
+    excluded: frozenset[int] = frozenset()
+    waiting: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +198,10 @@ def moves(rest: _Rest, negated: tuple[str, ...] = ()) -> Iterator[_Move]:
         case Alternation(choices):
             for choice in choices:
                 yield from moves((choice, *behind), negated)
-        case Empty():
+        case Empty() | Anchor():
             yield from moves(behind, negated)
+        case Exclusion(body):
+            yield from moves((body, *behind), negated)
         case Negation(name):
             yield from moves(behind, (*negated, name))
         case Repeat():

@@ -12,7 +12,7 @@ from query.automaton.nfa import Automaton, Edge, EdgeKind, State
 from query.errors import NOWHERE, Diagnostic, QueryError
 from query.language.ast import Selection
 from query.plan.expression import show
-from query.plan.pattern import Alternation, Empty, Negation, Repeat, RowPattern, Sequence, Variable
+from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Sequence, Variable
 from query.plan.plan import Plan
 
 #: Most positions a pattern may expand to; {n,m} is written out, so A{5000} has 5,000.
@@ -76,6 +76,10 @@ def _build(pattern: RowPattern, then: int, nodes: list[_Node]) -> int:
             return then
         case Alternation(choices):
             return add(_Choice([_build(choice, then, nodes) for choice in choices]))
+        case Exclusion(body):
+            return _build(body, then, nodes)
+        case Anchor():
+            return then
         case Empty() | Negation():
             return then  # a negation takes no row; where it matters the plan is not run by an automaton
         case Repeat(body, at_least, at_most, greedy):

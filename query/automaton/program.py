@@ -13,7 +13,7 @@ from enum import Enum, IntEnum
 from query.automaton.compile import by_labels, compile_plan, is_ambiguous
 from query.automaton.lanes import Lane, Leaf, Literal, Lowered, NoLane, Op, lane_of, lower
 from query.automaton.nfa import Automaton
-from query.language.ast import AfterMatchKind, Selection
+from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
     TRUE,
     Aggregate,
@@ -26,7 +26,7 @@ from query.plan.expression import (
     show,
     walk,
 )
-from query.plan.pattern import negated
+from query.plan.pattern import anchors, excludes, negated
 from query.plan.plan import Plan
 
 #: Most variables of one pattern (bits of a row's mask) and most registers of a run (bits of its validity).
@@ -122,9 +122,21 @@ class Merge(Enum):
 
 
 class Mode(IntEnum):
+    """Which matches the runs look for: one after the other, one per start, or all. Where AFTER MATCH skips within a
+    match, or time decides, one per start is found and `Program.skip` chooses among them in the order of starts."""
+
     PAST_LAST_ROW = 0
     TO_NEXT_ROW = 1
     ALL = 2
+
+
+class Skip(IntEnum):
+    """Where the scan goes on behind a match, of those found one per start: a start before that row is passed over."""
+
+    NEXT_ROW = 0
+    PAST_LAST_ROW = 1
+    TO_FIRST = 2
+    TO_LAST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +148,12 @@ class Program:
     local: per variable the row-local part of its condition (TRUE if none). code: per variable the instructions
     (opcode, a, b) of the rest, empty if none; `constants` are its operands. features: row-local expressions the
     bytecode and the registers read, each with its lane.
+    A variable occurs several times in `variables` where pattern positions of it differ: shown: false inside {- -};
+    first_row, last_row: behind `^` and before `$`, the row has to be the first or last one of its partition (last_row
+    needs the row behind it, so `after` is 1 at least).
+    skip, skip_to: what AFTER MATCH does behind a match found in Mode.TO_NEXT_ROW; skip_to: of SKIP TO FIRST / LAST, per
+    entry of `variables` whether its rows count. unmatched, timeouts: WITH UNMATCHED ROWS, TIMEOUT ROWS. waiting: per
+    state what a partial match there waits for, as the column `timeout` shows it.
     before: how many rows of the partition before a row any expression reads. after: how many behind it conditions
     read: a row is matched when they are there. ahead: how many behind it measures read: a match comes out with them.
     """
@@ -159,6 +177,14 @@ class Program:
     before: int
     after: int
     ahead: int
+    shown: tuple[bool, ...] = ()
+    first_row: tuple[bool, ...] = ()
+    last_row: tuple[bool, ...] = ()
+    skip: Skip = Skip.NEXT_ROW
+    skip_to: tuple[bool, ...] = ()
+    unmatched: bool = False
+    timeouts: bool = False
+    waiting: tuple[str, ...] = ()
 
     @property
     def tested(self) -> tuple[int, ...]:
@@ -397,6 +423,9 @@ def assemble(plan: Plan, automaton: Automaton | None = None) -> Program:
     Cost: linear in the automaton and the conditions."""
     if plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):
         raise NoKernel(f"SELECTION {plan.selection.value}")
+    more = plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
+    if anchors(plan.pattern) or excludes(plan.pattern) or more:
+        raise NoKernel("a clause that is not in the kernel yet")
     if negated(plan.pattern):
         raise NoKernel(f"the negation ~{negated(plan.pattern)[0]}")
     modes = {

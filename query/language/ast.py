@@ -197,6 +197,7 @@ class MatchRecognize:
     subsets: tuple[SubsetSyntax, ...]
     defines: tuple[DefineSyntax, ...]
     span: Span
+    timeout: Span | None = None  # of TIMEOUT ROWS
 
 
 class HistoryKind(Enum):

@@ -74,6 +74,9 @@ class Aggregate:
     """`function(argument)` over the rows of `variables` (empty: all rows of the match).
 
     argument None: count(*) or count(A.*). In DEFINE the candidate is included. function is lower case.
+    more: the arguments behind the first. where: FILTER (WHERE ...). order: ORDER BY inside the call, each expression
+    with its direction in SQL ("ASC NULLS LAST"). All of them are read at the rows that are aggregated, in their order,
+    as `argument` is.
     """
 
     function: str
@@ -83,6 +86,32 @@ class Aggregate:
     final: bool
     type: str
     span: Span = field(default=NOWHERE, compare=False)
+    more: tuple[Expression, ...] = ()
+    where: Expression | None = None
+    order: tuple[tuple[Expression, str], ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Expression, ...]:
+        """Everything read at each aggregated row: arguments, filter, sort keys."""
+        first = () if self.argument is None else (self.argument,)
+        condition = () if self.where is None else (self.where,)
+        return (*first, *self.more, *condition, *(key for key, _ in self.order))
+
+    @property
+    def plain(self) -> bool:
+        """One argument at most, no FILTER, no ORDER BY, no DISTINCT."""
+        return not (self.more or self.where or self.order or self.distinct)
+
+    def sql(self, names: dict[Expression, str]) -> str:
+        """The call over a table whose columns `names` stand for the inputs."""
+
+        def of(e: Expression) -> str:
+            return to_sql(e, names)
+
+        arguments = ", ".join(map(of, (self.argument, *self.more))) if self.argument is not None else "*"
+        order = " ORDER BY " + ", ".join(f"{of(key)} {how}" for key, how in self.order) if self.order else ""
+        call = f"{self.function}({'DISTINCT ' if self.distinct else ''}{arguments}{order})"
+        return call + (f" FILTER (WHERE {of(self.where)})" if self.where is not None else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +167,8 @@ def children(expression: Expression) -> tuple[Expression, ...]:
             return arguments
         case Navigation(argument):
             return (argument,)
-        case Aggregate(_, argument):
-            return () if argument is None else (argument,)
+        case Aggregate():
+            return expression.inputs
         case Constant() | Column() | Classifier() | MatchNumber():
             return ()
         case _:
@@ -266,10 +295,13 @@ def show(expression: Expression) -> str:
                 inner = f"{'PREV' if physical < 0 else 'NEXT'}({inner}{offset})"
             return inner
         case Aggregate(function, argument, names, distinct, final):
-            inner = "*" if argument is None else show(argument)
+            inner = ", ".join(map(show, (argument, *expression.more))) if argument is not None else "*"
             if names:
                 inner = f"{'|'.join(names)}.{inner}"
-            return f"{'FINAL ' if final else ''}{function}({'DISTINCT ' if distinct else ''}{inner})"
+            order = ", ".join(f"{show(key)} {how}" for key, how in expression.order)
+            where = f" FILTER (WHERE {show(expression.where)})" if expression.where is not None else ""
+            call = f"{function}({'DISTINCT ' if distinct else ''}{inner}{' ORDER BY ' + order if order else ''})"
+            return f"{'FINAL ' if final else ''}{call}{where}"
         case Classifier():
             return "CLASSIFIER()"
         case MatchNumber():

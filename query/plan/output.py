@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from query.language.ast import RowsPerMatch
 from query.plan.plan import Plan
 from query.schema import Field
+
+#: What TIMEOUT ROWS adds behind all other columns: the variables of the (partial) match's rows in order, and what a
+#: partial match was waiting for when its time ran out (`waiting for B, C`), null for a match.
+TIMEOUT_COLUMNS = (Field("labels", "VARCHAR[]"), Field("timeout", "VARCHAR"))
+
+
+class Outcome(IntEnum):
+    """What came of an attempt: a match, a row that is in no match (WITH UNMATCHED ROWS), or a partial match whose time
+    ran out (TIMEOUT ROWS)."""
+
+    MATCH = 0
+    UNMATCHED = 1
+    TIMEOUT = 2
 
 
 def output_columns(plan: Plan) -> tuple[Field, ...]:
     """Names and DuckDB types of the rows a plan gives, in order.
 
     ONE ROW PER MATCH: partition columns, then measures. ALL ROWS PER MATCH: partition columns, order columns,
-    measures, then the remaining input columns.
+    measures, then the remaining input columns. TIMEOUT ROWS adds TIMEOUT_COLUMNS.
     """
     partition = [Field(c.name, c.type) for c in plan.partition_by]
     measures = [Field(m.name, m.type) for m in plan.measures]
+    behind = TIMEOUT_COLUMNS if plan.timeout_rows else ()
     if plan.rows is RowsPerMatch.ONE:
-        return (*partition, *measures)
+        return (*partition, *measures, *behind)
     order = [Field(o.column.name, o.column.type) for o in plan.order_by]
     front = list(dict.fromkeys([*partition, *order]))
-    return (*front, *measures, *(f for f in plan.schema.fields if f not in front))
+    return (*front, *measures, *(f for f in plan.schema.fields if f not in front), *behind)

@@ -80,7 +80,27 @@ class Negation:
         return f"~{Variable(self.name)}"
 
 
-RowPattern = Variable | Sequence | Alternation | Repeat | Empty | Negation
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """`^`: before the first row of the partition, or `$`: behind its last one. Takes no row."""
+
+    at_start: bool
+
+    def __str__(self) -> str:
+        return "^" if self.at_start else "$"
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """`{- body -}`: rows matched inside are left out of ALL ROWS output; conditions, measures and FINAL see them."""
+
+    body: RowPattern
+
+    def __str__(self) -> str:
+        return f"{{- {self.body} -}}"
+
+
+RowPattern = Variable | Sequence | Alternation | Repeat | Empty | Negation | Anchor | Exclusion
 
 
 def variables(pattern: RowPattern) -> tuple[str, ...]:
@@ -97,9 +117,9 @@ def variables(pattern: RowPattern) -> tuple[str, ...]:
             case Alternation(choices):
                 for choice in choices:
                     visit(choice)
-            case Repeat(body):
+            case Repeat(body) | Exclusion(body):
                 visit(body)
-            case Empty() | Negation():
+            case Empty() | Negation() | Anchor():
                 pass
             case _:
                 assert_never(p)
@@ -117,9 +137,9 @@ def negated(pattern: RowPattern) -> tuple[str, ...]:
             return tuple(n for p in parts for n in negated(p))
         case Alternation(choices):
             return tuple(n for c in choices for n in negated(c))
-        case Repeat(body):
+        case Repeat(body) | Exclusion(body):
             return negated(body)
-        case Variable() | Empty():
+        case Variable() | Empty() | Anchor():
             return ()
         case _:
             assert_never(pattern)
@@ -136,7 +156,39 @@ def min_rows(pattern: RowPattern) -> int:
             return min(map(min_rows, choices))
         case Repeat(body, at_least):
             return at_least * min_rows(body)
-        case Empty() | Negation():
+        case Exclusion(body):
+            return min_rows(body)
+        case Empty() | Negation() | Anchor():
             return 0
+        case _:
+            assert_never(pattern)
+
+
+def anchors(pattern: RowPattern) -> frozenset[bool]:
+    """Which anchors occur: True for `^`, False for `$`."""
+    match pattern:
+        case Anchor(at_start):
+            return frozenset({at_start})
+        case Sequence(parts) | Alternation(parts):
+            return frozenset().union(*map(anchors, parts))
+        case Repeat(body) | Exclusion(body):
+            return anchors(body)
+        case Variable() | Empty() | Negation():
+            return frozenset()
+        case _:
+            assert_never(pattern)
+
+
+def excludes(pattern: RowPattern) -> bool:
+    """Whether `{- -}` occurs."""
+    match pattern:
+        case Exclusion():
+            return True
+        case Sequence(parts) | Alternation(parts):
+            return any(map(excludes, parts))
+        case Repeat(body):
+            return excludes(body)
+        case Variable() | Empty() | Negation() | Anchor():
+            return False
         case _:
             assert_never(pattern)

@@ -66,7 +66,8 @@ class Plan:
     """A row pattern query over one input.
 
     defines: one for each variable of the pattern and each negated one, in order of appearance; TRUE where DEFINE
-    is silent. subsets: union variables with their members.
+    is silent. subsets: union variables with their members. timeout_rows: partial matches that WITHIN ends come out too
+    (TIMEOUT ROWS).
     """
 
     schema: Schema
@@ -80,6 +81,7 @@ class Plan:
     selection: Selection
     subsets: tuple[tuple[str, tuple[str, ...]], ...]
     defines: tuple[Define, ...]
+    timeout_rows: bool = False
 
     def condition(self, variable: str) -> Expression:
         """The DEFINE condition of a variable."""
@@ -91,7 +93,7 @@ class Plan:
         lines.append("order       " + (", ".join(map(str, self.order_by)) or "(as given)"))
         for i, m in enumerate(self.measures):
             lines.append(f"{'measures' if i == 0 else '':<12}{m.name} {m.type} = {show(m.expression)}")
-        lines.append(f"rows        {self.rows.value}")
+        lines.append(f"rows        {self.rows.value}" + (" TIMEOUT ROWS" if self.timeout_rows else ""))
         lines.append(f"after       {self.after}")
         lines.append(f"pattern     {self.pattern}")
         if self.within:
