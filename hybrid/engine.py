@@ -38,7 +38,9 @@ from query.plan.bind import bind
 from query.plan.expression import Navigation, walk
 from query.plan.pattern import (
     Alternation,
+    Anchor,
     Empty,
+    Exclusion,
     Negation,
     Repeat,
     RowPattern,
