@@ -43,14 +43,15 @@ CODES: dict[str, str] = {
     "HQ212": "a stream is ordered by its time first",
     "HQ213": "a volatile function has no fixed answer on a stream",
     "HQ214": "negation at the start or end needs WITHIN",
-    "HQ215": "AFTER MATCH does not fit",
+    "HQ215": "AFTER MATCH, WITH UNMATCHED ROWS or TIMEOUT ROWS does not fit",
     "HQ216": "a subset that does not fit",
     "HQ217": "an output without columns",
     "HQ300": "a JOIN HISTORY that cannot be answered",
     "HQ301": "a history range that is not made of times",
     "HQ400": "an outer SELECT that has no answer on an unbounded stream",
     "HQ500": "not supported yet",
-    "HQ600": "the pattern needs more partial matches than its budget",
+    "HQ600": "the pattern needs more positions or partial matches than its budget",
+    "HQ601": "AFTER MATCH SKIP TO would not move on",
 }
 
 

@@ -20,10 +20,10 @@ from query.plan.expression import (
     Navigation,
     walk,
 )
-from query.plan.output import Outcome
-from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Variable
+from query.plan.output import TIMEOUT_COLUMNS, Outcome
+from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Variable, anchors
 from query.plan.pattern import Sequence as Concatenation
-from query.plan.plan import Plan
+from query.plan.plan import AfterMatch, Plan
 from query.values import Evaluate, Label, Partition, Row, Scope, logical_row, value
 
 #: A moment of the stream: (row index, 1, 0) is when that row has been seen; (i, 0, t) is when time t has passed,
@@ -40,7 +40,8 @@ class Found:
     partition: the values of PARTITION BY. number: MATCH_NUMBER, 0 where it is no match. labels: (variable, row index)
     in order, empty for an empty match and an unmatched row. start: the row index at which the attempt began. Row
     indices count the rows handed to `find`. excluded: the row indices matched inside {- -}. waiting: of a TIMEOUT, the
-    variables that could have come next, in order of preference.
+    variables that could have come next, in order of preference. stuck: of a MATCH, AFTER MATCH SKIP TO would not have
+    moved on from it (only if `find` was lenient).
     """
 
     partition: tuple[object, ...]
@@ -50,14 +51,17 @@ class Found:
     outcome: Outcome = Outcome.MATCH
     excluded: frozenset[int] = frozenset()
     waiting: tuple[str, ...] = ()
+    stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where to go on in a partition: attempts begin at row index `start` or later, numbers continue behind `number`."""
+    """Where to go on in a partition: attempts begin at row index `start` or later, numbers continue behind `number`,
+    rows from `start` up to row index `covered` are in a match of before."""
 
     start: int
     number: int
+    covered: int = 0
 
 
 def find(
@@ -70,8 +74,10 @@ def find(
     ended: bool = True,
     resume: Mapping[tuple[object, ...], Resume] | None = None,
     steps_max: int = STEPS_MAX,
+    lenient: bool = False,
 ) -> list[Found]:
-    """The matches of a plan in rows of all partitions, in order of emission.
+    """The matches of a plan in rows of all partitions, in order of emission; among them, where the plan asks for them,
+    unmatched rows and partial matches that WITHIN ended.
 
     rows: name -> value, in total order; None is null. TIMESTAMPs are int64 microseconds (datetimes are taken too, naive
     ones as UTC), DECIMALs Decimal, DATEs date. ts_us: event time of each row (zeros where there is none).
@@ -83,11 +89,20 @@ def find(
     Order of emission: by the moment at which a match is decided, an expiry at time t before the first row behind t;
     then by completion, last row, first row, preference. In each partition it is the order of MATCH_NUMBER.
 
-    resume: per partition key (see `partition_key`), skips what earlier calls have settled. Raises QueryError: HQ600 if
-    one attempt tries more than steps_max rows, HQ500 for what is not supported yet, HQ214 for an edge negation without
-    WITHIN; DataError where an expression cannot be computed. Exponential in the number of rows at worst.
+    Conditions are lazy: one is computed only for a row and a variable that the search, in order of preference, comes
+    to, and only its error counts.
+
+    lenient: AFTER MATCH SKIP TO that would not move on is marked (Found.stuck), and the scan goes on one row behind the
+    start of the match; otherwise it is an error.
+
+    resume: per partition key (see `partition_key`), skips what earlier calls have settled; where the pattern has `^`
+    the rows must then hold one before `start`, if there was one.
+
+    Raises QueryError: HQ600 if one attempt tries more than steps_max rows, HQ601 for SKIP TO that would not move on,
+    HQ500 for what is not supported yet, HQ214 for an edge negation without WITHIN; DataError where an expression cannot
+    be computed. Exponential in the number of rows at worst.
     """
-    search = _Search(plan, rows, ts_us, evaluate, watermark_us, ended, steps_max)
+    search = _Search(plan, rows, ts_us, evaluate, watermark_us, ended, steps_max, lenient)
     decided: list[tuple[Moment, tuple[Any, ...], Found]] = []
     try:
         for key, partition in _partitions(plan, rows).items():
@@ -101,16 +116,21 @@ def find(
 def match_rows(
     plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], found: Sequence[Found], evaluate: Evaluate | None = None
 ) -> list[list[dict[str, Any]]]:
-    """For each match its output rows. ONE ROW PER MATCH: partition columns, then measures. ALL ROWS PER MATCH:
-    partition, order, measures, remaining input columns. Values as in `find`."""
+    """For each of `found` its output rows, with the columns of `output_columns`. Values as in `find`.
+
+    ONE ROW PER MATCH: partition columns, then measures. ALL ROWS PER MATCH: partition, order, measures, remaining input
+    columns; a row for each row of the match but those inside {- -}, which may leave none; a row for an empty match
+    unless OMIT EMPTY MATCHES; the row itself for an unmatched row, measures null.
+    """
     partitions = _partitions(plan, rows)
     output = []
     for match in found:
         partition = partitions[partition_key(plan, rows[match.start])]
         position = {index: p for p, index in enumerate(partition.index)}
         labels = tuple((name, position[index]) for name, index in match.labels)
-        scope = Scope(partition, rows, labels, len(labels), labels[-1][1] if labels else None, match.number, evaluate)
-        output.append(_output(plan, scope, rows[match.start]))
+        number = match.number if match.outcome is Outcome.MATCH else None
+        scope = Scope(partition, rows, labels, len(labels), labels[-1][1] if labels else None, number, evaluate)
+        output.append(_output(plan, scope, match))
     return output
 
 
@@ -140,24 +160,40 @@ def _partitions(plan: Plan, rows: Sequence[Row]) -> dict[tuple[object, ...], Par
     return partitions
 
 
-def _output(plan: Plan, scope: Scope, start: Row) -> list[dict[str, Any]]:
+def _output(plan: Plan, scope: Scope, match: Found) -> list[dict[str, Any]]:
+    start = scope.rows[match.start]
     keys = {c.name: start[c.name] for c in plan.partition_by}
-    if plan.rows is RowsPerMatch.ONE:
-        return [keys | {m.name: value(m.expression, scope) for m in plan.measures}]
-    if plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED:
-        raise unsupported("WITH UNMATCHED ROWS")
+    unmatched = match.outcome is Outcome.UNMATCHED
+    behind = _timeout_columns(match) if plan.timeout_rows else {}
 
     def row_of(row: Row, scope: Scope) -> dict[str, Any]:
-        first = keys | {o.column.name: row[o.column.name] for o in plan.order_by}
-        measures = {m.name: value(m.expression, scope) for m in plan.measures}
-        return first | measures | {n: row[n] for n in plan.schema.names if n not in first and n not in measures}
+        measures = {m.name: None if unmatched else value(m.expression, scope) for m in plan.measures}
+        if plan.rows is RowsPerMatch.ONE:
+            return keys | measures | behind
+        front = keys | {o.column.name: row[o.column.name] for o in plan.order_by}
+        rest = {n: row[n] for n in plan.schema.names if n not in front and n not in measures}
+        return front | measures | rest | behind
 
-    if not scope.labels:
+    if plan.rows is RowsPerMatch.ONE:
+        return [row_of(start, scope)]
+    if not scope.labels:  # an empty match or an unmatched row
         return [] if plan.rows is RowsPerMatch.ALL_OMIT_EMPTY else [row_of(start, scope)]
     return [
         row_of(scope.rows[scope.partition.index[position]], replace(scope, seen=i + 1, at=position))
         for i, (_, position) in enumerate(scope.labels)
+        if scope.partition.index[position] not in match.excluded
     ]
+
+
+def _timeout_columns(match: Found) -> dict[str, Any]:
+    """The values of TIMEOUT_COLUMNS, the same in all rows of a match: the variables of its rows, those inside {- -} too
+    (null for an unmatched row), and what it waited for."""
+    labels, timeout = TIMEOUT_COLUMNS
+    unmatched = match.outcome is Outcome.UNMATCHED
+    return {
+        labels.name: None if unmatched else [name for name, _ in match.labels],
+        timeout.name: "waiting for " + ", ".join(match.waiting) if match.outcome is Outcome.TIMEOUT else None,
+    }
 
 
 # ---- what is left of a pattern -----------------------------------------------------------------------------------
@@ -176,16 +212,23 @@ class _Round:
         return self.loop.at_most is None or self.done + 1 < self.loop.at_most
 
 
+@dataclass(frozen=True, slots=True)
+class _EndOfExclusion:
+    """Stands behind the body of {- -}: a row matched while this is still to come is excluded."""
+
+
 #: What is still to be matched, next one first.
-_Rest = tuple[RowPattern | _Round, ...]
+_Rest = tuple[RowPattern | _Round | _EndOfExclusion, ...]
 #: A step from a rest: the variable of the next row (None: the pattern is complete), the rest behind it, and the negated
 #: variables that stand between the last row and that one.
 _Move = tuple[str | None, _Rest, tuple[str, ...]]
+#: The anchors that hold at a place between two rows: True for `^`, False for `$`.
+_Anchors = frozenset[bool]
 
 
-def moves(rest: _Rest, negated: tuple[str, ...] = ()) -> Iterator[_Move]:
+def moves(rest: _Rest, holding: _Anchors, negated: tuple[str, ...] = ()) -> Iterator[_Move]:
     """All steps from `rest`, the preferred one first: left choices before right ones, another round before leaving a
-    greedy loop, leaving a reluctant one before another round."""
+    greedy loop, leaving a reluctant one before another round. An anchor is a step of its own, taken where it holds."""
     if not rest:
         yield None, (), negated
         return
@@ -194,44 +237,113 @@ def moves(rest: _Rest, negated: tuple[str, ...] = ()) -> Iterator[_Move]:
         case Variable(name):
             yield name, tuple(replace(r, moved=True) if isinstance(r, _Round) else r for r in behind), negated
         case Concatenation(parts):
-            yield from moves((*parts, *behind), negated)
+            yield from moves((*parts, *behind), holding, negated)
         case Alternation(choices):
             for choice in choices:
-                yield from moves((choice, *behind), negated)
-        case Empty() | Anchor():
-            yield from moves(behind, negated)
+                yield from moves((choice, *behind), holding, negated)
+        case Empty() | _EndOfExclusion():
+            yield from moves(behind, holding, negated)
+        case Anchor(at_start):
+            if at_start in holding:  # behind `$` only the empty string can be matched
+                yield from (m for m in moves(behind, holding, negated) if at_start or m[0] is None)
         case Exclusion(body):
-            yield from moves((body, *behind), negated)
+            yield from moves((body, _EndOfExclusion(), *behind), holding, negated)
         case Negation(name):
-            yield from moves(behind, (*negated, name))
+            yield from moves(behind, holding, (*negated, name))
         case Repeat():
-            yield from _rounds(head, 0, behind, negated)
+            yield from _rounds(head, 0, behind, holding, negated)
         case _Round(loop, done, moved):
             # a round beyond the minimum that took no row is not tried, so that loops over empty bodies end
             if moved or done < loop.at_least:
                 done += 1
-                yield from _rounds(loop, done if loop.at_most else min(done, loop.at_least), behind, negated)
+                done = done if loop.at_most else min(done, loop.at_least)
+                yield from _rounds(loop, done, behind, holding, negated)
         case _:
             assert_never(head)
 
 
-def _rounds(loop: Repeat, done: int, behind: _Rest, negated: tuple[str, ...]) -> Iterator[_Move]:
+def _rounds(loop: Repeat, done: int, behind: _Rest, holding: _Anchors, negated: tuple[str, ...]) -> Iterator[_Move]:
     """The steps where `done` rounds of a loop are over."""
     more = loop.at_most is None or done < loop.at_most
     stop = done >= loop.at_least
     if stop and not loop.greedy:
-        yield from moves(behind, negated)
+        yield from moves(behind, holding, negated)
     if more:
-        yield from moves((loop.body, _Round(loop, done, False), *behind), negated)
+        yield from moves((loop.body, _Round(loop, done, False), *behind), holding, negated)
     if stop and loop.greedy:
-        yield from moves(behind, negated)
+        yield from moves(behind, holding, negated)
+
+
+def _is_excluded(behind: _Rest) -> bool:
+    """Whether a row stands inside {- -}, by what is left behind it."""
+    return any(isinstance(r, _EndOfExclusion) for r in behind)
+
+
+def next_start(after: AfterMatch, start: int, labels: Sequence[Label]) -> tuple[int, bool]:
+    """Where SQL's scan goes on behind a match that began at `start`, and whether it is stuck: SKIP TO named a variable
+    without a row, or the first row of the match. Positions are of the partition."""
+    if not labels:
+        return start + 1, False
+    match after.kind:
+        case AfterMatchKind.PAST_LAST_ROW:
+            return labels[-1][1] + 1, False
+        case AfterMatchKind.TO_NEXT_ROW | AfterMatchKind.NO_SKIP:
+            return start + 1, False
+        case AfterMatchKind.TO_FIRST | AfterMatchKind.TO_LAST:
+            named = [position for name, position in labels if name in after.variables]
+            if not named:
+                return start + 1, True
+            to = named[0] if after.kind is AfterMatchKind.TO_FIRST else named[-1]
+            return (to, False) if to > start else (start + 1, True)
+        case _:
+            assert_never(after.kind)
 
 
 #: One way to read the rows so far: the rest behind it, and the negated variables in each gap passed.
 _Derivation = tuple[_Rest, tuple[tuple[str, ...], ...]]
+#: The ways to read a labelled sequence, the preferred one first, each with the positions it excludes. Of two ways that
+#: leave the same to be matched only the preferred one is kept.
+_Derivations = Mapping[_Derivation, frozenset[int]]
 
 
 # ---- the search --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """What came of an attempt, or is one of all matches. start, labels, excluded: positions in the partition. moment:
+    when it is decided. order: its place among those of other partitions that are emitted at the same moment."""
+
+    outcome: Outcome
+    start: int
+    labels: tuple[Label, ...]
+    excluded: frozenset[int]
+    moment: Moment
+    order: tuple[Any, ...]
+    waiting: tuple[str, ...] = ()
+    stuck: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """Whether there is a row that may come next in a match, None if that is not known yet; when it is decided; and
+    whether WITHIN is why there is none, for it has passed or the input has ended."""
+
+    there: bool | None
+    moment: Moment
+    timed_out: bool = False
+
+
+@dataclass(slots=True)
+class _Step:
+    """A row bound by an attempt (but for the first step, which is before its first row), and the moves behind it that
+    have not been tried."""
+
+    rest: _Rest
+    untried: Iterator[_Move]
+    variable: str = ""
+    position: int = -1
+    negated: tuple[str, ...] = ()  # between this row and the one before
 
 
 class _Search:
@@ -246,6 +358,7 @@ class _Search:
         watermark_us: int | None,
         ended: bool,
         steps_max: int,
+        lenient: bool,
     ) -> None:
         self.plan = plan
         self.rows = rows
@@ -254,34 +367,53 @@ class _Search:
         self.watermark_us = watermark_us
         self.ended = ended
         self.steps_left = self.steps_max = steps_max
+        self.lenient = lenient
         self.conditions = {d.variable: d.condition for d in plan.defines}
         self.interval_us = plan.within.interval_us if plan.within else None
         self.rows_max = plan.within.rows if plan.within else None
-        #: rows of the partition behind a candidate that conditions may read
+        #: rows of the partition behind a candidate that must be there to match it: those that conditions read, and the
+        #: next one where `$` asks whether there is one
         self.reach = max((n.physical_offset for d in plan.defines for n in _navigations(d.condition)), default=0)
-        self.reach = max(self.reach, 0)
+        self.reach = max(self.reach, 1 if False in anchors(plan.pattern) else 0)
         self.end: Moment = (len(rows), 1, 0)
         self.skip_till = plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
         self.all_matches = self.skip_till or plan.after.kind is AfterMatchKind.NO_SKIP
-        if plan.after.kind in (AfterMatchKind.TO_FIRST, AfterMatchKind.TO_LAST):
-            raise unsupported(f"AFTER MATCH {plan.after.kind.value}")
-        if self.all_matches and any(isinstance(e, MatchNumber) for d in plan.defines for e in walk(d.condition)):
+        if not self.all_matches:
+            return
+        if any(isinstance(e, MatchNumber) for d in plan.defines for e in walk(d.condition)):
             raise unsupported("MATCH_NUMBER() in DEFINE where matches may overlap")
+        if plan.after.kind in (AfterMatchKind.TO_FIRST, AfterMatchKind.TO_LAST):
+            raise unsupported(f"AFTER MATCH {plan.after} under {plan.selection.value}")
+        if plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED:
+            what = "TIMEOUT ROWS" if plan.timeout_rows else "WITH UNMATCHED ROWS"
+            raise unsupported(f"{what} under {plan.selection.value} {plan.after}")
 
     def in_partition(self, partition: Partition, at: Resume) -> Iterator[tuple[Moment, tuple[Any, ...], Found]]:
-        """Decided matches of one partition in order of MATCH_NUMBER, each with the moment of its emission and what
-        orders it among matches of other partitions at that moment."""
+        """What is decided in one partition, in order of MATCH_NUMBER, each with the moment of its emission and what
+        orders it among those of other partitions at that moment."""
         start = next((p for p, i in enumerate(partition.index) if i >= at.start), len(partition.index))
-        found = self._overlapping(partition, start) if self.all_matches else self._scan(partition, start, at.number)
+        covered = sum(i < at.covered for i in partition.index)
+        number = at.number
         emitted: Moment = (0, 0, 0)
-        for i, (moment, order, first, labels) in enumerate(found):
-            # NEXT in MEASURES waits for its row, and later matches of the partition wait with it
-            reach = max((p for n in self._output_navigations() for p in self._reads(n, labels)), default=-1)
+        all_came = self._overlapping(partition, start) if self.all_matches else None
+        for came in all_came or self._scan(partition, start, number, covered):
+            # NEXT in MEASURES waits for its row, and what comes later in the partition waits with it
+            reach = max((p for n in self._output_navigations() for p in self._reads(n, came.labels)), default=-1)
             if reach >= len(partition.index) and not self.ended:
                 return
-            emitted = max(emitted, moment, self._seen(partition, reach) if reach >= 0 else emitted)
-            named = tuple((name, partition.index[position]) for name, position in labels)
-            yield emitted, order, Found(partition.values, at.number + i + 1, named, partition.index[first])
+            emitted = max(emitted, came.moment, self._seen(partition, reach) if reach >= 0 else emitted)
+            number += came.outcome is Outcome.MATCH
+            found = Found(
+                partition.values,
+                number if came.outcome is Outcome.MATCH else 0,
+                tuple((name, partition.index[position]) for name, position in came.labels),
+                partition.index[came.start],
+                came.outcome,
+                frozenset(partition.index[position] for position in came.excluded),
+                came.waiting,
+                came.stuck,
+            )
+            yield emitted, came.order, found
 
     # ---- when something is known
 
@@ -368,96 +500,118 @@ class _Search:
 
     # ---- SQL: one preferred match per attempt, then skip
 
-    def _scan(
-        self, partition: Partition, start: int, number: int
-    ) -> Iterator[tuple[Moment, tuple[Any, ...], int, tuple[Label, ...]]]:
-        """Attempts in order of rows, as SQL:2016 has them. Stops at the first one that is not decided."""
+    def _scan(self, partition: Partition, start: int, number: int, covered: int) -> Iterator[_Came]:
+        """Attempts in order of rows, as SQL:2016 has them. Stops at the first one that is not decided.
+
+        covered: the rows before this position are in a match."""
         moment: Moment = (0, 0, 0)
         while start < self._known(partition):
-            outcome = self._attempt(partition, start, number + 1)
-            if outcome is None:
+            attempt = self._attempt(partition, start, number + 1)
+            if attempt is None:
                 return
-            labels, decided = outcome
+            match, timeout, decided = attempt
             moment = max(moment, decided)
-            behind = start + 1
-            if labels is not None:
+            order = (partition.index[start],)
+            if match is not None:
                 number += 1
-                yield moment, (partition.index[start],), start, labels
-                if labels and self.plan.after.kind is AfterMatchKind.PAST_LAST_ROW:
-                    behind = labels[-1][1] + 1
-            start = behind
+                labels, excluded = _bound(match)
+                if labels:
+                    covered = max(covered, labels[-1][1] + 1)
+                behind, stuck = next_start(self.plan.after, start, labels)
+                if stuck and not self.lenient:
+                    raise self._would_not_move_on(labels)
+                yield _Came(Outcome.MATCH, start, labels, excluded, moment, order, stuck=stuck)
+                start = behind
+                continue
+            if timeout is not None and self.plan.timeout_rows:
+                steps, waiting = timeout
+                yield _Came(Outcome.TIMEOUT, start, *_bound(steps), moment, order, waiting)
+            # no later attempt takes rows before its own start: a row that is in no match by now will be in none
+            if start >= covered and self.plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED:
+                yield _Came(Outcome.UNMATCHED, start, (), frozenset(), moment, order)
+            start += 1
+
+    def _would_not_move_on(self, labels: Sequence[Label]) -> QueryError:
+        names = [name for name in self.plan.after.variables if any(name == n for n, _ in labels)]
+        why = f"{names[0]} is the first row of the match" if names else "the match has no such row"
+        message = f"AFTER MATCH {self.plan.after} would not move on: {why}"
+        hint = "AFTER MATCH SKIP TO NEXT ROW always moves on"
+        return QueryError([Diagnostic("HQ601", message, _span_of(self.plan), hint=hint)])
 
     def _attempt(
         self, partition: Partition, start: int, number: int
-    ) -> tuple[tuple[Label, ...] | None, Moment] | None:
-        """The preferred match that starts at a row (None: there is none) and the moment at which that is decided.
-        None if rows to come may still decide it."""
+    ) -> tuple[list[_Step] | None, tuple[list[_Step], tuple[str, ...]] | None, Moment] | None:
+        """The preferred match that starts at a row (None: there is none); the preferred partial match that WITHIN ended
+        (None: there is none) with what it waited for; and the moment at which that is decided. None if rows to come may
+        still decide it."""
         self.steps_left = self.steps_max
-        decided = self._seen(partition, start)
-        labels: list[Label] = []
-        gaps: list[tuple[str, ...]] = []
-        # stack[n]: the moves not tried yet behind the first n labels; depth first is the order of preference
-        stack = [moves((self.plan.pattern,))]
-        while stack:
-            move = next(stack[-1], None)
+        decided = self._seen(partition, start + self.reach)
+        timeout: tuple[list[_Step], tuple[str, ...]] | None = None
+        begin: _Rest = (self.plan.pattern,)
+        # depth first is the order of preference
+        path = [_Step(begin, moves(begin, _holding(partition, start, bool(start))))]
+        while path:
+            move = next(path[-1].untried, None)
             if move is None:
-                stack.pop()
-                if labels:
-                    labels.pop()
-                    gaps.pop()
+                path.pop()
                 continue
             variable, rest, negated = move
+            bound = path[1:]
+            labels = [(step.variable, step.position) for step in bound]
             if variable is None:
-                holds, moment = self._negations(partition, labels, (*gaps, negated), number)
+                gaps = (*(step.negated for step in bound), negated)
+                holds, moment = self._negations(partition, labels, gaps, number)
                 if holds is None:
                     return None
                 decided = max(decided, moment)
                 if holds:
-                    return tuple(labels), decided
+                    return bound, None, decided
                 continue
             position = labels[-1][1] + 1 if labels else start
-            there, moment = self._candidate(partition, labels, position)
-            if there is None:
+            candidate = self._candidate(partition, labels, position)
+            if candidate.there is None:
                 return None
-            decided = max(decided, moment)
-            if there and self._holds(partition, variable, labels, position, number):
-                labels.append((variable, position))
-                gaps.append(negated)
-                stack.append(moves(rest))
-        return None, decided
+            decided = max(decided, candidate.moment)
+            if candidate.timed_out and labels and timeout is None:
+                here = moves(path[-1].rest, _holding(partition, position, True))
+                timeout = bound, tuple(dict.fromkeys(name for name, _, _ in here if name is not None))
+            if candidate.there and self._holds(partition, variable, labels, position, number):
+                untried = moves(rest, _holding(partition, position + 1, True))
+                path.append(_Step(rest, untried, variable, position, negated))
+        return None, timeout, decided
 
-    def _candidate(self, partition: Partition, labels: Sequence[Label], position: int) -> tuple[bool | None, Moment]:
-        """Is there a row that may follow the labels, None if that is not known yet; and when it is decided."""
+    def _candidate(self, partition: Partition, labels: Sequence[Label], position: int) -> _Next:
+        """The row at a position, as the one behind the labels."""
         first = labels[0][1] if labels else position
         if self.rows_max is not None and position - first >= self.rows_max:
-            return False, (0, 0, 0)
+            return _Next(False, (0, 0, 0), timed_out=True)
         expired = self._expired(partition, first) if self.interval_us is not None else self.end
+        bounded = self.plan.within is not None
         if self.plan.selection is Selection.STRICT and labels:
             neighbour = partition.index[position - 1] + 1
             ours = position < len(partition.index) and partition.index[position] == neighbour
             if neighbour < len(self.rows) and not ours:
-                return False, min(expired, (neighbour, 1, 0))
+                came: Moment = (neighbour, 1, 0)
+                return _Next(False, min(expired, came), timed_out=bounded and expired < came)
         if position < len(partition.index):
             if not self._fits(partition, first, position):
-                return False, expired
+                return _Next(False, expired, timed_out=True)
             if position >= self._known(partition):
-                return None, self.end
-            return True, self._seen(partition, position + self.reach)
+                return _Next(None, self.end)
+            return _Next(True, self._seen(partition, position + self.reach))
         if self.ended or self._time_is_over(partition, first):
-            return False, min(expired, self.end)
-        return None, self.end
+            return _Next(False, min(expired, self.end), timed_out=bounded)
+        return _Next(None, self.end)
 
     # ---- all matches
 
-    def _overlapping(
-        self, partition: Partition, start: int
-    ) -> Iterator[tuple[Moment, tuple[Any, ...], int, tuple[Label, ...]]]:
+    def _overlapping(self, partition: Partition, start: int) -> Iterator[_Came]:
         """Matches by definition, in order of (completion, last row, first row, preference), less those that AFTER MATCH
         does not want."""
-        found = [m for first in range(start, self._known(partition)) for m in self._all_from(partition, first)]
+        found = [c for first in range(start, self._known(partition)) for c in self._all_from(partition, first)]
         stretches: list[tuple[int, int]] = []
-        for order, labels in sorted(found):
-            first, last = labels[0][1], labels[-1][1]
+        for came in sorted(found, key=lambda c: (c.order, c.labels)):
+            first, last = came.labels[0][1], came.labels[-1][1]
             match self.plan.after.kind:
                 case AfterMatchKind.NO_SKIP:
                     wanted = True
@@ -467,22 +621,27 @@ class _Search:
                     wanted = all(last < f or la < first for f, la in stretches)
             if wanted:
                 stretches.append((first, last))
-                yield max(order[0], self._seen(partition, last + self.reach)), order, first, labels
+                yield came
 
-    def _all_from(self, partition: Partition, start: int) -> Iterator[tuple[tuple[Any, ...], tuple[Label, ...]]]:
-        """Every decided match whose first row is at `start`, with its place in the order of matches."""
+    def _all_from(self, partition: Partition, start: int) -> Iterator[_Came]:
+        """Every decided match whose first row is at `start`; what orders it is (completion, last row, first row,
+        preference)."""
         self.steps_left = self.steps_max
-        begin: tuple[_Derivation, ...] = (((self.plan.pattern,), ()),)
+        begin: _Derivations = {((self.plan.pattern,), ()): frozenset()}
         # labels, their preference, the ways to read them, the next row to look at
-        stack: list[tuple[tuple[Label, ...], tuple[tuple[int, int], ...], tuple[_Derivation, ...], int]] = []
+        stack: list[tuple[tuple[Label, ...], tuple[tuple[int, int], ...], _Derivations, int]] = []
         stack.append(((), (), begin, start))
         while stack:
             labels, preference, derivations, position = stack.pop()
             just_bound = bool(labels) and position == labels[-1][1] + 1
-            if just_bound and (completion := self._completion(partition, labels, derivations)) is not None:
+            if just_bound and (complete := self._completion(partition, labels, derivations)) is not None:
+                completion, excluded = complete
                 last = labels[-1][1]
-                yield (completion, partition.index[last], partition.index[start], preference), labels
-            options = _options(derivations)
+                moment = max(completion, self._seen(partition, last + self.reach))
+                order = (completion, partition.index[last], partition.index[start], preference)
+                yield _Came(Outcome.MATCH, start, labels, excluded, moment, order)
+            behind = labels[-1][1] + 1 if labels else start
+            options = _options(derivations, _holding(partition, behind, bool(labels or start)), position)
             if not options or position >= self._known(partition):
                 continue
             if labels and not self._fits(partition, start, position):
@@ -498,7 +657,7 @@ class _Search:
             if labels and self._may_skip(derivations, holds):
                 stack.append((labels, preference, derivations, position + 1))
 
-    def _may_skip(self, derivations: tuple[_Derivation, ...], holds: Mapping[str, bool]) -> bool:
+    def _may_skip(self, derivations: _Derivations, holds: Mapping[str, bool]) -> bool:
         """The edge formula `ignore` of the selection strategy, for a row of the same partition."""
         match self.plan.selection:
             case Selection.STRICT | Selection.PARTITION:
@@ -511,19 +670,23 @@ class _Search:
                 assert_never(self.plan.selection)
 
     def _completion(
-        self, partition: Partition, labels: tuple[Label, ...], derivations: tuple[_Derivation, ...]
-    ) -> Moment | None:
-        """The moment at which labels are complete as a match, or None if they are none, or not yet."""
-        moments = []
-        for rest, gaps in derivations:
-            for variable, _, negated in moves(rest):
+        self, partition: Partition, labels: tuple[Label, ...], derivations: _Derivations
+    ) -> tuple[Moment, frozenset[int]] | None:
+        """The moment at which labels are complete as a match and the positions excluded from it, or None if they are no
+        match, or not yet."""
+        ways: list[tuple[Moment, bool, int, frozenset[int]]] = []
+        last = labels[-1][1]
+        for (rest, gaps), excluded in derivations.items():
+            for variable, _, negated in moves(rest, _holding(partition, last + 1, True)):
                 if variable is None:
                     holds, moment = self._negations(partition, labels, (*gaps, negated), 0)
                     if holds is not False:
-                        moments.append((max(moment, self._seen(partition, labels[-1][1])), holds is None))
-        # two ways to read one labelled sequence are one match, complete when the first of them is
-        moment, pending = min(moments, default=(self.end, True))
-        return None if pending else moment
+                        ways.append((max(moment, self._seen(partition, last)), holds is None, len(ways), excluded))
+        # two ways to read one labelled sequence are one match: the first that is complete, the preferred one of these
+        if not ways:
+            return None
+        moment, pending, _, excluded = min(ways)
+        return None if pending else (moment, excluded)
 
     # ---- rows that MEASURES read
 
@@ -535,17 +698,31 @@ class _Search:
             yield base + navigation.physical_offset
 
 
-def _options(derivations: tuple[_Derivation, ...]) -> dict[str, tuple[_Derivation, ...]]:
-    """The variables that may come next, in order of preference, each with the ways to read the sequence it makes."""
-    options: dict[str, dict[_Derivation, None]] = {}
-    for rest, gaps in derivations:
-        for variable, behind, negated in moves(rest):
+def _holding(partition: Partition, position: int, begun: bool) -> _Anchors:
+    """The anchors that hold before a position. begun: rows lie before it. Where `$` is asked for, a row is matched only
+    when the next one is there or the input has ended: so no row at `position` is the end."""
+    return frozenset((*([] if begun else [True]), *([False] if position == len(partition.index) else [])))
+
+
+def _bound(steps: Sequence[_Step]) -> tuple[tuple[Label, ...], frozenset[int]]:
+    """The labels of an attempt and the positions excluded."""
+    excluded = frozenset(step.position for step in steps if _is_excluded(step.rest))
+    return tuple((step.variable, step.position) for step in steps), excluded
+
+
+def _options(derivations: _Derivations, holding: _Anchors, position: int) -> dict[str, _Derivations]:
+    """The variables that the row at `position` may be, in order of preference, each with the ways to read the sequence
+    it makes."""
+    options: dict[str, dict[_Derivation, frozenset[int]]] = {}
+    for (rest, gaps), excluded in derivations.items():
+        for variable, behind, negated in moves(rest, holding):
             if variable is not None:
-                options.setdefault(variable, {}).setdefault((behind, (*gaps, negated)))
-    return {variable: tuple(following) for variable, following in options.items()}
+                now = excluded | {position} if _is_excluded(behind) else excluded
+                options.setdefault(variable, {}).setdefault((behind, (*gaps, negated)), now)
+    return dict(options)
 
 
-def _waits_for(derivations: tuple[_Derivation, ...]) -> set[str]:
+def _waits_for(derivations: _Derivations) -> set[str]:
     """The variables whose rows a run under SKIP TILL NEXT MATCH may not pass over.
 
     If a loop around the last row can go round again, those that stay in the innermost such loop; otherwise all that may
@@ -555,7 +732,8 @@ def _waits_for(derivations: tuple[_Derivation, ...]) -> set[str]:
     for rest, _ in derivations:
         loop = next((i for i, r in enumerate(rest) if isinstance(r, _Round) and r.may_repeat), None)
         inside = rest if loop is None else rest[: loop + 1]
-        waits.update(variable for variable, _, _ in moves(inside) if variable is not None)
+        # there is a row to pass over, and rows before it: no anchor holds
+        waits.update(variable for variable, _, _ in moves(inside, frozenset()) if variable is not None)
     return waits
 
 

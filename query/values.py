@@ -28,7 +28,8 @@ from query.plan.expression import (
 
 #: Computes what this file does not: `evaluate(expression, leaves)` with the value of every leaf of the expression.
 #: Leaves are its Columns, Navigations, Aggregates, Classifiers and MatchNumbers. An Aggregate comes with
-#: {its argument: list of the argument's values, in order}. Raises DataError where DuckDB raises.
+#: {input: list of its values at the aggregated rows, in order} for each of its inputs. Raises DataError where DuckDB
+#: raises.
 Evaluate = Callable[[Expression, Mapping[Expression, Any]], Any]
 
 Row = Mapping[str, object]
@@ -49,7 +50,7 @@ class Scope:
     """Where an expression is evaluated.
 
     labels: rows of the match with their variables; the first `seen` of them are visible to RUNNING. at: position of
-    the candidate or current row, None for an empty match. number: MATCH_NUMBER.
+    the candidate or current row, None for an empty match. number: MATCH_NUMBER, None of a partial match.
     """
 
     partition: Partition
@@ -57,7 +58,7 @@ class Scope:
     labels: tuple[Label, ...]
     seen: int
     at: int | None
-    number: int
+    number: int | None
     evaluate: Evaluate | None
 
 
@@ -85,12 +86,11 @@ def value(e: Expression, scope: Scope) -> Any:
             if base is None or not 0 <= base + offset < len(scope.partition.index):
                 return None
             return value(argument, replace(scope, at=base + offset))
-        case Aggregate(_, argument, variables, final=final):
+        case Aggregate(variables=variables, final=final):
             visible = scope.labels if final else scope.labels[: scope.seen]
             positions = [p for name, p in visible if not variables or name in variables]
-            if argument is None:
-                return len(positions)
-            return _aggregate(e, [value(argument, replace(scope, at=p)) for p in positions], scope.evaluate)
+            inputs = {x: [value(x, replace(scope, at=p)) for p in positions] for x in e.inputs}
+            return _aggregate(e, len(positions), inputs, scope.evaluate)
         case Classifier():
             return next((name for name, p in reversed(scope.labels) if p == scope.at), None)
         case MatchNumber():
@@ -114,8 +114,7 @@ def _cell(cell: object) -> Any:
 def _outside(e: Expression, scope: Scope) -> Any:
     """What only DuckDB can compute."""
     if scope.evaluate is None:
-        message = f"{show(e)} needs DuckDB to compute it"
-        raise QueryError([Diagnostic("HQ500", message, e.span)])
+        raise _needs_duckdb(e)
     leaves: dict[Expression, Any] = {}
 
     def collect(x: Expression) -> None:
@@ -127,6 +126,10 @@ def _outside(e: Expression, scope: Scope) -> Any:
 
     collect(e)
     return scope.evaluate(e, leaves)
+
+
+def _needs_duckdb(e: Expression) -> QueryError:
+    return QueryError([Diagnostic("HQ500", f"{show(e)} needs DuckDB to compute it", e.span)])
 
 
 INTEGERS: dict[str, tuple[int, int]] = {
@@ -493,34 +496,41 @@ def _time_arithmetic(e: Call, scope: Scope) -> Any:
     return _to_integer(ticks, "BIGINT", e)
 
 
-def _aggregate(e: Aggregate, values: list[Any], evaluate: Evaluate | None) -> Any:
-    """An aggregate over the values of its argument, in order. Floating sums go from left to right."""
-    assert e.argument is not None
-    type = e.argument.type
-    there = [v for v in values if v is not None]
+def _aggregate(e: Aggregate, count: int, inputs: Mapping[Expression, Sequence[Any]], evaluate: Evaluate | None) -> Any:
+    """An aggregate over `count` rows, with the value of each of its inputs at each row, in order. Floating sums go from
+    left to right."""
+    counted = [True] * count if e.where is None else [truth is True for truth in inputs[e.where]]
+    if e.argument is None:
+        return sum(counted)
+    there = [v for v, c in zip(inputs[e.argument], counted, strict=True) if c and v is not None]
     if e.distinct:
-        there = list({_order_key(v): v for v in reversed(there)}.values())[::-1]
-    if e.function == "count":
+        there = list({_order_key(v): v for v in there}.values())
+    type = e.argument.type
+    known = not (e.more or e.order) and (e.where is None or e.where.type == "BOOLEAN")
+    if known and e.function == "count":
         return len(there)
     summable = _is_number(type) or (type == "BOOLEAN" and e.function == "sum")
-    if e.function in ("sum", "avg") and summable and type != "UHUGEINT":
-        if not there:
-            return None
-        if _is_float(type):
-            total = 0.0
-            for v in there:
-                total += v
-            return total if e.function == "sum" else total / len(there)
-        if _is_decimal(type):
-            _, scale = _decimal_shape(type)
-            unscaled = sum(int(v.scaleb(scale, _EXACT)) for v in there)
-            if e.function == "sum":
-                return _to_decimal(Decimal(unscaled).scaleb(-scale, _EXACT), e.type, e)
-            return float(unscaled) / (float(len(there)) * 10.0**scale)
-        integer = _to_integer(sum(there), "HUGEINT", e)
-        return integer if e.function == "sum" else float(integer) / len(there)
-    if e.function in ("min", "max") and (_is_number(type) or type in _ORDERED):
+    if known and e.function in ("sum", "avg") and summable and type != "UHUGEINT":
+        return _sum(e, type, there) if there else None
+    if known and e.function in ("min", "max") and (_is_number(type) or type in _ORDERED):
         return (min if e.function == "min" else max)(there, key=_order_key, default=None)
     if evaluate is None:
-        raise QueryError([Diagnostic("HQ500", f"{show(e)} needs DuckDB to compute it", e.span)])
-    return evaluate(e, {e.argument: values})
+        raise _needs_duckdb(e)
+    return evaluate(e, inputs)
+
+
+def _sum(e: Aggregate, type: str, values: Sequence[Any]) -> Any:
+    """The sum or average of values of one type, at least one."""
+    if _is_float(type):
+        total = 0.0
+        for v in values:
+            total += v
+        return total if e.function == "sum" else total / len(values)
+    if _is_decimal(type):
+        _, scale = _decimal_shape(type)
+        unscaled = sum(int(v.scaleb(scale, _EXACT)) for v in values)
+        if e.function == "sum":
+            return _to_decimal(Decimal(unscaled).scaleb(-scale, _EXACT), e.type, e)
+        return float(unscaled) / (float(len(values)) * 10.0**scale)
+    integer = _to_integer(sum(values), "HUGEINT", e)
+    return integer if e.function == "sum" else float(integer) / len(values)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from query.automaton.nfa import Automaton, Edge, EdgeKind, State
+from query.automaton.nfa import Automaton, Edge, EdgeKind, Label, State
 from query.errors import NOWHERE, Diagnostic, QueryError
-from query.language.ast import Selection
+from query.language.ast import RowsPerMatch, Selection
 from query.plan.expression import show
 from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Sequence, Variable
 from query.plan.plan import Plan
@@ -21,10 +21,11 @@ POSITIONS_MAX = 10_000
 
 @dataclass(slots=True)
 class _Position:
-    """Consumes a row; `then` is where its closure goes on."""
+    """Consumes a row; `then` is where its closure goes on. shown: false inside {- -}."""
 
     variable: str
     then: int
+    shown: bool
 
 
 @dataclass(slots=True)
@@ -48,14 +49,20 @@ class _RoundEnd:
 
 
 @dataclass(slots=True)
+class _Anchor:
+    at_start: bool
+    then: int
+
+
+@dataclass(slots=True)
 class _Accept:
     pass
 
 
-_Node = _Position | _Choice | _Round | _RoundEnd | _Accept
+_Node = _Position | _Choice | _Round | _RoundEnd | _Anchor | _Accept
 
 
-def _build(pattern: RowPattern, then: int, nodes: list[_Node]) -> int:
+def _build(pattern: RowPattern, then: int, nodes: list[_Node], shown: bool) -> int:
     """Adds the nodes of `pattern` followed by node `then`; returns the entry."""
 
     def add(node: _Node) -> int:
@@ -69,17 +76,17 @@ def _build(pattern: RowPattern, then: int, nodes: list[_Node]) -> int:
 
     match pattern:
         case Variable(name):
-            return add(_Position(name, then))
+            return add(_Position(name, then, shown))
         case Sequence(parts):
             for part in reversed(parts):
-                then = _build(part, then, nodes)
+                then = _build(part, then, nodes, shown)
             return then
         case Alternation(choices):
-            return add(_Choice([_build(choice, then, nodes) for choice in choices]))
+            return add(_Choice([_build(choice, then, nodes, shown) for choice in choices]))
         case Exclusion(body):
-            return _build(body, then, nodes)
-        case Anchor():
-            return then
+            return _build(body, then, nodes, False)
+        case Anchor(at_start):
+            return add(_Anchor(at_start, then))
         case Empty() | Negation():
             return then  # a negation takes no row; where it matters the plan is not run by an automaton
         case Repeat(body, at_least, at_most, greedy):
@@ -88,96 +95,156 @@ def _build(pattern: RowPattern, then: int, nodes: list[_Node]) -> int:
                 round_ = add(_Round(-1))
                 choice = add(_Choice([round_, then] if greedy else [then, round_]))
                 end = add(_RoundEnd(round_, choice))
-                entry = _build(body, end, nodes)
+                entry = _build(body, end, nodes, shown)
                 nodes[round_] = _Round(entry)
                 for _ in range(at_least - 1):
-                    entry = _build(body, entry, nodes)
+                    entry = _build(body, entry, nodes, shown)
                 return entry if at_least else choice
             entry = then
             for _ in range(at_most - at_least):
                 # optional rounds nest: (X (X ...)?)?
                 round_ = add(_Round(-1))
                 end = add(_RoundEnd(round_, entry))
-                nodes[round_] = _Round(_build(body, end, nodes))
+                nodes[round_] = _Round(_build(body, end, nodes, shown))
                 entry = add(_Choice([round_, then] if greedy else [then, round_]))
             for _ in range(at_least):
-                entry = _build(body, entry, nodes)
+                entry = _build(body, entry, nodes, shown)
             return entry
         case _:
             assert_never(pattern)
 
 
-def _closure(entry: int, nodes: list[_Node]) -> tuple[list[int], int | None]:
-    """Positions reachable from `entry` without taking a row, by preference, and the place of accept among them.
+@dataclass(frozen=True, slots=True)
+class _Closure:
+    """What can be reached without taking a row: positions by preference, each with whether `^` was passed on the way;
+    the place of accept among them; and the place of an accept behind an anchor."""
 
-    A node is visited once for each set of rounds entered since the last row: same node and same set, same future.
-    """
-    positions: list[int] = []
+    positions: tuple[tuple[int, bool], ...]
+    accept_at: int | None
+    anchored_at: int | None
+
+
+def _closure(entry: int, nodes: list[_Node], at_start: bool) -> _Closure:
+    """The closure of `entry`. at_start: no row has been taken yet.
+
+    Before its first row a match can pass `^` only, behind a row `$` only, and nothing but its end is behind `$`.
+    A node is visited once for each set of rounds entered since the last row: same node and same set, same future."""
+    positions: dict[tuple[int, bool], None] = {}
     accept_at: int | None = None
-    seen: set[tuple[int, frozenset[int]]] = set()
-    stack: list[tuple[int, frozenset[int]]] = [(entry, frozenset())]
+    anchored_at: int | None = None
+    seen: set[tuple[int, frozenset[int], bool]] = set()
+    stack: list[tuple[int, frozenset[int], bool]] = [(entry, frozenset(), False)]
     while stack:
-        index, opened = stack.pop()
-        if (index, opened) in seen:
+        index, opened, anchored = stack.pop()
+        if (index, opened, anchored) in seen:
             continue
-        seen.add((index, opened))
+        seen.add((index, opened, anchored))
         node = nodes[index]
         match node:
             case _Position():
-                if index not in positions:
-                    positions.append(index)
+                if (at_start or not anchored) and (index, False) not in positions:
+                    positions.setdefault((index, anchored))
             case _Choice(ways):
-                stack.extend((way, opened) for way in reversed(ways))
+                stack.extend((way, opened, anchored) for way in reversed(ways))
             case _Round(body):
-                stack.append((body, opened | {index}))
+                stack.append((body, opened | {index}, anchored))
             case _RoundEnd(round_, then):
                 if round_ not in opened:
-                    stack.append((then, opened))
+                    stack.append((then, opened, anchored))
+            case _Anchor(is_start, then):
+                if is_start == at_start:
+                    stack.append((then, opened, True))
             case _Accept():
-                if accept_at is None:
+                if anchored and anchored_at is None and accept_at is None:
+                    anchored_at = len(positions)
+                if not anchored and accept_at is None:
                     accept_at = len(positions)
             case _:
                 assert_never(node)
-    return positions, accept_at
+    return _Closure(tuple(positions), accept_at, anchored_at)
 
 
 def compile_plan(plan: Plan) -> Automaton:
     """The automaton of the plan's pattern. Raises QueryError HQ600 if bounds expand beyond POSITIONS_MAX.
 
-    Cost: O(positions * edges); done once a query."""
+    Rows inside {- -} are told apart only where the output shows the rows of a match. States from which no match can end
+    are left out, except where TIMEOUT ROWS may show a match that waits in one. Cost: O(positions * edges); done once a
+    query."""
     nodes: list[_Node] = [_Accept()]
-    entry = _build(plan.pattern, 0, nodes)
-    first, accept_at = _closure(entry, nodes)
-    number: dict[int, int] = {}  # node of a position -> state
-    pending = list(first)
-    closures: dict[int, tuple[list[int], int | None]] = {}
-    # number the states in the order a breadth-first walk of the preferences meets them
+    first = _closure(_build(plan.pattern, 0, nodes, True), nodes, True)
+    if plan.rows is RowsPerMatch.ONE:
+        for made in nodes:
+            if isinstance(made, _Position):
+                made.shown = True
+    closures: dict[int, _Closure] = {}
+    pending = [p for p, _ in first.positions]
     while pending:
-        node = pending.pop(0)
-        if node in number:
-            continue
-        number[node] = len(number) + 1
-        position = nodes[node]
-        assert isinstance(position, _Position)
-        closures[node] = _closure(position.then, nodes)
-        pending.extend(closures[node][0])
-
-    def state(variable: str | None, source: int, positions: list[int], at: int | None) -> State:
-        edges = []
-        for p in positions:
-            position = nodes[p]
+        node = pending.pop()
+        if node not in closures:
+            position = nodes[node]
             assert isinstance(position, _Position)
-            kind = EdgeKind.TAKE if p == source else EdgeKind.BEGIN
-            edges.append(Edge(kind, position.variable, number[p]))
-        return State(variable, tuple(edges), at)
+            closures[node] = _closure(position.then, nodes, False)
+            pending.extend(p for p, _ in closures[node].positions)
+    alive = set(closures) if plan.timeout_rows else _alive(closures)
 
-    states = [state(None, -1, first, accept_at)]
-    for node in number:
+    # states are (node, behind the last row of a partition), numbered as a breadth-first walk meets them
+    number: dict[tuple[int, bool], int] = {}
+    queue: list[tuple[int, bool]] = []
+
+    def edges_of(source: int, closure: _Closure) -> tuple[tuple[Edge, ...], list[int]]:
+        """Edges, and for each count of positions the count of edges to them."""
+        edges: list[Edge] = []
+        before = [0]
+        for node, anchored in closure.positions:
+            position = nodes[node]
+            assert isinstance(position, _Position)
+            behind = closures[node]
+            # where only `$` lets the match end, its last row goes to a state of its own
+            ways = [True] if behind.accept_at is None and behind.anchored_at is not None else []
+            if behind.accept_at is not None or any(p in alive for p, _ in behind.positions) or plan.timeout_rows:
+                ways.append(False)
+            for last_row in ways:
+                if (node, last_row) not in number:
+                    number[node, last_row] = len(number) + 1
+                    queue.append((node, last_row))
+                kind = EdgeKind.TAKE if node == source else EdgeKind.BEGIN
+                label = Label(position.variable, position.shown, anchored, last_row)
+                edges.append(Edge(kind, label, number[node, last_row]))
+            before.append(len(edges))
+        return tuple(edges), before
+
+    edges, before = edges_of(-1, first)
+    accept_at = None if first.accept_at is None else before[first.accept_at]
+    anchored_at = None if first.anchored_at is None else before[first.anchored_at]
+    states = [State(None, edges, accept_at, first_accept_at=anchored_at)]
+    for node, last_row in queue:  # grows as states are met
         position = nodes[node]
         assert isinstance(position, _Position)
-        states.append(state(position.variable, node, *closures[node]))
+        if last_row:
+            states.append(State(position.variable, (), 0, last_row=True, beside=number.get((node, False), -1)))
+            continue
+        closure = closures[node]
+        edges, before = edges_of(node, closure)
+        accept_at = None if closure.accept_at is None else before[closure.accept_at]
+        states.append(State(position.variable, edges, accept_at))
     conditions = tuple((d.variable, f"{d.variable}: {show(d.condition)}") for d in plan.defines)
     return Automaton(tuple(states), conditions, _ignore(plan.selection))
+
+
+def _alive(closures: dict[int, _Closure]) -> set[int]:
+    """The positions behind which a match can end sooner or later."""
+    before: dict[int, list[int]] = {}
+    for node, closure in closures.items():
+        for following, _ in closure.positions:
+            before.setdefault(following, []).append(node)
+    pending = [n for n, c in closures.items() if c.accept_at is not None or c.anchored_at is not None]
+    alive: set[int] = set()
+    while pending:
+        node = pending.pop()
+        if node not in alive:
+            alive.add(node)
+            pending.extend(before.get(node, ()))
+    return alive
 
 
 def _ignore(selection: Selection) -> str:
@@ -195,10 +262,12 @@ def _ignore(selection: Selection) -> str:
             assert_never(selection)
 
 
-def is_ambiguous(automaton: Automaton) -> bool:
-    """True if two runs may bind the same rows to the same variables and yet stand in different states.
+def is_ambiguous(automaton: Automaton, by_name: bool = False) -> bool:
+    """True if two runs may bind the same rows to the same labels (by_name: variables) and yet stand in different states
+    or have come there on different edges.
 
-    Subset construction over variables; undecided after 2,000 subsets counts as ambiguous."""
+    A state behind the last row of a partition stands beside one that cannot end there: the two are no ambiguity.
+    Subset construction; undecided after 2,000 subsets counts as ambiguous."""
     seen: set[frozenset[int]] = set()
     pending = [frozenset({0})]
     while pending:
@@ -208,11 +277,16 @@ def is_ambiguous(automaton: Automaton) -> bool:
         if subset in seen:
             continue
         seen.add(subset)
-        targets: dict[str, set[int]] = {}
+        targets: dict[str | Label, list[int]] = {}
         for index in subset:
             for edge in automaton.states[index].edges:
-                targets.setdefault(edge.variable, set()).add(edge.target)
-        pending.extend(frozenset(t) for t in targets.values())
+                targets.setdefault(edge.variable if by_name else edge.label, []).append(edge.target)
+        for reached in targets.values():
+            if len(reached) == 2 and reached[1] in (automaton.states[t].beside for t in reached):
+                reached = reached[1:]  # the last row of a partition ends a match here, another one cannot
+            if len(reached) > 1:
+                return True
+            pending.append(frozenset(reached))
     return False
 
 
@@ -220,7 +294,8 @@ def by_labels(automaton: Automaton, states_max: int = 2_000) -> Automaton | None
     """The automaton in which every sequence of variables has one path, for plans that ask for all matches: two
     derivations of one labelled sequence are one match. Next variables keep the order of the preferred derivation.
 
-    Subset construction over ordered sets of states; None if it has more than `states_max`."""
+    Subset construction over ordered sets of states; None if it has more than `states_max`. Not for anchors and {- -}:
+    its labels are plain."""
     number: dict[tuple[int, ...], int] = {(0,): 0}
     subsets: list[tuple[int, ...]] = [(0,)]
     states: list[State] = []
@@ -237,7 +312,7 @@ def by_labels(automaton: Automaton, states_max: int = 2_000) -> Automaton | None
                 number[subset] = len(subsets)
                 subsets.append(subset)
             kind = EdgeKind.TAKE if number[subset] == at else EdgeKind.BEGIN
-            edges.append(Edge(kind, variable, number[subset]))
+            edges.append(Edge(kind, Label(variable), number[subset]))
         if len(subsets) > states_max:
             return None
         ends = any(automaton.states[i].accept_at is not None for i in subsets[at])

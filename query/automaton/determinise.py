@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from query.automaton.program import Merge, Mode, Program
 
-#: Limits beyond which the general kernel serves: variables with a condition, lists, transitions.
+#: Limits beyond which the general kernel serves: different conditions, lists, transitions.
 TESTED_MAX = 8
 LISTS_MAX = 512
 TRANSITIONS_MAX = 4096
@@ -41,7 +41,7 @@ class Transition:
 @dataclass(frozen=True, slots=True)
 class Table:
     """lists[0] is empty. transitions[l * masks + m] is what list l does on a row with mask m, where bit i of m stands
-    for the i-th tested variable; the other variables are always true."""
+    for Program.tests[i], of which tested[i] is the first; the other variables are always true."""
 
     lists: tuple[tuple[int, ...], ...]
     tested: tuple[str, ...]
@@ -94,10 +94,12 @@ def determinise(program: Program) -> Table | None:
     """The table of a program, or None if it has no use (runs carry values, other modes, WITHIN) or is too large.
 
     Cost: lists * masks steps, within the limits above."""
-    tested = program.tested
-    if program.merge is not Merge.STATE or program.mode is not Mode.PAST_LAST_ROW or len(tested) > TESTED_MAX:
+    tests = program.tests
+    if program.merge is not Merge.STATE or program.mode is not Mode.PAST_LAST_ROW or len(tests) > TESTED_MAX:
         return None
-    masks = 1 << len(tested)
+    if program.unmatched:
+        return None
+    masks = 1 << len(tests)
     number: dict[tuple[int, ...], int] = {(): 0}
     lists: list[tuple[int, ...]] = [()]
     transitions: list[Transition] = []
@@ -107,8 +109,9 @@ def determinise(program: Program) -> Table | None:
             return None
         for mask in range(masks):
             holds = [True] * len(program.variables)
-            for bit, variable in enumerate(tested):
-                holds[variable] = bool(mask >> bit & 1)
+            for bit, same in enumerate(tests):
+                for variable in same:
+                    holds[variable] = bool(mask >> bit & 1)
             items = _step(program, lists[at], holds)
             emitted = 0
             while emitted < len(items) and items[emitted][0] == WAITING:
@@ -119,4 +122,5 @@ def determinise(program: Program) -> Table | None:
                 lists.append(rest)
             transitions.append(Transition(tuple((p, v) for _, p, v in items), emitted, number[rest]))
         at += 1
-    return Table(tuple(lists), tuple(program.variables[v] for v in tested), tuple(transitions))
+    names = program.names
+    return Table(tuple(lists), tuple(names[same[0]] for same in tests), tuple(transitions))

@@ -1,19 +1,24 @@
 """Lowering of bound expressions to lanes: the few machine types in which kernels compute exactly what DuckDB means.
 
 A lane is int64 (whole numbers, decimals as integers with a scale, booleans as 0/1, times and intervals in
-microseconds) or float64. BIGINT never passes through float64. Integer results are checked against the range of their
-DuckDB type, so that overflow is an error and never a wrong number. What has no lane raises NoLane and is computed
-another way (DuckDB for row-local expressions, the reference otherwise).
+microseconds, dates in days) or float64. BIGINT never passes through float64. Integer results are checked against the
+range of their DuckDB type, so that overflow is an error and never a wrong number. Texts and other values that are only
+told apart are codes of a dictionary (code lanes). What has no lane raises NoLane and is computed another way (DuckDB
+for row-local expressions, the reference otherwise).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
 
-from query.plan.expression import Call, Column, Constant, Expression
+from query.plan.expression import Call, Column, Constant, Expression, Opaque
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _INTEGER_RANGE = {
@@ -22,22 +27,41 @@ _INTEGER_RANGE = {
     "UINTEGER": (0, 2**32 - 1), "HUGEINT": (INT64_MIN, INT64_MAX),
 }  # fmt: skip
 _TIMES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE")
+#: Types whose values are equal in DuckDB exactly where their bytes are.
+CODED = ("VARCHAR", "UUID", "BLOB")
+_NULL = ("", "NULL", '"NULL"')
+#: Days of the last date; the next one is DuckDB's date 'infinity', and so downwards.
+_LAST_DAY = 2**31 - 2
+_DAY_US = 86_400_000_000
 
 
 class NoLane(Exception):
     """The expression has no exact form in lanes; the message says which part."""
 
 
+class Unit(Enum):
+    """What the numbers of a lane are; two values are only compared in one unit."""
+
+    NUMBER = "number"
+    MICROSECONDS = "microseconds"  # points in time, and intervals without months
+    DAYS = "days"  # DATE
+    TIME = "time"  # TIME of day, in microseconds
+    SINGLE = "single"  # FLOAT, widened to float64: exact, but arithmetic would round otherwise
+    CODE = "code"  # places in a dictionary of values of one type, which `coded` names
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """floating: float64, else int64. scale: decimal digits behind the point of an int64 lane. low, high: range of
-    the DuckDB type; a result outside it is an overflow error."""
+    the DuckDB type; a result outside it is an overflow error. coded: of codes, the DuckDB type they stand for."""
 
     floating: bool
     scale: int = 0
     low: int = INT64_MIN
     high: int = INT64_MAX
     boolean: bool = False
+    unit: Unit = Unit.NUMBER
+    coded: str = ""
 
 
 FLOAT = Lane(True)
@@ -45,7 +69,8 @@ BOOLEAN = Lane(False, boolean=True, low=0, high=1)
 
 
 def lane_of(type: str) -> Lane:
-    """The lane of values of a DuckDB type; NoLane for types without one (strings, dates, unsigned 64 bit, ...)."""
+    """The lane that values of a DuckDB type are computed in; NoLane for types without one (strings, lists, unsigned 64
+    bit, ...)."""
     if type == "BOOLEAN":
         return BOOLEAN
     if type in _INTEGER_RANGE:
@@ -56,9 +81,26 @@ def lane_of(type: str) -> Lane:
         return Lane(False, scale, -bound, bound)
     if type == "DOUBLE":
         return FLOAT
+    if type == "FLOAT":
+        return Lane(True, unit=Unit.SINGLE)
     if type in _TIMES or type == "INTERVAL":
-        return Lane(False)
+        return Lane(False, unit=Unit.MICROSECONDS)
+    if type == "DATE":
+        return Lane(False, low=-_LAST_DAY, high=_LAST_DAY, unit=Unit.DAYS)
+    if type == "TIME":
+        return Lane(False, low=0, high=_DAY_US, unit=Unit.TIME)
     raise NoLane(f"values of type {type}")
+
+
+def kept_lane(type: str) -> Lane:
+    """Like `lane_of`, with codes for values that are only told apart."""
+    return Lane(False, unit=Unit.CODE, coded=type) if type in CODED else lane_of(type)
+
+
+def is_wide(type: str) -> bool:
+    """Whether values of a type with a lane may be beyond its 64 bits."""
+    decimal = re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", type)
+    return type == "HUGEINT" or (decimal is not None and int(decimal[1]) > 18)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +142,7 @@ def _literal(constant: Constant) -> Lowered:
     value = constant.value
     if value is None and not constant.sql:
         try:
-            return Literal(None, lane_of(constant.type))
+            return Literal(None, kept_lane(constant.type))
         except NoLane:
             return Literal(None, Lane(False))
     lane = lane_of(constant.type)
@@ -114,15 +156,51 @@ def _literal(constant: Constant) -> Lowered:
         scaled = value.scaleb(lane.scale)
         if scaled == int(scaled) and lane.low <= int(scaled) <= lane.high:
             return Literal(int(scaled), lane)
+    if isinstance(value, str) and (ticks := _ticks(value, constant.type)) is not None:
+        return Literal(ticks, lane)
     raise NoLane(f"the constant {constant.sql or value}")
+
+
+def _ticks(text: str, type: str) -> int | None:
+    """A date, time or timestamp as DuckDB prints it, in its lane; None if it is written in another way."""
+    shape = {"DATE": "{d}", "TIME": "{t}", "TIMESTAMP": "{d} {t}"}.get(type, "(?!)")
+    if not re.fullmatch(shape.format(d=r"\d{4}-\d\d-\d\d", t=r"\d\d:\d\d:\d\d(\.\d{1,6})?"), text, re.ASCII):
+        return None
+    try:
+        moment = datetime.fromisoformat(f"1970-01-01 {text}" if type == "TIME" else text)
+    except ValueError:
+        return None
+    since = moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return since.days if type == "DATE" else since // timedelta(microseconds=1)
+
+
+def _is_null(value: Lowered) -> bool:
+    return isinstance(value, Literal) and value.value is None
 
 
 def _to_float(value: Lowered) -> Lowered:
     if value.lane.floating:
         return value
+    if _is_null(value):
+        return Literal(None, FLOAT)
+    if value.lane.unit is not Unit.NUMBER:
+        raise NoLane(f"{value.lane.unit.value} as a number")
     if isinstance(value, Literal):
         return Literal(None if value.value is None else value.value / 10**value.lane.scale, FLOAT)
     return Op("to_float", (value,), FLOAT)
+
+
+def _to_single(value: Lowered) -> Lowered:
+    """A number as FLOAT, where nothing is rounded."""
+    if value.lane.unit is Unit.SINGLE or _is_null(value):
+        return value
+    if isinstance(value, Literal) and value.value is not None and value.lane.unit is Unit.NUMBER:
+        exact = Fraction(value.value) / 10**value.lane.scale
+        if abs(exact) < 2**24:
+            (single,) = struct.unpack("f", struct.pack("f", float(exact)))
+            if Fraction(single) == exact:
+                return Literal(single, lane_of("FLOAT"))
+    raise NoLane("a number as FLOAT")
 
 
 def _to_scale(value: Lowered, scale: int) -> Lowered:
@@ -141,8 +219,18 @@ def _to_scale(value: Lowered, scale: int) -> Lowered:
     return Op("rescale", (value,), Lane(False, scale))
 
 
+def _one_unit(a: Lowered, b: Lowered) -> None:
+    """Raises NoLane unless both are of one unit, or one of them is NULL."""
+    units = {(x.lane.unit, x.lane.coded) for x in (a, b) if not _is_null(x)}
+    if units == {(Unit.SINGLE, ""), (Unit.NUMBER, "")} and a.lane.floating and b.lane.floating:
+        return  # FLOAT and DOUBLE compare as DOUBLE
+    if len(units) > 1:
+        raise NoLane(" with ".join(sorted(coded or unit.value for unit, coded in units)))
+
+
 def _same(a: Lowered, b: Lowered) -> tuple[Lowered, Lowered, str]:
     """Both in one lane; the prefix of the operation."""
+    _one_unit(a, b)
     if a.lane.floating or b.lane.floating:
         return _to_float(a), _to_float(b), "f"
     scale = max(a.lane.scale, b.lane.scale)
@@ -151,7 +239,40 @@ def _same(a: Lowered, b: Lowered) -> tuple[Lowered, Lowered, str]:
 
 def _fit(value: Lowered, lane: Lane) -> Lowered:
     """The value converted to the lane of its result type."""
-    return _to_float(value) if lane.floating else _to_scale(value, lane.scale)
+    if _is_null(value):
+        return Literal(None, lane)
+    if lane.unit is Unit.SINGLE:
+        return _to_single(value)
+    if lane.floating:
+        return _to_float(value)
+    _one_unit(value, Literal(0, lane))
+    return _to_scale(value, lane.scale)
+
+
+def _alike(arguments: Sequence[Expression]) -> tuple[Expression, ...]:
+    """Compared values, with casts to DOUBLE or FLOAT where DuckDB compares them as such."""
+    types = {a.type for a in arguments}
+    target = next((t for t in ("DOUBLE", "FLOAT") if t in types), None)
+    if target is None:
+        return tuple(arguments)
+    return tuple(a if a.type in (target, *_NULL) else Call("cast", (a,), target) for a in arguments)
+
+
+def _on_dates(name: str, x: Lowered, y: Lowered, lane: Lane) -> Lowered:
+    """DATE - DATE, DATE + days, days + DATE, DATE - days."""
+    units = tuple(Unit.NUMBER if _is_null(v) else v.lane.unit for v in (x, y))
+    if units == (Unit.DAYS, Unit.DAYS) and name == "-" and lane.unit is Unit.NUMBER:
+        return Op("sub", (x, y), lane)
+    if units == (Unit.NUMBER, Unit.DAYS) and name == "+":
+        x, y, units = y, x, units[::-1]
+    whole = not (y.lane.floating or y.lane.scale)
+    if units != (Unit.DAYS, Unit.NUMBER) or name not in "+-" or lane.unit is not Unit.DAYS or not whole:
+        raise NoLane(f"{name} of a DATE and other than days")
+    moved = Op(_ARITHMETIC[name], (x, y), lane)
+    endless = Op("gt", (Op("abs", (x,), Lane(False, unit=Unit.DAYS)), Literal(_LAST_DAY, lane)), BOOLEAN)
+    # an infinite date stays what it is, unless there is no number to add
+    known = Op("and", (endless, Op("not", (Op("is_null", (y,), BOOLEAN),), BOOLEAN)), BOOLEAN)
+    return Op("case", (known, x, moved), lane)
 
 
 def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> Lowered:
@@ -181,20 +302,32 @@ def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> 
             return Op("not", (Op("is_null", (down(a),), BOOLEAN),), BOOLEAN)
         case Call("=" | "<>" | "<" | "<=" | ">" | ">=" as name, (a, b)):
             if "FLOAT" in (a.type, b.type):
-                raise NoLane("comparison of FLOAT")
+                a, b = _alike((a, b))
             x, y, prefix = _same(down(a), down(b))
+            if Unit.CODE in (x.lane.unit, y.lane.unit) and name not in ("=", "<>"):
+                raise NoLane(f"{name} of {x.lane.coded or y.lane.coded}")
             return Op(prefix + _COMPARE[name], (x, y), BOOLEAN)
+        case Opaque(sql, (a, *others), "BOOLEAN") if (equal := _equality(sql, len(others))) and a.type in CODED:
+            return down(Call(equal, (a, others[0] if others else a), "BOOLEAN"))
         case Call("is_distinct" | "is_not_distinct" as name, (a, b)):
+            if "FLOAT" in (a.type, b.type):
+                a, b = _alike((a, b))
             x, y, prefix = _same(down(a), down(b))
             distinct = Op(prefix + "distinct", (x, y), BOOLEAN)
             return distinct if name == "is_distinct" else Op("not", (distinct,), BOOLEAN)
         case Call("between", (a, low, high)):
+            a, low, high = _alike((a, low, high))
             return down(Call("and", (Call(">=", (a, low), "BOOLEAN"), Call("<=", (a, high), "BOOLEAN")), "BOOLEAN"))
         case Call("in", (a, *items)):
+            a, *items = _alike((a, *items))
             return down(Call("or", tuple(Call("=", (a, item), "BOOLEAN") for item in items), "BOOLEAN"))
         case Call("+" | "-" | "*" as name, (a, b), type):
             lane = lane_of(type)
             x, y = down(a), down(b)
+            if Unit.DAYS in (x.lane.unit, y.lane.unit, lane.unit):
+                return _on_dates(name, x, y, lane)
+            if {x.lane.unit, y.lane.unit, lane.unit} - {Unit.NUMBER, Unit.MICROSECONDS}:
+                raise NoLane(f"{name} of {a.type} and {b.type}")
             if lane.floating:
                 return Op("f" + _ARITHMETIC[name], (_to_float(x), _to_float(y)), lane)
             if name == "*":
@@ -208,31 +341,46 @@ def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> 
         case Call("//" | "%" as name, (a, b), type):
             lane = lane_of(type)
             x, y = down(a), down(b)
-            if lane.floating or lane.scale or x.lane.scale or y.lane.scale:
+            if lane.floating or any(of.scale or of.unit is not Unit.NUMBER for of in (lane, x.lane, y.lane)):
                 raise NoLane(f"{name} of other than integers")
             return Op("idiv" if name == "//" else "mod", (x, y), lane)
         case Call("neg" | "abs" as name, (a,), type):
             lane = lane_of(type)
+            if lane.unit not in (Unit.NUMBER, Unit.MICROSECONDS):
+                raise NoLane(f"{name} of {type}")
             x = _fit(down(a), lane)
             return Op(("f" if lane.floating else "") + name, (x,), lane)
         case Call("cast", (a,), type):
-            lane = lane_of(type)
+            lane = kept_lane(type)
             x = down(a)
+            if a.type == type:
+                return x
             if x.lane.boolean != lane.boolean or (x.lane.floating and not lane.floating):
                 raise NoLane(f"CAST to {type}")
+            if lane.unit not in (Unit.NUMBER, Unit.MICROSECONDS, Unit.SINGLE):
+                raise NoLane(f"CAST of {a.type} to {type}")
             if lane.floating or (lane.scale >= x.lane.scale and lane.low <= x.lane.low and x.lane.high <= lane.high):
                 return _fit(x, lane)
             raise NoLane(f"CAST to {type}")
         case Call("case", arguments, type):
-            lane = lane_of(type)
+            lane = kept_lane(type)
             parts = [
                 _fit(down(e), lane) if i % 2 or i == len(arguments) - 1 else down(e) for i, e in enumerate(arguments)
             ]
             return Op("case", tuple(parts), lane)
         case Call("coalesce", arguments, type):
-            lane = lane_of(type)
+            lane = kept_lane(type)
             return Op("coalesce", tuple(_fit(down(e), lane) for e in arguments), lane)
         case Column(name):
             raise NoLane(f"column {name}")
         case _:
             raise NoLane(expression.function if isinstance(expression, Call) else expression.__class__.__name__)
+
+
+def _equality(sql: str, others: int) -> str | None:
+    """The operator of a comparison that is left to DuckDB, of `others` values with the first one."""
+    found = re.fullmatch(r'\("_(\d)" (=|<>|!=|IS DISTINCT FROM|IS NOT DISTINCT FROM) "_(\d)"\)', sql)
+    if found is None or others > 1 or {found[1], found[3]} != {"0", str(others)}:
+        return None
+    named = {"!=": "<>", "IS DISTINCT FROM": "is_distinct", "IS NOT DISTINCT FROM": "is_not_distinct"}
+    return named.get(found[2], found[2])

@@ -1,13 +1,17 @@
 """The automaton of a row pattern: position states with edges in order of preference (NFA^b of [SASE] section 4).
 
 State 0 is the start. Any other state means "a row was just bound to this state's variable". There are no epsilon
-edges: what [SASE] writes as proceed followed by begin is one begin edge that consumes the row it peeked at.
+edges: what [SASE] writes as proceed followed by begin is one begin edge that consumes the row it peeked at. Anchors are
+what an edge asks of its row: `^` that it is the first of its partition, `$` that it is the last.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
+
+from query.plan.pattern import Variable
 
 
 class EdgeKind(Enum):
@@ -15,23 +19,48 @@ class EdgeKind(Enum):
     TAKE = "take"  # loop: binds the row to the same element
 
 
+class Label(NamedTuple):
+    """What a row becomes on an edge: `variable`, left out of ALL ROWS unless `shown`. first_row, last_row: it has to be
+    the first or last row of its partition."""
+
+    variable: str
+    shown: bool = True
+    first_row: bool = False
+    last_row: bool = False
+
+    def __str__(self) -> str:
+        name = str(Variable(self.variable))
+        return ("^ " if self.first_row else "") + (name if self.shown else f"{{- {name} -}}") + (
+            " $" if self.last_row else ""
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Consumes a row that meets the condition of `variable` and goes to state `target`."""
+    """Consumes a row that meets the condition of its label's variable and goes to state `target`."""
 
     kind: EdgeKind
-    variable: str
+    label: Label
     target: int
+
+    @property
+    def variable(self) -> str:
+        return self.label.variable
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """edges are in order of preference. accept_at: how many of them are preferred over ending the match here; None if
-    the match cannot end here."""
+    the match cannot end here. last_row: the row bound is the last of its partition, and the match ends with it;
+    beside: the state of the same element where it need not be, -1 if no match can go on there.
+    first_accept_at: of the start, accept_at where the row is the first of its partition, if that is another."""
 
     variable: str | None
     edges: tuple[Edge, ...]
     accept_at: int | None
+    last_row: bool = False
+    first_accept_at: int | None = None
+    beside: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +72,34 @@ class Automaton:
     ignore: str
 
     def name(self, index: int) -> str:
-        """`start`, or the variable with its position among the states of that variable: `A`, `D.2`."""
-        variable = self.states[index].variable
-        if variable is None:
+        """`start`, or the variable with its position among the states of that variable: `A`, `D.2`; `A$` behind the
+        last row of a partition."""
+        state = self.states[index]
+        if state.variable is None:
             return "start"
-        same = [i for i, s in enumerate(self.states) if s.variable == variable]
-        return variable if len(same) == 1 else f"{variable}.{same.index(index) + 1}"
+        same = [
+            i for i, s in enumerate(self.states) if (s.variable, s.last_row) == (state.variable, state.last_row)
+        ]
+        name = state.variable + ("$" if state.last_row else "")
+        return name if len(same) == 1 else f"{name}.{same.index(index) + 1}"
 
     def __str__(self) -> str:
-        condition = dict(self.conditions)
         width = max(len(self.name(i)) for i in range(len(self.states)))
-        shown = [condition[e.variable] for s in self.states for e in s.edges]
-        wide = min(60, max(map(len, shown), default=0))
+        wide = min(60, max((len(self._shown(e)) for s in self.states for e in s.edges), default=0))
         lines = []
         for index, state in enumerate(self.states):
-            rows = [
-                f"{e.kind.value:<8}{condition[e.variable]:<{wide}}  -> {self.name(e.target)}" for e in state.edges
-            ]
+            rows = [f"{e.kind.value:<8}{self._shown(e):<{wide}}  -> {self.name(e.target)}" for e in state.edges]
             if state.accept_at is not None:
                 rows.insert(state.accept_at, "accept")
+            if state.first_accept_at is not None:
+                rows.insert(state.first_accept_at, "accept  ^")
             for i, row in enumerate(rows or ["(dead end)"]):
                 lines.append(f"{self.name(index) if i == 0 else '':<{width}}  {row}")
         lines.append(f"{'ignore':<{max(width, 6)}} {self.ignore}")
         return "\n".join(lines)
+
+    def _shown(self, edge: Edge) -> str:
+        """The printed condition, its variable with the anchors and the {- -} of the edge."""
+        condition = dict(self.conditions)[edge.variable]
+        plain = Label(edge.variable)
+        return condition if edge.label == plain else str(edge.label) + condition.removeprefix(edge.variable)

@@ -9,15 +9,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import assert_never
 
 from query.automaton.compile import by_labels, compile_plan, is_ambiguous
-from query.automaton.lanes import Lane, Leaf, Literal, Lowered, NoLane, Op, lane_of, lower
-from query.automaton.nfa import Automaton
+from query.automaton.lanes import (
+    Lane,
+    Leaf,
+    Literal,
+    Lowered,
+    NoLane,
+    Op,
+    Unit,
+    is_wide,
+    kept_lane,
+    lane_of,
+    lower,
+)
+from query.automaton.nfa import Automaton, Label
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
     TRUE,
     Aggregate,
     Call,
+    Classifier,
+    Column,
     Constant,
     Expression,
     Logical,
@@ -26,10 +41,23 @@ from query.plan.expression import (
     show,
     walk,
 )
-from query.plan.pattern import anchors, excludes, negated
+from query.plan.pattern import (
+    Alternation,
+    Anchor,
+    Empty,
+    Exclusion,
+    Negation,
+    Repeat,
+    RowPattern,
+    Sequence,
+    Variable,
+    anchors,
+    excludes,
+    min_rows,
+)
 from query.plan.plan import Plan
 
-#: Most variables of one pattern (bits of a row's mask) and most registers of a run (bits of its validity).
+#: Most labels of one pattern (bits of a row's mask) and most registers of a run (bits of its validity).
 VARIABLES_MAX = 62
 REGISTERS_MAX = 62
 
@@ -52,9 +80,10 @@ class RegisterKind(IntEnum):
 class Register:
     """A value kept per run, updated when a row is bound to one of `variables` (empty: to any).
 
-    feature: index of the row value it reads, -1 for COUNT_ROWS. depth: offset of LAST / FIRST. link: for LAST of depth
-    d > 0 the index of LAST of depth d - 1, for FIRST that of the COUNT_ROWS it reads, else -1. A register stands behind
-    the one it links to, and updates go from the last register to the first, so that each reads the value before.
+    feature: index of the row value it reads; -1 for COUNT_ROWS, and where the value is the code of the variable that is
+    bound. depth: offset of LAST / FIRST. link: for LAST of depth d > 0 the index of LAST of depth d - 1, for FIRST that
+    of the COUNT_ROWS it reads, else -1. A register stands behind the one it links to, and updates go from the last
+    register to the first, so that each reads the value before.
     """
 
     kind: RegisterKind
@@ -147,13 +176,14 @@ class Program:
     in order of preference; in the modes with one match per start those less preferred than ending are left out.
     local: per variable the row-local part of its condition (TRUE if none). code: per variable the instructions
     (opcode, a, b) of the rest, empty if none; `constants` are its operands. features: row-local expressions the
-    bytecode and the registers read, each with its lane.
-    A variable occurs several times in `variables` where pattern positions of it differ: shown: false inside {- -};
-    first_row, last_row: behind `^` and before `$`, the row has to be the first or last one of its partition (last_row
-    needs the row behind it, so `after` is 1 at least).
-    skip, skip_to: what AFTER MATCH does behind a match found in Mode.TO_NEXT_ROW; skip_to: of SKIP TO FIRST / LAST, per
-    entry of `variables` whether its rows count. unmatched, timeouts: WITH UNMATCHED ROWS, TIMEOUT ROWS. waiting: per
-    state what a partial match there waits for, as the column `timeout` shows it.
+    bytecode and the registers read, each with its lane. texts: the VARCHAR values that have the codes 0, 1, ... from
+    the start, for the constants of the bytecode; label_text: the code of each variable's name (-1: never read).
+    A variable occurs several times in `variables` where labels of it differ (query.automaton.nfa.Label), and only if
+    an edge has it: shown: false inside {- -}; first_row, last_row: behind `^` and before `$`, the row has to be the
+    first or last one of its partition (last_row needs the row behind it, so `after` is 1 at least).
+    skip: what AFTER MATCH does; in Mode.TO_NEXT_ROW it chooses among the matches found. skip_to: of SKIP TO FIRST /
+    LAST, per entry of `variables` whether its rows count. unmatched, timeouts: WITH UNMATCHED ROWS, TIMEOUT ROWS.
+    waiting: per state what a partial match there waits for, as the column `timeout` shows it.
     before: how many rows of the partition before a row any expression reads. after: how many behind it conditions
     read: a row is matched when they are there. ahead: how many behind it measures read: a match comes out with them.
     """
@@ -185,13 +215,39 @@ class Program:
     unmatched: bool = False
     timeouts: bool = False
     waiting: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    label_text: tuple[int, ...] = ()
 
     @property
     def tested(self) -> tuple[int, ...]:
-        """Variables whose row-local condition is not just TRUE: each needs a bit of the mask."""
-        return tuple(v for v, c in enumerate(self.local) if not (isinstance(c, Constant) and c.value is True))
+        """Labels whose row-local condition, anchors included, is not just TRUE: each needs a bit of the mask."""
+        return tuple(
+            v for v, c in enumerate(self.local)
+            if self.first_row[v] or self.last_row[v] or not (isinstance(c, Constant) and c.value is True)
+        )  # fmt: skip
+
+    @property
+    def tests(self) -> tuple[tuple[int, ...], ...]:
+        """The tested labels, those with the same condition and the same anchors together."""
+        together: dict[tuple[Expression, bool, bool], list[int]] = {}
+        for v in self.tested:
+            together.setdefault((self.local[v], self.first_row[v], self.last_row[v]), []).append(v)
+        return tuple(map(tuple, together.values()))
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The entries of `variables` with what tells those of one variable apart."""
+        return tuple(
+            Label(*of) for of in zip(self.variables, self.shown, self.first_row, self.last_row, strict=True)
+        )  # fmt: skip
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The labels as they are printed."""
+        return tuple(label.variable if label == Label(label.variable) else str(label) for label in self.labels)
 
     def __str__(self) -> str:
+        names = self.names
         lines = [
             f"mode        {self.mode.name.lower().replace('_', ' ')}, {'strict' if self.strict else 'partition'}",
             f"runs merge  {self.merge.value}",
@@ -203,18 +259,27 @@ class Program:
             lines.append(f"within      {self.within_us} us")
         if self.within_rows is not None:
             lines.append(f"within      {self.within_rows} rows")
-        for i, (v, condition) in enumerate(zip(self.variables, self.local, strict=True)):
+        if self.skip in (Skip.TO_FIRST, Skip.TO_LAST):
+            to = "|".join(dict.fromkeys(v for v, counts in zip(self.variables, self.skip_to, strict=True) if counts))
+            lines.append(f"skip        {self.skip.name.lower().replace('_', ' ')} {to or '(no row)'}")
+        for asked, what in ((self.unmatched, "unmatched rows"), (self.timeouts, "timeout rows")):
+            if asked:
+                lines.append(f"gives       {what}")
+        for i, (v, condition) in enumerate(zip(names, self.local, strict=True)):
             lines.append(f"{'mask' if i == 0 else '':<12}bit {i} {v}: {show(condition)}")
         for i, (feature, lane) in enumerate(self.features):
             lines.append(f"{'features' if i == 0 else '':<12}f{i} {_lane(lane)} = {show(feature)}")
         for i, r in enumerate(self.registers):
-            reads = "" if r.feature < 0 else f" f{r.feature}"
+            named = " classifier" if r.kind in (RegisterKind.LAST, RegisterKind.FIRST) else ""
+            reads = named if r.feature < 0 else f" f{r.feature}"
             depth = f" {r.depth}" if r.kind in (RegisterKind.LAST, RegisterKind.FIRST) else ""
             over = "|".join(r.variables) or "all"
             kind = r.kind.name.lower()
             lines.append(f"{'registers' if i == 0 else '':<12}r{i} {_lane(r.lane)} = {kind}{depth}{reads} of {over}")
+        if self.texts:
+            lines.append(f"texts       {', '.join(f'{i} {text!r}' for i, text in enumerate(self.texts))}")
         first = True
-        for v, code in zip(self.variables, self.code, strict=True):
+        for v, code in zip(names, self.code, strict=True):
             for j, (op, a, b) in enumerate(code):
                 operands = self._operands(OpCode(op), a, b)
                 step = f"{j:>3} {OpCode(op).name.lower()}{operands}"
@@ -222,7 +287,7 @@ class Program:
                 first = False
         for s in range(len(self.accept)):
             edges = range(self.edge_start[s], self.edge_start[s + 1])
-            shown = ", ".join(f"{self.variables[self.edge_variable[e]]} -> {self.edge_target[e]}" for e in edges)
+            shown = ", ".join(f"{names[self.edge_variable[e]]} -> {self.edge_target[e]}" for e in edges)
             tail = "accept" if self.accept[s] else ""
             lines.append(f"{'states' if s == 0 else '':<12}{s}: {', '.join(x for x in (shown, tail) if x)}")
         return "\n".join(lines)
@@ -244,6 +309,8 @@ class Program:
 
 
 def _lane(lane: Lane) -> str:
+    if lane.unit is Unit.CODE:
+        return "code"
     return "float64" if lane.floating else ("int64" if not lane.scale else f"int64/1e{lane.scale}")
 
 
@@ -269,12 +336,19 @@ class _Assembler:
         self.registers: list[Register] = []
         self.constants: dict[tuple[type, int | float | str], int] = {}
         self.values: list[int | float] = []
+        self.texts: dict[str, int] = {}
 
     def feature(self, expression: Expression) -> int:
         if expression not in self.features:
+            lane = kept_lane(expression.type)
+            _storable(expression)
             self.features[expression] = len(self.features)
-            self.lanes.append(lane_of(expression.type))
+            self.lanes.append(lane)
         return self.features[expression]
+
+    def text(self, value: str) -> int:
+        """The code of a constant."""
+        return self.texts.setdefault(value, len(self.texts))
 
     def constant(self, value: int | float) -> int:
         key = (type(value), repr(value))
@@ -298,51 +372,68 @@ class _Assembler:
 
     def leaf(self, expression: Expression) -> Leaf | None:
         match expression:
+            case Constant(value=str(text), type="VARCHAR"):
+                return Leaf(("text", self.text(text)), kept_lane("VARCHAR"))
             case Constant():
+                try:
+                    lower(expression, lambda _: None)
+                except NoLane:  # DuckDB computes it, as a value of every row
+                    return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
                 return None
+            case Navigation(Classifier(), variables, logical, logical_offset, 0) if logical is not None:
+                kind = RegisterKind.LAST if logical is Logical.LAST else RegisterKind.FIRST
+                lane = kept_lane("VARCHAR")
+                return Leaf(self.register(kind, -1, variables, logical_offset, lane), lane)
             case Navigation(argument, variables, logical, logical_offset, physical) if logical is not None:
                 if not is_row_local(argument):
                     raise NoLane("CLASSIFIER in a navigation")
                 reads = argument
                 if physical:
                     reads = Navigation(argument, (), None, 0, physical, False, expression.type)
-                lane = lane_of(expression.type)
+                lane = kept_lane(expression.type)
                 kind = RegisterKind.LAST if logical is Logical.LAST else RegisterKind.FIRST
                 return Leaf(self.register(kind, self.feature(reads), variables, logical_offset, lane), lane)
             case Aggregate():
                 return self._aggregate(expression)
-            case _ if is_row_local(expression) and not isinstance(expression, Constant):
-                return Leaf(("feature", self.feature(expression)), lane_of(expression.type))
+            case _ if is_row_local(expression):
+                return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
         return None
 
     def _aggregate(self, e: Aggregate) -> Leaf:
-        if e.distinct:
-            raise NoLane(f"{e.function}(DISTINCT ...)")
         whole = Lane(False)
-        if e.argument is None:
+        if e.more or e.order or (e.distinct and e.function not in ("min", "max")):
+            raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments")
+        argument = e.argument
+        if e.where is not None:
+            # a value that is filtered out counts as little as a null; a row does too if something of it is counted
+            value = Constant(True, "BOOLEAN") if argument is None else argument
+            argument = Call("case", (e.where, value, Constant(None, value.type)), value.type)
+        if argument is None:
             return Leaf(self.register(RegisterKind.COUNT_ROWS, -1, e.variables, 0, whole), whole)
-        if not is_row_local(e.argument):
+        if not is_row_local(argument):
             raise NoLane(f"the argument of {e.function}")
         if e.function == "count":
-            lane_of(e.argument.type)
-            return Leaf(
-                self.register(RegisterKind.COUNT_VALUES, self.feature(e.argument), e.variables, 0, whole), whole
-            )
-        lane = lane_of(e.argument.type)
-        if lane.boolean or e.argument.type in ("FLOAT", "INTERVAL"):
-            raise NoLane(f"{e.function} of {e.argument.type}")
-        feature = self.feature(e.argument)
+            there = Call("is_not_null", (argument,), "BOOLEAN")
+            counted = Call("case", (there, TRUE, Constant(None, "BOOLEAN")), "BOOLEAN")
+            feature = self.feature(argument if _has_lane(argument) else counted)
+            return Leaf(self.register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole), whole)
+        lane = lane_of(argument.type)
+        adds = e.function not in ("min", "max")
+        if lane.boolean or argument.type == "INTERVAL" or (adds and lane.unit is not Unit.NUMBER):
+            raise NoLane(f"{e.function} of {argument.type}")
         match e.function:
             case "sum":
-                return Leaf(self.register(RegisterKind.SUM, feature, e.variables, 0, lane_of(e.type)), lane_of(e.type))
+                total = lane_of(e.type)
+                return Leaf(self.register(RegisterKind.SUM, self.feature(argument), e.variables, 0, total), total)
             case "min" | "max":
                 kind = RegisterKind.MIN if e.function == "min" else RegisterKind.MAX
-                return Leaf(self.register(kind, feature, e.variables, 0, lane), lane)
+                return Leaf(self.register(kind, self.feature(argument), e.variables, 0, lane), lane)
             case "avg" | "mean" if e.type == "DOUBLE":
+                feature = self.feature(argument)
                 sums = lane if lane.floating else Lane(False, lane.scale)
-                total = self.register(RegisterKind.SUM, feature, e.variables, 0, sums)
+                added = self.register(RegisterKind.SUM, feature, e.variables, 0, sums)
                 count = self.register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole)
-                return Leaf(("avg", total, count), Lane(True))
+                return Leaf(("avg", added, count), Lane(True))
             case _:
                 raise NoLane(f"{e.function}()")
 
@@ -360,6 +451,8 @@ class _Assembler:
         match lowered:
             case Leaf(("feature", int(index))):
                 emit(OpCode.FEATURE, index)
+            case Leaf(("text", int(text))):
+                emit(OpCode.CONSTANT, self.constant(text))
             case Leaf(("avg", int(total), int(count))):
                 emit(OpCode.REGISTER, total)
                 emit(OpCode.REGISTER, count)
@@ -411,100 +504,196 @@ class _Assembler:
                         emit(OpCode[name.upper()])
 
 
+def _has_lane(expression: Expression) -> bool:
+    """Whether a row-local value is kept as a number."""
+    try:
+        lane_of(expression.type)
+        _storable(expression)
+    except NoLane:
+        return False
+    return True
+
+
+def _storable(feature: Expression) -> None:
+    """Raises NoLane for values of the rows that a lane may not hold: whole numbers and decimals of columns beyond 64
+    bits, and intervals that may have months."""
+    columns = [e for e in walk(feature) if isinstance(e, Column)]
+    if is_wide(feature.type) and any(is_wide(c.type) for c in columns):
+        raise NoLane(f"values of type {feature.type}")
+
+    def fixed(e: Expression) -> Leaf | None:
+        match e:
+            case Column() | Navigation(Column()) if e.type != "INTERVAL":
+                return Leaf(e, lane_of(e.type))
+        return None
+
+    if feature.type == "INTERVAL":
+        lower(feature, fixed)
+
+
 def _reach(expressions: list[Expression]) -> tuple[int, int]:
     """Rows before and behind a row that any physical navigation reads."""
     offsets = [e.physical_offset for x in expressions for e in walk(x) if isinstance(e, Navigation)]
     return max([0, *(-o for o in offsets)]), max([0, *offsets])
 
 
-def assemble(plan: Plan, automaton: Automaton | None = None) -> Program:
+def _edge_negation(pattern: RowPattern, before: bool, behind: bool) -> str | None:
+    """A negated variable that may stand before the first or behind the last row of a match. before, behind: whether
+    rows of the match always stand there."""
+    match pattern:
+        case Negation(name):
+            return None if before and behind else name
+        case Sequence(parts):
+            for i, part in enumerate(parts):
+                rows_before = before or any(map(min_rows, parts[:i]))
+                rows_behind = behind or any(map(min_rows, parts[i + 1 :]))
+                if (found := _edge_negation(part, rows_before, rows_behind)) is not None:
+                    return found
+            return None
+        case Alternation(choices):
+            return next((n for c in choices if (n := _edge_negation(c, before, behind)) is not None), None)
+        case Repeat(body) | Exclusion(body):
+            return _edge_negation(body, before, behind)
+        case Variable() | Empty() | Anchor():
+            return None
+        case _:
+            assert_never(pattern)
+
+
+_AFTER = {
+    AfterMatchKind.PAST_LAST_ROW: (Mode.PAST_LAST_ROW, Skip.PAST_LAST_ROW),
+    AfterMatchKind.TO_NEXT_ROW: (Mode.TO_NEXT_ROW, Skip.NEXT_ROW),
+    AfterMatchKind.TO_FIRST: (Mode.TO_NEXT_ROW, Skip.TO_FIRST),
+    AfterMatchKind.TO_LAST: (Mode.TO_NEXT_ROW, Skip.TO_LAST),
+    AfterMatchKind.NO_SKIP: (Mode.ALL, Skip.NEXT_ROW),
+}
+
+
+def _refuse(plan: Plan, mode: Mode, strict: bool) -> None:
+    """Raises NoKernel for clauses that only the reference can run."""
+    if plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):
+        raise NoKernel(f"SELECTION {plan.selection.value}")
+    # under STRICT and PARTITION no row lies between two rows of a match: a negation there is met by nothing
+    if (name := _edge_negation(plan.pattern, False, False)) is not None:
+        raise NoKernel(f"the negation ~{name} at the start or end of a match")
+    if strict and False in anchors(plan.pattern):
+        raise NoKernel("$ under SELECTION STRICT")
+    if plan.timeout_rows and strict:
+        raise NoKernel("TIMEOUT ROWS under SELECTION STRICT")
+    if plan.timeout_rows and False in anchors(plan.pattern):
+        raise NoKernel("TIMEOUT ROWS of a pattern with $")
+    if mode is Mode.ALL and (plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED):
+        raise NoKernel("TIMEOUT ROWS or WITH UNMATCHED ROWS with NO SKIP")
+
+
+def _run_by(plan: Plan, mode: Mode) -> Automaton:
+    """The automaton that is run. NoKernel where it cannot be."""
+    automaton = compile_plan(plan)
+    start = automaton.states[0]
+    if mode is not Mode.ALL:
+        first, at = start.first_accept_at, start.accept_at
+        if first is not None and (at is None or first < at):
+            raise NoKernel("an empty match behind ^")
+        return automaton
+    if not is_ambiguous(automaton, by_name=True):
+        return automaton
+    if anchors(plan.pattern) or (excludes(plan.pattern) and plan.rows is not RowsPerMatch.ONE):
+        raise NoKernel("NO SKIP of a pattern with anchors or {- -} and several ways to read one sequence")
+    labelled = by_labels(automaton)
+    if labelled is None:
+        raise NoKernel("a pattern with very many ways to read one sequence")
+    return labelled
+
+
+def assemble(plan: Plan) -> Program:
     """The program of a plan. Raises NoKernel, naming the construct, where only the reference can run it.
 
     Cost: linear in the automaton and the conditions."""
-    if plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):
-        raise NoKernel(f"SELECTION {plan.selection.value}")
-    more = plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
-    if anchors(plan.pattern) or excludes(plan.pattern) or more:
-        raise NoKernel("a clause that is not in the kernel yet")
-    if negated(plan.pattern):
-        raise NoKernel(f"the negation ~{negated(plan.pattern)[0]}")
-    modes = {
-        AfterMatchKind.PAST_LAST_ROW: Mode.PAST_LAST_ROW,
-        AfterMatchKind.TO_NEXT_ROW: Mode.TO_NEXT_ROW,
-        AfterMatchKind.NO_SKIP: Mode.ALL,
-    }
-    if plan.after.kind not in modes:
-        raise NoKernel(f"AFTER MATCH {plan.after.kind.value}")
-    mode = modes[plan.after.kind]
-    automaton = automaton or compile_plan(plan)
-    variables = tuple(d.variable for d in plan.defines)
-    if len(variables) > VARIABLES_MAX:
+    mode, skip = _AFTER[plan.after.kind]
+    # where all rows are of one partition, a row of another cannot come between
+    strict = plan.selection is Selection.STRICT and bool(plan.partition_by)
+    _refuse(plan, mode, strict)
+    run = _run_by(plan, mode)
+
+    cut = [s.edges if s.accept_at is None or mode is Mode.ALL else s.edges[: s.accept_at] for s in run.states]
+    occur = {e.label for edges in cut for e in edges}
+    labels = [label for d in plan.defines for label in sorted(occur, key=_plain_first) if label.variable == d.variable]
+    if len(labels) > VARIABLES_MAX:
         raise NoKernel(f"more than {VARIABLES_MAX} pattern variables")
 
     assembler = _Assembler()
-    local: list[Expression] = []
-    codes: list[tuple[tuple[int, int, int], ...]] = []
-    for define in plan.defines:
-        parts = conjuncts(define.condition)
-        local.append(_and([c for c in parts if is_row_local(c)]))
+    local: dict[str, Expression] = {}
+    codes: dict[str, tuple[tuple[int, int, int], ...]] = {}
+    for variable in dict.fromkeys(label.variable for label in labels):
+        parts = conjuncts(plan.condition(variable))
+        local[variable] = _and([c for c in parts if is_row_local(c)])
         rest = [c for c in parts if not is_row_local(c)]
         code: list[tuple[int, int, int]] = []
         if rest:
             try:
                 assembler.code(lower(_and(rest), assembler.leaf), code)
             except NoLane as why:
-                raise NoKernel(f"DEFINE {define.variable}: {why}") from None
-        codes.append(tuple(code))
+                raise NoKernel(f"DEFINE {variable}: {why}") from None
+        codes[variable] = tuple(code)
+    if any(r.feature < 0 and r.kind is not RegisterKind.COUNT_ROWS for r in assembler.registers):
+        label_text = tuple(assembler.text(label.variable) for label in labels)
+    else:
+        label_text = (-1,) * len(labels)
     if len(assembler.registers) > REGISTERS_MAX:
         raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
-    dependent = any(codes)
 
-    before, after = _reach([*local, *assembler.features])
+    # of all conditions: that of a variable no match can reach too, for `after` says when a row is matched
+    before, after = _reach([*(d.condition for d in plan.defines), *assembler.features])
+    if False in anchors(plan.pattern):
+        after = max(after, 1)  # whether a row is the last one shows when the next one comes
     shown_before, ahead = _reach([m.expression for m in plan.measures])
-    before = max(before, shown_before)
-    if after and plan.selection is Selection.STRICT:
+    if strict and after:
         raise NoKernel("NEXT under SELECTION STRICT")
 
-    run = automaton
-    if mode is Mode.ALL and is_ambiguous(automaton):
-        labelled = by_labels(automaton)
-        if labelled is None:
-            raise NoKernel("a pattern with very many ways to read one sequence")
-        run = labelled
-    edge_start, edge_variable, edge_target, accept = [0], [], [], []
-    for state in run.states:
-        edges = state.edges
-        if state.accept_at is not None and mode is not Mode.ALL:
-            edges = edges[: state.accept_at]
-        edge_variable += [variables.index(e.variable) for e in edges]
+    edge_start, edge_variable, edge_target = [0], [], []
+    for edges in cut:
+        edge_variable += [labels.index(e.label) for e in edges]
         edge_target += [e.target for e in edges]
         edge_start.append(len(edge_target))
-        accept.append(state.accept_at is not None)
-    within = plan.within
-    if dependent or mode is Mode.ALL:
+    if any(codes.values()) or mode is Mode.ALL:
         merge = Merge.PATH
-    elif within is not None or mode is Mode.TO_NEXT_ROW:
+    elif plan.within is not None or mode is Mode.TO_NEXT_ROW:
         merge = Merge.START
     else:
         merge = Merge.STATE
+    waiting = [", ".join(dict.fromkeys(e.variable for e in s.edges)) for s in run.states]
     return Program(
-        variables=variables,
+        variables=tuple(label.variable for label in labels),
         edge_start=tuple(edge_start),
         edge_variable=tuple(edge_variable),
         edge_target=tuple(edge_target),
-        accept=tuple(accept),
-        local=tuple(local),
-        code=tuple(codes),
+        accept=tuple(s.accept_at is not None for s in run.states),
+        local=tuple(local[label.variable] for label in labels),
+        code=tuple(codes[label.variable] for label in labels),
         constants=tuple(assembler.values),
         features=tuple(zip(assembler.features, assembler.lanes, strict=True)),
         registers=tuple(assembler.registers),
         merge=merge,
         ambiguous=merge is Merge.PATH and is_ambiguous(run),
         mode=mode,
-        strict=plan.selection is Selection.STRICT,
-        within_us=within.interval_us if within else None,
-        within_rows=within.rows if within else None,
-        before=before,
+        strict=strict,
+        within_us=plan.within.interval_us if plan.within else None,
+        within_rows=plan.within.rows if plan.within else None,
+        before=max(before, shown_before),
         after=after,
         ahead=ahead,
+        shown=tuple(label.shown for label in labels),
+        first_row=tuple(label.first_row for label in labels),
+        last_row=tuple(label.last_row for label in labels),
+        skip=skip,
+        skip_to=tuple(label.variable in plan.after.variables for label in labels),
+        unmatched=plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED,
+        timeouts=plan.timeout_rows,
+        waiting=tuple(f"waiting for {names}" if names else "" for names in waiting),
+        texts=tuple(assembler.texts),
+        label_text=label_text,
     )
+
+
+def _plain_first(label: Label) -> tuple[bool, bool, bool]:
+    return not label.shown, label.first_row, label.last_row

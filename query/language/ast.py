@@ -209,14 +209,31 @@ class HistoryKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class WithScope:
+    """The part of one WITH list that an input sees: text[span] is `WITH a AS (...), b AS (...)`, empty if it sees no
+    entry. names: of those entries, lower case. inside: the entry of a WITH RECURSIVE list that the input stands in."""
+
+    span: Span
+    names: tuple[str, ...]
+    inside: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class PatternFactor:
-    """A table factor `input MATCH_RECOGNIZE (...) [AS alias]`. `span` covers all of it, `input_span` the input."""
+    """A table factor `input [[AS] name] MATCH_RECOGNIZE (...) [AS alias [(columns)]]`.
+
+    `span` covers all of it, `input_span` the input. The input's name is no part of the input, unless it names columns
+    too. scopes: the WITH lists the input sees, outermost first.
+    """
 
     input: str
     input_span: Span
     match: MatchRecognize
     alias: Identifier | None
     span: Span
+    input_alias: Identifier | None = None
+    columns: tuple[Identifier, ...] = ()
+    scopes: tuple[WithScope, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +242,7 @@ class HistoryJoin:
     [AS alias] ON on`.
 
     closed: True for BETWEEN ([low, high]), False for FROM ... TO ([low, high)). `span` starts at the kind's first
-    word and ends behind the ON condition.
+    word and ends behind the ON condition. factor: the index of the pattern factor it stands behind, None if none.
     """
 
     kind: HistoryKind
@@ -238,15 +255,25 @@ class HistoryJoin:
     alias: Identifier | None
     on: ExpressionText
     span: Span
+    factor: int | None = None
+
+
+class StatementKind(Enum):
+    SELECT = "SELECT"
+    INSERT = "INSERT"
+    CREATE_TABLE = "CREATE TABLE"
+    COPY = "COPY"
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A whole statement: any DuckDB SELECT with pattern factors and history joins cut out of it.
+    """A whole statement: any DuckDB SELECT, or one that keeps the rows of a SELECT, with pattern factors and history
+    joins cut out of it.
 
-    factors and histories are in the order of the text and do not nest in this version.
+    Both are in the order of their ends: a factor may hold others in its input, and those come before it.
     """
 
     text: str
     factors: tuple[PatternFactor, ...]
     histories: tuple[HistoryJoin, ...]
+    kind: StatementKind = StatementKind.SELECT

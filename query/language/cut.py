@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from query.errors import Diagnostic, QueryError, Span
-from query.language.lexer import Token, TokenKind, Tokens, tokenize, words_of
+from query.language.lexer import Token, TokenKind, Tokens, words_of
 
 
 @dataclass(frozen=True, slots=True)
 class FactorCut:
-    """`input MATCH_RECOGNIZE ( ... ) [[AS] alias]`, by indices of tokens: the input is [first, keyword), `open` and
-    `close` are the parentheses, alias the name's index or None, and last the last token of all."""
+    """`input [[AS] name [(columns)]] MATCH_RECOGNIZE ( ... ) [[AS] alias [(columns)]]`, by indices of tokens.
+
+    The input's relation is [first, behind), what names it [behind, keyword) with the name at `input_alias` or None.
+    `open` and `close` are the parentheses. alias: the name's index or None; columns: those of the names in parentheses
+    behind it. last: the last token of all.
+    """
 
     first: int
+    behind: int
+    input_alias: int | None
     keyword: int
     open: int
     close: int
     alias: int | None
+    columns: tuple[int, ...]
     last: int
 
 
@@ -34,11 +42,22 @@ Cut = FactorCut | HistoryCut
 
 
 @dataclass(frozen=True, slots=True)
-class WithList:
-    """The WITH list a statement begins with: its text up to the SELECT, and the names it defines, in lower case."""
+class WithEntry:
+    """One entry of a WITH list, by indices of tokens: its name, and the parentheses of its query."""
 
-    text: str
-    names: frozenset[str]
+    name: int
+    open: int
+    close: int
+
+
+@dataclass(frozen=True, slots=True)
+class WithList:
+    """A WITH list: the index of WITH, and its entries."""
+
+    first: int
+    recursive: bool
+    entries: tuple[WithEntry, ...]
+
 
 _NAMES = (TokenKind.WORD, TokenKind.QUOTED)
 _JOIN_KINDS = {"LEFT", "INNER", "SEMI", "ANTI", "NEAREST"}
@@ -48,12 +67,15 @@ _JOIN_WORDS = _JOIN_KINDS | _OTHER_JOIN_KINDS | {"OUTER", "JOIN"}
 _CLAUSE_WORDS = words_of(
     "WHERE GROUP ORDER HAVING LIMIT OFFSET QUALIFY WINDOW UNION EXCEPT INTERSECT SELECT FROM ON USING FETCH SET AND OR"
 )
+#: Words that end one query of a set operation, or the statement.
+_QUERY_ENDS = ("SELECT", "UNION", "EXCEPT", "INTERSECT", ";")
 _FOLLOW_WORDS = _CLAUSE_WORDS | (_JOIN_WORDS - {"NEAREST"}) | words_of("AS TABLESAMPLE PIVOT UNPIVOT MATCH_RECOGNIZE")
 
 
 def cut(tokens: Tokens) -> tuple[Cut, ...]:
-    """The pieces in the order of the text; they do not overlap. Raises QueryError for pieces that are not whole, stand
-    where no table can stand, or nest."""
+    """The pieces in the order of their ends. A pattern factor may hold other pieces in its input: those come before it;
+    else pieces do not overlap. Raises QueryError for pieces that are not whole, stand where no table can stand, or
+    stand inside the clauses of another one."""
     items = tokens.items
     cuts: list[Cut] = []
     i = 0
@@ -82,38 +104,75 @@ def cut(tokens: Tokens) -> tuple[Cut, ...]:
         if piece is None:
             i += 1
             continue
-        _refuse_nesting(tokens, piece, cuts)
+        _refuse_nesting(tokens, piece)
         cuts.append(piece)
         i = piece.last + 1
     return tuple(cuts)
 
 
-def with_list(text: str) -> WithList:
-    """The WITH list at the head of a statement; an empty one if there is none, or if a pattern stands inside it: then
-    it cannot be evaluated by itself."""
-    tokens = tokenize(text)
+# ---- what a piece can see ----------------------------------------------------------------------------------------
+
+
+def enclosing(tokens: Tokens, i: int) -> tuple[int, ...]:
+    """The indices of the brackets that are open at token i, outermost first."""
+    return tuple(sorted(a for a, b in tokens.partner.items() if a < i < b))
+
+
+def with_lists(tokens: Tokens, open: int, end: int) -> tuple[WithList, ...]:
+    """The WITH lists of the query that begins behind token `open` (-1: the text) that are whole, or have at least begun
+    an entry, before token `end`."""
+    found: list[WithList] = []
+    i = open + 1
+    while i < end:
+        if tokens.items[i].word == "WITH":
+            entries, behind = _entries(tokens, i)
+            if entries:
+                found.append(WithList(i, tokens.words(i + 1, "RECURSIVE"), entries))
+                i = behind
+                continue
+        i = tokens.partner[i] + 1 if tokens.items[i].word in ("(", "[", "{") else i + 1
+    return tuple(found)
+
+
+def _entries(tokens: Tokens, first: int) -> tuple[tuple[WithEntry, ...], int]:
+    """The entries of the WITH list at token `first`, and the index behind them; none for another use of WITH."""
     items = tokens.items
-    nothing = WithList("", frozenset())
-    if not items or items[0].word != "WITH":
-        return nothing
-    names = []
-    i = 2 if tokens.words(1, "RECURSIVE") else 1
+    entries: list[WithEntry] = []
+    i = first + 1 + tokens.words(first + 1, "RECURSIVE")
     while i < len(items) and items[i].kind in _NAMES:
-        names.append(text[items[i].start : items[i].end].strip('"').lower())
-        while i < len(items) and items[i].word != "AS":
-            i += 1
-        while i < len(items) and items[i].word != "(":
-            i += 1
-        end = tokens.partner.get(i)
-        if end is None or any(t.word in ("MATCH_RECOGNIZE", "HISTORY") for t in items[i:end]):
-            return nothing
-        i = end + 1
-        if i >= len(items) or items[i].word != ",":
+        name = i
+        i = tokens.partner[i + 1] + 1 if tokens.words(i + 1, "(") else i + 1
+        if tokens.words(i, "USING", "KEY", "("):
+            i = tokens.partner[i + 2] + 1
+        if not tokens.words(i, "AS"):
             break
         i += 1
-    if i >= len(items):
-        return nothing
-    return WithList(text[: items[i].start], frozenset(names))
+        i += tokens.words(i, "NOT")
+        i += tokens.words(i, "MATERIALIZED")
+        if not tokens.words(i, "("):
+            break
+        entries.append(WithEntry(name, i, tokens.partner[i]))
+        i = tokens.partner[i] + 1
+        if not tokens.words(i, ","):
+            break
+        i += 1
+    return tuple(entries), i
+
+
+def joined_factor(tokens: Tokens, cuts: Sequence[Cut], history: HistoryCut) -> int | None:
+    """Which of the pattern factors among `cuts`, counted from 0, a history join stands behind: the last one before it
+    in the same FROM. None if there is none."""
+    around = enclosing(tokens, history.first)
+    factors = [c for c in cuts if isinstance(c, FactorCut)]
+    for i in reversed(range(len(factors))):
+        factor = factors[i]
+        if factor.last >= history.first or enclosing(tokens, factor.first) != around:
+            continue
+        between = range(factor.last + 1, history.first)
+        if any(tokens.items[t].word in _QUERY_ENDS and enclosing(tokens, t) == around for t in between):
+            return None
+        return i
+    return None
 
 
 def _fault(
@@ -138,10 +197,11 @@ def _may_name(tokens: Tokens, i: int) -> bool:
     return 0 <= i < len(tokens.items) and tokens.items[i].kind in _NAMES and tokens.items[i].word not in _FOLLOW_WORDS
 
 
-def _refuse_nesting(tokens: Tokens, piece: Cut, before: list[Cut]) -> None:
-    inner: list[int] = [c.keyword if isinstance(c, FactorCut) else c.first for c in before if c.last >= piece.first]
+def _refuse_nesting(tokens: Tokens, piece: Cut) -> None:
+    inner: list[int] = []
     if isinstance(piece, FactorCut):
         inner += [i for i in range(piece.open, piece.close) if tokens.words(i, "MATCH_RECOGNIZE", "(")]
+        inner += [i for i in range(piece.open, piece.close) if tokens.words(i, "JOIN", "HISTORY", "OF")]
     else:
         recognitions = [i for i in range(piece.first, piece.last) if tokens.words(i, "MATCH_RECOGNIZE", "(")]
         end = 0
@@ -150,16 +210,15 @@ def _refuse_nesting(tokens: Tokens, piece: Cut, before: list[Cut]) -> None:
                 inner.append(i)
             else:
                 end = tokens.partner[i + 1]
-    own_join = isinstance(piece, HistoryCut)
-    joins = [i for i in range(piece.first, piece.last) if tokens.words(i, "JOIN", "HISTORY", "OF")]
-    inner += joins[own_join:]
+        joins = [i for i in range(piece.first, piece.last) if tokens.words(i, "JOIN", "HISTORY", "OF")]
+        inner += joins[1:]
     if inner:
         raise _fault(
             tokens,
-            "a pattern inside a pattern is not supported yet",
+            "a pattern inside the clauses of a pattern is not supported yet",
             tokens.items[min(inner)],
             code="HQ500",
-            hint="match the inner pattern in a query of its own",
+            hint="let it stand in the input: FROM (SELECT ... MATCH_RECOGNIZE ( ... )) MATCH_RECOGNIZE ( ... )",
         )
 
 
@@ -171,7 +230,7 @@ def _factor(tokens: Tokens, keyword: int) -> FactorCut:
     if not tokens.words(keyword + 1, "("):
         raise _fault(tokens, "expected '(' behind MATCH_RECOGNIZE", items[keyword])
     close = tokens.partner[keyword + 1]
-    first = _input_start(tokens, keyword)
+    first, behind, input_alias = _input(tokens, keyword)
 
     alias: int | None = None
     last = close
@@ -182,38 +241,46 @@ def _factor(tokens: Tokens, keyword: int) -> FactorCut:
         alias = last = close + 2
     elif _may_name(tokens, close + 1) and not _is_join_word(tokens, close + 1):
         alias = last = close + 1
+    columns: tuple[int, ...] = ()
     if alias is not None and tokens.words(alias + 1, "("):
-        raise _fault(
-            tokens,
-            "column names behind the alias are not supported yet",
-            items[alias + 1],
-            items[tokens.partner[alias + 1]],
-            code="HQ500",
-            hint="name the columns in MEASURES",
-        )
-    return FactorCut(first, keyword, keyword + 1, close, alias, last)
+        last = tokens.partner[alias + 1]
+        columns = _names_between(tokens, alias + 1, last)
+    return FactorCut(first, behind, input_alias, keyword, keyword + 1, close, alias, columns, last)
 
 
-def _input_start(tokens: Tokens, keyword: int) -> int:
-    """Index of the first token of the relation before MATCH_RECOGNIZE: a name, a call, a string or a subquery."""
+def _names_between(tokens: Tokens, open: int, close: int) -> tuple[int, ...]:
+    """The names between two parentheses, separated by commas. Raises QueryError for anything else."""
+    for i in range(open + 1, close + 1):
+        due = (i - open) % 2 == 1
+        if due != (i < close and tokens.items[i].kind in _NAMES) or not (due or i == close or tokens.words(i, ",")):
+            what = "a column name" if due else "',' or ')'"
+            raise _fault(tokens, f"expected {what}, found {tokens.items[i].text}", tokens.items[i])
+    return tuple(range(open + 1, close, 2))
+
+
+def _input(tokens: Tokens, keyword: int) -> tuple[int, int, int | None]:
+    """The relation before MATCH_RECOGNIZE, a name, a call, a string or a subquery: the indices of its first token, of
+    the one behind its last, and of the name it is given, if any."""
     items = tokens.items
     first = _relation_start(tokens, keyword - 1)
     if first is None:
         hint = "write FROM table MATCH_RECOGNIZE ( ... )"
         raise _fault(tokens, "expected a table before MATCH_RECOGNIZE", items[keyword], hint=hint)
     if _opens_relation(tokens, first - 1):
-        return first
-    named = _relation_start(tokens, first - 1 - tokens.words(first - 1, "AS"))
-    if named is not None and _opens_relation(tokens, named - 1):
-        raise _fault(
-            tokens,
-            "an alias of the input is not supported yet",
-            items[first],
-            items[keyword - 1],
-            code="HQ500",
-            hint="leave it out: columns are used without it; an alias behind MATCH_RECOGNIZE ( ... ) names the output",
-        )
-    raise _fault(tokens, "MATCH_RECOGNIZE stands behind a table of FROM or JOIN", items[keyword])
+        return first, keyword, None
+    behind = first - tokens.words(first - 1, "AS")
+    named = _relation_start(tokens, behind - 1)
+    is_alias = items[first].kind in _NAMES and not tokens.words(first + 1, ".")
+    if is_alias and named is not None and _opens_relation(tokens, named - 1):
+        if tokens.words(first + 1, "("):
+            _names_between(tokens, first + 1, tokens.partner[first + 1])
+        return named, behind, first
+    raise _fault(
+        tokens,
+        "MATCH_RECOGNIZE stands behind a table of FROM or JOIN",
+        items[keyword],
+        hint="put what it is about into parentheses: FROM (SELECT ... ) MATCH_RECOGNIZE ( ... )",
+    )
 
 
 def _relation_start(tokens: Tokens, end: int) -> int | None:

@@ -24,6 +24,8 @@ def quiet_connection() -> duckdb.DuckDBPyConnection:
     if connection is None:
         connection = duckdb.connect(":memory:", config={"threads": 1})
         connection.execute("SET timezone='UTC'; SET enable_progress_bar=false")
+        # it would take a failing cast out of the TRY or CASE around it
+        connection.execute("SET disabled_optimizers='common_subexpressions'")
         _local.connection = connection
     return connection
 
@@ -49,6 +51,18 @@ def syntax_error(sql: str) -> tuple[str, int, int] | None:
     # DuckDB counts bytes of UTF-8
     first = len(data[:start].decode(errors="ignore"))
     return str(answer["error_message"]), first, first + len(data[start : start + length].decode(errors="ignore"))
+
+
+def command_error(sql: str) -> tuple[str, int, int] | None:
+    """DuckDB's complaint about the syntax of one statement of any kind: (message, start, end) in characters, or None if
+    it parses."""
+    try:
+        _binder().extract_statements(sql)
+    except duckdb.Error as error:
+        fault = _error(error, sql)
+        start = len(sql) if fault.start is None else fault.start
+        return fault.message, start, start if fault.end is None else fault.end
+    return None
 
 
 @lru_cache(maxsize=1024)
@@ -285,11 +299,22 @@ def aggregate_names() -> frozenset[str]:
 
 
 @cache
+def lambda_names() -> frozenset[str]:
+    """Names of functions that take a lambda; `x -> y` in any other place is the arrow of JSON."""
+    rows = quiet_connection().execute(
+        "SELECT function_name FROM duckdb_functions() WHERE list_contains(parameter_types, 'LAMBDA')"
+    )
+    return frozenset(row[0].lower() for row in rows.fetchall())
+
+
+@cache
 def volatile_names() -> frozenset[str]:
     """Names of functions whose value is not a function of their arguments: volatile ones, the clock, the session."""
     rows = quiet_connection().execute("SELECT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'")
-    # `error` never has a value; the others are macros and keywords over the clock and the session
-    return (frozenset(row[0].lower() for row in rows.fetchall()) - {"error"}) | {"ago"} | CLOCK_WORDS
+    # `error` never has a value; reservoir_quantile draws a sample; the others are macros and keywords over the clock
+    # and the session
+    others = {"ago", "reservoir_quantile"} | CLOCK_WORDS
+    return (frozenset(row[0].lower() for row in rows.fetchall()) - {"error"}) | others
 
 
 CLOCK_WORDS = frozenset(
@@ -297,8 +322,9 @@ CLOCK_WORDS = frozenset(
 )
 
 
-def bind_statement(sql: str, tables: Mapping[str, Sequence[Field]]) -> tuple[Field, ...]:
-    """The output columns of a SELECT over empty tables of these columns. Raises DuckFault with character offsets.
+def bind_statement(sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True) -> tuple[Field, ...]:
+    """The output columns of a SELECT over empty tables of these columns; none of any other statement (select=False),
+    which is bound all the same. Raises DuckFault with character offsets.
 
     Nothing is computed, but files that the statement names are opened for their columns."""
     cursor = _new_binder()
@@ -311,14 +337,19 @@ def bind_statement(sql: str, tables: Mapping[str, Sequence[Field]]) -> tuple[Fie
             except duckdb.Error as error:
                 fault = _error(error, create)
                 raise DuckFault(f"{name}: {fault.message}", fault.kind, "", "", None, None) from None
-        prefix = "DESCRIBE "
-        try:
-            rows = cursor.execute(prefix + sql).fetchall()
-        except duckdb.Error as error:
-            raise _error(error, sql, len(prefix)) from None
-        return tuple(Field(str(row[0]), str(row[1])) for row in rows)
+        return describe_on(cursor, sql, select)
     finally:
         cursor.close()
+
+
+def describe_on(connection: duckdb.DuckDBPyConnection, sql: str, select: bool = True) -> tuple[Field, ...]:
+    """As bind_statement, over what a connection knows; it must have errors_as_json set."""
+    prefix = "DESCRIBE " if select else "EXPLAIN "
+    try:
+        rows = connection.execute(prefix + sql).fetchall()
+    except duckdb.Error as error:
+        raise _error(error, sql, len(prefix)) from None
+    return tuple(Field(str(row[0]), str(row[1])) for row in rows) if select else ()
 
 
 #: The type DuckDB gives a bare NULL.

@@ -16,31 +16,34 @@ from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from query.errors import Diagnostic, QueryError, Span
 from query.language import ast
-from query.language.cut import FactorCut, HistoryCut, cut
-from query.language.duck import interval_parts, syntax_error
+from query.language.cut import Cut, FactorCut, HistoryCut, cut, enclosing, joined_factor, with_lists
+from query.language.duck import command_error, interval_parts, syntax_error
 from query.language.lexer import Token, TokenKind, Tokens, tokenize, words_of
 
 ROWS_MAX = 10**9
 REPEAT_MAX = 10**9
 
-#: The clauses of MATCH_RECOGNIZE: the words each begins with, and its place; WITHIN and SELECTION may change places.
+#: The place of WITHIN and SELECTION, which stand in either order.
+_EITHER_WAY = 7
+#: The clauses of MATCH_RECOGNIZE: the words each begins with, and its place.
 _CLAUSES: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("PARTITION BY", ("PARTITION", "BY"), 0),
     ("ORDER BY", ("ORDER", "BY"), 1),
     ("MEASURES", ("MEASURES",), 2),
     ("ONE ROW PER MATCH", ("ONE", "ROW"), 3),
     ("ALL ROWS PER MATCH", ("ALL", "ROWS"), 3),
-    ("AFTER MATCH", ("AFTER", "MATCH"), 4),
-    ("PATTERN", ("PATTERN", "("), 5),
-    ("WITHIN", ("WITHIN",), 6),
-    ("SELECTION", ("SELECTION",), 6),
-    ("SUBSET", ("SUBSET",), 7),
-    ("DEFINE", ("DEFINE",), 8),
+    ("TIMEOUT ROWS", ("TIMEOUT", "ROWS"), 4),
+    ("AFTER MATCH", ("AFTER", "MATCH"), 5),
+    ("PATTERN", ("PATTERN", "("), 6),
+    ("WITHIN", ("WITHIN",), _EITHER_WAY),
+    ("SELECTION", ("SELECTION",), _EITHER_WAY),
+    ("SUBSET", ("SUBSET",), 8),
+    ("DEFINE", ("DEFINE",), 9),
 )
 _CLAUSE_OF_WORD = {words[0]: (name, words, place) for name, words, place in _CLAUSES}
 _ORDER_HINT = (
-    "the order is PARTITION BY, ORDER BY, MEASURES, ONE ROW or ALL ROWS PER MATCH, AFTER MATCH, PATTERN, WITHIN, "
-    "SELECTION, SUBSET, DEFINE"
+    "the order is PARTITION BY, ORDER BY, MEASURES, ONE ROW or ALL ROWS PER MATCH, TIMEOUT ROWS, AFTER MATCH, PATTERN, "
+    "WITHIN, SELECTION, SUBSET, DEFINE"
 )
 _UNITS = frozenset(
     f"{unit}{plural}"
@@ -66,12 +69,14 @@ _SHOWN = {
     "NUMBER": "a whole number",
     "STRING": "a string",
     "UNIT": "a unit of time",
+    "WITH_TIMEOUT": "WITH",
     "$END": "the end",
 }
 
 
 def parse(text: str) -> ast.Query:
-    """The query of a text: its pattern factors and history joins; the rest is any statement of DuckDB.
+    """The query of a text: its pattern factors and history joins; the rest is any SELECT of DuckDB, or an INSERT,
+    CREATE TABLE AS or COPY of one.
 
     Raises QueryError with one fault for each piece that cannot be read, or else with DuckDB's complaint about what
     stands around the pieces. About 2 ms for a hybrid query, after 0.2 s for the first text of a process.
@@ -88,13 +93,15 @@ def parse(text: str) -> ast.Query:
             if isinstance(piece, FactorCut):
                 factors.append(_factor(tokens, piece))
             else:
-                histories.append(_history(tokens, piece))
+                history = _history(tokens, piece)
+                histories.append(replace(history, factor=joined_factor(tokens, cuts, piece)))
         except QueryError as error:
             faults += error.diagnostics
     if faults:
         raise QueryError(faults, text)
-    _check_around(tokens, cuts)
-    return ast.Query(text, tuple(factors), tuple(histories))
+    kind = _kind(tokens, bool(cuts))
+    _check_around(tokens, cuts, kind)
+    return ast.Query(text, tuple(factors), tuple(histories), kind)
 
 
 def parse_match_recognize(text: str, span: Span) -> ast.MatchRecognize:
@@ -106,20 +113,71 @@ def parse_match_recognize(text: str, span: Span) -> ast.MatchRecognize:
 
 # ---- pieces of the statement -----------------------------------------------------------------------------------
 
+_KINDS = {"INSERT": ast.StatementKind.INSERT, "CREATE": ast.StatementKind.CREATE_TABLE, "COPY": ast.StatementKind.COPY}
+
+
+def _kind(tokens: Tokens, patterns: bool) -> ast.StatementKind:
+    """What kind of statement it is, by its first word or the one behind its WITH list. What is none of ours passes for
+    a SELECT if there is no pattern in it: DuckDB has to say what it is."""
+    lists = with_lists(tokens, -1, len(tokens.items))
+    at_head = bool(lists) and lists[0].first == 0
+    first = lists[0].entries[-1].close + 1 if at_head else 0
+    word = tokens.items[first].word if first < len(tokens.items) else ""
+    kind = _KINDS.get(word, ast.StatementKind.SELECT)
+    if kind is not ast.StatementKind.CREATE_TABLE:
+        return kind
+    i = first + 1 + 2 * tokens.words(first + 1, "OR", "REPLACE")
+    i += any(tokens.words(i, word) for word in ("TEMP", "TEMPORARY"))
+    if tokens.words(i, "TABLE"):
+        return kind
+    if not patterns:
+        return ast.StatementKind.SELECT
+    token = tokens.items[min(i, len(tokens.items) - 1)]
+    raise _error(
+        tokens.text,
+        "HQ500",
+        f"a {token.text.lower()} cannot hold a pattern",
+        tokens.items[first].span.to(token.span),
+        hint="keep the matches as they are now by CREATE TABLE ... AS SELECT",
+    )
+
 
 def _factor(tokens: Tokens, piece: FactorCut) -> ast.PatternFactor:
     items, text = tokens.items, tokens.text
+
+    def name(i: int) -> ast.Identifier:
+        return _identifier(items[i].text, items[i].span)
+
     clauses = _read(tokens, "clauses", piece.open + 1, piece.close, items[piece.close].start)
     keyword, close = items[piece.keyword], items[piece.close]
-    first, before = items[piece.first], items[piece.keyword - 1]
-    alias = None if piece.alias is None else _identifier(items[piece.alias].text, items[piece.alias].span)
+    columned = piece.input_alias is not None and tokens.words(piece.input_alias + 1, "(")
+    input_span = items[piece.first].span.to(items[(piece.keyword if columned else piece.behind) - 1].span)
     return ast.PatternFactor(
-        input=text[first.start : before.end],
-        input_span=Span(first.start, before.end),
+        input=text[input_span.start : input_span.end],
+        input_span=input_span,
         match=_match_recognize(text, clauses, keyword.span.to(close.span)),
-        alias=alias,
-        span=first.span.to(items[piece.last].span),
+        alias=None if piece.alias is None else name(piece.alias),
+        span=items[piece.first].span.to(items[piece.last].span),
+        input_alias=None if piece.input_alias is None else name(piece.input_alias),
+        columns=tuple(map(name, piece.columns)),
+        scopes=_scopes(tokens, piece.first),
     )
+
+
+def _scopes(tokens: Tokens, at: int) -> tuple[ast.WithScope, ...]:
+    """The WITH lists that a table at token `at` sees, outermost first."""
+    items = tokens.items
+    found: list[ast.WithScope] = []
+    for open in (-1, *enclosing(tokens, at)):
+        for listed in with_lists(tokens, open, at):
+            seen = [e for e in listed.entries if e.close < at]
+            inside = next((e for e in listed.entries if e.open < at < e.close), None)
+            span = Span(items[listed.first].start, items[seen[-1].close].end if seen else items[listed.first].start)
+            names = [_identifier(items[e.name].text, items[e.name].span).written.lower() for e in listed.entries]
+            own = names[listed.entries.index(inside)] if inside is not None and listed.recursive else None
+            if seen or own is not None:
+                found.append(ast.WithScope(span, tuple(names[: len(seen)]), own))
+    return tuple(found)
 
 
 def _history(tokens: Tokens, piece: HistoryCut) -> ast.HistoryJoin:
@@ -155,13 +213,14 @@ def _history(tokens: Tokens, piece: HistoryCut) -> ast.HistoryJoin:
     return ast.HistoryJoin(kind, stream, low, high, bounds.data == "closed", as_known, match, alias, on, _span(tree))
 
 
-def _check_around(tokens: Tokens, cuts: tuple[FactorCut | HistoryCut, ...]) -> None:
-    """Raise what DuckDB says about the statement, with plain tables and joins of the same length for the pieces."""
+def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind) -> None:
+    """Raise what DuckDB says about the statement with blanks for MATCH_RECOGNIZE, and plain joins of the same length
+    for those of history."""
     items, text = tokens.items, tokens.text
     pieces: list[tuple[Span, str]] = []
     for piece in cuts:
         if isinstance(piece, FactorCut):
-            pieces.append((items[piece.first].span.to(items[piece.close].span), "_"))
+            pieces.append((Span(items[piece.behind - 1].end, items[piece.close].end), ""))
         else:
             pieces.append((items[piece.first].span.to(items[piece.last].span), "JOIN _ ON 1"))
     if cuts:
@@ -172,13 +231,14 @@ def _check_around(tokens: Tokens, cuts: tuple[FactorCut | HistoryCut, ...]) -> N
     for span, stand_in in pieces:
         plain += [text[position : span.start], stand_in.ljust(span.end - span.start)]
         position = span.end
-    found = syntax_error("".join(plain) + text[position:])
+    whole = "".join(plain) + text[position:]
+    found = syntax_error(whole) if kind is ast.StatementKind.SELECT else command_error(whole)
     if found is None:
         return
     message, start, end = found
     if not message:
         if cuts:
-            hint = "begin with SELECT, WITH or FROM"
+            hint = "begin with SELECT, WITH or FROM, or keep the rows by INSERT INTO, CREATE TABLE AS or COPY"
             raise _error(text, "HQ100", "a pattern query is a SELECT", items[0].span, hint=hint)
         return
     span = Span(start, max(start, end))
@@ -292,6 +352,8 @@ class _Reader:
                 name = self.grammar.terminals.get(token.word, "")
                 return name if name in accepted else None
         if token.kind is TokenKind.WORD:
+            if token.word == "WITH" and "WITH_TIMEOUT" in accepted and self.tokens.words(i + 1, "TIMEOUT"):
+                return "WITH_TIMEOUT"
             keyword = self.grammar.terminals.get(token.word)
             if keyword in accepted and (keyword != "PERMUTE" or self.tokens.words(i + 1, "(")):
                 return keyword
@@ -359,7 +421,8 @@ class _Reader:
                     ended = self.context != "ON" and self._ends_bound(i, case_depth)
                 if ended:
                     return i
-                operand = word not in _OPERATORS
+                # `at` is a column where no operand stands before it
+                operand = word not in _OPERATORS or (word == "AT" and not operand)
             else:
                 operand = token.kind is not TokenKind.SYMBOL
             i += 1
@@ -375,6 +438,8 @@ class _Reader:
                 return False
             # `pattern(x)` where an operand is due is a call; so is a column called `measures`
             return operand or (self._clause_at(i) and word not in ("PATTERN", "MEASURES", "WITHIN"))
+        if word == "WITH" and self.tokens.words(i + 1, "TIMEOUT", "ROWS"):
+            return operand
         if not operand or word in _OPERATORS or word in _CONTINUATIONS:
             return False
         if self.context == "ORDER" and word in _DIRECTIONS:
@@ -424,7 +489,7 @@ class _Reader:
         if begins and self.clauses:
             name, _, place = _CLAUSE_OF_WORD[token.word]
             for other in self.clauses:
-                if other == token.word or place == _CLAUSE_OF_WORD[other][2] != 6:
+                if other == token.word or place == _CLAUSE_OF_WORD[other][2] != _EITHER_WAY:
                     fail(
                         f"{name} stands twice"
                         if other == token.word
@@ -471,7 +536,7 @@ class _Reader:
         """What is accepted, as messages name it: clauses in their order, before them the rest."""
         clause_names = {} if "STRICT" in accepted else {words[0]: name for name, words, _ in _CLAUSES}
         clauses = [name for word, name in clause_names.items() if word in accepted]
-        rest = sorted(self.grammar.shown.get(a, a) for a in accepted if a not in clause_names)
+        rest = sorted({self.grammar.shown.get(a, a) for a in accepted if a not in clause_names})
         return rest + clauses
 
 
@@ -544,6 +609,7 @@ def _match_recognize(text: str, clauses: _Node, span: Span) -> ast.MatchRecogniz
     selection: ast.SelectionSyntax | None = None
     subsets: tuple[ast.SubsetSyntax, ...] = ()
     defines: tuple[ast.DefineSyntax, ...] = ()
+    timeout: Span | None = None
     for clause in clauses.children:
         kind = str(clause.data)
         if kind in _ROWS:
@@ -564,6 +630,8 @@ def _match_recognize(text: str, clauses: _Node, span: Span) -> ast.MatchRecogniz
                         ast.MeasureSyntax(_expression(m.children[0]), _name(m.children[1]), _span(m))
                         for m in clause.children
                     )
+                case "timeout":
+                    timeout = _span(clause)
                 case "pattern":
                     pattern = _whole_pattern(text, clause)
                 case "within" | "within_rows":
@@ -580,7 +648,7 @@ def _match_recognize(text: str, clauses: _Node, span: Span) -> ast.MatchRecogniz
                     )
     assert pattern is not None
     return ast.MatchRecognize(
-        partition_by, order_by, measures, rows, after, pattern, within, selection, subsets, defines, span
+        partition_by, order_by, measures, rows, after, pattern, within, selection, subsets, defines, span, timeout
     )
 
 

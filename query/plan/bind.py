@@ -9,18 +9,28 @@ from dataclasses import replace
 
 from query.errors import Diagnostic, HybridWarning, QueryError, Span, nearest
 from query.language import ast, duck
-from query.language.ast import HistoryKind, Selection
+from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import DuckFault, Node
-from query.plan.bind_expression import (
-    syntax_diagnostic,
-    type_diagnostic,
-    volatile_diagnostic,
-)
+from query.plan.bind_expression import syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import TIME_TYPES, MatchBinder
 from query.plan.expression import quote
 from query.plan.output import output_columns
 from query.plan.plan import FactorPlan, HistoryPlan, Plan, QueryPlan
-from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE, JOINING, check, rewrite, unbounded_clauses, volatile_calls
+from query.plan.statement import (
+    FACTOR_TABLE,
+    HISTORY_TABLE,
+    JOINING,
+    Describe,
+    Names,
+    Statement,
+    check,
+    input_statement,
+    rewrite,
+    tables_of,
+    unbounded_clauses,
+    volatile_calls,
+)
+from query.plan.typed import type_diagnostic
 from query.schema import Field, Schema
 
 _BARE_NAME = re.compile(r'\s*("(?:[^"]|"")*"|[^\W\d]\w*)\s*')
@@ -31,16 +41,17 @@ def bind(
     resolve: Callable[[str], Schema],
     live: bool = False,
     relations: Mapping[str, Sequence[Field]] | None = None,
+    describe: Describe = duck.bind_statement,
 ) -> QueryPlan:
     """The plan of a query.
 
     resolve: the schema of an input, given its SQL (a bare name, a subquery, a call); raises LookupError whose message
     says what there is instead. live: the query runs on unbounded streams. relations: the columns of other tables that
-    the outer SELECT may use; names of its WITH list are known anyway.
+    the outer SELECT may use; names of its WITH list are known anyway. describe: types SELECTs over those tables.
     Raises QueryError with every fault found; warns (HybridWarning) of what is legal and probably not meant.
     """
     try:
-        return _Query(query, resolve, live, relations or {}).bind()
+        return _Query(query, resolve, live, relations or {}, describe).bind()
     except RecursionError:
         fault = Diagnostic("HQ500", "the query is nested too deeply", Span(0, len(query.text)),
                            hint="split long chains of operators by parentheses, or compute them in the input")
@@ -49,17 +60,24 @@ def bind(
 
 class _Query:
     def __init__(
-        self, query: ast.Query, resolve: Callable[[str], Schema], live: bool, relations: Mapping[str, Sequence[Field]]
+        self, query: ast.Query, resolve: Callable[[str], Schema], live: bool,
+        relations: Mapping[str, Sequence[Field]], describe: Describe,
     ) -> None:
         self.query = query
         self.resolve = resolve
         self.live = live
-        self.relations = relations
+        self.describe = describe
         # a volatile function would give another answer on replay
         self.volatile = not live and not query.histories
         self.faults: list[Diagnostic] = []
         self.warnings: list[str] = []
         self.match = MatchBinder(query.text, live, self.volatile, self.faults, self.warnings).match
+        # of the factors bound so far: what stands for them, and what may be named besides
+        self.cuts: list[tuple[Span, str]] = [(h.span, "") for h in query.histories]
+        self.tables: dict[str, Sequence[Field]] = dict(relations)
+        self.shown: dict[str, Sequence[Field]] = {}
+        self.aliases: dict[str, str] = {}
+        self.silent: set[str] = set()
 
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
         self.faults.append(Diagnostic(code, message, span, label, hint))
@@ -67,75 +85,138 @@ class _Query:
     # ---- the statement
 
     def bind(self) -> QueryPlan:
-        factors: list[FactorPlan | None] = []
-        for i, factor in enumerate(self.query.factors):
-            end = self.query.factors[i + 1].span.start if i + 1 < len(self.query.factors) else len(self.query.text)
-            joins = [h for h in self.query.histories if factor.span.end <= h.span.start < end]
-            factors.append(self.factor(factor, joins))
-        first = self.query.factors[0].span.end if self.query.factors else len(self.query.text)
         for join in self.query.histories:
-            if join.span.start < first:
+            if join.factor is None:
                 self.fault("HQ300", "a history join needs a MATCH_RECOGNIZE before it", join.span, "joined to what?",
                            "write FROM stream MATCH_RECOGNIZE ( ... ) AS pl JOIN HISTORY OF ...")
-        if self.live and len(self.query.factors) > 1:
-            self.fault("HQ500", "a live query of two patterns is not supported yet", self.query.factors[1].span,
-                       hint="watch each on its own, or ask for the second by JOIN HISTORY")
-        elif self.live and not self.query.factors:
-            self.fault("HQ100", "a live query needs a pattern", Span(0, len(self.query.text)),
-                       hint="write FROM stream MATCH_RECOGNIZE ( ... )")
+        if self.live:
+            self.live_statement()
+        factors: list[FactorPlan | None] = []
+        for i, factor in enumerate(self.query.factors):
+            joins = [h for h in self.query.histories if h.factor == i]
+            within = [f for f in self.query.factors[:i] if factor.span.start <= f.span.start]
+            known = all(factors[self.query.factors.index(f)] is not None for f in within)
+            factors.append(self.factor(i, factor, joins) if known else None)
         self.raise_faults()
-        bound = [f for f in factors if f is not None]
-        select_sql = self.select(bound)
+        select_sql = self.select()
         self.raise_faults()
         for message in self.warnings:
             warnings.warn(message, HybridWarning, stacklevel=4)
-        return QueryPlan(self.query.text, select_sql, tuple(bound))
+        bound = tuple(f for f in factors if f is not None)
+        return QueryPlan(self.query.text, select_sql, bound, self.query.kind)
+
+    def live_statement(self) -> None:
+        query, whole = self.query, Span(0, len(self.query.text))
+        if query.kind is not StatementKind.SELECT:
+            self.fault("HQ400", f"{query.kind.value} has no end on a stream that never ends", whole,
+                       hint="watch the SELECT, and keep the fetched tables")
+        if len(query.factors) > 1:
+            self.fault("HQ500", "a live query of two patterns is not supported yet", query.factors[1].span,
+                       hint="watch each on its own, or ask for the second by JOIN HISTORY")
+        elif not query.factors:
+            self.fault("HQ100", "a live query needs a pattern", whole, hint="write FROM stream MATCH_RECOGNIZE ( ... )")
 
     def raise_faults(self) -> None:
         if self.faults:
             raise QueryError(tuple(dict.fromkeys(self.faults)), self.query.text)
 
-    def select(self, factors: list[FactorPlan]) -> str:
-        cuts: list[tuple[Span, str]] = [(h.span, "") for h in self.query.histories]
-        tables: dict[str, Sequence[Field]] = dict(self.relations)
-        aliases: dict[str, str] = {}
-        silent: set[str] = set()
-        for i, (syntax, factor) in enumerate(zip(self.query.factors, factors, strict=True)):
-            table = f"{FACTOR_TABLE}{i}"
-            tables[table] = output_columns(factor.plan)
-            aliases[table] = factor.alias
-            sql = f"{table} AS {_alias_sql(factor.alias)}"
-            joined = False
-            for j, history in enumerate(factor.histories):
-                if history.kind not in JOINING:
-                    silent.add(history.alias.lower())
-                    continue
-                name = f"{HISTORY_TABLE}{i}_{j}"
-                tables[name] = shown_columns(history, self.query.text)
-                aliases[name] = history.alias
-                sql += f" POSITIONAL JOIN {name} AS {_alias_sql(history.alias)}"
-                joined = True
-            cuts.append((syntax.span, f"({sql})" if joined else sql))
-        statement = rewrite(self.query.text, cuts)
-        self.faults += check(statement, self.query.text, tables, aliases, frozenset(silent))
-        if not self.volatile:
+    def select(self) -> str:
+        statement = rewrite(self.query.text, self.cuts)
+        is_select = self.query.kind is StatementKind.SELECT
+        found = self.check(statement, is_select)
+        if isinstance(found, Diagnostic):
+            self.faults.append(found)
+        if is_select and not self.volatile:
             self.faults += volatile_calls(statement)
-        if self.live:
+        if is_select and self.live:
             self.faults += unbounded_clauses(statement)
         return statement.sql
 
+    def check(self, statement: Statement, select: bool = True) -> tuple[Field, ...] | Diagnostic:
+        names = Names(self.tables, self.shown, self.aliases, frozenset(self.silent))
+        return check(statement, self.query.text, names, self.describe, select)
+
     # ---- factors
 
-    def factor(self, factor: ast.PatternFactor, joins: list[ast.HistoryJoin]) -> FactorPlan | None:
-        input_sql = factor.input.strip()
-        schema = self.schema(input_sql, factor.input_span)
+    def factor(self, i: int, factor: ast.PatternFactor, joins: list[ast.HistoryJoin]) -> FactorPlan | None:
+        found = self.input(factor)
+        input_sql, schema = found if found is not None else (factor.input, None)
         plan = self.match(factor.match, schema) if schema is not None else None
-        bare = _BARE_NAME.fullmatch(input_sql)
+        bare = _BARE_NAME.fullmatch(factor.input)
         alias = factor.alias.written if factor.alias else _unquote(bare[1]) if bare else "m"
-        histories = [self.history(join, factor, alias, plan, joins[:i]) for i, join in enumerate(joins)]
+        columns = self.output(factor, plan) if plan is not None else ()
+        histories = [self.history(join, factor, alias, plan, columns, joins[:k]) for k, join in enumerate(joins)]
         if plan is None:
             return None
-        return FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None))
+        given = tuple(c.written for c in factor.columns)
+        bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given)
+        self.replace(i, factor, bound, columns)
+        return bound
+
+    def replace(self, i: int, syntax: ast.PatternFactor, factor: FactorPlan, shown: Sequence[Field]) -> None:
+        """Notes the tables that stand for a factor and the histories joined to it, and the SQL that names them."""
+        quoted = syntax.alias is not None and syntax.alias.quoted
+        table = f"{FACTOR_TABLE}{i}"
+        self.tables[table] = output_columns(factor.plan)
+        self.shown[table] = shown
+        self.aliases[table] = factor.alias
+        simple = not quoted and not factor.columns
+        sql = f"{table} AS {_alias_sql(factor.alias) if simple else factor.alias_sql}"
+        joined = False
+        for j, history in enumerate(factor.histories):
+            if history.kind not in JOINING:
+                self.silent.add(history.alias.lower())
+                continue
+            name = f"{HISTORY_TABLE}{i}_{j}"
+            self.tables[name] = shown_columns(history, self.query.text)
+            self.aliases[name] = history.alias
+            sql += f" POSITIONAL JOIN {name} AS {_alias_sql(history.alias)}"
+            joined = True
+        self.cuts.append((syntax.span, f"({sql})" if joined else sql))
+
+    def output(self, factor: ast.PatternFactor, plan: Plan) -> tuple[Field, ...]:
+        """The columns of a factor as its alias shows them."""
+        columns = output_columns(plan)
+        taken: set[str] = set()
+        for name in factor.columns:
+            if name.written.lower() in taken:
+                self.fault("HQ206", f"the output has two columns {name.written}", name.span, "the second one")
+            taken.add(name.written.lower())
+        if len(factor.columns) > len(columns):
+            alias = factor.alias.written if factor.alias else "the output"
+            self.fault("HQ201", f"{alias} has {len(columns)} columns", factor.columns[len(columns)].span,
+                       "one name too many", f"they are {', '.join(c.name for c in columns)}" if columns else "")
+        named = [replace(c, name=n.written) for c, n in zip(columns, factor.columns)]
+        return (*named, *columns[len(named) :])
+
+    def input(self, factor: ast.PatternFactor) -> tuple[str, Schema] | None:
+        """What DuckDB evaluates to get the input (a bare name where it is one), and its columns."""
+        text = factor.input.strip()
+        bare = _BARE_NAME.fullmatch(text)
+        names = {name for scope in factor.scopes for name in scope.names}
+        statement = input_statement(self.query.text, factor, self.cuts)
+        own = {scope.inside for scope in factor.scopes if scope.inside} - names
+        if own and own & tables_of(statement):
+            self.fault("HQ500", "a pattern over the WITH RECURSIVE entry that it stands in is not supported",
+                       factor.input_span, "not whole yet",
+                       "let the recursive entry gather the rows, and match them outside of it")
+            return None
+        nested = any(span.start >= factor.span.start for span, sql in self.cuts if sql)
+        if bare is None and not self.volatile:
+            self.faults += volatile_calls(statement)
+        if not names & tables_of(statement) and not nested:
+            schema = self.schema(text, factor.input_span)
+            if schema is None or bare is not None:
+                return None if schema is None else (text, schema)
+            named = factor.input_alias.written if factor.input_alias else schema.name
+            return f"SELECT * FROM {text}", replace(schema, name=named)
+        fields = self.check(statement)
+        if isinstance(fields, Diagnostic):
+            self.faults.append(fields)
+            return None
+        alias = factor.input_alias.written if factor.input_alias else shortened(text)
+        name = _unquote(bare[1]) if bare is not None else alias
+        return statement.sql, Schema(name, tuple(Field(f.name, duck.canonical_type(f.type)) for f in fields))
 
     def schema(self, input_sql: str, span: Span) -> Schema | None:
         try:
@@ -152,8 +233,9 @@ class _Query:
 
     def history(
         self, join: ast.HistoryJoin, factor: ast.PatternFactor, live_alias: str, live: Plan | None,
-        earlier: list[ast.HistoryJoin],
+        live_columns: Sequence[Field], earlier: list[ast.HistoryJoin],
     ) -> HistoryPlan | None:
+        """live_columns: of `live`, as its alias shows them."""
         stream = quote(join.stream.written) if join.stream.quoted else join.stream.written
         schema = self.schema(stream, join.stream.span)
         if schema is None:
@@ -162,6 +244,8 @@ class _Query:
             self.fault("HQ301", f"{schema.name} has no time, so it has no history", join.stream.span, "not a stream",
                        "HISTORY OF takes a stream, or a relation with a time column")
         plan = self.match(join.match, schema) if join.match is not None else None
+        self.only_matches(join.match, "a pattern on history")
+        self.only_matches(factor.match, "a pattern that is joined with history")
         alias = join.alias.written if join.alias else join.stream.written
         taken = [live_alias, *(h.alias.written if h.alias else h.stream.written for h in earlier)]
         if alias.lower() in map(str.lower, taken):
@@ -177,15 +261,27 @@ class _Query:
             )
         if live is None:
             return None
-        live_columns = output_columns(live)
         columns = output_columns(plan) if plan is not None else schema.fields
         self.bound(join.low, live_alias, live_columns)
         self.bound(join.high, live_alias, live_columns)
-        equalities = self.on(join, live_alias, live_columns, alias, columns, plan)
+        shown = {c.name: o.name for c, o in zip(live_columns, output_columns(live))}
+        equalities = tuple((h, shown[c]) for h, c in self.on(join, live_alias, live_columns, alias, columns, plan))
         return HistoryPlan(
             join.kind, schema, alias, join.low.text.strip(), join.high.text.strip(), join.closed, join.as_known, plan,
             join.on.text.strip(), equalities,
         )  # fmt: skip
+
+    def only_matches(self, match: ast.MatchRecognize | None, what: str) -> None:
+        """Rows that are in no match have no history, and are no history."""
+        if match is not None and match.timeout is not None:
+            self.fault("HQ300", f"{what} gives matches only", match.timeout, "these are no matches",
+                       "ask for TIMEOUT ROWS in a query of their own")
+        if match is not None and match.rows is ast.RowsPerMatch.ALL_WITH_UNMATCHED:
+            words = re.search(r"WITH\s+UNMATCHED\s+ROWS", self.query.text[match.span.start : match.span.end], re.I)
+            start = match.span.start
+            span = Span(start + words.start(), start + words.end()) if words else match.span
+            self.fault("HQ300", f"{what} gives matches only", span, "these are no matches",
+                       "ask for the unmatched rows in a query of their own")
 
     def bound(self, text: ast.ExpressionText, alias: str, columns: Sequence[Field]) -> None:
         """Check one end of a history range."""
@@ -328,6 +424,12 @@ def shown_columns(history: HistoryPlan, text: str) -> tuple[Field, ...]:
 
 def _field(columns: Sequence[Field], name: str) -> Field | None:
     return next((f for f in columns if f.name.lower() == name.lower()), None)
+
+
+def shortened(text: str) -> str:
+    """An input's SQL as messages name it."""
+    words = " ".join(text.split())
+    return words if len(words) <= 40 else words[:37] + "..."
 
 
 def _unquote(name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,13 +22,24 @@ from query.plan.expression import (
     MatchNumber,
     Navigation,
     Opaque,
-    children,
-    to_sql,
+    literal_sql,
 )
+from query.plan.tree import (
+    NAVIGATION,
+    UNSUPPORTED,
+    Word,
+    blank_words,
+    direction,
+    expressions,
+    parameter_names,
+    reads_match,
+    reads_rows,
+    type_name,
+    word_without_call,
+)
+from query.plan.typed import ARITHMETIC, NUMERIC, base_type, typed
 from query.schema import Schema
 
-NAVIGATION = {"prev", "next", "first", "last"}
-ARITHMETIC = {"+", "-", "*", "/", "//", "%"}
 COMPARISON = {
     "COMPARE_EQUAL": "=",
     "COMPARE_NOTEQUAL": "<>",
@@ -48,23 +58,6 @@ OPERATOR = {
     "OPERATOR_COALESCE": "coalesce",
     "COMPARE_IN": "in",
 }
-UNSUPPORTED = {
-    "SUBQUERY": "a subquery",
-    "WINDOW": "a window function",
-    "STAR": "*",
-    "PARAMETER": "a parameter",
-    "POSITIONAL_REFERENCE": "a positional reference",
-    "COLLATE": "COLLATE",
-    "DEFAULT": "DEFAULT",
-}
-#: Types whose operators every engine here computes; anything else is left to DuckDB as a whole.
-NUMERIC = {
-    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"),
-    *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"),
-    *("FLOAT", "DOUBLE", "DECIMAL"),
-}
-TEMPORAL = {"DATE", "TIME", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "INTERVAL"}
-CORE = NUMERIC | TEMPORAL | {"BOOLEAN", "VARCHAR", duck.NULL_TYPE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +90,8 @@ def bind_expression(text: ExpressionText, scope: Scope, faults: list[Diagnostic]
     expression = binder.bind()
     if expression is None or len(faults) > before:
         return None
-    typed = binder.typed(expression)
-    return typed if len(faults) == before else None
+    expression = typed(expression, scope.schema, faults)
+    return expression if len(faults) == before else None
 
 
 @dataclass(slots=True)
@@ -109,20 +102,12 @@ class _Inside:
     seen: dict[str | None, Span] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Word:
-    """RUNNING or FINAL in front of a call."""
-
-    final: bool
-    span: Span
-
-
 class _Binder:
     def __init__(self, text: ExpressionText, scope: Scope, faults: list[Diagnostic]) -> None:
         self.whole = text.span
         self.scope = scope
         self.faults = faults
-        self.source, self.words = _blank_words(text)
+        self.source, self.words = blank_words(text)
         self.used: set[int] = set()
 
     # ---- places and faults
@@ -144,15 +129,47 @@ class _Binder:
         try:
             node = duck.parse_expression(self.source)
         except DuckFault as fault:
-            self.faults.append(syntax_diagnostic(fault, self.whole))
+            diagnostic = syntax_diagnostic(fault, self.whole)
+            if found := word_without_call(self.source):
+                said, column = found
+                diagnostic = replace(diagnostic, hint=f"{said} stands before a call: {said} LAST({column})")
+            self.faults.append(diagnostic)
             return None
-        expression = self.expression(node, None)
+        expression = self.expression(self.unchained(node), None)
         for start, word in self.words.items():
             if start not in self.used and not self.faults[before:]:
                 name = "FINAL" if word.final else "RUNNING"
                 self.fault("HQ208", f"{name} stands before FIRST, LAST or an aggregate", word.span,
                            hint=f"leave {name} out, or write it as in PREV({name} LAST(A.x))")
         return expression
+
+    def unchained(self, value: Any) -> Any:
+        """The tree with `A.x.f(y)` written as `f(A.x, y)`."""
+        if isinstance(value, list):
+            return [self.unchained(v) for v in value]
+        if not isinstance(value, dict):
+            return value
+        value = {k: self.unchained(v) for k, v in value.items()}
+        if value.get("class") != "FUNCTION" or not value["schema"]:
+            return value
+        path = [name for name in (value["catalog"], value["schema"]) if name]
+        place = value["query_location"]
+        text = self.source[place : place + value["query_location_length"]]
+        if self.scope.schema.field(path[0]) is None and not self.is_variable(self.variable(path[0], text)):
+            return value
+        written = re.match(r"\s*\.\s*".join([r'(?:"(?:[^"]|"")*"|[^\W\d]\w*)'] * len(path)), text)
+        length = written.end() if written else 0
+        column = {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": "", "column_names": path,
+                  "query_location": place, "query_location_length": length}  # fmt: skip
+        alone = {"catalog": "", "schema": "", "qualified_name": {"path": [value["function_name"]]}}
+        return {**value, **alone, "arguments": [{"name": "", "expression": column}, *value["arguments"]]}
+
+    def variable(self, name: str, text: str) -> str:
+        """The row pattern variable that a name means, given the text that begins with it."""
+        return name if text.startswith('"') else name.upper()
+
+    def is_variable(self, name: str) -> bool:
+        return name in self.scope.subsets or name in (*self.scope.primary, *self.scope.negated)
 
     def expression(self, node: Node, inside: _Inside | None) -> Expression:
         if (constant := self.constant(node)) is not None:
@@ -178,7 +195,7 @@ class _Binder:
                 return self.call("case", [*parts, node["else_expr"]], node, inside)
             case "CAST" if not node["try_cast"]:
                 value = self.expression(node["child"], inside)
-                return Call("cast", (value,), _type_name(node), self.span(node))
+                return Call("cast", (value,), type_name(node), self.span(node))
             case _:
                 return self.opaque(node, inside)
 
@@ -187,7 +204,7 @@ class _Binder:
 
     def constant(self, node: Node) -> Expression | None:
         """The value of a syntax tree without rows, where DuckDB can compute it."""
-        if any(_reads_rows(part) for part in _parts(node)):
+        if any(reads_rows(part) for part in expressions(node)):
             return None
         sql = duck.deserialize(node)
         folded = duck.fold(sql)
@@ -206,7 +223,7 @@ class _Binder:
         if folded.type == "VARCHAR":
             # a literal takes the type of what it meets, a VARCHAR does not
             return Constant(folded.value, "VARCHAR", span, "" if literal else f"CAST({sql} AS VARCHAR)")
-        if _base(folded.type) in NUMERIC:
+        if base_type(folded.type) in NUMERIC:
             return Constant(folded.value, folded.type, span, sql if literal else "")
         return Constant(folded.value, folded.type, span, sql)
 
@@ -218,7 +235,7 @@ class _Binder:
         quoted = self.quoted(node, len(names))
         schema = self.scope.schema
         variable = names[0] if quoted[0] else names[0].upper()
-        is_variable = variable in self.scope.subsets or variable in (*self.scope.primary, *self.scope.negated)
+        is_variable = self.is_variable(variable)
         if len(names) > 1 and is_variable:
             found = schema.field(names[1])
             if found is None:
@@ -235,13 +252,14 @@ class _Binder:
             if names[0].lower() == schema.name.lower():
                 hint = f"columns of the input are written without its name: {names[1]}"
                 return self.fault("HQ202", f"{names[0]} is not a row pattern variable", span, "not in PATTERN", hint)
-            return self.no_variable(names[0], variable, span)
+            return self.no_variable(names[0], variable, span, names[1] if schema.field(names[1]) else "")
         if names[0].lower() in duck.CLOCK_WORDS:
             self.volatile(names[0], span)
             return Opaque(duck.deserialize(node), (), "", span)
         if is_variable:
+            counts = inside is not None and inside.name == "count"
             return self.fault("HQ201", f"{names[0]} is a row pattern variable, not a column", span,
-                              hint=f"write {names[0]}.<column>")
+                              hint=f"write {names[0]}.{'*' if counts else '<column>'}")
         return self.fault("HQ201", f"{schema.name} has no column {names[0]}", span, "no such column",
                           nearest(names[0], schema.names))
 
@@ -251,8 +269,7 @@ class _Binder:
             if self.scope.candidate == variable and inside is None:
                 return value
             if self.scope.candidate != variable or (inside is not None and inside.name not in ("prev", "next")):
-                return self.fault("HQ202", f"{variable} is negated: no row of a match is {variable}", span,
-                                  hint=f"{variable}.x may stand in the condition of {variable} only")
+                return self.no_variable(variable, variable, span)
         if inside is not None:
             inside.seen.setdefault(variable, span)
             return value
@@ -270,17 +287,19 @@ class _Binder:
     def function(self, node: Node, inside: _Inside | None) -> Expression:
         name = str(node["function_name"]).lower()
         arguments = [a["expression"] for a in node["arguments"]]
+        if reads_match(name) and node["schema"]:
+            path = [p for p in (node["catalog"], node["schema"]) if p]
+            return self.fault("HQ102", f"there is no function {'.'.join([*path, name])}", self.span(node),
+                              "no such function", f"write {name}(...) alone")
         if name in NAVIGATION:
             return self.navigate(name, arguments, node, inside)
         if name == "classifier":
             return self.classifier(arguments, node, inside)
         if name == "match_number":
-            span = self.span(node)
-            if inside is not None:
-                return self.fault("HQ500", f"MATCH_NUMBER() inside {inside.name} is not supported yet", span)
+            self.bare(name, node)
             if arguments:
-                return self.fault("HQ205", "MATCH_NUMBER() takes no argument", span)
-            return MatchNumber(span)
+                return self.fault("HQ205", "MATCH_NUMBER() takes no argument", self.span(node))
+            return MatchNumber(self.span(node))
         if name in duck.aggregate_names():
             return self.aggregate(name, arguments, node, inside)
         if node["is_operator"] and name in ARITHMETIC and len(arguments) == 2:
@@ -291,7 +310,7 @@ class _Binder:
             return self.call("abs", arguments, node, inside)
         return self.opaque(node, inside)
 
-    def word(self, node: Node) -> _Word | None:
+    def word(self, node: Node) -> Word | None:
         start = node["query_location"]
         found = self.words.get(start)
         if found is not None:
@@ -306,6 +325,12 @@ class _Binder:
         # with one row per match the current row is the last: RUNNING and FINAL are one, and RUNNING is its name
         return word is not None and word.final and not self.scope.one_row
 
+    def bare(self, name: str, node: Node) -> None:
+        """FIRST, LAST, PREV, NEXT, CLASSIFIER and MATCH_NUMBER are no aggregates."""
+        if node["distinct"] or node["filter"] or node["order_bys"]["orders"]:
+            self.fault("HQ208", f"{name.upper()} takes no DISTINCT, FILTER or ORDER BY", self.span(node),
+                       hint="FIRST and LAST go by the order of the match; arg_min(x, y) and arg_max(x, y) by y")
+
     def navigate(self, name: str, arguments: list[Node], node: Node, inside: _Inside | None) -> Expression:
         span = self.span(node)
         if inside is not None:
@@ -315,6 +340,7 @@ class _Binder:
             else:
                 hint = "aggregate a column of the rows themselves"
             return self.fault("HQ208", f"{name.upper()} may not stand inside {within}", span, hint=hint)
+        self.bare(name, node)
         if not arguments:
             return self.fault("HQ208", f"{name.upper()} takes a value and an offset", span)
         logical: Logical | None = None
@@ -326,6 +352,7 @@ class _Binder:
             inner_name = str(inner.get("function_name", "")).lower()
             if inner["class"] == "FUNCTION" and inner_name in ("first", "last"):
                 node, name, arguments = inner, inner_name, [a["expression"] for a in inner["arguments"]]
+                self.bare(name, node)
         if name in ("first", "last"):
             logical, final = Logical(name.upper()), self.is_final(node)
             logical_offset = self.steps(name, arguments, 0, span)
@@ -349,7 +376,7 @@ class _Binder:
         if len(arguments) < 2:
             return default
         value = self.constant(arguments[1])
-        if isinstance(value, Constant) and _base(value.type) in NUMERIC and isinstance(value.value, int):
+        if isinstance(value, Constant) and base_type(value.type) in NUMERIC and isinstance(value.value, int):
             if value.value >= 0:
                 return value.value
         message = f"the offset of {name.upper()} is a whole number, not negative"
@@ -374,7 +401,7 @@ class _Binder:
         if logical is None:
             members = ()
             if physical == 0:
-                return argument
+                return argument if candidate is None else _labelled(argument, candidate)
         return Navigation(argument, members, logical, logical_offset, physical, final, "", span)
 
     def one_variable(self, call: _Inside, span: Span) -> bool:
@@ -388,9 +415,12 @@ class _Binder:
 
     def classifier(self, arguments: list[Node], node: Node, inside: _Inside | None) -> Expression:
         span = self.span(node)
+        self.bare("classifier", node)
         if not arguments:
             if inside is not None:
                 inside.seen.setdefault(None, span)
+            elif self.scope.candidate is not None:
+                return _labelled(Classifier(span), self.scope.candidate)
             return Classifier(span)
         name = arguments[0]["column_names"][0] if arguments[0]["class"] == "COLUMN_REF" else ""
         if len(arguments) > 1 or not name or len(arguments[0]["column_names"]) > 1:
@@ -400,42 +430,69 @@ class _Binder:
             return self.no_variable(name, variable, self.span(arguments[0]))
         return self.of_variable(variable, Classifier(span), span, inside)
 
-    def no_variable(self, written: str, name: str, span: Span) -> Constant:
+    def no_variable(self, written: str, name: str, span: Span, column: str = "") -> Constant:
+        """HQ202. column: of the input, where `written` qualifies one."""
+        if name in self.scope.negated:
+            hint = f"{name}.x may stand in the condition of {name} only"
+            return self.fault("HQ202", f"{name} is negated: no row of a match is {name}", span, hint=hint)
         known = (*self.scope.primary, *self.scope.subsets)
-        message = f"{written} is not a row pattern variable"
-        return self.fault("HQ202", message, span, "not in PATTERN", nearest(name, known))
+        hint = nearest(name, known)
+        if column and not hint.startswith("did you mean"):
+            hint += f"; a column of the input is written alone: {column}"
+        return self.fault("HQ202", f"{written} is not a row pattern variable", span, "not in PATTERN", hint)
 
     def aggregate(self, name: str, arguments: list[Node], node: Node, inside: _Inside | None) -> Expression:
         span = self.span(node)
         if inside is not None:
             message = f"{name.removesuffix('_star').upper()} may not stand inside {inside.name.upper()}"
             return self.fault("HQ210", message, span, "an aggregate", "compute it beside the call")
-        final = self.is_final(node)
-        distinct = bool(node["distinct"])
-        if node["filter"] or node["order_bys"]["orders"]:
-            return self.fault("HQ500", f"FILTER and ORDER BY inside {name}() are not supported yet", span,
-                              hint="aggregate CASE WHEN ... THEN x END instead of filtering")
-        if name == "count_star":
-            return Aggregate("count", None, (), False, final, "", span)
-        if len(arguments) == 1 and arguments[0]["class"] == "STAR" and arguments[0]["relation_name"]:
-            written = arguments[0]["relation_name"]
-            start = self.whole.start + arguments[0]["query_location"]
-            variable = written if self.source[start - self.whole.start :].startswith('"') else written.upper()
-            if name != "count":
-                message = f"{name} takes a value, not {written}.*"
-                return self.fault("HQ205", message, span, hint=f"write {name}({written}.x)")
-            if not self.scope.members(variable):
-                return self.no_variable(written, variable, Span(start, start + len(written)))
-            return Aggregate("count", None, self.scope.members(variable), False, final, "", span)
-        if len(arguments) != 1:
-            return self.fault("HQ500", f"an aggregate of {len(arguments)} arguments is not supported yet", span)
-        call = _Inside(name)
-        argument = self.expression(arguments[0], call)
-        if not self.one_variable(call, span):
-            return argument
-        variable_or_all = next(iter(call.seen), None)
-        members = () if variable_or_all is None else self.scope.members(variable_or_all)
-        return Aggregate(name, argument, members, distinct, final, "", span)
+        if node["export_state"]:
+            return self.fault("HQ500", f"EXPORT_STATE of {name} is not supported yet", span)
+        if name in duck.volatile_names():
+            self.volatile(name, span)
+        before = len(self.faults)
+        final, call = self.is_final(node), _Inside(name.removesuffix("_star"))
+        if name == "count_star" or any(a["class"] == "STAR" for a in arguments):
+            self.star(arguments, node, call)
+            inputs: list[Expression] = []
+        else:
+            inputs = [self.expression(a, call) for a in arguments]
+        where = self.expression(node["filter"], call) if node["filter"] else None
+        order = [(self.expression(o["expression"], call), direction(o)) for o in node["order_bys"]["orders"]]
+        inputs, order = _within_group(call.name, inputs, order)
+        if len(self.faults) == before and not inputs and call.name != "count":
+            self.fault("HQ205", f"{name} takes a value", span)
+        if len(self.faults) > before or not self.one_variable(call, span):
+            return Constant(None, duck.NULL_TYPE, span)
+        variable = next(iter(call.seen), None)
+        members = () if variable is None else self.scope.members(variable)
+        if not inputs:
+            return Aggregate("count", None, members, False, final, "", span, where=where)
+        return Aggregate(
+            name, inputs[0], members, bool(node["distinct"]), final, "", span, tuple(inputs[1:]), where, tuple(order)
+        )
+
+    def star(self, arguments: list[Node], node: Node, call: _Inside) -> None:
+        """The rows that count(*) or count(A.*) counts."""
+        span = self.span(node)
+        written = str(arguments[0].get("relation_name", "")) if arguments else ""
+        what = f"{written}.*" if written else "*"
+        if call.name != "count" or len(arguments) > 1 or (arguments and arguments[0]["columns"]):
+            hint = f"write {call.name}({written}.x)" if written else ""
+            self.fault("HQ205", f"{call.name} takes a value, not {what}", span, hint=hint)
+        elif node["distinct"]:
+            hint = f"write count(DISTINCT {written + '.' if written else ''}x)"
+            self.fault("HQ205", f"count(DISTINCT {what}) has no value to compare", span, hint=hint)
+        elif not written:
+            call.seen[None] = span
+        else:
+            start = arguments[0]["query_location"]
+            variable = self.variable(written, self.source[start:])
+            if self.scope.members(variable):
+                call.seen[variable] = span
+            else:
+                place = self.whole.start + start
+                self.no_variable(written, variable, Span(place, place + len(written)))
 
     def volatile(self, name: str, span: Span) -> None:
         if not self.scope.volatile:
@@ -460,24 +517,20 @@ class _Binder:
         if kind in UNSUPPORTED:
             self.fault("HQ500", f"{UNSUPPORTED[kind]} in a pattern's expression is not supported yet", self.span(value))
             return value
-        if kind == "LAMBDA":
-            names = _parameter_names(value["lhs"])
-            known = all(self.scope.schema.field(n) is None for n in names)
-            if value.get("syntax_type") == "LAMBDA_KEYWORD" or (names and known):
-                body = self.template(value["expr"], inside, arguments, parameters | names)
-                return {**value, "expr": body}
         if kind == "COLUMN_REF" and value["column_names"][0].lower() in parameters:
             return value
         name = str(value.get("function_name", "")).lower() if kind == "FUNCTION" else ""
         if name in duck.volatile_names():
             self.volatile(name, self.span(value))
-        rows = name in NAVIGATION or name in ("classifier", "match_number") or name in duck.aggregate_names()
+        if name in duck.lambda_names():
+            return {**value, "arguments": [self.template_or_lambda(a, inside, arguments, parameters)
+                                           for a in value["arguments"]]}  # fmt: skip
         if name == "unnest":
             self.fault("HQ500", "unnest in a pattern's expression is not supported yet", self.span(value))
             return value
         # a string that reads like a placeholder has to become an argument itself
         doubtful = kind == "CONSTANT" and re.search(r'"_\d+"', str(value["literal"]["text"]))
-        if kind == "COLUMN_REF" or rows or doubtful:
+        if kind == "COLUMN_REF" or reads_match(name) or doubtful:
             leaf = self.expression(value, inside)
             if isinstance(leaf, Opaque) and not leaf.arguments:
                 return value
@@ -488,40 +541,19 @@ class _Binder:
             return {"class": "COLUMN_REF", "type": "COLUMN_REF", **location, "column_names": placeholder}
         return {k: self.template(v, inside, arguments, parameters) for k, v in value.items()}
 
-    # ---- types
-
-    def typed(self, root: Expression) -> Expression:
-        """The expression with DuckDB's type on every node; all of them asked for in one DESCRIBE."""
-        order = list(dict.fromkeys(_post_order(root)))
-        leaves: dict[Expression, str] = {}
-        sql: dict[Expression, str] = {}
-        for e in order:
-            text = leaf_sql(e, leaves)
-            if text is not None:
-                leaves[e] = text
-            if not isinstance(e, Constant | Column | Classifier | MatchNumber):
-                sql[e] = to_sql(e, leaves)
-        table = {"row": self.scope.schema.fields}
-        types: dict[Expression, str] = {}
-        if sql:
-            try:
-                types = dict(zip(sql, duck.describe(list(sql.values()), table), strict=True))
-            except DuckFault as fault:
-                self.untypable(sql, fault)
-                return root
-        return core(retyped(root, types))
-
-    def untypable(self, sql: dict[Expression, str], fault: DuckFault) -> None:
-        """Find the innermost expression that DuckDB refuses and say so there."""
-        table = {"row": self.scope.schema.fields}
-        span = self.whole
-        for e, text in sql.items():
-            try:
-                duck.describe([text], table)
-            except DuckFault as inner:
-                fault, span = inner, e.span
-                break
-        self.faults.append(type_diagnostic(fault, span))
+    def template_or_lambda(
+        self, argument: Node, inside: _Inside | None, arguments: list[Expression], parameters: frozenset[str]
+    ) -> Node:
+        """An argument of a function that takes a lambda; inside a lambda its parameters are no columns."""
+        value = argument["expression"]
+        if value["class"] != "LAMBDA":
+            return {**argument, "expression": self.template(value, inside, arguments, parameters)}
+        names = parameter_names(value["lhs"])
+        for name in names:
+            if re.fullmatch(r"_\d+", name):  # reads like a placeholder
+                self.fault("HQ500", f"a lambda's parameter may not be called {name}", self.span(value))
+        body = self.template(value["expr"], inside, arguments, parameters | names)
+        return {**argument, "expression": {**value, "expr": body}}
 
 
 # ---- diagnostics that bind.py shares -----------------------------------------------------------------------------
@@ -536,24 +568,6 @@ def syntax_diagnostic(fault: DuckFault, whole: Span) -> Diagnostic:
     return Diagnostic("HQ102", message, Span(start, max(start + 1, min(whole.start + fault.end, whole.end))))
 
 
-def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
-    """HQ102 for a function that does not exist, HQ205 for types that do not fit."""
-    lines = [line.strip() for line in fault.message.splitlines() if line.strip()]
-    hint = next((line for line in lines[1:] if line.startswith("Did you mean")), "")
-    if fault.kind == "MISSING_ENTRY" and fault.name:
-        hint = hint[:1].lower() + hint[1:]
-        return Diagnostic("HQ102", f"there is no function {fault.name}", span, "no such function", hint)
-    message = lines[0] if lines else "the types do not fit"
-    message = message.replace("INTEGER_LITERAL", "INTEGER").replace("STRING_LITERAL", "VARCHAR")
-    if call := re.search(r"(?:argument types|function call) ['\"](.+?)(\(.*\))['\"]", message):
-        candidates = [line for line in lines[1:] if "->" in line]
-        hint = "there is " + "; ".join(candidates[:3]) if call[1].isidentifier() and candidates else "cast one of them"
-        message = f"{call[1]} does not take {call[2]}"
-    elif message.startswith("Cannot compare"):
-        hint = "cast one of them"
-    return Diagnostic("HQ205", message, span, hint=hint)
-
-
 def volatile_diagnostic(name: str, span: Span) -> Diagnostic:
     """HQ213 for now(), random() and their like."""
     return Diagnostic("HQ213", f"{name} has no fixed answer on a stream", span, "differs from run to run",
@@ -563,56 +577,41 @@ def volatile_diagnostic(name: str, span: Span) -> Diagnostic:
 # ---- helpers without state ---------------------------------------------------------------------------------------
 
 
-#: Words after which a column may be called final or running.
-_OPERATOR_WORDS = "in|and|or|not|is|like|ilike|between|similar|glob|then|else|when|end|as|collate|at|over|filter"
+def _labelled(expression: Expression, variable: str) -> Expression:
+    """The expression at a row that is known to be `variable`'s."""
+    match expression:
+        case Classifier(span):
+            text = variable.replace("'", "''")
+            return Constant(variable, "VARCHAR", span, f"CAST('{text}' AS VARCHAR)")
+        case Call(_, arguments) | Opaque(_, arguments):
+            return replace(expression, arguments=tuple(_labelled(a, variable) for a in arguments))
+        case _:
+            return expression
 
 
-def _blank_words(text: ExpressionText) -> tuple[str, dict[int, _Word]]:
-    """The text with RUNNING and FINAL before a call blanked, and each of them by the offset of its call."""
-    words: dict[int, _Word] = {}
-    source = list(text.text)
-    # literals and quoted names are matched first so that nothing inside them is taken for a word
-    pattern = rf"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\b(running|final)\s+(?=(?!(?:{_OPERATOR_WORDS})\b)[a-z_]\w*\s*\()"""
-    for found in re.finditer(pattern, text.text, re.IGNORECASE):
-        if found[1]:
-            start, end = found.span(1)
-            source[start:end] = " " * (end - start)
-            span = Span(text.span.start + start, text.span.start + end)
-            words[found.end()] = _Word(found[1].upper() == "FINAL", span)
-    return "".join(source), words
+def _within_group(
+    name: str, inputs: list[Expression], order: list[tuple[Expression, str]]
+) -> tuple[list[Expression], list[tuple[Expression, str]]]:
+    """`f(fraction) WITHIN GROUP (ORDER BY x)` as `f(x, fraction)`, so that ORDER BY is about the order of rows only.
 
-
-def _parts(value: Any) -> Iterator[Node]:
-    """Every node of a syntax tree that is an expression."""
-    if isinstance(value, dict):
-        if "class" in value:
-            yield value
-        for child in value.values():
-            yield from _parts(child)
-    elif isinstance(value, list):
-        for child in value:
-            yield from _parts(child)
-
-
-def _reads_rows(node: Node) -> bool:
-    """True if the node alone keeps a tree from being a constant."""
-    if node["class"] == "FUNCTION":
-        name = str(node["function_name"]).lower()
-        special = name in NAVIGATION or name in ("classifier", "match_number")
-        return special or name in duck.volatile_names() | duck.aggregate_names() or name in ("error", "unnest")
-    return node["class"] == "COLUMN_REF" or node["class"] in UNSUPPORTED
-
-
-def _parameter_names(lhs: Node) -> frozenset[str]:
-    return frozenset(str(n["column_names"][0]).lower() for n in _parts(lhs) if n["class"] == "COLUMN_REF")
-
-
-def _type_name(cast: Node) -> str:
-    """The type a CAST names, as DuckDB writes it."""
-    null = {"class": "CONSTANT", "type": "VALUE_CONSTANT", "alias": "", "query_location": 0, "query_location_length": 0,
-            "literal": {"kind": "NULL_LITERAL", "text": ""}}
-    sql = duck.deserialize({**cast, "child": null, "alias": ""})
-    return sql.removeprefix("CAST(NULL AS ").removesuffix(")")
+    To DuckDB the one sort key of a quantile says which end its fraction counts from, a negative one from the upper."""
+    if len(order) != 1:
+        return inputs, order
+    ((key, how),) = order
+    if name == "mode" and not inputs:
+        return [key], []
+    if name not in ("quantile_cont", "quantile_disc") or not 1 <= len(inputs) <= 2:
+        return inputs, order
+    value, fraction = (key, inputs[0]) if len(inputs) == 1 else inputs
+    if how.startswith("DESC") and isinstance(fraction, Constant):
+        # as DOUBLE, which has a negative zero
+        written = literal_sql(fraction)
+        many = fraction.type.endswith("]")
+        sql = f"list_transform(CAST({written} AS DOUBLE[]), lambda q: -q)" if many else f"(-CAST({written} AS DOUBLE))"
+        folded = duck.fold(sql)
+        if folded is not None:
+            fraction = Constant(folded.value, folded.type, fraction.span, sql)
+    return [value, fraction], []
 
 
 def _path(column: Expression, names: list[str], span: Span) -> Expression:
@@ -624,109 +623,3 @@ def _path(column: Expression, names: list[str], span: Span) -> Expression:
         else:
             column = Opaque(f"""struct_extract("_0", '{quoted}')""", (column,), "", span)
     return column
-
-
-def _post_order(expression: Expression) -> Iterator[Expression]:
-    for child in children(expression):
-        yield from _post_order(child)
-    yield expression
-
-
-def leaf_sql(expression: Expression, leaves: dict[Expression, str]) -> str | None:
-    """SQL over a table "row" that has the type of a navigation, aggregate or other leaf; None for the rest."""
-    match expression:
-        case Navigation(argument):
-            return to_sql(argument, leaves)
-        case Aggregate(_, None):
-            return "CAST(NULL AS BIGINT)"
-        case Aggregate(function, argument, distinct=distinct) if argument is not None:
-            return f'(SELECT {function}({"DISTINCT " if distinct else ""}{to_sql(argument, leaves)}) FROM "row")'
-        case Classifier():
-            return "CAST(NULL AS VARCHAR)"
-        case MatchNumber():
-            return "CAST(NULL AS BIGINT)"
-        case _:
-            return None
-
-
-def retyped(expression: Expression, types: dict[Expression, str]) -> Expression:
-    """The expression with the types found for its parts."""
-    type = types.get(expression, "")
-    match expression:
-        case Call(_, arguments) | Opaque(_, arguments):
-            return replace(expression, arguments=tuple(retyped(a, types) for a in arguments), type=type)
-        case Navigation(argument):
-            return replace(expression, argument=retyped(argument, types), type=type)
-        case Aggregate(_, None):
-            return replace(expression, type=type)
-        case Aggregate(_, argument) if argument is not None:
-            return replace(expression, argument=retyped(argument, types), type=type)
-        case _:
-            return expression
-
-
-def _base(type: str) -> str:
-    """DECIMAL of DECIMAL(9,2); lists, structs and the like stay what they are."""
-    return "DECIMAL" if re.fullmatch(r"DECIMAL\(\d+,\d+\)", type) else type
-
-
-def core(expression: Expression) -> Expression:
-    """A typed expression in which string literals have the type they are compared as, and operators on types beyond
-    numbers, times, booleans and text are left to DuckDB as a whole."""
-    match expression:
-        case Navigation(argument):
-            return replace(expression, argument=core(argument))
-        case Aggregate(_, argument) if argument is not None:
-            return replace(expression, argument=core(argument))
-        case Opaque(_, arguments):
-            return replace(expression, arguments=tuple(map(core, arguments)))
-        case Call(function, arguments, type):
-            arguments = tuple(map(core, arguments))
-            if function in COMPARISON.values() or function in ("between", "in"):
-                arguments = _meeting(arguments)
-            elif function == "coalesce":
-                arguments = tuple(_as(a, type) for a in arguments)
-            elif function == "case":
-                last = len(arguments) - 1
-                arguments = tuple(_as(a, type) if i % 2 or i == last else a for i, a in enumerate(arguments))
-            call = replace(expression, arguments=arguments)
-            return call if _is_core(call) else _as_opaque(call)
-        case _:
-            return expression
-
-
-def _meeting(arguments: tuple[Expression, ...]) -> tuple[Expression, ...]:
-    """String literals among compared values take the type of the values that are none."""
-    others = [a.type for a in arguments if not (isinstance(a, Constant) and a.type in ("VARCHAR", duck.NULL_TYPE))]
-    return tuple(_as(a, others[0]) for a in arguments) if others else arguments
-
-
-def _as(value: Expression, type: str) -> Expression:
-    """A string literal read as `type`; anything else as it is."""
-    if not isinstance(value, Constant) or value.type != "VARCHAR" or type in ("VARCHAR", duck.NULL_TYPE):
-        return value
-    if _base(type) not in CORE:
-        return value
-    sql = f"CAST({to_sql(value)} AS {type})"
-    folded = duck.fold(sql)
-    if folded is None or (type == "INTERVAL" and folded.microseconds is None):
-        # DuckDB raises when the value is needed, and so do we
-        return Call("cast", (value,), type, value.span)
-    if folded.microseconds is not None:
-        return Constant(folded.microseconds, type, value.span, sql)
-    numeric = _base(type) in NUMERIC or type == "BOOLEAN"
-    return Constant(folded.value, type, value.span, "" if numeric else sql)
-
-
-def _is_core(call: Call) -> bool:
-    types = [_base(a.type) for a in call.arguments]
-    if call.function in ARITHMETIC or call.function in ("neg", "abs"):
-        return all(t in NUMERIC | TEMPORAL | {duck.NULL_TYPE} for t in types)
-    if call.function in ("is_null", "is_not_null"):
-        return True
-    return all(t in CORE for t in [*types, _base(call.type)])
-
-
-def _as_opaque(call: Call) -> Opaque:
-    leaves = {a: f'"_{i}"' for i, a in enumerate(call.arguments)}
-    return Opaque(to_sql(call, leaves), tuple(leaves), call.type, call.span)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import permutations
+from math import factorial
 from typing import assert_never
 
 from query.errors import Diagnostic, Span, nearest
@@ -13,11 +15,14 @@ from query.language.duck import DuckFault
 from query.plan import pattern as rp
 from query.plan.bind_expression import Scope, bind_expression, syntax_diagnostic
 from query.plan.expression import TRUE, Column, Constant, Expression
+from query.plan.output import TIMEOUT_COLUMNS
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
 from query.schema import Schema
 
 TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
 SKIP_TILL = (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
+#: Most positions (variables, counted with the bounds of their quantifiers) that the orders of one PERMUTE may have.
+PERMUTE_MAX = 10_000
 
 
 class MatchBinder:
@@ -44,14 +49,10 @@ class MatchBinder:
         primary, negated = rp.variables(pattern), rp.negated(pattern)
         subsets = self.subsets(match, primary, negated)
         rows = match.rows or RowsPerMatch.ONE
-        if rows is RowsPerMatch.ALL_WITH_UNMATCHED:
-            words = re.search(r"WITH\s+UNMATCHED\s+ROWS", self.text[match.span.start : match.span.end], re.I)
-            start = match.span.start
-            span = Span(start + words.start(), start + words.end()) if words else match.span
-            self.fault("HQ500", "WITH UNMATCHED ROWS is not supported yet", span,
-                       hint="ALL ROWS PER MATCH shows the rows of the matches")
-        after = self.after(match, selection, (*primary, *subsets))
+        after = self.after(match, selection, primary, negated, subsets)
         within = self.within(match, schema, order)
+        self.unmatched(match, selection, after, pattern)
+        self.timeouts(match, selection, after)
         self.negations(match, pattern, within, selection)
         scope = Scope(schema, primary, negated, subsets, None, rows is RowsPerMatch.ONE, self.volatile)
         defines = self.defines(match, pattern, scope)
@@ -59,7 +60,7 @@ class MatchBinder:
         self.output_names(match, partition, rows, schema)
         return Plan(
             schema, tuple(partition), tuple(order), tuple(measures), rows, after, pattern, within, selection,
-            tuple(subsets.items()), tuple(defines),
+            tuple(subsets.items()), tuple(defines), match.timeout is not None,
         )  # fmt: skip
 
     def item(self, text: ast.ExpressionText, schema: Schema, clause: str) -> Column | None:
@@ -128,16 +129,29 @@ class MatchBinder:
             case ast.PatternEmpty():
                 return rp.Empty()
             case ast.PatternAnchor(at_start):
-                self.fault("HQ500", f"the anchor {'^' if at_start else '$'} is not supported yet", syntax.span)
-            case ast.PatternPermute():
-                self.fault("HQ500", "PERMUTE is not supported yet", syntax.span, hint="write the orders out: A B | B A")
-            case ast.PatternExclusion():
-                self.fault("HQ500", "the exclusion {- -} is not supported yet", syntax.span)
+                return rp.Anchor(at_start)
+            case ast.PatternPermute(parts):
+                return self.permute(parts, syntax.span)
+            case ast.PatternExclusion(body):
+                for inner in _exclusions(body):
+                    self.fault("HQ101", "an exclusion inside an exclusion", inner.span, "excluded already",
+                               "leave the inner {- -} out")
+                return rp.Exclusion(self.in_group(body, "an exclusion"))
             case _:
                 assert_never(syntax)
-        # an unsupported construct still names its variables, so that they are not reported as missing
-        names = _pattern_names(syntax)
-        return rp.Sequence(tuple(rp.Variable(n) for n in names))
+
+    def permute(self, parts: tuple[ast.PatternSyntax, ...], span: Span) -> rp.RowPattern:
+        """All orders of the parts, that of the list first."""
+        bound = [self.in_group(part, "PERMUTE") for part in parts]
+        orders = factorial(len(bound))
+        positions = orders * max(1, sum(map(_positions, bound)))
+        if positions > PERMUTE_MAX:
+            self.fault("HQ600", f"this PERMUTE stands for {orders:,} orders of {len(bound)} elements", span,
+                       f"{positions:,} positions, and {PERMUTE_MAX:,} are the most",
+                       "permute fewer elements, or write the orders that can occur as alternatives")
+            return rp.Sequence(tuple(bound))  # so that its variables are known
+        # equal orders, as of PERMUTE(A, A), are one
+        return rp.Alternation(tuple(dict.fromkeys(rp.Sequence(order) for order in permutations(bound))))
 
     def in_group(self, syntax: ast.PatternSyntax, group: str) -> rp.RowPattern:
         for negation in _negations(syntax):
@@ -198,18 +212,56 @@ class MatchBinder:
             found[name] = tuple(members)
         return found
 
-    def after(self, match: ast.MatchRecognize, selection: Selection, known: tuple[str, ...]) -> AfterMatch:
+    def after(
+        self, match: ast.MatchRecognize, selection: Selection, primary: tuple[str, ...], negated: tuple[str, ...],
+        subsets: dict[str, tuple[str, ...]],
+    ) -> AfterMatch:
         if match.after is None:
             return AfterMatch(AfterMatchKind.NO_SKIP if selection in SKIP_TILL else AfterMatchKind.PAST_LAST_ROW)
         variable = match.after.variable
-        if variable is not None:
-            if variable.name not in known:
-                self.fault("HQ202", f"{variable.written} is not a row pattern variable", variable.span,
-                           "not in PATTERN", nearest(variable.name, known))
+        if variable is None:
+            return AfterMatch(match.after.kind)
+        if variable.name not in subsets and variable.name not in primary:
+            if variable.name in negated:
+                self.fault("HQ202", f"{variable.written} is negated: no row of a match is {variable.written}",
+                           variable.span, hint=f"there is {', '.join((*primary, *subsets))}")
             else:
-                self.fault("HQ500", "AFTER MATCH SKIP TO a variable is not supported yet", match.after.span,
-                           hint="there is SKIP PAST LAST ROW, SKIP TO NEXT ROW and NO SKIP")
-        return AfterMatch(match.after.kind)
+                self.fault("HQ202", f"{variable.written} is not a row pattern variable", variable.span,
+                           "not in PATTERN", nearest(variable.name, (*primary, *subsets)))
+        if selection in SKIP_TILL:
+            self.fault("HQ215", f"{match.after.kind.value} {variable.written} does not go with SELECTION "
+                       f"{selection.value}", match.after.span, "rows between the matched ones are skipped",
+                       "there is NO SKIP, SKIP TO NEXT ROW and SKIP PAST LAST ROW")
+        return AfterMatch(match.after.kind, subsets.get(variable.name, (variable.name,)))
+
+    def unmatched(
+        self, match: ast.MatchRecognize, selection: Selection, after: AfterMatch, pattern: rp.RowPattern
+    ) -> None:
+        """Where WITH UNMATCHED ROWS has a meaning: matches in order of their starts, all rows shown."""
+        if match.rows is not RowsPerMatch.ALL_WITH_UNMATCHED:
+            return
+        words = re.search(r"WITH\s+UNMATCHED\s+ROWS", self.text[match.span.start : match.span.end], re.I)
+        start = match.span.start
+        span = Span(start + words.start(), start + words.end()) if words else match.span
+        if selection in SKIP_TILL or after.kind is AfterMatchKind.NO_SKIP:
+            other = f"SELECTION {selection.value}" if selection in SKIP_TILL else "AFTER MATCH NO SKIP"
+            self.fault("HQ215", f"WITH UNMATCHED ROWS does not go with {other}", span, "unmatched by which match?",
+                       "use SHOW EMPTY MATCHES or OMIT EMPTY MATCHES")
+        if rp.excludes(pattern):
+            self.fault("HQ215", "WITH UNMATCHED ROWS does not go with the exclusion {- -}", span,
+                       "some rows are left out", "use SHOW EMPTY MATCHES or OMIT EMPTY MATCHES")
+
+    def timeouts(self, match: ast.MatchRecognize, selection: Selection, after: AfterMatch) -> None:
+        """Where TIMEOUT ROWS has a meaning: WITHIN ends one preferred partial match for each start."""
+        if match.timeout is None:
+            return
+        if match.within is None:
+            self.fault("HQ215", "TIMEOUT ROWS needs WITHIN", match.timeout, "when is their time out?",
+                       "add WITHIN INTERVAL '...' behind PATTERN")
+        if selection in SKIP_TILL or after.kind is AfterMatchKind.NO_SKIP:
+            other = f"SELECTION {selection.value}" if selection in SKIP_TILL else "AFTER MATCH NO SKIP"
+            self.fault("HQ500", f"TIMEOUT ROWS with {other} is not supported yet", match.timeout,
+                       hint="it goes with SELECTION PARTITION or STRICT and any other AFTER MATCH")
 
     def within(self, match: ast.MatchRecognize, schema: Schema, order: list[Order]) -> Within | None:
         if match.within is None:
@@ -276,6 +328,12 @@ class MatchBinder:
             taken = {c.name.lower(): "a partition column" for c in partition}
         else:
             taken = {n.lower(): "a column of the input" for n in schema.names}
+        if match.timeout is not None:
+            for added in TIMEOUT_COLUMNS:
+                if added.name in taken:
+                    self.fault("HQ206", f"the output has two columns {added.name}", match.timeout,
+                               f"also {taken[added.name]}", "rename that column in the input")
+                taken[added.name] = "a column of TIMEOUT ROWS"
         for measure in match.measures:
             name = measure.name.written.lower()
             if not name:
@@ -347,15 +405,33 @@ def _negations(syntax: ast.PatternSyntax) -> list[ast.PatternNegation]:
             assert_never(syntax)
 
 
-def _pattern_names(syntax: ast.PatternSyntax) -> list[str]:
+def _exclusions(syntax: ast.PatternSyntax) -> list[ast.PatternExclusion]:
+    """The outermost exclusions in a pattern."""
     match syntax:
-        case ast.PatternVariable(name):
-            return [name.name]
+        case ast.PatternExclusion():
+            return [syntax]
         case ast.PatternSequence(parts) | ast.PatternAlternation(parts) | ast.PatternPermute(parts):
-            return [n for p in parts for n in _pattern_names(p)]
-        case ast.PatternQuantified(body) | ast.PatternExclusion(body):
-            return _pattern_names(body)
-        case ast.PatternNegation() | ast.PatternEmpty() | ast.PatternAnchor():
+            return [e for p in parts for e in _exclusions(p)]
+        case ast.PatternQuantified(body):
+            return _exclusions(body)
+        case ast.PatternVariable() | ast.PatternEmpty() | ast.PatternAnchor() | ast.PatternNegation():
             return []
         case _:
             assert_never(syntax)
+
+
+def _positions(pattern: rp.RowPattern) -> int:
+    """How many variables stand in the pattern once its bounded quantifiers are written out."""
+    match pattern:
+        case rp.Variable():
+            return 1
+        case rp.Sequence(parts) | rp.Alternation(parts):
+            return sum(map(_positions, parts))
+        case rp.Repeat(body, at_least, at_most):
+            return _positions(body) * max(1, at_least if at_most is None else at_most)
+        case rp.Exclusion(body):
+            return _positions(body)
+        case rp.Empty() | rp.Negation() | rp.Anchor():
+            return 0
+        case _:
+            assert_never(pattern)

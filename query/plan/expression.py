@@ -56,7 +56,7 @@ class Navigation:
     logical_offset: rows of those variables further on (FIRST) or further back (LAST).
     physical_offset: rows of the partition; negative is PREV, positive NEXT.
     final: count the rows of the whole match (MEASURES only); otherwise up to the current row.
-    argument holds Column, Constant, Classifier (of the row reached), Call and Opaque only.
+    argument holds Column, Constant, Classifier (of the row reached), MatchNumber, Call and Opaque only.
     """
 
     argument: Expression
@@ -76,7 +76,8 @@ class Aggregate:
     argument None: count(*) or count(A.*). In DEFINE the candidate is included. function is lower case.
     more: the arguments behind the first. where: FILTER (WHERE ...). order: ORDER BY inside the call, each expression
     with its direction in SQL ("ASC NULLS LAST"). All of them are read at the rows that are aggregated, in their order,
-    as `argument` is.
+    as `argument` is, and hold what the argument of a Navigation holds. Constants among them stay literals in SQL:
+    DuckDB wants the fraction of a quantile, for one, to be constant.
     """
 
     function: str
@@ -295,11 +296,14 @@ def show(expression: Expression) -> str:
                 inner = f"{'PREV' if physical < 0 else 'NEXT'}({inner}{offset})"
             return inner
         case Aggregate(function, argument, names, distinct, final):
-            inner = ", ".join(map(show, (argument, *expression.more))) if argument is not None else "*"
-            if names:
-                inner = f"{'|'.join(names)}.{inner}"
-            order = ", ".join(f"{show(key)} {how}" for key, how in expression.order)
-            where = f" FILTER (WHERE {show(expression.where)})" if expression.where is not None else ""
+            rows = f"{'|'.join(names)}." if names else ""
+
+            def of(e: Expression) -> str:
+                return show(e) if isinstance(e, Constant) else rows + show(e)
+
+            inner = ", ".join(map(of, (argument, *expression.more))) if argument is not None else f"{rows}*"
+            order = ", ".join(f"{of(key)} {how}" for key, how in expression.order)
+            where = f" FILTER (WHERE {of(expression.where)})" if expression.where is not None else ""
             call = f"{function}({'DISTINCT ' if distinct else ''}{inner}{' ORDER BY ' + order if order else ''})"
             return f"{'FINAL ' if final else ''}{call}{where}"
         case Classifier():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection
-from query.plan.expression import Column, Expression, show
+from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
+from query.plan.expression import Column, Expression, quote, show
 from query.plan.pattern import RowPattern
 from query.schema import Schema
 
@@ -148,28 +148,41 @@ class HistoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """A whole statement. `select_sql` is the outer SELECT in which factor i is written as its alias's table
-    `__hybrid_factor_i` and all history joins of it are folded into that factor."""
+    """A whole statement. `select_sql` is what DuckDB runs in the end: the statement in which factor i is written as its
+    alias's table `__hybrid_factor_i` and all history joins of it are folded into that factor. A factor's input may read
+    the tables of the factors before it."""
 
     text: str
     select_sql: str
     factors: tuple[FactorPlan, ...]
+    kind: StatementKind = StatementKind.SELECT
 
     def __str__(self) -> str:
-        parts = [f"select      {' '.join(self.select_sql.split())}"]
+        parts = [f"{self.kind.value.lower():<11} {' '.join(self.select_sql.split())}"]
         parts += [str(f) for f in self.factors]
         return "\n\n".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class FactorPlan:
-    """One pattern factor with the history joins that follow it. `input_sql` is what DuckDB evaluates to get the
-    input, or a bare name; `alias` is how the outer SELECT calls its output."""
+    """One pattern factor with the history joins that follow it.
+
+    input_sql: a bare name, or the whole SELECT that DuckDB evaluates to get the input. alias: how the outer SELECT
+    calls its output; columns: what it calls the first columns of it, if the text names them.
+    """
 
     input_sql: str
     alias: str
     plan: Plan
     histories: tuple[HistoryPlan, ...]
+    columns: tuple[str, ...] = ()
+
+    @property
+    def alias_sql(self) -> str:
+        """What stands behind AS where the output is selected from."""
+        columns = f"({', '.join(map(quote, self.columns))})" if self.columns else ""
+        return quote(self.alias) + columns
 
     def __str__(self) -> str:
-        return "\n\n".join([f"PATTERN {self.alias} OVER {self.input_sql}\n{self.plan}", *map(str, self.histories)])
+        head = f"PATTERN {self.alias} OVER {' '.join(self.input_sql.split())}\n{self.plan}"
+        return "\n\n".join([head, *map(str, self.histories)])

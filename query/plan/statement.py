@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from query.errors import Diagnostic, Span, nearest
 from query.language import duck
-from query.language.ast import HistoryKind
+from query.language.ast import HistoryKind, PatternFactor
 from query.language.duck import DuckFault, Node
-from query.plan.bind_expression import type_diagnostic, volatile_diagnostic
+from query.plan.bind_expression import volatile_diagnostic
+from query.plan.typed import type_diagnostic
 from query.schema import Field
 
 FACTOR_TABLE = "__hybrid_factor_"
@@ -59,47 +60,90 @@ class Statement:
         return Span(last, last)
 
 
-def rewrite(text: str, cuts: Sequence[tuple[Span, str]]) -> Statement:
-    """The query's text with the stretches of `cuts` replaced. Cuts do not overlap."""
+def rewrite(text: str, cuts: Sequence[tuple[Span, str]], inside: Span | None = None) -> Statement:
+    """The query's text, or text[inside], with the stretches of `cuts` that lie in it replaced. Of cuts within one
+    another the outer one counts."""
+    inside = inside or Span(0, len(text))
     pieces: list[Piece] = []
-    at = 0
-    for span, sql in sorted(cuts):
+    at = inside.start
+    for span, sql in sorted(cuts, key=lambda cut: (cut[0].start, -cut[0].end)):
+        if span.start < at or span.end > inside.end:
+            continue
         if at < span.start:
             pieces.append(Piece(text[at : span.start], Span(at, span.start), True))
         if sql:
             pieces.append(Piece(sql, span, False))
         at = span.end
-    if at < len(text):
-        pieces.append(Piece(text[at:], Span(at, len(text)), True))
+    if at < inside.end:
+        pieces.append(Piece(text[at : inside.end], Span(at, inside.end), True))
     return Statement(tuple(pieces))
 
 
-def check(
-    statement: Statement, text: str, tables: Mapping[str, Sequence[Field]], aliases: Mapping[str, str],
-    silent: frozenset[str],
-) -> list[Diagnostic]:
-    """What DuckDB has against the SELECT over tables of these columns; at most one fault, as DuckDB gives one.
+def input_statement(text: str, factor: PatternFactor, cuts: Sequence[tuple[Span, str]]) -> Statement:
+    """The SELECT of a factor's input, with the WITH lists that it sees."""
+    pieces: list[Piece] = []
 
-    aliases: what the user calls each of our tables. silent: aliases of SEMI and ANTI histories, which add no columns.
+    def ours(sql: str) -> Piece:
+        return Piece(sql, factor.input_span, False)
+
+    lists = [scope for scope in factor.scopes if scope.names]
+    for i, scope in enumerate(lists):
+        pieces += [ours("SELECT * FROM (")] if i else []
+        pieces += [*rewrite(text, cuts, scope.span).pieces, ours(" ")]
+    pieces += [ours("SELECT * FROM "), *rewrite(text, cuts, factor.input_span).pieces]
+    pieces += [ours(")")] * (len(lists) - 1)
+    return Statement(tuple(pieces))
+
+
+def tables_of(statement: Statement) -> set[str]:
+    """The names of the tables that a SELECT reads, in lower case; none if it cannot be parsed."""
+    try:
+        tree = duck.parse_statement(statement.sql)
+    except DuckFault:
+        return set()
+    return {str(node["table_name"]).lower() for node in _nodes(tree) if node.get("type") == "BASE_TABLE"}
+
+
+class Describe(Protocol):
+    """Asks DuckDB for the output columns of a SELECT over these tables and whatever else it knows; other statements
+    (select=False) are only bound. Raises DuckFault with character offsets."""
+
+    def __call__(
+        self, sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, /
+    ) -> tuple[Field, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a statement may name. tables: columns by name; shown: the same for those whose columns the user renames.
+    aliases: what the user calls each of our tables; silent: aliases of SEMI and ANTI histories, which add no columns.
     """
+
+    tables: Mapping[str, Sequence[Field]]
+    shown: Mapping[str, Sequence[Field]]
+    aliases: Mapping[str, str]
+    silent: frozenset[str]
+
+
+def check(
+    statement: Statement, text: str, names: Names, describe: Describe, select: bool = True
+) -> tuple[Field, ...] | Diagnostic:
+    """The output columns of the statement, or what DuckDB has against it."""
     sql = statement.sql
     try:
-        duck.bind_statement(sql, tables)
+        return describe(sql, names.tables, select)
     except DuckFault as fault:
-        return [_diagnostic(fault, statement, text, sql, tables, aliases, silent)]
-    return []
+        return _diagnostic(fault, statement, text, names)
 
 
-def _diagnostic(
-    fault: DuckFault, statement: Statement, text: str, sql: str, tables: Mapping[str, Sequence[Field]],
-    aliases: Mapping[str, str], silent: frozenset[str],
-) -> Diagnostic:
+def _diagnostic(fault: DuckFault, statement: Statement, text: str, names: Names) -> Diagnostic:
+    tables, aliases = {**names.tables, **names.shown}, names.aliases
     message = fault.message
     for table, alias in aliases.items():
         message = message.replace(table, alias)
     first_line = message.splitlines()[0] if message else "DuckDB refuses the statement"
     column = re.search(r'Referenced column "(.+?)" (?:was )?not found', first_line)
-    of_table = re.search(r'Table "(.+?)" does not have a column named "(.+?)"', first_line)
+    of_table = re.search(r'(?:Table|Values list) "(.+?)" does not have a column named "(.+?)"', first_line)
     table_missing = re.search(r'Referenced table "(.+?)" not found', first_line)
 
     def place(name: str) -> Span:
@@ -124,7 +168,7 @@ def _diagnostic(
     if table_missing:
         name = table_missing[1]
         hint = nearest(name, list(aliases.values()))
-        if name.lower() in silent:
+        if name.lower() in names.silent:
             hint = f"SEMI JOIN and ANTI JOIN add no columns: {name} may stand in ON only"
         return Diagnostic("HQ200", f"there is no table {name} here", place(name), "no such table", hint)
     if fault.kind == "MISSING_ENTRY" and fault.what == "Table":

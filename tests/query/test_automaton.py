@@ -9,13 +9,26 @@ from query.automaton.determinise import determinise
 from query.automaton.program import Merge, Mode, NoKernel, assemble
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import TRUE, Aggregate, Call, Column, Constant, Expression, Logical, Navigation
-from query.plan.pattern import Alternation, Empty, Negation, Repeat, RowPattern, Sequence, Variable, negated, variables
+from query.plan.pattern import (
+    Alternation,
+    Anchor,
+    Empty,
+    Exclusion,
+    Negation,
+    Repeat,
+    RowPattern,
+    Sequence,
+    Variable,
+    negated,
+    variables,
+)
 from query.plan.plan import AfterMatch, Define, Order, Plan, Within
 from query.schema import Field, Schema
 
 SCHEMA = Schema("ticks", (Field("ts", "TIMESTAMP"), Field("price", "DOUBLE"), Field("vol", "BIGINT")), time="ts")
 TS, PRICE, VOL = (Column(f.name, f.type) for f in SCHEMA.fields)
 A, B, C, D, S = map(Variable, "ABCDS")
+START, END = Anchor(True), Anchor(False)
 
 
 def plan_of(pattern: RowPattern, conditions: dict[str, Expression] | None = None, **changes: object) -> Plan:
@@ -118,6 +131,53 @@ def test_a_row_local_pattern_is_one_table() -> None:
     )
 
 
+def test_anchors_and_exclusion_are_on_the_edges() -> None:
+    pattern = sequence(START, A, Exclusion(Repeat(B, 1, None, True)), END)
+    shown = {"rows": RowsPerMatch.ALL_SHOW_EMPTY}
+    assert str(compile_plan(plan_of(pattern, **shown))) == (
+        "start  begin   ^ A: True        -> A\n"
+        "A      begin   {- B -} $: True  -> B$\n"
+        "       begin   {- B -}: True    -> B\n"
+        "B$     accept\n"
+        "B      take    {- B -} $: True  -> B$\n"
+        "       take    {- B -}: True    -> B\n"
+        "ignore not (same partition)"
+    )
+    program = assemble(plan_of(pattern, **shown))
+    assert program.variables == ("A", "B", "B")
+    assert (program.shown, program.first_row, program.last_row) == (
+        (True, False, False), (True, False, False), (False, False, True)
+    )  # fmt: skip
+    assert program.after == 1  # that a row is the last one shows when there is none behind it
+    assert program.tests == ((0,), (2,))  # B without an anchor is always true
+    # where the rows of a match are not shown, {- -} says nothing
+    assert assemble(plan_of(pattern)).shown == (True, True, True)
+
+
+def test_what_no_row_can_pass_is_not_in_the_automaton() -> None:
+    assert edges(sequence(A, START)) == ["start: "]
+    assert edges(Alternation((sequence(A, END, B), B))) == ["start: B", "B: accept"]
+    assert edges(Alternation((END, B))) == ["start: B", "B: accept"]
+    assert edges(star(START)) == ["start: accept"]
+    assert edges(Repeat(END, 1, None, True)) == ["start: "]
+
+
+def test_a_negation_between_rows_is_idle() -> None:
+    within = {"N": TRUE}
+    program = assemble(plan_of(sequence(A, Negation("N"), Repeat(B, 1, None, True)), within))
+    assert program.variables == ("A", "B")
+    assert program.edge_target == assemble(plan_of(sequence(A, Repeat(B, 1, None, True)))).edge_target
+
+
+def test_labels_with_one_condition_are_one_bit_of_a_table() -> None:
+    rises = Call(">", (PRICE, previous(PRICE)), "BOOLEAN")
+    pattern = sequence(A, Exclusion(B), Repeat(B, 1, None, True), C)
+    plan = plan_of(pattern, {"B": rises, "C": Call("not", (rises,), "BOOLEAN")}, rows=RowsPerMatch.ALL_SHOW_EMPTY)
+    table = determinise(assemble(plan))
+    assert table is not None
+    assert table.tested == ("B", "C")
+
+
 def test_what_a_table_cannot_do_runs_as_lists() -> None:
     pattern = sequence(A, Repeat(B, 1, None, True))
     for changed in (
@@ -184,6 +244,13 @@ def test_what_the_kernel_does_not_know_is_named() -> None:
         raise AssertionError("it was taken")
 
     assert refused(plan_of(sequence(A, B), selection=Selection.SKIP_TILL_ANY)) == "SELECTION SKIP TILL ANY MATCH"
-    assert refused(plan_of(sequence(A, Negation("N"), B))) == "the negation ~N"
+    assert refused(plan_of(sequence(Negation("N"), A))) == "the negation ~N at the start or end of a match"
+    assert refused(plan_of(sequence(option(A), Negation("N"), B))) == "the negation ~N at the start or end of a match"
+    assert refused(plan_of(sequence(START, star(A)))) == "an empty match behind ^"
+    strict = {"selection": Selection.STRICT, "partition_by": (VOL,)}
+    assert refused(plan_of(sequence(A, END), **strict)) == "$ under SELECTION STRICT"
+    within = {"within": Within(rows=3), "timeout_rows": True}
+    assert refused(plan_of(sequence(A, B), **strict, **within)) == "TIMEOUT ROWS under SELECTION STRICT"
+    assert refused(plan_of(sequence(A, B, END), **within)) == "TIMEOUT ROWS of a pattern with $"
     median = Call(">", (PRICE, Aggregate("median", PRICE, ("A",), False, False, "DOUBLE")), "BOOLEAN")
     assert refused(plan_of(sequence(A, B), {"B": median})) == "DEFINE B: median()"

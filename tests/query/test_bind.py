@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from itertools import permutations
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from query.errors import HybridWarning
+from query.errors import HybridWarning, QueryError
 from query.language.ast import AfterMatchKind, Selection
 from query.language.duck import quiet_connection
 from query.language.parse import parse
@@ -16,14 +17,17 @@ from query.plan.bind import bind
 from query.plan.expression import (
     Aggregate,
     Call,
+    Classifier,
     Column,
     Constant,
     Expression,
     Logical,
+    MatchNumber,
     Navigation,
     Opaque,
     is_row_local,
     to_sql,
+    walk,
 )
 from query.plan.output import output_columns
 from query.plan.plan import QueryPlan
@@ -149,6 +153,44 @@ def test_bound_expression_means_what_duckdb_says(text: str) -> None:
     assert run(to_sql(bound)) == run(text)
 
 
+AGGREGATES = """
+any_value(s) | arbitrary(s) | arg_min(s, x) | arg_max(s, x, 2) | min_by(s, n) | max_by(ts, i) | string_agg(s, '-')
+string_agg(s) | listagg(s, ',') | group_concat(s, ';' ORDER BY n) | string_agg(s, ', ' ORDER BY x DESC) | list(i)
+array_agg(i ORDER BY n DESC NULLS FIRST, s) | array_agg(DISTINCT i ORDER BY i) | list(i) FILTER (WHERE i IS NOT NULL)
+list({'a': i, 'b': s}) | quantile_cont(x, 0.5) | quantile_cont(n, [0.25, 0.75]) | quantile_disc(i, 0.5)
+percentile_cont(0.5) WITHIN GROUP (ORDER BY i) | percentile_disc(0.3) WITHIN GROUP (ORDER BY i DESC)
+percentile_cont([0, 0.3]) WITHIN GROUP (ORDER BY i DESC) | percentile_disc(0) WITHIN GROUP (ORDER BY i DESC)
+quantile_cont(n, 0.25 ORDER BY i DESC) | quantile_cont(n, 0.25 ORDER BY i) | quantile_disc(i, 0.25 ORDER BY i DESC, n)
+mode() WITHIN GROUP (ORDER BY i) | mode(i ORDER BY n DESC) | median(i) | median(ts) | mad(i) | histogram(i)
+histogram(s) | histogram(i, [1, 2, 3]) | stddev(i) | stddev_pop(i) | stddev_samp(i) | variance(i) | var_pop(i)
+bool_and(b) | bool_or(b) | bit_and(i) | bit_or(i) | bit_xor(i) | bitstring_agg(i, 0, 10) | product(i) | count_if(b)
+countif(x > 1) | sum(DISTINCT i) | count(DISTINCT s) | sum(i) FILTER (WHERE b) | sum(i) FILTER (b)
+count(*) FILTER (WHERE x > 1) | count() | count(*) | count(1) | count(i) FILTER (WHERE n) | sum(i) FILTER (WHERE NULL)
+corr(i, d) | covar_pop(i, ti) | regr_slope(i, d) | entropy(i) | kurtosis(i) | skewness(i) | geomean(i + 1) | wavg(i, 2)
+favg(i) | kahan_sum(x) | sem(i) | min(s, 2) | max(i, 1 + 1) | max(l) | max(st) | avg(d) | sum(d) | sum(l[1])
+arg_max(st.a, st."B c") | min(j ->> '$.k') | sum(CASE WHEN b THEN i ELSE 0 END) | sum(i + 1) * 2 - count(*)
+list_sum(list(i)) | list_transform(list(i), lambda q: q + 1) | i.max() | s.string_agg('-').upper()
+approx_count_distinct(i) | approx_quantile(i, 0.5) | approx_top_k(i, 2) | sum(i) FILTER (WHERE s IN ('Abc', 'x'))
+"""
+
+
+@pytest.mark.parametrize("text", [e.strip() for line in AGGREGATES.strip().splitlines() for e in line.split(" | ")])
+def test_bound_aggregate_means_what_duckdb_says(text: str) -> None:
+    (bound,) = measures_of(f"{text} AS m", WIDE)
+    connection = quiet_connection().cursor()
+    columns = ", ".join(f'"{f.name}" {f.type}' for f in WIDE.fields)
+    connection.execute(f"CREATE TEMP TABLE wide({columns}); INSERT INTO wide VALUES {ROWS}")
+    calls: dict[Expression, str] = {e: e.sql({}) for e in walk(bound) if isinstance(e, Aggregate)}
+    assert calls
+    written = to_sql(bound, calls)
+
+    def run(expression: str) -> list[tuple[object, ...]]:
+        return connection.execute(f"SELECT CAST(({expression}) AS VARCHAR), typeof({expression}) FROM wide").fetchall()
+
+    assert run(written) == run(text)
+    assert run(text)[0][1] == bound.type
+
+
 @pytest.mark.parametrize(
     ("text", "type"),
     [
@@ -238,11 +280,71 @@ def test_variables_of_navigation_and_aggregates() -> None:
         ("B AS price < A.price", False),
         ("B AS price < LAST(B.price, 1)", False),
         ("B AS count(*) > 2", False),
-        ("B AS CLASSIFIER() = 'B'", False),
+        ("B AS CLASSIFIER() = 'B'", True),
+        ("B AS lower(CLASSIFIER(B)) = 'b' AND LAST(CLASSIFIER()) = 'B'", True),
+        ("B AS CLASSIFIER(A) = 'A'", False),
+        ("B AS PREV(CLASSIFIER()) = 'A'", False),
+        ("B AS count(*) FILTER (WHERE price > 1) > 2", False),
     ],
 )
 def test_the_candidate_is_read_as_a_column(define: str, row_local: bool) -> None:
     assert is_row_local(condition_of(define)) is row_local
+
+
+def test_the_inputs_of_a_call_read_rows_of_one_variable() -> None:
+    total, counted, labels, last = measures_of(
+        "arg_max(U.price, U.ts ORDER BY U.volume) FILTER (WHERE U.price > 1) AS a, count(A.*) FILTER (A.price) AS b, "
+        "string_agg(CLASSIFIER(A), ',') AS c, FIRST(B.price * MATCH_NUMBER()) AS d",
+        rest="ALL ROWS PER MATCH PATTERN (A B+) SUBSET U = (B, A)",
+    )
+    assert isinstance(total, Aggregate)
+    assert total.variables == ("B", "A")
+    assert [to_sql(e) for e in total.inputs] == ['"price"', '"ts"', '("price" > 1)', '"volume"']
+    assert total.order[0][1] == "ASC NULLS LAST"
+    assert isinstance(counted, Aggregate)
+    assert (counted.argument, counted.variables) == (None, ("A",))
+    assert counted.where == Call("cast", (Column("price", "DOUBLE"),), "BOOLEAN")
+    assert isinstance(labels, Aggregate)
+    assert (labels.argument, labels.variables, labels.more[0].type) == (Classifier(), ("A",), "VARCHAR")
+    assert isinstance(last, Navigation)
+    assert MatchNumber() in walk(last.argument)
+
+
+def test_an_arrow_is_a_lambda_in_functions_that_take_one_only() -> None:
+    schema = Schema("t", (Field("a", "VARCHAR"), Field("l", "INTEGER[]"), Field("q", "INTEGER")))
+    text = "A.a -> '$.k' AS m, list_transform(l, lambda q: q + A.q) AS n"
+    arrow, listed = measures_of(text, schema, "PATTERN (A B)")
+    assert isinstance(arrow, Opaque)
+    assert arrow.arguments == (Navigation(Column("a", "VARCHAR"), ("A",), Logical.LAST, 0, 0, False, "VARCHAR"),)
+    assert isinstance(listed, Opaque)
+    assert [type(a) for a in listed.arguments] == [Column, Navigation]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["price > 1 AND 1 // 0 = 1", "price > 1 OR CAST('x' AS BOOLEAN)", "CASE WHEN price > 1 THEN 1 // 0 ELSE 2 END = 2",
+     "coalesce(price, 1 // 0) > 1", "if(price > 1, 1 // 0, 2) = 2", "CASE WHEN CLASSIFIER() = 'A' THEN 1 // 0 = 1 END"],
+)  # fmt: skip
+def test_what_may_raise_stays_in_its_branch(condition: str) -> None:
+    bound = condition_of(f"B AS {condition}")
+    assert isinstance(bound, Call)
+    assert "1 // 0" in to_sql(bound) or "CAST('x' AS BOOLEAN)" in to_sql(bound)
+
+
+def test_permute_is_all_orders_in_the_order_of_the_list() -> None:
+    names = "BACD"
+    text = f"SELECT * FROM ticks MATCH_RECOGNIZE (PATTERN (PERMUTE({', '.join(names)})))"
+    pattern = plan_of(text).factors[0].plan.pattern
+    assert str(pattern) == " | ".join(" ".join(order) for order in permutations(names))
+
+
+def test_a_large_permute_is_refused_before_it_is_written_out() -> None:
+    names = ", ".join(f"V{i}" for i in range(500))
+    with pytest.raises(QueryError, match=r"HQ600.* orders of 500 elements") as caught:
+        plan_of(f"SELECT * FROM ticks MATCH_RECOGNIZE (PATTERN (PERMUTE({names})) DEFINE V499 AS price > 1)")
+    assert len(caught.value.diagnostics) == 1
+    six = "SELECT * FROM ticks MATCH_RECOGNIZE (PATTERN (PERMUTE(A, B, C, D, E, F)))"
+    assert str(plan_of(six).factors[0].plan.pattern).count("|") == 719
 
 
 def test_spans_lead_into_the_text() -> None:
@@ -276,6 +378,8 @@ def test_output_columns() -> None:
     assert output_columns(one.factors[0].plan) == (
         Field("symbol", "VARCHAR"), Field("n", "BIGINT"), Field("t", "TIMESTAMP"),
     )  # fmt: skip
+    late = plan_of(text.format(" TIMEOUT ROWS").replace("(A+)", "(A+) WITHIN 3 ROWS"))
+    assert output_columns(late.factors[0].plan)[2:] == (Field("labels", "VARCHAR[]"), Field("timeout", "VARCHAR"))
     every = plan_of(text.format(" ALL ROWS PER MATCH"))
     assert [f.name for f in output_columns(every.factors[0].plan)] == ["symbol", "ts", "n", "price", "volume"]
 

@@ -195,12 +195,92 @@ def test_aliases(behind: str, alias: str | None) -> None:
     assert (factor.alias and factor.alias.written) == alias
 
 
-def test_several_factors_in_the_order_of_the_text() -> None:
+@pytest.mark.parametrize(
+    ("written", "input", "alias"),
+    [
+        ("ticks AS x", "ticks", "x"),
+        ('main."t 1" "X y"', 'main."t 1"', "X y"),
+        ("(SELECT 1) x", "(SELECT 1)", "x"),
+        ("f(1) AS x", "f(1)", "x"),
+        ("'file.parquet' x", "'file.parquet'", "x"),
+        ("(VALUES (1, 2)) AS v(a, b)", "(VALUES (1, 2)) AS v(a, b)", "v"),
+        ("ticks x (a)", "ticks x (a)", "x"),
+        ("u JOIN ticks AS x", "ticks", "x"),
+    ],
+)
+def test_the_name_of_an_input(written: str, input: str, alias: str) -> None:
+    on = " ON true" if "JOIN" in written else ""
+    (factor,) = parse(f"SELECT * FROM {written} MATCH_RECOGNIZE (PATTERN (A)) AS m{on}").factors
+    assert factor.input == input
+    assert factor.input_alias is not None
+    assert factor.input_alias.written == alias
+    assert factor.alias is not None
+
+
+def test_names_of_the_output_columns() -> None:
+    text = 'SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A)) m (a, "B c") JOIN u USING (a)'
+    (factor,) = parse(text).factors
+    assert [(c.written, c.quoted) for c in factor.columns] == [("a", False), ("B c", True)]
+    assert piece(text, factor).endswith('m (a, "B c")')
+
+
+def test_several_factors_in_the_order_of_their_ends() -> None:
     text = (
         "WITH w AS (SELECT * FROM a MATCH_RECOGNIZE (PATTERN (A)) AS m) "
         "SELECT * FROM b MATCH_RECOGNIZE (PATTERN (B)), (SELECT * FROM c match_recognize (pattern (C)) AS n), w"
     )
     assert [f.input for f in parse(text).factors] == ["a", "b", "c"]
+    inner = "(SELECT * FROM a MATCH_RECOGNIZE (PATTERN (A)))"
+    nested = f"SELECT * FROM {inner} AS i MATCH_RECOGNIZE (PATTERN (B)) AS o, d MATCH_RECOGNIZE (PATTERN (C))"
+    assert [f.input for f in parse(nested).factors] == ["a", inner, "d"]
+
+
+def test_what_of_a_with_list_an_input_sees() -> None:
+    text = (
+        "WITH RECURSIVE a AS (SELECT 1), \"B\"(x) AS MATERIALIZED (SELECT * FROM a MATCH_RECOGNIZE (PATTERN (A))), "
+        "c AS (WITH d AS (SELECT 2) SELECT * FROM d MATCH_RECOGNIZE (PATTERN (A)) AS m) "
+        "SELECT * FROM (WITH e AS (SELECT 3) FROM (SELECT 4) MATCH_RECOGNIZE (PATTERN (A))), "
+        "f MATCH_RECOGNIZE (PATTERN (A))"
+    )
+    assert [[(s.names, s.inside) for s in f.scopes] for f in parse(text).factors] == [
+        [(("a",), "b")],
+        [(("a", "b"), "c"), (("d",), None)],
+        [(("a", "b", "c"), None), (("e",), None)],
+        [(("a", "b", "c"), None)],
+    ]
+    spans = [text[s.span.start : s.span.end] for f in parse(text).factors for s in f.scopes]
+    assert spans[0] == "WITH RECURSIVE a AS (SELECT 1)"
+    assert spans[1].startswith("WITH RECURSIVE a AS (SELECT 1), ")
+    assert spans[1].endswith("PATTERN (A)))")
+    assert spans[2] == "WITH d AS (SELECT 2)"
+
+
+def test_a_history_stands_behind_the_pattern_of_its_own_from() -> None:
+    pattern = "MATCH_RECOGNIZE (PATTERN (A))"
+    join = "JOIN HISTORY OF h FROM a TO b AS x ON c"
+    text = (
+        f"SELECT * FROM (SELECT * FROM e {pattern} AS i JOIN u ON z IS DISTINCT FROM y {join}) {pattern} AS o {join} "
+        f"UNION SELECT * FROM u {join}"
+    )
+    assert [h.factor for h in parse(text).histories] == [0, 1, None]
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        ("SELECT *", ast.StatementKind.SELECT),
+        ("WITH w AS (SELECT 1) SELECT *", ast.StatementKind.SELECT),
+        ("INSERT INTO t SELECT *", ast.StatementKind.INSERT),
+        ("WITH w AS (SELECT 1) INSERT INTO t BY POSITION (a) SELECT *", ast.StatementKind.INSERT),
+        ("CREATE TABLE t AS SELECT *", ast.StatementKind.CREATE_TABLE),
+        ("CREATE OR REPLACE TEMP TABLE t AS WITH w AS (SELECT 1) SELECT *", ast.StatementKind.CREATE_TABLE),
+        ("COPY (SELECT *", ast.StatementKind.COPY),
+    ],
+)
+def test_kinds_of_statements(head: str, kind: ast.StatementKind) -> None:
+    tail = ") TO 'file.parquet' (FORMAT parquet)" if kind is ast.StatementKind.COPY else ""
+    query = parse(f"{head} FROM e MATCH_RECOGNIZE (PATTERN (A)) AS m{tail}")
+    assert (query.kind, len(query.factors)) == (kind, 1)
 
 
 @pytest.mark.parametrize(
@@ -337,6 +417,27 @@ def test_clauses_left_out() -> None:
 )
 def test_rows_per_match(written: str, rows: ast.RowsPerMatch) -> None:
     assert clauses(f"{written} PATTERN (A)")[1].rows is rows
+
+
+@pytest.mark.parametrize(
+    ("written", "rows"),
+    [
+        ("TIMEOUT ROWS", None),
+        ("WITH TIMEOUT ROWS", None),
+        ("ONE ROW PER MATCH TIMEOUT ROWS", ast.RowsPerMatch.ONE),
+        ("ONE ROW PER MATCH WITH TIMEOUT ROWS", ast.RowsPerMatch.ONE),
+        ("ALL ROWS PER MATCH WITH TIMEOUT ROWS", ast.RowsPerMatch.ALL_SHOW_EMPTY),
+        ("all rows per match omit empty matches timeout rows", ast.RowsPerMatch.ALL_OMIT_EMPTY),
+        ("ALL ROWS PER MATCH WITH UNMATCHED ROWS WITH TIMEOUT ROWS", ast.RowsPerMatch.ALL_WITH_UNMATCHED),
+    ],
+)
+@pytest.mark.parametrize("before", ["", "ORDER BY ts ", "MEASURES A.x AS timeout "])
+def test_timeout_rows(written: str, rows: ast.RowsPerMatch | None, before: str) -> None:
+    text, match = clauses(f"{before}{written} AFTER MATCH SKIP TO NEXT ROW PATTERN (A) WITHIN 1 SECOND")
+    assert match.timeout is not None
+    assert text[match.timeout.start : match.timeout.end] in written
+    assert match.rows is rows
+    assert [o.expression.text for o in match.order_by] == (["ts"] if "ORDER" in before else [])
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ error[HQ103]: MEASURES stands behind PATTERN
   --> query:2:15
    2 |   PATTERN (A) MEASURES A.x AS y)
      |               ^^^^^^^^
-hint: the order is PARTITION BY, ORDER BY, MEASURES, ONE ROW or ALL ROWS PER MATCH, AFTER MATCH, PATTERN, WITHIN, \
-SELECTION, SUBSET, DEFINE
+hint: the order is PARTITION BY, ORDER BY, MEASURES, ONE ROW or ALL ROWS PER MATCH, TIMEOUT ROWS, AFTER MATCH, \
+PATTERN, WITHIN, SELECTION, SUBSET, DEFINE
 """,
     """\
 SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A) WITHIN 5 ROWS SELECTION STRICT WITHIN 3 ROWS)
@@ -167,13 +167,13 @@ error[HQ300]: history cannot be joined by FULL JOIN
 hint: there is JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN and NEAREST JOIN
 """,
     """\
-SELECT * FROM ticks t MATCH_RECOGNIZE (PATTERN (A)) AS m
+SELECT * FROM ticks JOIN names USING (k) MATCH_RECOGNIZE (PATTERN (A)) AS m
 ---
-error[HQ500]: an alias of the input is not supported yet
-  --> query:1:21
-   1 | SELECT * FROM ticks t MATCH_RECOGNIZE (PATTERN (A)) AS m
-     |                     ^
-hint: leave it out: columns are used without it; an alias behind MATCH_RECOGNIZE ( ... ) names the output
+error[HQ100]: MATCH_RECOGNIZE stands behind a table of FROM or JOIN
+  --> query:1:42
+   1 | SELECT * FROM ticks JOIN names USING (k) MATCH_RECOGNIZE (PATTERN (A)) AS m
+     |                                          ^^^^^^^^^^^^^^^
+hint: put what it is about into parentheses: FROM (SELECT ... ) MATCH_RECOGNIZE ( ... )
 """,
     """\
 SELCT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS m
@@ -184,13 +184,13 @@ error[HQ100]: unexpected SELCT
      | ^^^^^
 """,
     """\
-SELECT * FROM (SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A))) MATCH_RECOGNIZE (PATTERN (B))
+SELECT * FROM e MATCH_RECOGNIZE (PATTERN (B) DEFINE B AS x IN (SELECT y FROM e MATCH_RECOGNIZE (PATTERN (A))))
 ---
-error[HQ500]: a pattern inside a pattern is not supported yet
-  --> query:1:32
-   1 | SELECT * FROM (SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A))) MATCH_RECOGNIZE (PATTERN (B))
-     |                                ^^^^^^^^^^^^^^^
-hint: match the inner pattern in a query of its own
+error[HQ500]: a pattern inside the clauses of a pattern is not supported yet
+  --> query:1:80
+   1 | SELECT * FROM e MATCH_RECOGNIZE (PATTERN (B) DEFINE B AS x IN (SELECT y FROM e MATCH_RECOGNIZE (PATTERN (A))))
+     |                                                                                ^^^^^^^^^^^^^^^
+hint: let it stand in the input: FROM (SELECT ... MATCH_RECOGNIZE ( ... )) MATCH_RECOGNIZE ( ... )
 """,
     """\
 SELECT 'it''s FROM e
@@ -276,12 +276,22 @@ def test_golden(case: str) -> None:
         ("SELECT e MATCH_RECOGNIZE (PATTERN (A))", "HQ100", "MATCH_RECOGNIZE"),
         ("SELECT * FROM e MATCH_RECOGNIZE PATTERN (A)", "HQ100", "MATCH_RECOGNIZE"),
         ("SELECT a b MATCH_RECOGNIZE (PATTERN (A))", "HQ100", "MATCH_RECOGNIZE"),
-        ("SELECT * FROM f(1) AS x(a) MATCH_RECOGNIZE (PATTERN (A))", "HQ500", "x(a)"),
-        ("SELECT * FROM e AS x MATCH_RECOGNIZE (PATTERN (A))", "HQ500", "x"),
-        ("SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS m (a, b)", "HQ500", "(a, b)"),
+        ("SELECT * FROM f(1) AS x(a,) MATCH_RECOGNIZE (PATTERN (A))", "HQ100", ")"),
+        ("SELECT * FROM e AS x.y MATCH_RECOGNIZE (PATTERN (A))", "HQ100", "MATCH_RECOGNIZE"),
+        ("SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS m ()", "HQ100", ")"),
+        ("SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS m (a b)", "HQ100", "b"),
+        ("SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS m (1)", "HQ100", "1"),
+        ("SELECT * FROM (SELECT * FRM e) MATCH_RECOGNIZE (PATTERN (A))", "HQ100", "e"),
+        ("INSERT INTO t SELEC * FROM e MATCH_RECOGNIZE (PATTERN (A))", "HQ100", "SELEC"),
+        ("CREATE TABLE t SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A))", "HQ100", "SELECT"),
+        ("COPY (SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A))) 'x'", "HQ100", "'x'"),
+        ("DELETE FROM t USING e MATCH_RECOGNIZE (PATTERN (A))", "HQ100", "MATCH_RECOGNIZE"),
+        ("UPDATE t SET x = (FROM e MATCH_RECOGNIZE (PATTERN (A)))", "HQ100", "UPDATE"),
+        ("CREATE OR REPLACE TEMP MACRO f() AS TABLE FROM e MATCH_RECOGNIZE (PATTERN (A))", "HQ500",
+         "CREATE OR REPLACE TEMP MACRO"),
         ("SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS", "HQ100", "AS"),
         ("SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS m; SELECT 1", "HQ100", "SELECT"),
-        ("CREATE VIEW v AS SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A))", "HQ100", "CREATE"),
+        ("CREATE VIEW v AS SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A))", "HQ500", "CREATE VIEW"),
         ("SELECT 1 JOIN HISTORY OF h FROM a TO b ON c", "HQ100", "JOIN"),
         ("SELECT * FROM e, HISTORY OF h FROM a TO b ON c", "HQ100", "HISTORY OF"),
         ("SELECT * FROM e JOIN HISTROY OF h FROM a TO b ON c", "HQ100", "HISTROY"),

@@ -1,0 +1,107 @@
+"""Row-local patterns as a table over one attempt: what a start has become is one state, its configuration.
+
+A configuration is the ordered list of the partial matches of one start, and the match that waits behind them, if there
+is one. Where conditions depend on the row only, it depends on the rows since the start only; so all starts of a
+partition in one configuration go on alike, and a row costs one look-up for each configuration alive there instead of
+one for each start. It serves the plans where starts are kept apart: WITHIN, SKIP TO NEXT ROW or to a variable, WITH
+UNMATCHED ROWS, TIMEOUT ROWS. Plans that need none of these have query.automaton.determinise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from query.automaton.determinise import TESTED_MAX, WAITING
+from query.automaton.program import Mode, Program, Skip
+
+#: Limits beyond which the general kernel serves: configurations, transitions, and edges looked at to make them.
+CONFIGS_MAX = 4096
+TRANSITIONS_MAX = 1 << 14
+EDGES_MAX = 1 << 18
+#: The first configurations: the attempt has failed; it is decided as a match; it stands before its first row.
+FAILED = 0
+MATCHED = 1
+START = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One row taken by one configuration.
+
+    items: the configuration behind the row; for each item the index of the item it came from and the variable its row
+    was bound to (-1: none, a match that waited on). next: index of the configuration. fresh: its match, which is its
+    last item, ends at this row.
+    """
+
+    items: tuple[tuple[int, int], ...]
+    next: int
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartTable:
+    """transitions[c * masks + m] is what configuration c does on a row with mask m, where bit i of m stands for
+    Program.tests[i]; the other variables are always true. In configs, WAITING stands for a match
+    that waits; it can only stand last. skip: where the scan goes on behind a match."""
+
+    configs: tuple[tuple[int, ...], ...]
+    masks: int
+    transitions: tuple[Transition, ...]
+    skip: Skip
+
+
+def _step(program: Program, config: tuple[int, ...], holds: list[bool]) -> list[tuple[int, int, int]]:
+    """The configuration behind a row as (state or WAITING, parent, variable)."""
+    out: list[tuple[int, int, int]] = []
+    visited: set[int] = set()
+    for parent, state in enumerate(config):
+        if state == WAITING:
+            out.append((WAITING, parent, -1))
+            continue
+        for e in range(program.edge_start[state], program.edge_start[state + 1]):
+            variable, target = program.edge_variable[e], program.edge_target[e]
+            if not holds[variable] or target in visited:
+                continue
+            visited.add(target)
+            if program.edge_start[target + 1] > program.edge_start[target]:
+                out.append((target, parent, variable))
+            if program.accept[target]:
+                out.append((WAITING, parent, variable))
+                return out  # everything less preferred is cut
+    return out
+
+
+def start_table(program: Program) -> StartTable | None:
+    """The table of a program, or None if conditions depend on the match so far, all matches are asked for, or it is too
+    large. Cost: configurations * masks steps, within the limits above."""
+    tests = program.tests
+    if any(program.code) or program.mode is Mode.ALL or len(tests) > TESTED_MAX:
+        return None
+    masks = 1 << len(tests)
+    begin = (0, WAITING) if program.accept[0] else (0,)
+    configs: list[tuple[int, ...]] = [(), (WAITING,), begin]
+    number = {config: index for index, config in enumerate(configs)}
+    transitions: list[Transition] = []
+    edges = 0
+    at = 0
+    while at < len(configs):
+        if len(configs) > CONFIGS_MAX or len(configs) * masks > TRANSITIONS_MAX:
+            return None
+        edges += masks * sum(program.edge_start[s + 1] - program.edge_start[s] for s in configs[at] if s != WAITING)
+        if edges > EDGES_MAX:
+            return None
+        for mask in range(masks):
+            holds = [True] * len(program.variables)
+            for bit, same in enumerate(tests):
+                for variable in same:
+                    holds[variable] = bool(mask >> bit & 1)
+            items = _step(program, configs[at], holds)
+            config = tuple(state for state, _, _ in items)
+            if config not in number:
+                number[config] = len(configs)
+                configs.append(config)
+            fresh = bool(items) and items[-1][0] == WAITING and items[-1][2] >= 0
+            transitions.append(Transition(tuple((p, v) for _, p, v in items), number[config], fresh))
+        at += 1
+    skip = Skip.PAST_LAST_ROW if program.mode is Mode.PAST_LAST_ROW else program.skip
+    return StartTable(tuple(configs), masks, tuple(transitions), skip)

@@ -1,0 +1,103 @@
+"""Questions about DuckDB's syntax trees of the expressions of a pattern, and the words that are not DuckDB's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from query.errors import Span
+from query.language import duck
+from query.language.ast import ExpressionText
+from query.language.duck import Node
+
+NAVIGATION = {"prev", "next", "first", "last"}
+#: Classes of nodes that have no meaning in a pattern's expression, and how a message calls them.
+UNSUPPORTED = {
+    "SUBQUERY": "a subquery",
+    "WINDOW": "a window function",
+    "STAR": "*",
+    "PARAMETER": "a parameter",
+    "POSITIONAL_REFERENCE": "a positional reference",
+    "COLLATE": "COLLATE",
+    "DEFAULT": "DEFAULT",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """RUNNING or FINAL in front of a call."""
+
+    final: bool
+    span: Span
+
+
+#: Words after which a column may be called final or running.
+_OPERATOR_WORDS = "in|and|or|not|is|like|ilike|between|similar|glob|then|else|when|end|as|collate|at|over|filter"
+
+
+def blank_words(text: ExpressionText) -> tuple[str, dict[int, Word]]:
+    """The text with RUNNING and FINAL before a call blanked, and each of them by the offset of its call."""
+    words: dict[int, Word] = {}
+    source = list(text.text)
+    # literals and quoted names are matched first so that nothing inside them is taken for a word
+    pattern = rf"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\b(running|final)\s+(?=(?!(?:{_OPERATOR_WORDS})\b)[a-z_]\w*\s*\()"""
+    for found in re.finditer(pattern, text.text, re.IGNORECASE):
+        if found[1]:
+            start, end = found.span(1)
+            source[start:end] = " " * (end - start)
+            span = Span(text.span.start + start, text.span.start + end)
+            words[found.end()] = Word(found[1].upper() == "FINAL", span)
+    return "".join(source), words
+
+
+def word_without_call(source: str) -> tuple[str, str] | None:
+    """RUNNING or FINAL before what may be a column, and that column: `FINAL A.x` is no syntax of any dialect."""
+    column = r'(?:\w+|"(?:[^"]|"")*")'
+    pattern = rf"\b(running|final)\s+(?!(?:{_OPERATOR_WORDS})\b)((?:{column}\.)*{column})"
+    found = re.search(pattern, source, re.IGNORECASE)
+    return (found[1].upper(), found[2]) if found else None
+
+
+def expressions(value: Any) -> Iterator[Node]:
+    """Every node of a syntax tree that is an expression."""
+    if isinstance(value, dict):
+        if "class" in value:
+            yield value
+        for child in value.values():
+            yield from expressions(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from expressions(child)
+
+
+def reads_match(function: str) -> bool:
+    """True for navigations, aggregates, CLASSIFIER and MATCH_NUMBER."""
+    return function in NAVIGATION or function in ("classifier", "match_number") or function in duck.aggregate_names()
+
+
+def reads_rows(node: Node) -> bool:
+    """True if the node alone keeps a tree from being a constant."""
+    if node["class"] == "FUNCTION":
+        name = str(node["function_name"]).lower()
+        return reads_match(name) or name in duck.volatile_names() or name in ("error", "unnest")
+    return node["class"] == "COLUMN_REF" or node["class"] in UNSUPPORTED
+
+
+def parameter_names(lhs: Node) -> frozenset[str]:
+    return frozenset(str(n["column_names"][0]).lower() for n in expressions(lhs) if n["class"] == "COLUMN_REF")
+
+
+def type_name(cast: Node) -> str:
+    """The type a CAST names, as DuckDB writes it."""
+    null = {"class": "CONSTANT", "type": "VALUE_CONSTANT", "alias": "", "query_location": 0, "query_location_length": 0,
+            "literal": {"kind": "NULL_LITERAL", "text": ""}}
+    sql = duck.deserialize({**cast, "child": null, "alias": ""})
+    return sql.removeprefix("CAST(NULL AS ").removesuffix(")")
+
+
+def direction(order: Node) -> str:
+    """How a sort key of an aggregate is sorted, in SQL; nulls are last unless it says otherwise."""
+    way = "DESC" if order["type"] == "DESCENDING" else "ASC"
+    return f"{way} {'NULLS FIRST' if order['null_order'] == 'NULLS FIRST' else 'NULLS LAST'}"

@@ -1,0 +1,217 @@
+"""DuckDB's types on bound expressions, and the form of each operator that follows from the types of its arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from query.errors import Diagnostic, Span
+from query.language import duck
+from query.language.duck import DuckFault
+from query.plan.expression import (
+    Aggregate,
+    Call,
+    Classifier,
+    Column,
+    Constant,
+    Expression,
+    MatchNumber,
+    Navigation,
+    Opaque,
+    children,
+    to_sql,
+)
+from query.schema import Schema
+
+ARITHMETIC = {"+", "-", "*", "/", "//", "%"}
+#: Operators whose arguments are compared with one another.
+COMPARING = {"=", "<>", "<", ">", "<=", ">=", "is_distinct", "is_not_distinct", "between", "in"}
+#: Types whose operators every engine here computes; anything else is left to DuckDB as a whole.
+NUMERIC = {
+    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"),
+    *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"),
+    *("FLOAT", "DOUBLE", "DECIMAL"),
+}
+TEMPORAL = {"DATE", "TIME", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "INTERVAL"}
+CORE = NUMERIC | TEMPORAL | {"BOOLEAN", "VARCHAR", duck.NULL_TYPE}
+
+
+def typed(root: Expression, schema: Schema, faults: list[Diagnostic]) -> Expression:
+    """The expression with DuckDB's type on every node; all of them asked for in one DESCRIBE.
+
+    What DuckDB refuses is added to `faults`, the innermost expressions only; then the result means nothing.
+    """
+    leaves: dict[Expression, str] = {}
+    sql: dict[Expression, str] = {}
+    for e in dict.fromkeys(_post_order(root)):
+        text = leaf_sql(e, leaves)
+        if text is not None:
+            leaves[e] = text
+        if not isinstance(e, Constant | Column | Classifier | MatchNumber):
+            sql[e] = to_sql(e, leaves)
+    types: dict[Expression, str] = {}
+    if sql:
+        try:
+            types = dict(zip(sql, duck.describe(list(sql.values()), {"row": schema.fields}), strict=True))
+        except DuckFault as fault:
+            faults += _untypable(sql, schema) or [type_diagnostic(fault, root.span)]
+            return root
+    return core(retyped(root, types))
+
+
+def _untypable(sql: dict[Expression, str], schema: Schema) -> list[Diagnostic]:
+    """What DuckDB says of the innermost expressions that it refuses. sql: inner expressions first."""
+    refused: set[Expression] = set()
+    found: list[Diagnostic] = []
+    for e, text in sql.items():
+        if not refused.isdisjoint(children(e)):
+            refused.add(e)
+            continue
+        try:
+            duck.describe([text], {"row": schema.fields})
+        except DuckFault as fault:
+            refused.add(e)
+            found.append(type_diagnostic(fault, e.span))
+    return found
+
+
+def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
+    """HQ102 for a function that does not exist, HQ205 for types that do not fit."""
+    lines = [line.strip() for line in fault.message.splitlines() if line.strip()]
+    hint = next((line for line in lines[1:] if line.startswith("Did you mean")), "")
+    if fault.kind == "MISSING_ENTRY" and fault.name:
+        hint = hint[:1].lower() + hint[1:]
+        return Diagnostic("HQ102", f"there is no function {fault.name}", span, "no such function", hint)
+    message = lines[0] if lines else "the types do not fit"
+    message = message.replace("INTEGER_LITERAL", "INTEGER").replace("STRING_LITERAL", "VARCHAR")
+    if call := re.search(r"(?:argument types|function call) ['\"](.+?)(\(.*\))['\"]", message):
+        candidates = [line for line in lines[1:] if "->" in line]
+        hint = "there is " + "; ".join(candidates[:3]) if call[1].isidentifier() and candidates else "cast one of them"
+        message = f"{call[1]} does not take {call[2]}"
+    elif message.startswith("Cannot compare"):
+        hint = "cast one of them"
+    return Diagnostic("HQ205", message, span, hint=hint)
+
+
+def _post_order(expression: Expression) -> Iterator[Expression]:
+    for child in children(expression):
+        yield from _post_order(child)
+    yield expression
+
+
+def leaf_sql(expression: Expression, leaves: dict[Expression, str]) -> str | None:
+    """SQL over a table "row" that has the type of a navigation, aggregate or other leaf; None for the rest."""
+    match expression:
+        case Navigation(argument):
+            return to_sql(argument, leaves)
+        case Aggregate():
+            return f'(SELECT {expression.sql(leaves)} FROM "row")'
+        case Classifier():
+            return "CAST(NULL AS VARCHAR)"
+        case MatchNumber():
+            return "CAST(NULL AS BIGINT)"
+        case _:
+            return None
+
+
+def retyped(expression: Expression, types: dict[Expression, str]) -> Expression:
+    """The expression with the types found for its parts."""
+    type = types.get(expression, "")
+    match expression:
+        case Call(_, arguments) | Opaque(_, arguments):
+            return replace(expression, arguments=tuple(retyped(a, types) for a in arguments), type=type)
+        case Navigation(argument):
+            return replace(expression, argument=retyped(argument, types), type=type)
+        case Aggregate():
+            return replace(_over_inputs(expression, lambda e: retyped(e, types)), type=type)
+        case _:
+            return expression
+
+
+def _over_inputs(aggregate: Aggregate, change: Callable[[Expression], Expression]) -> Aggregate:
+    """The aggregate with each of its inputs changed."""
+    return replace(
+        aggregate,
+        argument=None if aggregate.argument is None else change(aggregate.argument),
+        more=tuple(map(change, aggregate.more)),
+        where=None if aggregate.where is None else change(aggregate.where),
+        order=tuple((change(key), how) for key, how in aggregate.order),
+    )
+
+
+def _as_condition(where: Expression) -> Expression:
+    """What FILTER says as a BOOLEAN: DuckDB casts it."""
+    if where.type == "BOOLEAN":
+        return where
+    if isinstance(where, Constant) and where.type == duck.NULL_TYPE:
+        return Constant(None, "BOOLEAN", where.span)
+    return Call("cast", (where,), "BOOLEAN", where.span)
+
+
+def base_type(type: str) -> str:
+    """DECIMAL of DECIMAL(9,2); lists, structs and the like stay what they are."""
+    return "DECIMAL" if re.fullmatch(r"DECIMAL\(\d+,\d+\)", type) else type
+
+
+def core(expression: Expression) -> Expression:
+    """A typed expression in which string literals have the type they are compared as, and operators on types beyond
+    numbers, times, booleans and text are left to DuckDB as a whole."""
+    match expression:
+        case Navigation(argument):
+            return replace(expression, argument=core(argument))
+        case Aggregate():
+            aggregate = _over_inputs(expression, core)
+            return replace(aggregate, where=None if aggregate.where is None else _as_condition(aggregate.where))
+        case Opaque(_, arguments):
+            return replace(expression, arguments=tuple(map(core, arguments)))
+        case Call(function, arguments, type):
+            arguments = tuple(map(core, arguments))
+            if function in COMPARING:
+                arguments = _meeting(arguments)
+            elif function == "coalesce":
+                arguments = tuple(_as(a, type) for a in arguments)
+            elif function == "case":
+                last = len(arguments) - 1
+                arguments = tuple(_as(a, type) if i % 2 or i == last else a for i, a in enumerate(arguments))
+            call = replace(expression, arguments=arguments)
+            return call if _is_core(call) else _as_opaque(call)
+        case _:
+            return expression
+
+
+def _meeting(arguments: tuple[Expression, ...]) -> tuple[Expression, ...]:
+    """String literals among compared values take the type of the values that are none."""
+    others = [a.type for a in arguments if not (isinstance(a, Constant) and a.type in ("VARCHAR", duck.NULL_TYPE))]
+    return tuple(_as(a, others[0]) for a in arguments) if others else arguments
+
+
+def _as(value: Expression, type: str) -> Expression:
+    """A string literal read as `type`; anything else as it is."""
+    if not isinstance(value, Constant) or value.type != "VARCHAR" or type in ("VARCHAR", duck.NULL_TYPE):
+        return value
+    if base_type(type) not in CORE:
+        return value
+    sql = f"CAST({to_sql(value)} AS {type})"
+    folded = duck.fold(sql)
+    if folded is None or (type == "INTERVAL" and folded.microseconds is None):
+        # DuckDB raises when the value is needed, and so do we
+        return Call("cast", (value,), type, value.span)
+    if folded.microseconds is not None:
+        return Constant(folded.microseconds, type, value.span, sql)
+    numeric = base_type(type) in NUMERIC or type == "BOOLEAN"
+    return Constant(folded.value, type, value.span, "" if numeric else sql)
+
+
+def _is_core(call: Call) -> bool:
+    types = [base_type(a.type) for a in call.arguments]
+    if call.function in ARITHMETIC or call.function in ("neg", "abs"):
+        return all(t in NUMERIC | TEMPORAL | {duck.NULL_TYPE} for t in types)
+    if call.function in ("is_null", "is_not_null"):
+        return True
+    return all(t in CORE for t in [*types, base_type(call.type)])
+
+
+def _as_opaque(call: Call) -> Opaque:
+    leaves = {a: f'"_{i}"' for i, a in enumerate(call.arguments)}
+    return Opaque(to_sql(call, leaves), tuple(leaves), call.type, call.span)
