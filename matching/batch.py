@@ -86,7 +86,10 @@ class Matcher(Protocol):
     push takes the next events of the total order and returns the matches decided by them. advance says that no event
     with time < watermark_us can still come (None: the input has ended) and returns the matches decided by that: runs
     expire when watermark_us > first + WITHIN. snapshot is all that is needed to go on elsewhere, versioned.
+    stuck: matches from which AFTER MATCH SKIP TO would not have moved on; only a lenient matcher lives through one.
     """
+
+    stuck: int
 
     def push(self, batch: EventBatch) -> Matches: ...
     def advance(self, watermark_us: int | None) -> Matches: ...

@@ -16,16 +16,16 @@ import pyarrow as pa
 from matching.batch import EventBatch, Matches
 from matching.types import arrow_type
 from query.errors import DataError
-from query.language.ast import AfterMatchKind, Selection
+from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.language.duck import quiet_connection
-from query.plan.expression import Aggregate, Expression, Navigation, quote, show, to_sql, walk
-from query.plan.output import output_columns
-from query.plan.pattern import negated, variables
+from query.plan.expression import Aggregate, Constant, Expression, Navigation, Opaque, children, show, to_sql, walk
+from query.plan.output import Outcome, output_columns
+from query.plan.pattern import anchors, negated, variables
 from query.plan.plan import Plan
-from query.reference import Found, Resume, find, match_rows, partition_key
+from query.reference import Found, Resume, find, match_rows, next_start, partition_key
 
 #: Version of ReferenceMatcher.snapshot; restore refuses others.
-STATE_VERSION = 1
+STATE_VERSION = 2
 _MAGIC = b"HREF"
 #: Values of expressions that are kept, so that the same row is not sent to DuckDB twice.
 _VALUES_MAX = 100_000
@@ -35,12 +35,14 @@ _INTEGERS = ("HUGEINT", "UHUGEINT")  # Arrow has them as decimals
 @dataclass(slots=True)
 class _Progress:
     """values: of PARTITION BY. start: index of the first kept row at which an attempt may still give a match. number:
-    matches given that begin before it. emitted: matches given that do not."""
+    matches given that begin before it. emitted: matches given that do not. covered: kept rows before this index are in
+    a match that was given (SQL's scan only)."""
 
     values: tuple[Any, ...]
     start: int = 0
     number: int = 0
     emitted: int = 0
+    covered: int = 0
 
 
 @dataclass(slots=True)
@@ -66,22 +68,28 @@ class ReferenceMatcher:
     A push costs what the reference needs for all rows kept: rows are dropped once WITHIN has passed them and no match,
     PREV or negation can use them, and never without WITHIN in modes that give overlapping matches. Since rows come in
     the total order, time is known to have reached the last one; so how rows are cut into batches changes nothing, the
-    order across partitions included. Raises QueryError HQ600 and DataError as the reference does.
+    order across partitions included. Raises QueryError HQ600 and DataError as the reference does, and HQ601 unless
+    lenient. stuck: how many matches have come out from which AFTER MATCH SKIP TO would not have moved on.
     """
 
-    def __init__(self, plan: Plan, sources: tuple[str, ...] = ("default",)) -> None:
+    def __init__(self, plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False) -> None:
         self.plan = plan
         self.sources = sources
+        self.lenient = lenient
+        self.stuck = 0
         self.variables = variables(plan.pattern)
         self._schema = pa.schema([(f.name, arrow_type(f.type)) for f in output_columns(plan)])
         self._kept = _Kept()
         self._progress: dict[tuple[object, ...], _Progress] = {}
         self._watermark_us: int | None = None
+        self._has_outcomes = plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
         self._evaluate = DuckEvaluation()
         expressions = [d.condition for d in plan.defines] + [m.expression for m in plan.measures]
         offsets = [e.physical_offset for x in expressions for e in walk(x) if isinstance(e, Navigation)]
-        self._back = max([0, *(-o for o in offsets)])
-        self._ahead = max([0, *offsets])
+        # a row before another shows that this is not the first of its partition, one behind it that it is not the last
+        anchored = anchors(plan.pattern)
+        self._back = max([int(True in anchored), *(-o for o in offsets)])
+        self._ahead = max([int(False in anchored), *offsets])
 
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
@@ -120,7 +128,8 @@ class ReferenceMatcher:
             "plan": self.plan.fingerprint,
             "sources": self.sources,
             "watermark_us": self._watermark_us,
-            "progress": [(p.start, p.number, p.emitted) for p in self._progress.values()],
+            "stuck": self.stuck,
+            "progress": [(p.start, p.number, p.emitted, p.covered) for p in self._progress.values()],
         }
         kept = self._kept
         arrays = [to_arrow([row[f.name] for row in kept.rows], f.type) for f in self.plan.schema.fields]
@@ -147,12 +156,13 @@ class ReferenceMatcher:
         self._kept = _Kept(kept_rows, *(array.to_pylist() for array in arrays[len(fields) :]))
         self.sources = tuple(known["sources"])
         self._watermark_us = known["watermark_us"]
+        self.stuck = known["stuck"]
         keys_by_column = [to_python(array, c.type) for array, c in zip(values, self.plan.partition_by)]
         self._progress = {}
-        for i, (start, number, emitted) in enumerate(known["progress"]):
+        for i, counts in enumerate(known["progress"]):
             cells = tuple(column[i] for column in keys_by_column)
             key = partition_key(self.plan, {c.name: v for c, v in zip(self.plan.partition_by, cells)})
-            self._progress[key] = _Progress(cells, start, number, emitted)
+            self._progress[key] = _Progress(cells, *counts)
 
     # ---- one step
 
@@ -169,7 +179,8 @@ class ReferenceMatcher:
             evaluate=self._evaluate,
             watermark_us=self._watermark_us,
             ended=ended,
-            resume={key: Resume(p.start, p.number) for key, p in self._progress.items()},
+            resume={key: Resume(p.start, p.number, p.covered) for key, p in self._progress.items()},
+            lenient=self.lenient,
         )
         by_key: dict[tuple[object, ...], list[Found]] = {}
         fresh = []
@@ -179,6 +190,7 @@ class ReferenceMatcher:
             of_key.append(match)
             if len(of_key) > self._progress[key].emitted:
                 fresh.append(match)
+        self.stuck += sum(match.stuck for match in fresh)
         matches = self._matches(fresh)
         self._forget(by_key)
         return matches
@@ -208,6 +220,7 @@ class ReferenceMatcher:
             event_seq=np.array([kept.seq[i] for i in at], np.int64),
             variables=self.variables,
             sources=self.sources,
+            outcome=np.array([match.outcome for match in found], np.int8) if self._has_outcomes else None,
         )
 
     # ---- what is not needed any more
@@ -226,8 +239,11 @@ class ReferenceMatcher:
             begin = next((p for p, i in enumerate(rows) if i >= progress.start), len(rows))
             start = self._first_open(rows, begin, found)
             progress.start = rows[start] if start < len(rows) else len(kept.rows)
-            progress.number += sum(match.start < progress.start for match in found)
-            progress.emitted = sum(match.start >= progress.start for match in found)
+            behind = [match for match in found if match.start < progress.start]
+            progress.number += sum(match.outcome is Outcome.MATCH for match in behind)
+            progress.emitted = len(found) - len(behind)
+            ends = [m.labels[-1][1] + 1 for m in behind if m.outcome is Outcome.MATCH and m.labels]
+            progress.covered = max([progress.covered, *ends])
             used = rows[max(0, self._used_from(rows, start)) :]
             needed += used
             oldest = min([oldest, *used[:1]])
@@ -240,6 +256,7 @@ class ReferenceMatcher:
         before = np.cumsum([0, *np.isin(np.arange(len(kept.rows)), needed)])
         for progress in self._progress.values():
             progress.start = int(before[progress.start])
+            progress.covered = int(before[progress.covered])
 
     def _first_open(self, rows: Sequence[int], begin: int, found: Sequence[Found]) -> int:
         """The first position of a partition at which an attempt may still give a match that is not out yet."""
@@ -250,12 +267,12 @@ class ReferenceMatcher:
         position = {i: p for p, i in enumerate(rows)}
         start = begin
         if found and not overlapping:
-            labels = found[-1].labels
-            past = bool(labels) and plan.after.kind is AfterMatchKind.PAST_LAST_ROW
-            start = position[labels[-1][1] if past else found[-1].start] + 1
+            match = found[-1]
+            labels = [(name, position[i]) for name, i in match.labels] if match.outcome is Outcome.MATCH else []
+            start, _ = next_start(plan.after, position[match.start], labels)
         if found and disjoint and not negated(plan.pattern):
             start = max(start, max(position[match.labels[-1][1]] for match in found) + 1)
-        while self._ahead == 0 and start < len(rows) and self._is_over(rows, start):
+        while start < len(rows) and self._is_over(rows, start):
             start += 1
         if disjoint:
             # a match that is out keeps its rows from others: it is forgotten only when no later start can touch it
@@ -265,16 +282,17 @@ class ReferenceMatcher:
         return start
 
     def _is_over(self, rows: Sequence[int], start: int) -> bool:
-        """True if no row to come lies within WITHIN of the row at a position."""
+        """True if no row to come lies within WITHIN of the row at a position, or is read by a match that does."""
         within = self.plan.within
         if within is None:
             return False
-        if within.interval_us is not None:
-            return (
-                self._watermark_us is not None
-                and self._watermark_us > self._kept.ts_us[rows[start]] + within.interval_us
-            )
-        return within.rows is not None and start + within.rows <= len(rows)
+        if within.rows is not None:
+            return start + within.rows + self._ahead <= len(rows)
+        deadline_us = self._kept.ts_us[rows[start]] + (within.interval_us or 0)
+        if self._watermark_us is None or self._watermark_us <= deadline_us:
+            return False
+        ahead = rows[len(rows) - self._ahead :]
+        return len(ahead) == self._ahead and all(self._kept.ts_us[i] > deadline_us for i in ahead)
 
     def _used_from(self, rows: Sequence[int], start: int) -> int:
         """The first position that attempts from `start` on may read: by PREV, or as a negation before the match."""
@@ -314,23 +332,27 @@ class DuckEvaluation:
             ) from None
 
     def _compute(self, expression: Expression, leaves: Mapping[Expression, Any]) -> Any:
-        names = {leaf: f'CAST("l{i}" AS {leaf.type})' for i, leaf in enumerate(leaves)}
-        if isinstance(expression, Aggregate):
-            ((argument, values),) = leaves.items()
-            columns = {"l0": to_arrow(values, argument.type)}
-            distinct = "DISTINCT " if expression.distinct else ""
-            sql = f"{quote(expression.function)}({distinct}{names[argument]})"
-        else:
-            columns = {f"l{i}": to_arrow([v], leaf.type) for i, (leaf, v) in enumerate(leaves.items())}
-            sql = to_sql(expression, names)
+        whole = isinstance(expression, Aggregate)
+        # some arguments of an aggregate (a separator, a quantile) must be constants to DuckDB
+        columns = {leaf: v for leaf, v in leaves.items() if not (whole and _is_fixed(leaf))}
+        names = {leaf: f'CAST("l{i}" AS {leaf.type})' for i, leaf in enumerate(columns)}
+        sql = expression.sql(names) if isinstance(expression, Aggregate) else to_sql(expression, names)
+        table = {f"l{i}": to_arrow(v if whole else [v], leaf.type) for i, (leaf, v) in enumerate(columns.items())}
+        rows = len(next(iter(leaves.values()))) if whole else 1
         cursor = quiet_connection().cursor()
         try:
             cursor.execute("SET timezone='UTC'")
-            cursor.register("leaves", pa.table(columns or {"nothing": pa.nulls(1)}))
+            cursor.register("leaves", pa.table(table or {"nothing": pa.nulls(rows)}))
             found = pa.table(cursor.sql(f"SELECT CAST({sql} AS {expression.type}) AS x FROM leaves"))
         finally:
             cursor.close()
         return to_python(found.column("x").combine_chunks(), expression.type)[0]
+
+
+def _is_fixed(expression: Expression) -> bool:
+    """Whether it has the same value at every row."""
+    below = children(expression)
+    return all(map(_is_fixed, below)) if below else isinstance(expression, Constant | Opaque)
 
 
 def to_python(array: pa.Array, type: str) -> list[Any]:

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from matching.batch import Int64Array
+from matching.keys import Encoder
 from matching.store import RowStore, lanes
-from query.automaton.lanes import Lane, Leaf, Literal, Lowered, NoLane, Op, lane_of, lower
+from matching.types import duckdb_type, plain_type
+from query.automaton.lanes import CODED, Lane, Leaf, Literal, Lowered, NoLane, Op, is_wide, lane_of, lower
 from query.errors import DataError
-from query.language.duck import quiet_connection
-from query.plan.expression import Column, Expression, Navigation, show, to_sql, walk
+from query.language.duck import quiet_connection, volatile_names
+from query.plan.expression import (
+    Call,
+    Column,
+    Constant,
+    Expression,
+    Navigation,
+    Opaque,
+    quote,
+    show,
+    to_sql,
+    walk,
+)
 
 Values = tuple[np.ndarray, np.ndarray | None]
 INT64_MIN = np.int64(-(2**63))
 
 
-class _Overflow(Exception):
+class Overflow(Exception):
     """A lane overflowed somewhere; DuckDB decides whether that row was ever read."""
 
 
@@ -29,7 +46,7 @@ def storable(type: str) -> Lane | None:
         lane = lane_of(type)
     except NoLane:
         return None
-    if type in ("INTERVAL", "HUGEINT") or (type.startswith("DECIMAL") and lane.high > 10**18):
+    if type == "INTERVAL" or is_wide(type):
         return None
     return lane
 
@@ -64,82 +81,311 @@ def columns_read(expressions: Sequence[Expression]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(e.name for x in expressions for e in walk(x) if isinstance(e, Column)))
 
 
-class RowValues:
-    """Evaluates row-local expressions at positions of a RowStore."""
+class Codes:
+    """The codes of values that conditions only tell apart: a dictionary for each of the CODED types, which keeps every
+    value it has met as long as the matcher lives. texts: the VARCHAR values that have the codes 0, 1, 2, ..."""
 
-    def __init__(self, expressions: Sequence[Expression]) -> None:
+    def __init__(self, texts: Sequence[str] = ()) -> None:
+        self.encoders = {type: Encoder(plain_type(type)) for type in CODED}
+        self.encoders["VARCHAR"] = Encoder.of(pa.array(texts, pa.string()))
+
+    def encode(self, column: pa.Array, type: str) -> Values:
+        encoder = self.encoders[type]
+        valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+        return encoder.encode(column if column.type == encoder.type else column.cast(encoder.type)), valid
+
+    def snapshot(self) -> dict[str, pa.Array]:
+        """The values by code, of each type that has any."""
+        return {type: e.values for type, e in self.encoders.items() if e.codes}
+
+    def restore(self, values: Mapping[str, pa.Array]) -> None:
+        self.encoders |= {type: Encoder.of(array) for type, array in values.items()}
+
+
+class RowValues:
+    """Evaluates row-local expressions at positions of a RowStore. codes: of values of the CODED types."""
+
+    def __init__(self, expressions: Sequence[Expression], codes: Codes | None = None) -> None:
+        self.codes = codes or Codes()
         self.expressions = tuple(expressions)
         self.lowered = tuple(map(lowered, self.expressions))
+        self._words = tuple(map(_word_read, self.expressions))
 
     def evaluate(self, store: RowStore, positions: Int64Array | slice) -> list[Values]:
-        """Values (int64 or float64, (n,)) and validity of each expression. Raises DataError when a value cannot be
-        computed (overflow, a bad cast), as DuckDB would."""
+        """Values (int64 or float64, (n,); codes for the CODED types) and validity of each expression. Raises DataError
+        when a value cannot be computed (overflow, a bad cast), as DuckDB would."""
+        count = positions.stop - positions.start if isinstance(positions, slice) else len(positions)
+        gathered: dict[tuple[str, int], Values] = {}
+
+        def read(key: tuple[str, int]) -> Values:
+            if key not in gathered:
+                name, offset = key
+                gathered[key] = store.lane(name, _neighbours(store, positions, offset) if offset else positions)
+            return gathered[key]
+
         results: list[Values | None] = []
         by_duckdb = []
         for index, low in enumerate(self.lowered):
             value: Values | None = None
             if low is not None:
                 try:
-                    value = _run(low, store, positions)
-                except _Overflow:
+                    value = run_lanes(low, count, read)
+                except Overflow:
                     value = None
             if value is None:
                 by_duckdb.append(index)
             results.append(value)
         if by_duckdb:
-            arrays = duckdb_values([self.expressions[i] for i in by_duckdb], store, positions)
-            for i, array in zip(by_duckdb, arrays, strict=True):
-                results[i] = lanes(array, lane_of(self.expressions[i].type).floating)
+            arrays = self._by_duckdb(by_duckdb, store, positions)
+            for i, array in arrays.items():
+                if (wide := _wide(array)) is not None:
+                    raise _too_wide(self.expressions[i], array[int(np.flatnonzero(wide)[0])])
+                results[i] = self._kept(i, array)
         return [r for r in results if r is not None]
+
+    def _kept(self, index: int, array: pa.Array) -> Values:
+        """The values of expression `index` as they are kept in a lane."""
+        type = self.expressions[index].type
+        return self.codes.encode(array, type) if type in CODED else lanes(array, lane_of(type).floating)
+
+    def _by_duckdb(
+        self, wanted: Sequence[int], store: RowStore, positions: Int64Array | slice
+    ) -> dict[int, pa.Array]:
+        """Expressions by index through DuckDB; one of a single string column with few values only once a value."""
+        found: dict[int, pa.Array] = {}
+        encoded: dict[Column, pa.DictionaryArray | None] = {}
+        for i in wanted:
+            match self.expressions[i]:
+                case Column(name, "VARCHAR" | "BLOB"):
+                    found[i] = store.column(name, positions)
+                    continue
+                case Navigation(Column(name, "VARCHAR" | "BLOB"), logical=None, physical_offset=offset):
+                    found[i] = store.column(name, _neighbours(store, positions, offset))
+                    continue
+            word = self._words[i]
+            if word is None:
+                continue
+            if word not in encoded:
+                encoded[word] = _few_values(store.column(word.name, positions))
+            column = encoded[word]
+            if column is not None:
+                names: dict[Expression, str] = {word: leaf_sql("word", word.type)}
+                words = pa.concat_arrays([column.dictionary, pa.nulls(1, column.dictionary.type)])
+                expression = self.expressions[i]
+                (values,) = project({"word": words}, [to_sql(expression, names)], _failure([expression]))
+                found[i] = values.take(pc.fill_null(column.indices, len(words) - 1))
+        rest = [i for i in wanted if i not in found]
+        if rest:
+            found |= zip(rest, duckdb_values([self.expressions[i] for i in rest], store, positions), strict=True)
+        return found
+
+    def attempt(
+        self, store: RowStore, positions: Int64Array | slice
+    ) -> tuple[list[Values], list[np.ndarray | None]]:
+        """The same values, and for each expression the rows where it cannot be computed, bool (n,), or None where there
+        are none: such a cell is null. Whoever reads it raises what `why` gives.
+
+        As fast as `evaluate` where all can be computed; else each expression is computed alone, a failing one twice."""
+        try:
+            return self.evaluate(store, positions), [None] * len(self.expressions)
+        except DataError:
+            pass
+        results: list[Values] = []
+        failing: list[np.ndarray | None] = []
+        for index, expression in enumerate(self.expressions):
+            try:
+                (value,) = RowValues([expression], self.codes).evaluate(store, positions)
+                failed = None
+            except DataError:
+                array, failed = _tried(self.expressions[index], store, positions)
+                value = self._kept(index, array)
+            results.append(value)
+            failing.append(failed)
+        return results, failing
+
+    def why(self, store: RowStore, position: int, index: int) -> DataError:
+        """The error of expression `index` at a row that `attempt` marked as failing."""
+        try:
+            RowValues([self.expressions[index]], self.codes).evaluate(store, np.array([position], np.int64))
+        except DataError as error:
+            return error
+        return DataError(f"{show(self.expressions[index])} cannot be computed for one of the rows")
+
+
+#: A string column is evaluated once a value from so many rows on, if at most one in so many of them is a new value.
+ENCODED_ROWS_MIN = 4096
+ENCODED_ROWS_A_VALUE = 16
+
+
+def _word_read(expression: Expression) -> Column | None:
+    """The string column that is all an expression reads; None if it reads more, or has another value each time."""
+    leaves = set(leaves_of(expression))
+    match list(leaves):
+        case [Column(type="VARCHAR") as column]:
+            words = set(re.findall(r"\w+", to_sql(expression).lower()))
+            return None if words & volatile_names() else column
+    return None
+
+
+def _few_values(column: pa.Array) -> pa.DictionaryArray | None:
+    """The column by its distinct values, if there are few."""
+    if len(column) < ENCODED_ROWS_MIN:
+        return None
+    sample = column.slice(0, ENCODED_ROWS_MIN // 4)
+    if ENCODED_ROWS_A_VALUE * len(sample.unique()) > 2 * len(sample):
+        return None
+    encoded = column.dictionary_encode()
+    return encoded if ENCODED_ROWS_A_VALUE * len(encoded.dictionary) <= len(column) else None
+
+
+def _wide(array: pa.Array) -> np.ndarray | None:
+    """Which values of a decimal column are wider than the 64 bits of a lane; None: none of them."""
+    if not pa.types.is_decimal128(array.type):
+        return None
+    words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
+    wide = words[1::2] != words[::2] >> 63
+    if array.null_count:
+        wide &= array.is_valid().to_numpy(zero_copy_only=False)
+    return wide if wide.any() else None
+
+
+def _too_wide(expression: Expression, value: object) -> DataError:
+    return DataError(
+        f"{show(expression)} is {value}, which is out of the range of 64 bits", "CAST it to DOUBLE or split it"
+    )
+
+
+def _lazy(expression: Expression) -> Expression:
+    """The expression with AND and OR written as CASE: DuckDB computes both sides of these, but no branch of a CASE that
+    is not taken."""
+    match expression:
+        case Call("and" | "or" as name, (first, *rest), type):
+            left = _lazy(first)
+            if not rest:
+                return left
+            right = _lazy(rest[0] if len(rest) == 1 else Call(name, tuple(rest), type))
+            decided = Call("not", (left,), type) if name == "and" else left
+            both = Call(name, (left, right), type)
+            return Call("case", (decided, Constant(name == "or", "BOOLEAN"), both), type)
+        case Call(name, arguments, type):
+            return Call(name, tuple(map(_lazy, arguments)), type)
+        case _:
+            return expression
+
+
+def _tried(
+    expression: Expression, store: RowStore, positions: Int64Array | slice
+) -> tuple[pa.Array, np.ndarray | None]:
+    """The values of an expression, null where it cannot be computed, and where that is (None: nowhere)."""
+    columns, (text,) = row_columns([_lazy(expression)], store, positions)
+    # NULL IS NULL is true, so only an error makes the second one null
+    array, known = project(columns, [f"TRY({text})", f"TRY(({text}) IS NULL)"], DataError)
+    failed = known.is_null().to_numpy(zero_copy_only=False)
+    if (wide := _wide(array)) is not None:
+        failed |= wide
+        array = pc.if_else(pa.array(wide), pa.scalar(None, array.type), array)
+    return array, failed if failed.any() else None
+
+
+def leaves_of(expression: Expression) -> Iterator[Expression]:
+    """What the expression reads of rows: columns, navigations, aggregates and so on, and nothing inside of these."""
+    match expression:
+        case Call(_, arguments) | Opaque(_, arguments):
+            for argument in arguments:
+                yield from leaves_of(argument)
+        case Constant():
+            pass
+        case _:
+            yield expression
+
+
+@cache
+def _arrow_is_enough(type: str) -> bool:
+    """Whether DuckDB reads a column of this type back as what it was (not so: ENUM, UUID, HUGEINT, ...)."""
+    try:
+        return duckdb_type(plain_type(type)) == type
+    except pa.ArrowNotImplementedError:  # UNION comes back as itself, though not by way of an empty column
+        return True
+
+
+def leaf_sql(name: str, type: str) -> str:
+    """A column of a table handed to DuckDB, in its DuckDB type."""
+    return quote(name) if _arrow_is_enough(type) else f"CAST({quote(name)} AS {type})"
+
+
+def project(
+    columns: Mapping[str, pa.Array], texts: Sequence[str], failure: Callable[[str], DataError]
+) -> list[pa.Array]:
+    """SQL expressions over columns of one length, row by row. failure: the error to raise, from what DuckDB says."""
+    selected = ", ".join(f"{text} AS v{i}" for i, text in enumerate(texts))
+    return query(f"SELECT {selected} FROM t", {"t": columns}, failure)
+
+
+def query(
+    sql: str, tables: Mapping[str, Mapping[str, pa.Array]], failure: Callable[[str], DataError]
+) -> list[pa.Array]:
+    """The columns of a SELECT over tables that are given by their columns."""
+    cursor = quiet_connection().cursor()
+    try:
+        for name, columns in tables.items():
+            cursor.register(name, pa.table(dict(columns)))
+        result = pa.table(cursor.sql(sql))
+    except duckdb.Error as error:
+        raise failure(str(error).splitlines()[0]) from None
+    finally:
+        cursor.close()
+    return [c.combine_chunks() if c.num_chunks != 1 else c.chunk(0) for c in result.columns]
+
+
+def _failure(expressions: Sequence[Expression]) -> Callable[[str], DataError]:
+    """The error of these expressions from what DuckDB says of it."""
+    shown = ", ".join(show(e) for e in expressions)
+    return lambda reason: DataError(
+        f"a condition or measure cannot be computed for these rows: {reason}",
+        f"guard it with TRY(...), TRY_CAST or CASE in: {shown}",
+    )
 
 
 def duckdb_values(
     expressions: Sequence[Expression], store: RowStore, positions: Int64Array | slice
 ) -> list[pa.Array]:
     """Row-local expressions by one DuckDB projection, as Arrow arrays in DuckDB's types."""
-    if isinstance(positions, slice):
-        positions = np.arange(positions.start, positions.stop)
+    columns, texts = row_columns(expressions, store, positions)
+    return project(columns, texts, _failure(expressions))
+
+
+def row_columns(
+    expressions: Sequence[Expression], store: RowStore, positions: Int64Array | slice
+) -> tuple[dict[str, pa.Array], list[str]]:
+    """The columns that row-local expressions read at some rows, and the SQL of each expression over them."""
+    here = positions
+    whole = np.arange(here.start, here.stop) if isinstance(here, slice) else here
     columns: dict[str, pa.Array] = {}
 
-    def place(name: str, offset: int) -> str:
-        key = f"{name}@{offset}"
+    def place(column: Column, offset: int) -> str:
+        key = f"{column.name}@{offset}"
         if key not in columns:
-            columns[key] = store.column(name, store.chase(positions, offset) if offset else positions)
-        return '"' + key.replace('"', '""') + '"'
+            columns[key] = store.column(column.name, store.chase(whole, offset) if offset else here)
+        return leaf_sql(key, column.type)
 
     def sql(expression: Expression, offset: int) -> str:
         leaves: dict[Expression, str] = {}
-        for e in walk(expression):
+        for e in leaves_of(expression):
             match e:
-                case Navigation(argument, logical=None, physical_offset=physical) if e not in leaves:
+                case Navigation(argument, physical_offset=physical):
                     total = offset + physical
                     exists = f"exists@{total}"
                     if exists not in columns:
-                        columns[exists] = pa.array(store.chase(positions, total) >= 0)
+                        columns[exists] = pa.array(store.chase(whole, total) >= 0)
                     leaves[e] = f'(CASE WHEN "{exists}" THEN {sql(argument, total)} END)'
-                case Column(name):
-                    leaves[e] = place(name, offset)
+                case Column():
+                    leaves[e] = place(e, offset)
         return to_sql(expression, leaves)
 
     texts = [sql(e, 0) for e in expressions]
     if not columns:
-        columns["_"] = pa.nulls(len(positions))
-    table = pa.table(columns)
-    selected = ", ".join(f"{text} AS v{i}" for i, text in enumerate(texts))
-    cursor = quiet_connection().cursor()
-    try:
-        cursor.register("t", table)
-        result = pa.table(cursor.sql(f"SELECT {selected} FROM t"))
-    except duckdb.Error as error:
-        reason = str(error).splitlines()[0]
-        shown = ", ".join(show(e) for e in expressions)
-        raise DataError(
-            f"a condition or measure cannot be computed for these rows: {reason}",
-            f"guard it with TRY(...), TRY_CAST or CASE in: {shown}",
-        ) from None
-    finally:
-        cursor.close()
-    return [c.combine_chunks() if c.num_chunks != 1 else c.chunk(0) for c in result.columns]
+        columns["_"] = pa.nulls(len(whole))
+    return columns, texts
 
 
 # ---- lanes by numpy ---------------------------------------------------------------------------------------------
@@ -163,24 +409,19 @@ def _equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _checked(result: np.ndarray, bad: np.ndarray | bool, valid: np.ndarray | None, lane: Lane) -> np.ndarray:
     out = bad | (result < lane.low) | (result > lane.high)
     if np.any(out if valid is None else out & valid):
-        raise _Overflow
+        raise Overflow
     return result
 
 
-def _run(low: Lowered, store: RowStore, positions: Int64Array | slice) -> Values:
-    """Values and validity of a lowered expression."""
-    count = positions.stop - positions.start if isinstance(positions, slice) else len(positions)
-    gathered: dict[tuple[str, int], Values] = {}
+def run_lanes(low: Lowered, count: int, read: Callable[[Any], Values]) -> Values:
+    """Values and validity of a lowered expression for `count` rows. read: those of a leaf, by its key.
+
+    Raises Overflow where DuckDB may raise."""
 
     def run(node: Lowered) -> Values:
         match node:
-            case Leaf((str(name), int(offset))):
-                if (name, offset) not in gathered:
-                    at: Int64Array | slice = positions
-                    if offset:
-                        at = _neighbours(store, positions, offset)
-                    gathered[name, offset] = store.lane(name, at)
-                return gathered[name, offset]
+            case Leaf(key):
+                return read(key)
             case Literal(None, lane):
                 return np.zeros(count, np.float64 if lane.floating else np.int64), np.zeros(count, np.bool_)
             case Literal(constant, lane):

@@ -20,6 +20,8 @@ def _hashable(value: object) -> object:
         return ("nan",)
     if isinstance(value, list):
         return ("list", *map(_hashable, value))
+    if isinstance(value, tuple):  # an entry of a map
+        return tuple(map(_hashable, value))
     if isinstance(value, dict):
         return ("struct", *((k, _hashable(v)) for k, v in value.items()))
     return value
@@ -40,7 +42,7 @@ class Encoder:
     def encode(self, column: pa.Array) -> Int64Array:
         """Codes of a column, int64 (n,)."""
         few = 0 < len(self.codes) <= min(FEW, 8 * len(column))
-        if isinstance(column, pa.DictionaryArray) or not few:
+        if isinstance(column, pa.DictionaryArray) or pa.types.is_nested(column.type) or not few:
             return self._by_dictionary(column)
         found = pc.index_in(column, value_set=self.values)
         if not found.null_count:
@@ -52,6 +54,8 @@ class Encoder:
 
     def _by_dictionary(self, column: pa.Array) -> Int64Array:
         if not isinstance(column, pa.DictionaryArray):
+            if pa.types.is_nested(column.type):
+                return self._by_value(column)
             column = column.dictionary_encode()
         dictionary = column.dictionary
         known = len(self.codes)
@@ -76,6 +80,21 @@ class Encoder:
             self._parts.append(dictionary.take(pa.array(fresh, pa.int64())).cast(self.type))
             self._values = None
         return table[indices.to_numpy(zero_copy_only=False)]
+
+    def _by_value(self, column: pa.Array) -> Int64Array:
+        """Codes of lists, structs and maps, which Arrow does not encode."""
+        codes = np.empty(len(column), np.int64)
+        fresh: list[int] = []
+        for i, value in enumerate(column.to_pylist()):
+            key = _hashable(value)
+            known = len(self.codes)
+            codes[i] = self.codes.setdefault(key, known)
+            if codes[i] == known:
+                fresh.append(i)
+        if fresh:
+            self._parts.append(column.take(pa.array(fresh, pa.int64())).cast(self.type))
+            self._values = None
+        return codes
 
     @property
     def values(self) -> pa.Array:

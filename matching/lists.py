@@ -9,6 +9,7 @@ from matching.kernels import layout, step
 from matching.kernels.layout import Counters, Parameters
 from matching.store import RowStore
 from query.automaton.program import Program
+from query.plan.output import Outcome
 
 Arrays = dict[str, np.ndarray]
 
@@ -21,8 +22,11 @@ class OverBudget(Exception):
     """A partition has more partial matches than allowed."""
 
 
-class Overflowed(Exception):
-    """A condition overflowed or divided by zero; args[0] is the time of the row, us."""
+class Failed(Exception):
+    """A condition that was read cannot be computed: args are the position of its row and its label."""
+
+
+NONE_BAD = np.zeros(0, np.int64)
 
 
 class Decode:
@@ -80,6 +84,8 @@ class Decode:
 class RunLists:
     """Runs of all partitions as linked lists in order of preference, over one shared match buffer."""
 
+    settles = False  # which rows are unmatched is found out from `frontier`
+
     def __init__(self, program: Program, runs_max: int) -> None:
         self.program = program
         self._tables = layout.program_arrays(program, runs_max)
@@ -103,6 +109,23 @@ class RunLists:
         """Matches decided and not yet decoded."""
         return int(self._counters[Counters.DECIDED])
 
+    @property
+    def stuck(self) -> int:
+        """Matches behind which SKIP TO FIRST / LAST would not have moved on; the scan went on one row behind their
+        start."""
+        return int(self._counters[Counters.STUCK])
+
+    def frontier(self, partitions: int) -> Int64Array:
+        """Per partition the row where the first attempt began that is not decided; -1: all rows taken are settled."""
+        head = self._partitions.head[:partitions]
+        return np.where(head >= 0, self._runs.row[np.maximum(head, 0)], -1)
+
+    def go_on(self, numbers: Int64Array, stuck: int) -> None:
+        """Counts on from what another engine has found: MATCH_NUMBER per partition, and `stuck`."""
+        self.reserve(len(numbers))
+        self._partitions.number[: len(numbers)] = numbers
+        self._counters[Counters.STUCK] = stuck
+
     def reserve(self, partitions: int) -> None:
         """Room for this many partitions."""
         if partitions > len(self._partitions.head):
@@ -113,43 +136,56 @@ class RunLists:
 
     def run(
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
-        feature_valid: np.ndarray,
+        feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """Takes the rows at `positions` through the kernel. Raises Overflowed or OverBudget."""
+        """Takes the rows at `positions` through the kernel. bad: like mask, the labels whose conditions cannot be
+        computed for the row; empty if all can. Raises Failed or OverBudget."""
         partition, ts = store.partition[positions], store.ts[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, count = 0, len(mask)
         while at < count:
             at, status = step.step(
-                at, count, partition, mask, ts, rows, feature, feature.view(np.float64), feature_valid, self._tables,
-                self._runs, self._buffer, self._partitions, self._heap, self._decided, self._scratch, self._counters,
+                at, count, partition, mask, bad, ts, rows, feature, feature.view(np.float64), feature_valid,
+                self._tables, self._runs, self._buffer, self._partitions, self._heap, self._decided, self._scratch,
+                self._counters,
             )  # fmt: skip
             if status == step.ROOM:
                 self._grow(int(partition[at]))
-            elif status == step.OVERFLOW:
-                raise Overflowed(int(ts[at]))
+            elif status == step.ERROR:
+                self._look_for_failure()
             elif status == step.BUDGET:
                 raise OverBudget
 
-    def expire(self, watermark_us: int) -> None:
-        """Drops the runs that began before watermark - WITHIN and decides what waited for them."""
-        while (
-            step.expire(
-                watermark_us, self._tables, self._runs, self._partitions, self._heap, self._decided, self._counters
-            )
-            == step.ROOM
-        ):
-            self._more_decided(2 * len(self._decided.node))
+    def _look_for_failure(self) -> None:
+        if self._counters[Counters.FAILED_ROW]:
+            raise Failed(int(self._counters[Counters.FAILED_ROW]) - 1, int(self._counters[Counters.FAILED_LABEL]))
+
+    def expire(self, watermark_us: int, held: Int64Array) -> None:
+        """Drops the runs that began before watermark - WITHIN and decides what waited for them. held: per partition the
+        time of its first row that is there but not taken (larger than any: none); empty where none is held."""
+        status = step.ROOM
+        while status == step.ROOM:
+            status = step.expire(
+                watermark_us, held, self._tables, self._runs, self._buffer, self._partitions, self._heap,
+                self._decided, self._counters,
+            )  # fmt: skip
+            if status == step.ROOM:
+                p = int(self._heap.partition[0])
+                self._more_decided(2 * len(self._decided.node) + int(self._partitions.length[p]))
+        self._look_for_failure()
 
     def finish(self, partitions: int) -> None:
         """The input has ended: decides all that waits."""
         at = 0
         while at < partitions:
-            at = step.finish(at, partitions, self._runs, self._partitions, self._decided, self._counters)
+            at = step.finish(
+                at, partitions, self._tables, self._runs, self._buffer, self._partitions, self._decided, self._counters
+            )
             if at < partitions:
-                self._more_decided(2 * len(self._decided.node))
+                self._more_decided(2 * len(self._decided.node) + int(self._partitions.length[at]))
         self._counters[Counters.HEAP] = 0
         self._partitions.queued[:] = False
+        self._look_for_failure()
 
     def decode(self, store: RowStore, out: Decode) -> None:
         """Writes the decided matches into `out` and forgets them."""
@@ -166,6 +202,8 @@ class RunLists:
         out.start[:] = decided.row[:count]
         out.partition[:] = decided.partition[:count]
         out.number[:] = decided.number[:count]
+        out.waiting[:] = decided.waiting[:count]
+        out.outcome[out.waiting >= 0] = Outcome.TIMEOUT
 
     def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
         """Marks the rows that runs or waiting matches can reach; to be followed by `move`."""

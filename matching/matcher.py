@@ -5,34 +5,40 @@ from __future__ import annotations
 import io
 import json
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
-from matching.features import RowValues, columns_read, storable, truth
+from matching.features import Codes, RowValues, columns_read, storable, truth
 from matching.keys import Keys
-from matching.lists import PER_MATCH, PER_ROW, Decode, OverBudget, Overflowed, RunLists
+from matching.lists import NONE_BAD, PER_MATCH, PER_ROW, Decode, Failed, OverBudget, RunLists
 from matching.measures import Found, Measures
+from matching.run_starts import RunStarts
 from matching.run_table import RunTable
 from matching.store import RowStore
-from matching.types import arrow_type
+from matching.types import plain_type
+from matching.unmatched import Unsettled
 from query.automaton.determinise import determinise
-from query.automaton.program import NoKernel, Program, assemble
+from query.automaton.program import Mode, NoKernel, OpCode, Program, assemble
+from query.automaton.starts import start_table
 from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
+from query.plan.expression import TRUE, Expression
 from query.plan.plan import Plan
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
-STATE_VERSION = 1
+STATE_VERSION = 2
 #: Most partial matches one partition may have at a time.
 RUNS_MAX = 200_000
 #: Rows and nodes that may pile up before what no run needs is dropped.
 SLACK = 1 << 15
 
 
-def make_matcher(plan: Plan, sources: tuple[str, ...] = ("default",)) -> Matcher:
+def make_matcher(plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False) -> Matcher:
     """The matcher of a plan: the kernel, or with a HybridWarning the reference (exact, slow) for what the kernel has
-    not learnt yet. sources: names that EventBatch.source indexes."""
+    not learnt yet. sources: names that EventBatch.source indexes. lenient: AFTER MATCH SKIP TO that would not move on
+    goes on one row behind the start of the match, with a HybridWarning the first time; otherwise it is an error."""
     try:
         program = assemble(plan)
     except NoKernel as why:
@@ -43,30 +49,38 @@ def make_matcher(plan: Plan, sources: tuple[str, ...] = ("default",)) -> Matcher
             HybridWarning,
             stacklevel=2,
         )
-        return ReferenceMatcher(plan, sources)
-    return KernelMatcher(plan, program, sources)
+        return ReferenceMatcher(plan, sources, lenient)
+    return KernelMatcher(plan, program, sources, lenient)
+
+
+#: One kind of condition that rows are tested for: index of its row value (-1: always true), first row, last row of the
+#: partition; and the bits of the mask that say so.
+_Test = tuple[int, bool, bool, tuple[int, ...]]
 
 
 class KernelMatcher:
-    """Matcher over compiled kernels: a table for most row-local patterns, run lists for the rest. State is arrays."""
+    """Matcher over compiled kernels: a table for most row-local patterns, a table of starts where those are kept apart,
+    run lists for the rest. State is arrays. stuck: matches from which AFTER MATCH SKIP TO would not have moved on."""
 
-    def __init__(self, plan: Plan, program: Program, sources: tuple[str, ...] = ("default",)) -> None:
+    def __init__(
+        self, plan: Plan, program: Program, sources: tuple[str, ...] = ("default",), lenient: bool = False
+    ) -> None:
         self.plan = plan
         self.program = program
         self.sources = sources
+        self.lenient = lenient
+        self.stuck = 0
         self.measures = Measures(plan, program.variables, program.shown, program.waiting)
-        tested = program.tested
         table = determinise(program)
-        self.engine: RunTable | RunLists
+        self.engine: RunTable | RunStarts | RunLists
         if table is not None:
-            self.engine = RunTable(table, program.strict)
-            self._bits = {v: bit for bit, v in enumerate(tested)}
-            self._always = 0
+            self._run_by(RunTable(table, program.strict))
+        elif (starts := start_table(program)) is not None:
+            self._run_by(RunStarts(starts, program))
         else:
-            self.engine = RunLists(program, RUNS_MAX)
-            self._bits = {v: v for v in tested}
-            self._always = sum(1 << v for v in range(len(program.variables)) if v not in tested)
-        self._values = RowValues([*(program.local[v] for v in tested), *(f for f, _ in program.features)])
+            self._run_by(RunLists(program, RUNS_MAX))
+        self.codes = Codes(program.texts)
+        self._values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes)
         wanted = columns_read([*self._values.expressions, *self.measures.needs()])
         fields = {f.name: f for f in plan.schema.fields}
         numeric, other = {}, []
@@ -76,13 +90,37 @@ class KernelMatcher:
                 other.append(name)
             else:
                 numeric[name] = lane.floating
-        schema = pa.schema([(name, arrow_type(fields[name].type)) for name in wanted])
+        schema = pa.schema([(name, plain_type(fields[name].type)) for name in wanted])
         self._reach = program.before + program.after + program.ahead
         self._held: Decode | None = None  # decided matches that wait for what NEXT in their measures reads
-        self.store = RowStore(numeric, other, schema, linked=self._reach > 0)
-        self.keys = Keys([arrow_type(c.type) for c in plan.partition_by])
+        linked = self._reach > 0 or program.unmatched or any(program.first_row)
+        self.store = RowStore(numeric, other, schema, linked)
+        self.keys = Keys([plain_type(c.type) for c in plan.partition_by])
         self._empty = self.measures.schema.empty_table()
         self._compact_at = SLACK
+
+    def _run_by(self, engine: RunTable | RunStarts | RunLists) -> None:
+        """Lets `engine` find the matches: the mask of a row has the bits it reads."""
+        program = self.program
+        self.engine = engine
+        self._always = 0
+        places = {v: v for v in range(len(program.variables))}
+        if isinstance(engine, RunTable | RunStarts):
+            places = {v: i for i, same in enumerate(program.tests) for v in same[:1]}
+        else:
+            self._always = sum(1 << v for v in places if v not in program.tested)
+        local: dict[Expression, int] = {}
+        self._tests: list[_Test] = []
+        for same in program.tests:
+            v = same[0]
+            at = -1
+            if program.local[v] != TRUE:
+                at = local.setdefault(program.local[v], len(local))
+            bits = tuple(places[w] for w in same if w in places)
+            self._tests.append((at, program.first_row[v], program.last_row[v], bits))
+        self._local = tuple(local)
+        #: of WITH UNMATCHED ROWS, where the engine does not settle rows itself
+        self._unsettled = Unsettled() if program.unmatched and not engine.settles else None
 
     # ---- Matcher
 
@@ -94,6 +132,8 @@ class KernelMatcher:
         partition = self.keys.encode(keys, len(batch))
         self.engine.reserve(len(self.keys))
         begin = self.store.append(batch, partition, len(self.keys))
+        if self._unsettled is not None:
+            self._unsettled.append(self.store, begin, len(self.keys))
         if self.program.after:
             # a row is matched when the rows that NEXT reads behind it are there
             ready = self.store.chase(np.arange(begin, self.store.count), -self.program.after)
@@ -111,23 +151,41 @@ class KernelMatcher:
             held = np.flatnonzero(~self.store.released[: self.store.count])
         if watermark_us is None:
             self._run(held)
-            self.engine.finish(len(self.keys))
+            self._guarded(lambda: self.engine.finish(len(self.keys)))
         elif self.program.within_us is not None:
+            until = np.zeros(0, np.int64)
             if len(held):
-                watermark_us = min(watermark_us, int(self.store.ts[held].min()))
-            self.engine.expire(watermark_us)
+                until = np.full(len(self.keys), np.iinfo(np.int64).max)
+                np.minimum.at(until, self.store.partition[held], self.store.ts[held])
+            at = watermark_us
+            self._guarded(lambda: self.engine.expire(at, until))
         return self._emit(ended=watermark_us is None)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Acts; a condition that turns out to be read and cannot be computed is a DataError."""
+        try:
+            act()
+        except Failed as failed:
+            raise self._why(*failed.args) from None
 
     def _run(self, positions: Int64Array | slice) -> None:
         """Computes masks and features of the rows at `positions` and takes them through the engine."""
         count = positions.stop - positions.start if isinstance(positions, slice) else len(positions)
         if count == 0:
             return
-        values = self._values.evaluate(self.store, positions)
+        values, failing = self._values.attempt(self.store, positions)
+        if any(failed is not None for failed in failing):
+            self._leave_tables(positions)
         mask = np.full(count, self._always, np.int64)
-        for bit, value in zip(self._bits.values(), values, strict=False):
-            mask |= truth(value).astype(np.int64) << bit
-        features = values[len(self._bits) :]
+        for at, first, last, bits in self._tests:
+            met = truth(values[at]) if at >= 0 else np.ones(count, np.bool_)
+            if first:
+                met = met & self.store.first[positions]
+            if last:
+                met = met & (self.store.next[positions] < 0)
+            for bit in bits:
+                mask |= met.astype(np.int64) << bit
+        features = values[len(self._local) :]
         feature = np.zeros((max(1, len(features)), count if features else 0), np.int64)
         feature_valid = np.ones(feature.shape, np.bool_)
         for f, (numbers, valid) in enumerate(features):
@@ -137,25 +195,117 @@ class KernelMatcher:
         if self.program.after:
             self.store.released[positions] = True
         try:
-            self.engine.run(self.store, positions, mask, feature, feature_valid)
-        except Overflowed as at:
-            raise DataError(
-                f"a condition overflows or divides by zero at {at} us",
-                "widen the type (CAST to DOUBLE or HUGEINT) or guard the condition with CASE",
-            ) from None
+            if isinstance(self.engine, RunLists):
+                bad = self._bad(failing, mask)
+                self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
+            else:
+                self.engine.run(self.store, positions, mask, feature, feature_valid)
+        except Failed as failed:
+            raise self._why(*failed.args) from None
         except OverBudget:
             raise self._over_budget() from None
 
-    def _over_budget(self) -> QueryError:
-        dependent = [v for v, code in zip(self.program.variables, self.program.code, strict=True) if code]
-        why = (
-            f"the condition of {', '.join(dependent)} depends on the match so far, so partial matches cannot be merged"
-            if dependent
-            else "all matches are asked for, or WITHIN keeps the starts apart"
+    def _bad(self, failing: list[np.ndarray | None], mask: Int64Array) -> Int64Array:
+        """Like the mask, the labels whose conditions cannot be computed; empty if all can."""
+        if all(failed is None for failed in failing):
+            return NONE_BAD
+        bad = np.zeros(len(mask), np.int64)
+        for label in range(len(self.program.variables)):
+            local, *features = self._reads(label)
+            if local >= 0 and (failed := failing[local]) is not None:
+                bad |= failed.astype(np.int64) << label
+            for index in features:
+                if (failed := failing[index]) is not None:  # read only where the row-local part holds
+                    bad |= (failed.astype(np.int64) << label) & mask
+        return bad
+
+    def _reads(self, label: int) -> tuple[int, ...]:
+        """Indices of row values: the row-local condition of a label (-1: always true), then what the rest of its
+        condition and the registers it updates read of its row."""
+        program = self.program
+        local, variable = program.local[label], program.variables[label]
+        features = {a for op, a, _ in program.code[label] if op == OpCode.FEATURE}
+        for register in program.registers:
+            if register.feature >= 0 and (not register.variables or variable in register.variables):
+                features.add(register.feature)
+        return (
+            self._local.index(local) if local in self._local else -1,
+            *(len(self._local) + f for f in sorted(features)),
         )
-        hint = "add or shorten WITHIN, partition by more columns, or make neighbouring conditions exclude each other"
-        message = f"one partition needs more than {RUNS_MAX:,} partial matches at a time: {why}"
+
+    def _why(self, position: int, label: int) -> DataError:
+        """The error of a condition at a row of the store."""
+        _, failing = self._values.attempt(self.store, np.array([position], np.int64))
+        for index in self._reads(label):
+            if index >= 0 and failing[index] is not None:
+                return self._values.why(self.store, position, index)
+        return DataError(
+            f"the condition of {self.program.variables[label]} overflows or divides by zero at "
+            f"{self.store.ts[position]} us",
+            "widen the type (CAST to DOUBLE or HUGEINT) or guard the condition with CASE",
+        )
+
+    def _leave_tables(self, positions: Int64Array | slice) -> None:
+        """Goes on with run lists, in which a condition that cannot be computed waits until it is known to be read. The
+        attempts that are not decided are read again from their first rows. positions: rows not taken yet."""
+        old, store, partitions = self.engine, self.store, len(self.keys)
+        if isinstance(old, RunLists):
+            return
+        taken = np.ones(store.count, np.bool_)
+        if self.program.after:
+            taken = store.released[: store.count].copy()
+        else:
+            taken[positions] = False
+        begin = old.frontier(partitions)[store.partition[: store.count]]
+        again = taken & (begin >= 0) & (np.arange(store.count) >= begin)
+        covered = np.zeros(store.count, np.bool_)
+        if isinstance(old, RunStarts):
+            covered[again] = old.covered(store, np.flatnonzero(again))
+        lists = RunLists(self.program, RUNS_MAX)
+        lists.go_on(old.numbers(partitions), old.stuck)
+        self._run_by(lists)
+        if self._unsettled is not None:
+            rows = np.flatnonzero(again | ~taken)
+            self._unsettled.take_over(store, rows, covered[rows], partitions)
+        self._run(np.flatnonzero(again))
+
+    def _over_budget(self) -> QueryError:
+        program = self.program
+        dependent = dict.fromkeys(v for v, code in zip(program.variables, program.code, strict=True) if code)
+        hints = ["shorten WITHIN" if self.plan.within else "add WITHIN", "partition by more columns"]
+        if dependent:
+            names = ", ".join(dependent)
+            why = f"the condition of {names} depends on the match so far, so partial matches do not merge"
+            hints.append("make neighbouring conditions exclude each other")
+        elif program.mode is Mode.ALL:
+            why = "NO SKIP asks for all matches"
+            hints.append("ask for one match per start (AFTER MATCH SKIP TO NEXT ROW)")
+        elif program.mode is Mode.TO_NEXT_ROW:
+            why = f"AFTER MATCH {self.plan.after} keeps the starts apart"
+            hints.append("use AFTER MATCH SKIP PAST LAST ROW")
+        else:
+            why = "WITHIN keeps the starts apart"
+        hint = ", ".join(hints[:-1]) + f", or {hints[-1]}"
+        message = f"PATTERN ({self.plan.pattern}): one partition needs more than {RUNS_MAX:,} partial matches: {why}"
         return QueryError([Diagnostic("HQ600", message, NOWHERE, hint=hint)])
+
+    def _look_whether_stuck(self) -> None:
+        """Raises QueryError HQ601, or warns the first time if lenient, when AFTER MATCH SKIP TO would not move on."""
+        if self.engine.stuck == self.stuck:
+            return
+        after = self.plan.after
+        why = f"its first row is {'|'.join(after.variables)}, or it has no such row"
+        message = f"AFTER MATCH {after} would not move on from a match: {why}"
+        hint = "AFTER MATCH SKIP TO NEXT ROW and SKIP PAST LAST ROW always move on"
+        if not self.lenient:
+            raise QueryError([Diagnostic("HQ601", message, NOWHERE, hint=hint)])
+        if not self.stuck:
+            warnings.warn(
+                f"{message}; the scan goes on one row behind its start, here and in such cases to come",
+                HybridWarning,
+                stacklevel=3,
+            )
+        self.stuck = self.engine.stuck
 
     def _compact(self) -> None:
         """Drops nodes and rows that no run, waiting match or navigation can reach; amortised by doubling."""
@@ -164,6 +314,8 @@ class KernelMatcher:
             return
         keep = np.zeros(store.count + 1, np.bool_)
         self.engine.mark(store, partitions, keep)
+        if self._unsettled is not None:
+            self._unsettled.mark(store, partitions, keep)
         if self._held is not None:
             keep[self._held.rows] = True
             keep[self._held.start] = True
@@ -176,16 +328,25 @@ class KernelMatcher:
             keep[: store.count] |= store.chase(np.arange(store.count), self._reach) < 0
         moved = store.compact(keep)
         self.engine.move(partitions, moved)
+        if self._unsettled is not None:
+            self._unsettled.move(moved)
         if self._held is not None:
             self._held.rows, self._held.start = moved[self._held.rows], moved[self._held.start]
         self._compact_at = 2 * max(self.engine.size, store.count) + SLACK
 
     def _emit(self, ended: bool = False) -> Matches:
         """The matches decided since the last call, with their output rows and evidence."""
-        if not self.engine.decided and self._held is None:
+        if not self.engine.decided and self._held is None and self._unsettled is None:
             return self._none()
+        self._look_whether_stuck()
         out = Decode()
         self.engine.decode(self.store, out)
+        if self._unsettled is not None:
+            assert isinstance(self.engine, RunLists)
+            frontier = self.engine.frontier(len(self.keys))
+            out = self._unsettled.settle(self.store, frontier, self.program.after > 0, out)
+            if not out.count and self._held is None:
+                return self._none()
         if self.measures.ahead:
             out = self._hold(out, ended)
             if not out.count:
@@ -241,13 +402,19 @@ class KernelMatcher:
         arrays |= {f"store.{n}": a for n, a in store.items()}
         if self._held is not None:
             arrays |= {f"held.{n}": getattr(self._held, n) for n in ("bounds", *PER_MATCH, *PER_ROW)}
+        if self._unsettled is not None:
+            arrays |= {f"unsettled.{n}": a for n, a in self._unsettled.snapshot().items()}
         arrays["arrow"] = _ipc(arrow)
         values, packed = self.keys.snapshot()
         for i, v in enumerate(values):
             arrays[f"key.{i}"] = _ipc(pa.table({"v": v}))
         if packed is not None:
             arrays["packed"] = packed
-        head = {"version": STATE_VERSION, "plan": self.plan.fingerprint, "sources": list(self.sources)}
+        arrays |= {f"code.{type}": _ipc(pa.table({"v": v})) for type, v in self.codes.snapshot().items()}
+        head = {
+            "version": STATE_VERSION, "engine": type(self.engine).__name__, "plan": self.plan.fingerprint,
+            "sources": list(self.sources),
+        }  # fmt: skip
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         out = io.BytesIO()
         np.savez(out, allow_pickle=False, **arrays)
@@ -271,8 +438,14 @@ class KernelMatcher:
         self.store.restore(group("store"), _table(arrays["arrow"]))
         values = [_table(arrays[f"key.{i}"]).column("v").combine_chunks() for i in range(len(self.plan.partition_by))]
         self.keys.restore(values, arrays.get("packed"))
+        self.codes.restore({type: _table(a).column("v").combine_chunks() for type, a in group("code").items()})
+        if head["engine"] != type(self.engine).__name__:
+            self._run_by(RunLists(self.program, RUNS_MAX))
         self.engine.restore(group("engine"))
         self.engine.reserve(len(self.keys))
+        self.stuck = self.engine.stuck
+        if self._unsettled is not None:
+            self._unsettled.restore(group("unsettled"))
         self._held = None
         if held := group("held"):
             self._held = Decode()

@@ -1,31 +1,41 @@
 """Output rows: measures of all matches of a batch, column by column.
 
-Navigation becomes row positions and one gather; counts, sums, minima, maxima and averages of numeric columns are folded
-by a kernel; any other DuckDB aggregate is one GROUP BY; a scalar expression over these is one DuckDB projection.
+Navigation becomes row positions and one gather; counts, sums, minima, maxima and averages are folded by a kernel, in
+time linear in the rows; any other DuckDB aggregate is one GROUP BY, or a window where it runs along a match; scalar
+expressions over these are one DuckDB projection for all measures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
 from matching.batch import Int64Array
-from matching.features import RowValues, duckdb_values, lowered, storable
+from matching.features import (
+    Overflow,
+    Values,
+    leaf_sql,
+    leaves_of,
+    project,
+    query,
+    run_lanes,
+    truth,
+)
 from matching.kernels import fold
-from matching.store import RowStore, to_arrow
-from matching.types import arrow_type
-from query.automaton.lanes import NoLane, lane_of
+from matching.store import RowStore, lanes, to_arrow
+from matching.types import plain_type
+from query.automaton.lanes import Leaf, Lowered, NoLane, is_wide, lane_of, lower
 from query.errors import DataError
 from query.language.ast import RowsPerMatch
-from query.language.duck import quiet_connection
 from query.plan.expression import (
     Aggregate,
     Classifier,
     Column,
+    Constant,
     Expression,
     Logical,
     MatchNumber,
@@ -34,7 +44,7 @@ from query.plan.expression import (
     to_sql,
     walk,
 )
-from query.plan.output import output_columns
+from query.plan.output import TIMEOUT_COLUMNS, Outcome, output_columns
 from query.plan.plan import Plan
 
 
@@ -62,32 +72,39 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """m output rows: the match each belongs to, the matched rows it sees while running ([low, high)) and finally
-    ([low, final)), and its current row (-1: none, an empty match under ONE ROW PER MATCH)."""
+    """m output rows: the match each belongs to, its current row (-1: none, an empty match under ONE ROW PER MATCH), and
+    the index of that row among the matched rows (-1: an empty match or an unmatched row)."""
 
     match: Int64Array
-    low: Int64Array
-    high: Int64Array
-    final: Int64Array
     current: Int64Array
-    current_index: Int64Array  # of the current row among the matched rows, -1 none
+    index: Int64Array
+
+    def only(self, at: Int64Array) -> _View:
+        return _View(self.match[at], self.current[at], self.index[at])
 
 
-def _view(plan: Plan, found: Found) -> _View:
+def _view(plan: Plan, found: Found, shown: np.ndarray) -> _View:
+    """shown: for each variable whether ALL ROWS shows its rows."""
     low, high = found.bounds[:-1], found.bounds[1:]
     if plan.rows is RowsPerMatch.ONE:
         index = np.where(high > low, high - 1, -1)
-        current = np.where(index >= 0, found.rows[np.maximum(index, 0)] if len(found.rows) else -1, -1)
-        return _View(np.arange(len(found)), low, high, high, current, index)
+        return _View(np.arange(len(found)), _at(found.rows, index), index)
     lengths = high - low
-    shown = np.maximum(lengths, 1) if plan.rows is RowsPerMatch.ALL_SHOW_EMPTY else lengths
-    match = np.repeat(np.arange(len(found)), shown)
-    first = np.cumsum(shown) - shown
-    within = np.arange(len(match)) - first[match]
-    empty = lengths[match] == 0
-    index = np.where(empty, -1, low[match] + within)
-    current = np.where(empty, found.start[match], found.rows[np.maximum(index, 0)] if len(found.rows) else 0)
-    return _View(match, low[match], np.where(empty, low[match], index + 1), high[match], current, index)
+    empty = lengths == 0
+    alone = empty & (found.outcome == Outcome.UNMATCHED) if plan.rows is RowsPerMatch.ALL_OMIT_EMPTY else empty
+    rows = lengths + alone
+    match = np.repeat(np.arange(len(found)), rows)
+    if len(found.rows) == len(match):
+        index = np.arange(len(match))
+        current = found.rows
+    else:
+        first = np.cumsum(rows) - rows
+        index = np.where(empty[match], -1, np.arange(len(match)) + (low - first)[match])
+        current = np.where(index < 0, found.start[match], _at(found.rows, index))
+    view = _View(match, current, index)
+    if shown.all() or not len(found.rows):
+        return view
+    return view.only(np.flatnonzero((index < 0) | shown[found.variables[np.maximum(index, 0)]]))
 
 
 class Measures:
@@ -95,7 +112,7 @@ class Measures:
 
     variables: the pattern's variables in the order of their numbers; one may stand there several times. shown: for each
     whether ALL ROWS shows its rows (false inside {- -}); all if empty. waiting: per state what a partial match there
-    waits for."""
+    waits for, as the column `timeout` shows it."""
 
     def __init__(
         self, plan: Plan, variables: Sequence[str], shown: Sequence[bool] = (), waiting: Sequence[str] = ()
@@ -105,8 +122,11 @@ class Measures:
         self.waiting = pa.array(waiting, pa.string())
         self.variables = tuple(variables)
         self.labels = pa.array(self.variables, pa.string())
-        self.schema = pa.schema([(f.name, arrow_type(f.type)) for f in output_columns(plan)])
-        self._simple: dict[Expression, RowValues] = {}
+        self.schema = pa.schema([(f.name, plain_type(f.type)) for f in output_columns(plan)])
+        #: measures that lanes can compute from what they read
+        self.lowered = {m.expression: _lowered(m.expression) for m in plan.measures}
+        #: what does not depend on the rows: constants, and aggregates over no rows
+        self.fixed: dict[Expression, pa.Array] = {}
         #: what NEXT in MEASURES reads
         self.ahead = [
             e for m in plan.measures for e in walk(m.expression) if isinstance(e, Navigation) and e.physical_offset > 0
@@ -120,217 +140,499 @@ class Measures:
         return tuple(kept)
 
     def table(self, store: RowStore, found: Found, keys: Sequence[pa.Array]) -> tuple[pa.Table, Int64Array]:
-        """The output rows, and for each the index of its match. keys: the partition columns' values, a row a match."""
+        """The output rows, and for each the index of its match. keys: the partition columns' values, a row a match.
+
+        Raises DataError where a measure cannot be computed."""
         plan = self.plan
-        view = _view(plan, found)
-        one = plan.rows is RowsPerMatch.ONE
-        columns: list[pa.Array] = []
-        for key in keys:
-            columns.append(key if one else key.take(pa.array(view.match)))
-        if not one:
-            partition = {c.name for c in plan.partition_by}
-            order = [o.column.name for o in plan.order_by if o.column.name not in partition]
-            columns += [store.column(name, view.current) for name in order]
-        columns += [self.measure(m.expression, store, found, view) for m in plan.measures]
-        for field in self.schema.names[len(columns) :]:
-            columns.append(store.column(field, view.current))
-        columns = [
-            c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, self.schema, strict=True)
-        ]
+        view = _view(plan, found, self.shown)
+        if not len(view.match):
+            return self.schema.empty_table(), view.match
+        match = None if plan.rows is RowsPerMatch.ONE else pa.array(view.match)
+        columns = [key if match is None else key.take(match) for key in keys]
+        front = list(dict.fromkeys(o.column.name for o in plan.order_by)) if match is not None else []
+        front = [name for name in front if name not in {c.name for c in plan.partition_by}]
+        columns += [store.column(name, view.current) for name in front]
+        columns += self._measures(store, found, view)
+        rest = self.schema.names[len(columns) : len(self.schema) - len(TIMEOUT_COLUMNS) * plan.timeout_rows]
+        columns += [store.column(name, view.current) for name in rest]
+        if plan.timeout_rows:
+            columns += [c if match is None else c.take(match) for c in self._timeout_columns(found)]
+        columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, self.schema, strict=True)]
         return pa.Table.from_arrays(columns, schema=self.schema), view.match
 
-    def measure(self, expression: Expression, store: RowStore, found: Found, view: _View) -> pa.Array:
-        """One measure for every output row."""
-        match expression:
-            case Column(name):
-                if self.plan.rows is RowsPerMatch.ONE:
-                    return store.column(name, view.current)
-                return store.column(name, np.where(view.current_index < 0, -1, view.current))
-            case Classifier():
-                at = found.variables[np.maximum(view.current_index, 0)] if len(found.rows) else view.current_index
-                return self.labels.take(pa.array(at.astype(np.int64), mask=view.current_index < 0))
-            case MatchNumber():
-                return pa.array(found.number[view.match])
-            case Navigation():
-                return self._navigation(expression, store, found, view)
-            case Aggregate():
-                return self._aggregate(expression, store, found, view)
-        leaves: dict[Expression, str] = {}
-        columns: dict[str, pa.Array] = {}
-        self._collect(expression, leaves, columns, store, found, view)
-        if not columns:
-            columns["_"] = pa.nulls(len(view.match))
-        (result,) = _project(columns, [to_sql(expression, leaves)], show(expression))
-        return result
+    def _measures(self, store: RowStore, found: Found, view: _View) -> list[pa.Array]:
+        """All measures for the rows of a view; null for unmatched rows."""
+        unmatched = found.outcome[view.match] == Outcome.UNMATCHED
+        if not unmatched.any():
+            return _Rows(self, store, found, view).measures()
+        # nothing is computed for an unmatched row
+        arrays = _Rows(self, store, found, view.only(np.flatnonzero(~unmatched))).measures()
+        spread = pa.array(np.cumsum(~unmatched) - 1, mask=unmatched)
+        return [array.take(spread) for array in arrays]
 
-    def _collect(
-        self, e: Expression, leaves: dict[Expression, str], columns: dict[str, pa.Array],
-        store: RowStore, found: Found, view: _View,
-    ) -> None:  # fmt: skip
-        if isinstance(e, Column | Classifier | MatchNumber | Navigation | Aggregate):
-            if e not in leaves:
-                name = f"leaf{len(leaves)}"
-                leaves[e] = f'"{name}"'
-                columns[name] = self.measure(e, store, found, view)
-            return
-        arguments = getattr(e, "arguments", ())
-        for argument in arguments:
-            self._collect(argument, leaves, columns, store, found, view)
-
-    def _mask(self, names: tuple[str, ...]) -> int:
-        if not names:
-            return (1 << len(self.variables)) - 1
-        return sum(1 << i for i, v in enumerate(self.variables) if v in names)
+    def _timeout_columns(self, found: Found) -> list[pa.Array]:
+        """The values of TIMEOUT_COLUMNS, a row a match."""
+        unmatched = found.outcome == Outcome.UNMATCHED
+        offsets = pa.array(found.bounds.astype(np.int32), mask=np.append(unmatched, False) if unmatched.any() else None)
+        labels = pa.ListArray.from_arrays(offsets, self.labels.take(pa.array(found.variables.astype(np.int64))))
+        timeout = self.waiting.take(pa.array(found.waiting, mask=found.outcome != Outcome.TIMEOUT))
+        return [labels, timeout]
 
     def waits(self, store: RowStore, found: Found) -> np.ndarray:
         """For each match whether NEXT in a measure reads a row of its partition that is not there yet, bool (n,)."""
         low, high = found.bounds[:-1], found.bounds[1:]
         last = np.where(high > low, high - 1, -1)
+        rows = _Rows(self, store, found, _View(np.arange(len(found)), _at(found.rows, last), last))
         waits = np.zeros(len(found), np.bool_)
         for e in self.ahead:
-            index = self._index(e, found, low, high, last)
-            rows = _at(found.rows, index)
-            waits |= (rows >= 0) & (store.chase(rows, e.physical_offset) < 0)
+            waits |= (rows.logical(e) >= 0) & (rows.reached(e) < 0)
         return waits
 
-    def _index(
-        self, e: Navigation, found: Found, low: Int64Array, high: Int64Array, current: Int64Array
-    ) -> Int64Array:
-        """The matched row the logical step of a navigation means for each output row, -1 for none."""
-        if e.logical is None:
-            return current
-        index = np.empty(len(low), np.int64)
-        mask = self._mask(e.variables)
-        fold.pick(low, high, found.variables, mask, e.logical is Logical.LAST, e.logical_offset, index)
-        return index
 
-    def _navigation(self, e: Navigation, store: RowStore, found: Found, view: _View) -> pa.Array:
-        index = self._index(e, found, view.low, view.final if e.final else view.high, view.current_index)
-        rows = _at(found.rows, index)
-        if e.physical_offset:
-            rows = store.chase(rows, e.physical_offset)
-        match e.argument:
-            case Column(name):
-                return store.column(name, rows)
-            case Classifier():
-                at = found.variables[np.maximum(index, 0)] if len(found.rows) else index
-                return self.labels.take(pa.array(at.astype(np.int64), mask=index < 0))
-            case argument:
-                values = self._row_values(argument, store, np.maximum(rows, 0))
-                return values.take(pa.array(np.arange(len(rows)), mask=rows < 0))
+class _Rows:
+    """What the measures read for the output rows of a view; shared by all of them, each thing computed once."""
 
-    def _row_values(self, argument: Expression, store: RowStore, rows: Int64Array) -> pa.Array:
-        """A row-local expression at the given positions."""
-        if isinstance(argument, Column):
-            return store.column(argument.name, rows)
-        if any(isinstance(x, Classifier) for x in walk(argument)):
-            raise DataError("CLASSIFIER() inside a larger argument is not supported yet", "name it as a measure")
-        if store.count == 0:
-            return pa.nulls(len(rows), arrow_type(argument.type))
-        return duckdb_values([argument], store, rows)[0]
+    def __init__(self, measures: Measures, store: RowStore, found: Found, view: _View) -> None:
+        self.of = measures
+        self.store = store
+        self.found = found
+        self.view = view
+        # output row k sees the matched rows [low, high) while running and [low, final) finally
+        self.low = found.bounds[view.match]
+        self.high = np.where(view.index < 0, self.low, view.index + 1)
+        self.final = found.bounds[view.match + 1]
+        self._chosen: dict[tuple[str, ...], tuple[Int64Array, Int64Array]] = {}
+        self._logical: dict[object, Int64Array] = {}
+        self._reached: dict[object, Int64Array] = {}
+        self._leaves: dict[Expression, pa.Array] = {}
 
-    def _aggregate(self, e: Aggregate, store: RowStore, found: Found, view: _View) -> pa.Array:
-        mask = self._mask(e.variables)
-        high = view.final if e.final else view.high
-        if e.argument is None:
-            counts = np.empty(len(view.match), np.int64)
-            fold.count_rows(view.low, high, found.variables, mask, counts)
-            return pa.array(counts)
-        folded = None if e.distinct else self._fold(e, store, found, view.low, high, mask)
-        return folded if folded is not None else self._group(e, store, found, view.low, high, mask)
+    def __len__(self) -> int:
+        return len(self.view.match)
 
-    def _fold(
-        self, e: Aggregate, store: RowStore, found: Found, low: Int64Array, high: Int64Array, mask: int
-    ) -> pa.Array | None:
-        """count, sum, min, max, avg of values that have a lane; None otherwise."""
-        kinds = {"count": fold.COUNT, "sum": fold.SUM, "avg": fold.SUM, "mean": fold.SUM, "min": fold.MIN,
-                 "max": fold.MAX}  # fmt: skip
-        argument = e.argument
-        assert argument is not None
-        if e.function not in kinds:
+    def measures(self) -> list[pa.Array]:
+        """Every measure of the plan."""
+        expressions = [m.expression for m in self.of.plan.measures]
+        found = {e: self._alone(e) for e in expressions}
+        rest = [e for e, array in found.items() if array is None]
+        if rest:
+            found |= dict(zip(rest, self._projected(rest), strict=True))
+        return [found[e] for e in expressions]
+
+    def _alone(self, e: Expression) -> pa.Array | None:
+        """A measure that needs no projection, or None."""
+        if _is_leaf(e) or isinstance(e, Constant):
+            return self.leaf(e)
+        low = self.of.lowered[e]
+        if low is None:
             return None
         try:
-            lane = lane_of(argument.type)
-        except NoLane:
+            values, valid = run_lanes(low, len(self), self._lane)
+        except Overflow:
+            return None  # DuckDB decides whether it is read
+        return to_arrow(values, valid, plain_type(e.type))
+
+    def _lane(self, leaf: Expression) -> Values:
+        return lanes(self.leaf(leaf), lane_of(leaf.type).floating)
+
+    def _projected(self, expressions: Sequence[Expression]) -> list[pa.Array]:
+        """Scalar expressions by one DuckDB projection. Arguments of navigations are computed in it too, so that CASE
+        around them spares them."""
+        columns: dict[str, pa.Array] = {}
+        names: dict[object, str] = {}
+
+        def place(key: object, array: Callable[[], pa.Array], type: str) -> str:
+            if key not in names:
+                name = f"leaf{len(columns)}"
+                columns[name] = array()
+                names[key] = leaf_sql(name, type)
+            return names[key]
+
+        def leaf(e: Expression) -> str:
+            return place(e, lambda: self.leaf(e), e.type)
+
+        def read(e: Expression) -> str:
+            if not isinstance(e, Navigation) or _is_leaf(e):
+                return leaf(e)
+            inner = {x: leaf(replace(e, argument=x, type=x.type)) for x in leaves_of(e.argument)}
+            there = place(_path(e), lambda: pa.array(self.reached(e) >= 0), "BOOLEAN")
+            return f"(CASE WHEN {there} THEN {to_sql(e.argument, inner)} END)"
+
+        texts = [to_sql(e, {x: read(x) for x in leaves_of(e)}) for e in expressions]
+        columns = columns or {"_": pa.nulls(len(self))}
+        try:
+            arrays = project(columns, texts, DataError)
+        except DataError:
+            for e, text in zip(expressions, texts, strict=True):
+                project(columns, [text], _failure(e))  # says which one it is
+            raise
+        return [_plain(array, e.type) for array, e in zip(arrays, expressions, strict=True)]
+
+    def leaf(self, e: Expression) -> pa.Array:
+        """A column, navigation, aggregate, constant, CLASSIFIER() or MATCH_NUMBER() for every output row."""
+        if e not in self._leaves:
+            self._leaves[e] = self._leaf(e)
+        return self._leaves[e]
+
+    def _leaf(self, e: Expression) -> pa.Array:
+        match e:
+            case Column(name):
+                return self.store.column(name, np.where(self.view.index < 0, -1, self.view.current))
+            case Classifier():
+                return self._classifier(self.view.index)
+            case MatchNumber():
+                return self._number(self.view.match)
+            case Navigation(Column(name)):
+                return self.store.column(name, self.reached(e))
+            case Navigation(Classifier()):
+                index = self.logical(e)
+                if e.physical_offset:
+                    index = np.empty(len(self), np.int64)
+                    fold.locate(self.low, self.final, self.found.rows, self.reached(e), index)
+                return self._classifier(index)
+            case Aggregate():
+                return self._aggregate(e)
+            case Constant():
+                if e not in self.of.fixed:
+                    (value,) = project({"_": pa.nulls(1)}, [to_sql(e)], _failure(e))
+                    self.of.fixed[e] = _plain(value, e.type)
+                return self.of.fixed[e].take(pa.array(np.zeros(len(self), np.int64)))
+            case _:
+                raise AssertionError(e)
+
+    def _classifier(self, index: Int64Array) -> pa.Array:
+        """The variables of matched rows; -1 gives null."""
+        at = _at(self.found.variables, index).astype(np.int64)
+        return self.of.labels.take(pa.array(at, mask=index < 0))
+
+    def _number(self, match: Int64Array) -> pa.Array:
+        none = self.found.outcome[match] != Outcome.MATCH
+        return pa.array(self.found.number[match], mask=none if none.any() else None)
+
+    # ---- navigation
+
+    def chosen(self, names: tuple[str, ...]) -> tuple[Int64Array, Int64Array]:
+        """The indices of the matched rows of these variables (of all if empty), and for every index of a matched row,
+        and the end, how many of them stand before it."""
+        if names not in self._chosen:
+            wanted = np.array([not names or v in names for v in self.of.variables], np.bool_)
+            if wanted.all():
+                at = before = np.arange(len(self.found.rows) + 1)
+                at = at[:-1]
+            else:
+                there = wanted[self.found.variables]
+                at, before = np.flatnonzero(there), _before(there)
+            self._chosen[names] = at, before
+        return self._chosen[names]
+
+    def logical(self, e: Navigation) -> Int64Array:
+        """The index of the matched row that the logical step of a navigation means for each output row, -1 for none."""
+        if e.logical is None:
+            return self.view.index
+        key = (e.variables, e.logical, e.logical_offset, e.final)
+        if key not in self._logical:
+            at, before = self.chosen(e.variables)
+            low, high = before[self.low], before[self.final if e.final else self.high]
+            if e.logical is Logical.FIRST:
+                wanted = low + e.logical_offset
+                self._logical[key] = _at(at, np.where(wanted < high, wanted, -1))
+            else:
+                wanted = high - 1 - e.logical_offset
+                self._logical[key] = _at(at, np.where(wanted >= low, wanted, -1))
+        return self._logical[key]
+
+    def reached(self, e: Navigation) -> Int64Array:
+        """The position of the row that a navigation means for each output row, -1 for none."""
+        key = _path(e)
+        if key not in self._reached:
+            rows = _at(self.found.rows, self.logical(e))
+            self._reached[key] = self.store.chase(rows, e.physical_offset) if e.physical_offset else rows
+        return self._reached[key]
+
+    # ---- aggregates
+
+    def _aggregate(self, e: Aggregate) -> pa.Array:
+        one = self.of.plan.rows is RowsPerMatch.ONE
+        whole = one or e.final  # a value for each match, else for each output row
+        low, high = (self.found.bounds[:-1], self.found.bounds[1:]) if whole else (self.low, self.high)
+        at, before = self.chosen(e.variables)
+        if e.where is not None or e.distinct:
+            at = self._first_of_equal(e, self._where(e, at))
+            there = np.zeros(len(self.found.rows), np.bool_)
+            there[at] = True
+            before = _before(there)
+        low, high = before[low], before[high]
+        array = self._folded(e, at, low, high)
+        if array is None:
+            array = self._computed(e, at, low, high, whole)
+        if whole and len(array) == len(self) and one:
+            return array
+        return array.take(pa.array(self.view.match)) if whole else array
+
+    def _where(self, e: Aggregate, at: Int64Array) -> Int64Array:
+        """Those of the matched rows at `at` for which FILTER holds."""
+        if e.where is None or not len(at):
+            return at
+        return at[truth(self._values(e.where, at))]
+
+    def _first_of_equal(self, e: Aggregate, at: Int64Array) -> Int64Array:
+        """DISTINCT: of matched rows with equal arguments in one match the first one."""
+        if not e.distinct or not len(at):
+            return at
+        arguments = [a for a in (e.argument, *e.more) if a is not None]
+        columns, names = self._columns(arguments, at)
+        equal = ", ".join(["k", *(to_sql(a, names) for a in arguments)])
+        sql = f"SELECT min(i) AS i FROM t GROUP BY {equal} ORDER BY 1"
+        (first,) = query(sql, {"t": columns}, _failure(e))
+        return at[first.to_numpy()]
+
+    def _columns(
+        self, inputs: Sequence[Expression], at: Int64Array
+    ) -> tuple[dict[str, pa.Array], dict[Expression, str]]:
+        """What expressions over single matched rows read at the rows `at`: columns, with k the match and i the order;
+        and the SQL of each leaf."""
+        match = np.repeat(np.arange(len(self.found)), np.diff(self.found.bounds))[at]
+        columns = {"k": pa.array(match), "i": pa.array(np.arange(len(at)))}
+        names: dict[Expression, str] = {}
+        for leaf in (leaf for e in inputs for leaf in leaves_of(e)):
+            if leaf in names:
+                continue
+            match leaf:
+                case Column(column):
+                    array = self.store.column(column, self.found.rows[at])
+                case Classifier():
+                    array = self._classifier(at)
+                case MatchNumber():
+                    array = self._number(match)
+                case _:
+                    raise AssertionError(leaf)
+            name = f"leaf{len(names)}"
+            columns[name] = array
+            names[leaf] = leaf_sql(name, leaf.type)
+        return columns, names
+
+    def _single(self, e: Expression, at: Int64Array) -> pa.Array:
+        """An expression over single matched rows at the rows `at`, as DuckDB computes it."""
+        if isinstance(e, Column):
+            return self.store.column(e.name, self.found.rows[at])
+        columns, names = self._columns([e], at)
+        (array,) = project(columns, [to_sql(e, names)], _failure(e))
+        return array
+
+    def _values(self, e: Expression, at: Int64Array) -> Values:
+        """An expression over single matched rows in its lane (a FLOAT as float64)."""
+        rows = self.found.rows[at]
+        if isinstance(e, Column) and e.name in self.store.numeric:
+            return self.store.lane(e.name, rows)
+        low = _lowered(e)
+        if low is not None and all(isinstance(leaf, Column) for leaf in leaves_of(e)):
+            try:
+                return run_lanes(low, len(rows), lambda c: self.store.lane(c.name, rows))
+            except Overflow:
+                pass
+        return lanes(self._single(e, at), e.type in ("DOUBLE", "FLOAT"))
+
+    def _folded(self, e: Aggregate, at: Int64Array, low: Int64Array, high: Int64Array) -> pa.Array | None:
+        """count, sum, min, max, avg of values that have a lane, over the rows [low, high) of `at`; None otherwise."""
+        argument = e.argument
+        if argument is None:
+            return pa.array(high - low)
+        if e.function not in _KINDS or e.more or (e.order and e.function in ("sum", "avg", "mean")):
             return None
-        if lane.boolean or lane.scale or argument.type in ("INTERVAL", "HUGEINT") or lowered(argument) is None:
+        kind = _KINDS[e.function]
+        if kind == fold.COUNT and not _folds(argument.type):
+            there = self._single(argument, at).is_valid().to_numpy(zero_copy_only=False)
+            known = _before(there)
+            return pa.array(known[high] - known[low])
+        if not _folds(argument.type) or (e.function in ("avg", "mean") and e.type != "DOUBLE"):
             return None
-        if isinstance(argument, Column) and storable(argument.type) is None:
-            return None
-        if argument not in self._simple:
-            self._simple[argument] = RowValues([argument])
-        ((values, valid),) = self._simple[argument].evaluate(store, found.rows)
-        known = np.ones(len(values), np.bool_) if valid is None else valid
+        values, valid = self._values(argument, at)
+        values, known = _own(values), np.zeros(0, np.bool_) if valid is None else _own(valid)
         counts = np.empty(len(low), np.int64)
-        kind = kinds[e.function]
-        if lane.floating:
+        if values.dtype == np.float64:
             floats = np.empty(len(low), np.float64)
-            fold.fold_floats(low, high, found.variables, mask, values, known, kind, floats, counts)
+            fold.fold_floats(low, high, values, known, kind, floats, counts)
             out: np.ndarray = floats
         else:
             out = np.empty(len(low), np.int64)
-            if not fold.fold_ints(low, high, found.variables, mask, values, known, kind, out, counts):
+            if not fold.fold_ints(low, high, values.astype(np.int64, copy=False), known, kind, out, counts):
                 return None  # DuckDB sums in 128 bits
         if e.function == "count":
             return pa.array(counts)
         some = counts > 0
         if e.function in ("avg", "mean"):
-            if e.type != "DOUBLE":
-                return None
+            scale = 0 if argument.type == "FLOAT" else lane_of(argument.type).scale
             with np.errstate(all="ignore"):
-                out = out.astype(np.float64) / counts
-            return to_arrow(out, some, pa.float64())
-        return to_arrow(out, some, arrow_type(e.type))
+                out = out.astype(np.float64) / (counts * 10.0**scale)
+        return to_arrow(out, None if some.all() else some, plain_type(e.type))
 
-    def _group(
-        self, e: Aggregate, store: RowStore, found: Found, low: Int64Array, high: Int64Array, mask: int
-    ) -> pa.Array:
-        """Any aggregate by DuckDB: one GROUP BY over the rows each output row sees, in their order."""
+    def _computed(self, e: Aggregate, at: Int64Array, low: Int64Array, high: Int64Array, whole: bool) -> pa.Array:
+        """Any aggregate by DuckDB over the rows [low, high) of `at`, in their order."""
+        if e.function in ("avg", "mean") and _is_exact(e):
+            return self._average(e, at, low, high, whole)
+        columns, names = self._columns(e.inputs, at)
+        in_order = _call(e, names, e.function not in _IN_ANY_ORDER | _MACROS)
+        if e not in self.of.fixed:
+            nothing = {name: array.slice(0, 0) for name, array in columns.items()}
+            (value,) = query(f"SELECT {in_order} AS r FROM t", {"t": nothing}, _failure(e))
+            self.of.fixed[e] = _plain(value, e.type)
+        if whole:
+            k, found = query(f"SELECT k, {in_order} AS r FROM t GROUP BY k", {"t": columns}, _failure(e))
+            place = np.full(len(low), len(k), np.int64)
+            place[k.to_numpy()] = np.arange(len(k))
+        else:
+            if _runs_along(e):
+                over = "OVER (PARTITION BY k ORDER BY i ROWS UNBOUNDED PRECEDING)"
+                sql = f"SELECT r FROM (SELECT i, {_call(e, names, False)} {over} AS r FROM t) ORDER BY i"
+                (found,) = query(sql, {"t": columns}, _failure(e))
+            else:
+                found = self._prefixes(e, columns, in_order)
+            place = np.where(high > low, high - 1, len(at))
+        return pa.concat_arrays([_plain(found, e.type), self.of.fixed[e]]).take(pa.array(place))
+
+    def _average(self, e: Aggregate, at: Int64Array, low: Int64Array, high: Int64Array, whole: bool) -> pa.Array:
+        """avg of exact numbers of more than 64 bits: the exact sum and the count, divided as doubles."""
         assert e.argument is not None
-        counts = high - low
-        view_of = np.repeat(np.arange(len(low)), counts)
-        index = np.arange(len(view_of)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(low, counts)
-        chosen = (mask >> found.variables[index].astype(np.int64)) & 1 == 1 if len(index) else np.zeros(0, np.bool_)
-        view_of, index = view_of[chosen], index[chosen]
-        argument = self._row_values(e.argument, store, found.rows[index])
-        distinct = "DISTINCT " if e.distinct else ""
-        order = "" if e.distinct else " ORDER BY i"
-        shown = "coalesce(r, 0)" if e.function == "count" else "r"
-        sql = (
-            f"SELECT {shown} AS r FROM (SELECT k, {e.function}({distinct}x{order}) AS r FROM t GROUP BY k) "
-            "RIGHT JOIN views USING (k) ORDER BY views.k"
-        )
-        cursor = quiet_connection().cursor()
-        try:
-            cursor.register("t", pa.table({"k": view_of, "i": index, "x": argument}))
-            cursor.register("views", pa.table({"k": np.arange(len(low))}))
-            result = pa.table(cursor.sql(sql)).column("r")
-        except duckdb.Error as error:
-            raise DataError(f"{show(e)} cannot be computed: {str(error).splitlines()[0]}") from None
-        finally:
-            cursor.close()
-        array = result.combine_chunks() if result.num_chunks != 1 else result.chunk(0)
-        return array if array.type == arrow_type(e.type) else array.cast(arrow_type(e.type))
+        type = e.argument.type
+        scale = lane_of(type).scale if type.startswith("DECIMAL") else 0
+        total = f"DECIMAL(38,{scale})" if type.startswith("DECIMAL") else "HUGEINT"
+        sums = self._computed(replace(e, function="sum", type=total), at, low, high, whole)
+        there = _before(self._single(e.argument, at).is_valid().to_numpy(zero_copy_only=False))
+        counts = there[high] - there[low]
+        words = np.frombuffer(sums.buffers()[1], np.int64)[2 * sums.offset : 2 * (sums.offset + len(sums))].tolist()
+        unscaled = [(h << 64) + (w & (2**64 - 1)) for w, h in zip(words[::2], words[1::2], strict=True)]
+        out = np.array([float(n) for n in unscaled]) / (np.maximum(counts, 1) * 10.0**scale)
+        return to_arrow(out, counts > 0, pa.float64())
+
+    def _prefixes(self, e: Aggregate, columns: dict[str, pa.Array], call: str) -> pa.Array:
+        """The aggregate at each row over all rows of its match up to it. Quadratic in the length of the matches."""
+        match = columns["k"].to_numpy()
+        n = len(match)
+        first = np.searchsorted(match, match)
+        lengths = np.arange(n) - first + 1
+        total = np.concatenate([[0], np.cumsum(lengths)])
+        parts = [pa.array([], plain_type(e.type))]
+        begin = 0
+        while begin < n:
+            end = max(begin + 1, int(np.searchsorted(total, total[begin] + PREFIX_ROWS, "right")) - 1)
+            here = slice(begin, end)
+            group = np.repeat(np.arange(begin, end), lengths[here])
+            index = np.arange(len(group)) + np.repeat(first[here] - (total[here] - total[begin]), lengths[here])
+            taken = {name: array.take(pa.array(index)) for name, array in columns.items()}
+            taken["k"] = pa.array(group)
+            _, part = query(f"SELECT k, {call} AS r FROM t GROUP BY k ORDER BY k", {"t": taken}, _failure(e))
+            parts.append(_plain(part, e.type))
+            begin = end
+        return pa.concat_arrays(parts)
 
 
-def _at(values: Int64Array, index: Int64Array) -> Int64Array:
+#: Rows that one query of `_Rows._prefixes` is given at most.
+PREFIX_ROWS = 1 << 20
+
+_KINDS = {"count": fold.COUNT, "sum": fold.SUM, "avg": fold.SUM, "mean": fold.SUM, "min": fold.MIN, "max": fold.MAX}
+#: Aggregates whose value does not depend on the order of their rows, to the last bit.
+_IN_ANY_ORDER = {
+    "count", "min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "count_if", "countif", "median",
+    "quantile", "quantile_cont", "quantile_disc", "approx_count_distinct", "bitstring_agg", "histogram",
+}  # fmt: skip
+#: Aggregates with an exact state: along a match DuckDB computes them as over each of its beginnings, to the last bit.
+#: Others (stddev, corr, ...) add up floating numbers, and a window adds them in another order.
+_ALONG = _IN_ANY_ORDER | {
+    "first", "last", "any_value", "arbitrary", "list", "array_agg", "string_agg", "group_concat", "listagg", "arg_min",
+    "arg_max", "min_by", "max_by", "argmin", "argmax", "arg_min_null", "arg_max_null",
+}  # fmt: skip
+#: Macros: they take no ORDER BY, and get their rows in order.
+_MACROS = {"geomean", "geometric_mean", "wavg", "weighted_avg"}
+
+
+def _is_exact(e: Aggregate) -> bool:
+    """Whether it is over whole numbers or decimals."""
+    type = e.argument.type if e.argument is not None else ""
+    return type.startswith("DECIMAL") or type.endswith("INT") or type == "INTEGER"
+
+
+def _runs_along(e: Aggregate) -> bool:
+    if e.function in ("sum", "avg", "mean"):
+        return e.argument is not None and e.argument.type not in ("DOUBLE", "FLOAT")
+    return e.function in _ALONG and not e.order
+
+
+def _call(e: Aggregate, names: dict[Expression, str], in_order: bool) -> str:
+    """The call over chosen rows (so without DISTINCT and FILTER), which `i` numbers; in_order: to be taken in it."""
+    keys = [f"{to_sql(key, names)} {how}" for key, how in e.order]
+    if keys or in_order:
+        keys.append("i")
+    arguments = ", ".join(to_sql(a, names) for a in (e.argument, *e.more) if a is not None)
+    return f"{e.function}({arguments}{' ORDER BY ' + ', '.join(keys) if keys else ''})"
+
+
+@cache
+def _folds(type: str) -> bool:
+    """Whether the kernel can fold values of a type: those with a lane of 64 bits that Arrow has too."""
+    try:
+        lane_of(type)
+    except NoLane:
+        return False
+    return type != "INTERVAL" and not is_wide(type)
+
+
+def _lowered(e: Expression) -> Lowered | None:
+    """A measure in lanes over its leaves, or None."""
+
+    def leaf(x: Expression) -> Leaf | None:
+        if isinstance(x, Column | Navigation | Aggregate | MatchNumber):
+            if not _is_leaf(x) or not _folds(x.type) or x.type == "FLOAT":
+                raise NoLane(show(x))
+            return Leaf(x, lane_of(x.type))
+        return None
+
+    if not _folds(e.type) or e.type == "FLOAT":
+        return None
+    try:
+        return lower(e, leaf)
+    except NoLane:
+        return None
+
+
+def _is_leaf(e: Expression) -> bool:
+    """Whether it is read as it is, without a projection."""
+    if isinstance(e, Navigation):
+        return isinstance(e.argument, Column | Classifier)
+    return isinstance(e, Column | Aggregate | Classifier | MatchNumber)
+
+
+def _path(e: Navigation) -> object:
+    """What says which row a navigation means."""
+    return e.variables, e.logical, e.logical_offset, e.final, e.physical_offset
+
+
+def _failure(*expressions: Expression) -> Callable[[str], DataError]:
+    """The error of a measure from what DuckDB says of it."""
+    shown = ", ".join(map(show, expressions))
+    return lambda reason: DataError(
+        f"a measure cannot be computed for these rows: {reason}", f"guard it with TRY(...), TRY_CAST or CASE: {shown}"
+    )
+
+
+def _plain(array: pa.Array, type: str) -> pa.Array:
+    """A column of DuckDB's in the Arrow type of the output."""
+    target = plain_type(type)
+    return array if array.type == target else array.cast(target)
+
+
+def _before(there: np.ndarray) -> Int64Array:
+    """How many are true before each index, and before the end: int64 (n + 1,)."""
+    before = np.zeros(len(there) + 1, np.int64)
+    np.cumsum(there, out=before[1:])
+    return before
+
+
+def _own(values: np.ndarray) -> np.ndarray:
+    """The values as kernels are compiled for them: contiguous and writable."""
+    return values if values.flags.c_contiguous and values.flags.writeable else values.copy()
+
+
+def _at(values: np.ndarray, index: Int64Array) -> np.ndarray:
     """values[index], and -1 where the index is -1."""
     if not len(values):
         return np.full(len(index), -1, np.int64)
     return np.where(index < 0, -1, values[np.maximum(index, 0)])
-
-
-def _project(columns: dict[str, pa.Array], texts: Sequence[str], shown: str) -> list[pa.Array]:
-    selected = ", ".join(f"{text} AS v{i}" for i, text in enumerate(texts))
-    cursor = quiet_connection().cursor()
-    try:
-        cursor.register("t", pa.table(columns))
-        result = pa.table(cursor.sql(f"SELECT {selected} FROM t"))
-    except duckdb.Error as error:
-        raise DataError(
-            f"a measure cannot be computed for these rows: {str(error).splitlines()[0]}",
-            f"guard it with TRY(...), TRY_CAST or CASE: {shown}",
-        ) from None
-    finally:
-        cursor.close()
-    return [c.combine_chunks() if c.num_chunks != 1 else c.chunk(0) for c in result.columns]

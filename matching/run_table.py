@@ -16,6 +16,8 @@ class RunTable:
     """Per partition the number of its list, per row the row before it and the transition taken."""
 
     size = 0  # no buffer of its own: the store's rows are the match buffer
+    settles = False
+    stuck = 0  # it skips past the last row
 
     def __init__(self, table: Table, strict: bool) -> None:
         self.table = table
@@ -34,6 +36,16 @@ class RunTable:
     def decided(self) -> int:
         """Matches decided and not yet decoded."""
         return self._count
+
+    def frontier(self, partitions: int) -> Int64Array:
+        """Per partition the row where the first attempt began that is not decided; -1: all rows taken are settled."""
+        begin = np.empty(partitions, np.int64)
+        kernels.first_rows(self._arrays, self._state, self._lengths, self._last, self._trail, begin)
+        return begin
+
+    def numbers(self, partitions: int) -> Int64Array:
+        """Per partition the last MATCH_NUMBER."""
+        return self._number[:partitions]
 
     def reserve(self, partitions: int) -> None:
         if partitions > len(self._state):
@@ -59,7 +71,7 @@ class RunTable:
             if at < len(mask):
                 self._more_decided()
 
-    def expire(self, watermark_us: int) -> None:
+    def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Nothing expires: plans with WITHIN do not run here."""
 
     def finish(self, partitions: int) -> None:

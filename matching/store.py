@@ -12,16 +12,21 @@ from matching.batch import EventBatch, Int64Array
 from matching.kernels.jit import kernel
 from matching.kernels.layout import grown
 
-FIXED = ("ts", "source", "offset", "seq", "partition", "previous", "next", "released")
+FIXED = ("ts", "source", "offset", "seq", "partition", "previous", "next", "released", "first")
+#: In `last`: no row of the partition has come; the last one has been dropped.
+NONE = -1
+DROPPED = -2
 
 
 @kernel
-def link_rows(partition, begin, end, last, previous, following):
-    """Chains the rows [begin, end) of the store to the row before in their partition; last: of each partition."""
+def link_rows(partition, begin, end, last, previous, following, first):
+    """Chains the rows [begin, end) of the store to the row before in their partition; last: of each partition; first:
+    set where a row is the first of its partition."""
     for i in range(begin, end):
         p = partition[i]
         before = last[p]
-        previous[i] = before
+        first[i] = before == NONE
+        previous[i] = max(before, -1)
         following[i] = -1
         if before >= 0:
             following[before] = i
@@ -29,8 +34,8 @@ def link_rows(partition, begin, end, last, previous, following):
 
 
 def lanes(column: pa.Array, floating: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """A numeric, boolean, time or decimal (up to 18 digits) column as int64 or float64 values and their validity (None:
-    all valid). Values where invalid are 0."""
+    """A numeric, boolean, date, time, interval (without months) or decimal (up to 18 digits) column as int64 or float64
+    values and their validity (None: all valid). Values where invalid are 0."""
     valid = None
     if column.null_count:
         valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
@@ -46,19 +51,32 @@ def lanes(column: pa.Array, floating: bool) -> tuple[np.ndarray, np.ndarray | No
         column = column.cast(pa.timestamp("us", type.tz)).view(pa.int64())
     elif pa.types.is_boolean(type):
         column = column.cast(pa.int8())
+    elif pa.types.is_time(type):
+        column = column.cast(pa.time64("us")).view(pa.int64())
+    elif pa.types.is_date32(type):
+        column = column.view(pa.int32())
     elif pa.types.is_interval(type):
-        raise TypeError("intervals have no lane in storage")
+        return _microseconds(column), valid
     if valid is not None:
         column = pc.fill_null(column, 0)
     values = column.to_numpy(zero_copy_only=False)
     return values.astype(np.float64 if floating else np.int64, copy=False), valid
 
 
+def _microseconds(column: pa.Array) -> Int64Array:
+    """Intervals of days and microseconds, as differences of timestamps are, in microseconds."""
+    layout = np.dtype([("months", np.int32), ("days", np.int32), ("ns", np.int64)])
+    parts = np.frombuffer(column.buffers()[1], layout)[column.offset : column.offset + len(column)]
+    there = column.is_valid().to_numpy(zero_copy_only=False)
+    assert not parts["months"][there].any(), "an interval with months has no lane"
+    return np.where(there, parts["days"] * np.int64(86_400_000_000) + parts["ns"] // 1000, 0)
+
+
 class RowStore:
     """Rows in arrival order at positions 0, 1, 2, ...; positions change only in `compact`.
 
     numeric: columns kept as lanes (name -> floating); other: columns kept as Arrow. linked: whether rows know their
-    neighbours in the partition (needed for PREV and NEXT).
+    neighbours in the partition (needed for PREV, NEXT and anchors).
     """
 
     def __init__(self, numeric: dict[str, bool], other: Sequence[str], schema: pa.Schema, linked: bool) -> None:
@@ -75,7 +93,8 @@ class RowStore:
         self.previous = np.zeros(1024, np.int64)
         self.next = np.zeros(1024, np.int64)
         self.released = np.zeros(1024, np.bool_)
-        self.last = np.full(16, -1, np.int64)  # per partition, its last row
+        self.first = np.zeros(1024, np.bool_)
+        self.last = np.full(16, NONE, np.int64)  # per partition, its last row
         self.values = {n: np.zeros(1024, np.float64 if f else np.int64) for n, f in numeric.items()}
         self.valid: dict[str, np.ndarray | None] = dict.fromkeys(numeric)
         self.arrow = pa.table({n: pa.array([], schema.field(n).type) for n in self.other})
@@ -88,7 +107,7 @@ class RowStore:
             self.values = {n: grown(v, capacity) for n, v in self.values.items()}
             self.valid = {n: None if v is None else grown(v, capacity, 1) for n, v in self.valid.items()}
         if partitions > len(self.last):
-            self.last = grown(self.last, max(partitions, 2 * len(self.last)), -1)
+            self.last = grown(self.last, max(partitions, 2 * len(self.last)), NONE)
 
     def append(self, batch: EventBatch, partition: Int64Array, partitions: int) -> int:
         """Adds the rows of a batch; returns the position of the first. One copy a column."""
@@ -112,7 +131,7 @@ class RowStore:
             added = pa.table({n: batch.columns.column(n) for n in self.other})
             self.arrow = pa.concat_tables([self.arrow, added])
         if self.linked:
-            link_rows(self.partition, begin, end, self.last, self.previous, self.next)
+            link_rows(self.partition, begin, end, self.last, self.previous, self.next, self.first)
         self.count = end
         return begin
 
@@ -169,7 +188,8 @@ class RowStore:
         if self.linked:
             for chain in (self.previous, self.next):
                 chain[: self.count] = moved[chain[: self.count]]
-            self.last = moved[self.last]
+            gone = moved[np.maximum(self.last, 0)]
+            self.last = np.where(self.last < 0, self.last, np.where(gone < 0, DROPPED, gone))
         return moved
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], pa.Table]:
@@ -196,8 +216,10 @@ class RowStore:
 def to_arrow(values: np.ndarray, valid: np.ndarray | None, type: pa.DataType) -> pa.Array:
     """An Arrow array of `type` from a lane; zero copy for 64-bit types without nulls."""
     mask = None if valid is None else ~valid
-    if pa.types.is_timestamp(type):
+    if pa.types.is_timestamp(type) or pa.types.is_time64(type):
         return pa.array(values, pa.int64(), mask=mask).view(type)
+    if pa.types.is_date32(type):
+        return pa.array(values.astype(np.int32), mask=mask).view(type)
     if pa.types.is_boolean(type):
         return pa.array(values != 0, mask=mask)
     if pa.types.is_decimal128(type):

@@ -34,10 +34,13 @@ def duckdb_type(type: pa.DataType) -> str:
     return str(relation.types[0])
 
 
+def plain_type(duckdb_type: str) -> pa.DataType:
+    """The Arrow type in which columns of a DuckDB type are kept and handed out: ENUMs as strings."""
+    type = arrow_type(duckdb_type)
+    return type.value_type if pa.types.is_dictionary(type) else type
+
+
 @cache
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """The columns of EventBatch.columns for an input: as declared, in DuckDB's Arrow types, ENUMs as plain strings."""
-    types = (arrow_type(field.type) for field in schema.fields)
-    return pa.schema(
-        [(field.name, t.value_type if pa.types.is_dictionary(t) else t) for field, t in zip(schema.fields, types)]
-    )
+    """The columns of EventBatch.columns for an input: as declared, in their plain Arrow types."""
+    return pa.schema([(field.name, plain_type(field.type)) for field in schema.fields])

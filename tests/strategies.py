@@ -3,14 +3,16 @@
     @given(rows=events(), plan=plans())     # rows first: what is drawn last comes out short
 
 All plans are over SCHEMA and all rows fit it, so `tests.events.batch_of(SCHEMA, rows)` makes a batch of them.
-Conditions cannot raise: no division, and sums of at most a few thousand. Strategies are built once (`cache`): building
-them costs more than drawing from them.
+Conditions cannot raise (no division, and sums of at most a few thousand) unless `raising` is asked for. Strategies are
+built once (`cache`): building them costs more than drawing from them. `traits` names what a plan has, to be counted.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 from hypothesis import strategies as st
@@ -28,8 +30,22 @@ from query.plan.expression import (
     MatchNumber,
     Navigation,
     Opaque,
+    walk,
 )
-from query.plan.pattern import Alternation, Empty, Negation, Repeat, RowPattern, Variable, min_rows, variables
+from query.plan.pattern import (
+    Alternation,
+    Anchor,
+    Empty,
+    Exclusion,
+    Negation,
+    Repeat,
+    RowPattern,
+    Variable,
+    anchors,
+    excludes,
+    min_rows,
+    variables,
+)
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.pattern import negated as negated_variables
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
@@ -100,17 +116,25 @@ def sequences(bodies: st.SearchStrategy[RowPattern]) -> st.SearchStrategy[RowPat
 
 @cache
 def patterns(names: tuple[str, ...] = NAMES) -> st.SearchStrategy[RowPattern]:
-    """Variables, quantifiers, groups, alternation, the empty pattern; at least one variable, at most 5 rows needed."""
+    """Variables, quantifiers, groups, alternation, PERMUTE as bind writes it out, the empty pattern; at least one
+    variable, at most 5 rows needed."""
     single: st.SearchStrategy[RowPattern] = st.sampled_from([Variable(name) for name in names])
     element = single | quantified(single)
+    orders = st.sampled_from([permuted(names[:2]), permuted(names[1:3]), permuted(names[:3])])
 
     def larger(inner: st.SearchStrategy[RowPattern]) -> st.SearchStrategy[RowPattern]:
         choices = st.lists(inner, min_size=2, max_size=3).map(lambda parts: Alternation(tuple(parts)))
         return sequences(inner) | choices | quantified(inner)
 
-    nested = st.recursive(element | element | st.just(Empty()), larger, max_leaves=5)
+    nested = st.recursive(element | element | element | orders | st.just(Empty()), larger, max_leaves=5)
     found = chains(names) | nested | sequences(nested)
     return found.filter(lambda p: bool(variables(p)) and min_rows(p) <= 5)
+
+
+def permuted(names: tuple[str, ...]) -> RowPattern:
+    """PERMUTE(names): all orders, in list order."""
+    orders = itertools.permutations(map(Variable, names))
+    return Alternation(tuple(Concatenation(order) if len(order) > 1 else order[0] for order in orders))
 
 
 @cache
@@ -167,6 +191,7 @@ def negated(condition: Expression) -> Expression:
 columns: st.SearchStrategy[Expression] = st.sampled_from((V, V, X))
 operators = st.sampled_from(COMPARISONS)
 small = st.integers(0, 5)
+letters = st.sampled_from("AB")
 
 
 @cache
@@ -251,6 +276,18 @@ def run_dependent(candidate: str, names: tuple[str, ...], numbered: bool = True)
             st.sampled_from(("<=", ">=", "=")),
         ),
         st.builds(
+            lambda which, o, op, f: against(logical(which, S, o), op, S, f),
+            st.sampled_from(Logical),
+            group,
+            st.sampled_from(("=", "<>", "<=")),
+            st.booleans(),
+        ),
+        st.builds(
+            lambda o, op: compare(aggregate("max", S, o), op, S),
+            group,
+            st.sampled_from(("=", ">=")),
+        ),
+        st.builds(
             lambda n: against(logical(Logical.LAST, Classifier(), (), 1), "<>", Constant(n, "VARCHAR"), True),
             st.sampled_from(list(names)),
         ),
@@ -265,11 +302,45 @@ def run_dependent(candidate: str, names: tuple[str, ...], numbered: bool = True)
 
 
 @cache
+def by_duckdb(candidate: str, names: tuple[str, ...], raising: bool) -> st.SearchStrategy[Expression]:
+    """Conditions of functions that only DuckDB knows, on the row and on the rows so far. raising: some fail on some
+    rows."""
+    group: st.SearchStrategy[tuple[str, ...]] = st.sampled_from([(), (candidate,), tuple(names[:2])])
+    found = st.one_of(
+        st.builds(lambda n: compare(Opaque('upper("_0")', (S,), "VARCHAR"), "<>", Constant(n, "VARCHAR")), letters),
+        st.just(Opaque('"_0" LIKE \'%a%\' OR "_1" > 2', (S, V), "BOOLEAN")),
+        st.just(Opaque('coalesce(length("_0"), 0) < 2', (S,), "BOOLEAN")),
+        st.builds(lambda o: Opaque('"_0" >= lower("_1")', (S, logical(Logical.FIRST, S, o)), "BOOLEAN"), group),
+    )
+    if raising:
+        one_if_a = Opaque("CAST(replace(\"_0\", 'a', '1') AS INTEGER)", (S,), "INTEGER")
+        fails = compare(one_if_a, ">", number(0))
+        is_a = compare(S, "=", Constant("a", "VARCHAR"))
+        cast = compare(Call("cast", (S,), "INTEGER"), ">", number(0))
+        found |= st.sampled_from(
+            [
+                fails,
+                Call("and", (is_a, fails), "BOOLEAN"),
+                Call("or", (is_a, cast), "BOOLEAN"),
+                Call("or", (compare(V, ">", number(1)), fails), "BOOLEAN"),
+            ]
+        )
+    return found
+
+
+@cache
 def conditions(
-    candidate: str, names: tuple[str, ...], after: bool = False, numbered: bool = True
+    candidate: str,
+    names: tuple[str, ...],
+    after: bool = False,
+    numbered: bool = True,
+    opaque: bool = False,
+    raising: bool = False,
 ) -> st.SearchStrategy[Expression]:
-    """Conditions of every kind, alone and joined by AND, OR, NOT and CASE."""
+    """Conditions of every kind, alone and joined by AND, OR, NOT and CASE. opaque, raising: see `by_duckdb`."""
     single = row_local(after) | row_local(after) | run_dependent(candidate, names, numbered)
+    if opaque:
+        single |= by_duckdb(candidate, names, raising)
     joined = st.one_of(
         st.builds(lambda a, b: Call("or", (a, b), "BOOLEAN"), single, single),
         st.builds(lambda a, b: Call("and", (a, b), "BOOLEAN"), single, single),
@@ -313,10 +384,59 @@ def measures(
     ]
     if opaque:
         kinds.append(st.builds(lambda o: Opaque('upper("_0")', (logical(Logical.LAST, S, o),), "VARCHAR"), group))
+        kinds.append(st.builds(lambda call, o, f: replace(call, variables=o, final=f), calls, group, final))
     if after:
         kinds += kinds[1:2] * 6
     expressions = st.lists(st.one_of(kinds), max_size=4)
     return expressions.map(lambda found: [Measure(f"m{i}", e) for i, e in enumerate(found)])
+
+
+def call(
+    function: str,
+    argument: Expression | None,
+    type: str,
+    more: tuple[Expression, ...] = (),
+    where: Expression | None = None,
+    order: tuple[tuple[Expression, str], ...] = (),
+    distinct: bool = False,
+) -> Aggregate:
+    return Aggregate(function, argument, (), distinct, False, type, more=more, where=where, order=order)
+
+
+def whole_calls() -> list[Aggregate]:
+    """Aggregates with several arguments, FILTER, ORDER BY in the call, CLASSIFIER() and MATCH_NUMBER() inside, over all
+    rows. Their keys leave no ties that would show."""
+    comma, low_v, is_a = (
+        Constant(",", "VARCHAR"),
+        compare(V, "<=", number(2)),
+        compare(S, "=", Constant("a", "VARCHAR")),
+    )
+    is_first = compare(Classifier(), "=", Constant("A", "VARCHAR"))
+    by_s, by_v = (S, "DESC NULLS LAST"), (V, "ASC NULLS FIRST")
+    return [
+        call("string_agg", S, "VARCHAR", (comma,)),
+        call("string_agg", S, "VARCHAR", (comma,), order=(by_s,)),
+        call("string_agg", S, "VARCHAR", (comma,), is_a, (by_v, by_s)),
+        call("string_agg", Classifier(), "VARCHAR", (comma,)),
+        call("string_agg", Classifier(), "VARCHAR", (comma,), low_v),
+        call("list", V, "BIGINT[]", order=(by_v,)),
+        call("list", V, "BIGINT[]", where=is_first),
+        call("arg_max", S, "VARCHAR", (TS,)),
+        call("any_value", V, "BIGINT"),
+        call("quantile_disc", V, "BIGINT", (Constant(0.5, "DOUBLE"),)),
+        call("count", None, "BIGINT", where=low_v),
+        call("count", V, "BIGINT", where=is_first, distinct=True),
+        call("count", Classifier(), "BIGINT", distinct=True),
+        call("sum", V, "HUGEINT", where=is_a),
+        call("max", Classifier(), "VARCHAR"),
+        call("max", MatchNumber(), "BIGINT"),
+        call("max", Call("+", (V, MatchNumber()), "BIGINT"), "BIGINT"),
+        call("min", S, "VARCHAR", where=low_v),
+        call("sum", V, "HUGEINT", order=(by_v,), distinct=True),
+    ]
+
+
+calls = st.sampled_from(whole_calls())
 
 
 # ---- plans ---------------------------------------------------------------------------------------------------------
@@ -336,16 +456,100 @@ def with_negations(draw: st.DrawFn, pattern: RowPattern, edges: bool) -> RowPatt
     return Concatenation(tuple(parts)) if len(parts) > 1 else parts[0]
 
 
-WITHINS = st.sampled_from(
-    [
-        *[None] * 12,
-        *(Within(interval_us=n * SECOND_US) for n in (3, 5, 8, 2, 1, 0)),
-        *(Within(rows=n) for n in (5, 4, 6, 3, 2, 1)),
-    ]
-)
-ROWS_PER_MATCH = st.sampled_from(
-    (RowsPerMatch.ONE, RowsPerMatch.ONE, RowsPerMatch.ALL_SHOW_EMPTY, RowsPerMatch.ALL_OMIT_EMPTY)
-)
+BOUNDS: list[Within] = [
+    *(Within(interval_us=n * SECOND_US) for n in (3, 5, 8, 2, 1, 0)),
+    *(Within(rows=n) for n in (5, 4, 6, 3, 2, 1)),
+]
+WITHINS = st.sampled_from([*[None] * 12, *BOUNDS])
+#: Bounds that some partial matches run into.
+TIGHT = st.sampled_from([*BOUNDS[:2], *BOUNDS[6:10], *BOUNDS[3:5], *BOUNDS[9:11]])
+seldom = st.sampled_from([*[False] * 5, True, False, False])  # what hypothesis likes best are the ends
+sometimes = st.sampled_from((False, True, False))
+ROWS_PER_MATCH = (RowsPerMatch.ONE, RowsPerMatch.ONE, RowsPerMatch.ALL_SHOW_EMPTY, RowsPerMatch.ALL_OMIT_EMPTY)
+
+
+def places(pattern: RowPattern) -> int:
+    """How many parts a pattern has, itself one of them; an exclusion is one part."""
+    match pattern:
+        case Concatenation(parts) | Alternation(parts):
+            return 1 + sum(map(places, parts))
+        case Repeat(body):
+            return 1 + places(body)
+        case _:
+            return 1
+
+
+def rewritten(pattern: RowPattern, place: int, change: Callable[[RowPattern], RowPattern]) -> RowPattern:
+    """The pattern with its part number `place` (0 is itself, then in order) changed."""
+    if place == 0:
+        return change(pattern)
+    place -= 1
+
+    def among(parts: tuple[RowPattern, ...]) -> tuple[RowPattern, ...]:
+        start = 0
+        found = []
+        for part in parts:
+            mine = start <= place < start + places(part)
+            found.append(rewritten(part, place - start, change) if mine else part)
+            start += places(part)
+        return tuple(found)
+
+    match pattern:
+        case Concatenation(parts):
+            return Concatenation(among(parts))
+        case Alternation(choices):
+            return Alternation(among(choices))
+        case Repeat(body, at_least, at_most, greedy):
+            return Repeat(rewritten(body, place, change), at_least, at_most, greedy)
+        case _:
+            raise ValueError(place)
+
+
+def with_anchors(draw: st.DrawFn, pattern: RowPattern) -> RowPattern:
+    """`^` before or `$` behind a pattern, or at some part of it: before or behind the part, or as another choice."""
+    for _ in range(draw(st.integers(1, 2))):
+        anchor = Anchor(draw(st.booleans()))
+        place = draw(st.integers(0, places(pattern) - 1)) if draw(st.booleans()) else 0
+        optional = draw(st.booleans())
+
+        def change(part: RowPattern, anchor: Anchor = anchor, optional: bool = optional) -> RowPattern:
+            held = Concatenation((anchor, part) if anchor.at_start else (part, anchor))
+            return Alternation((held, part)) if optional else held
+
+        pattern = rewritten(pattern, place, change)
+    return pattern
+
+
+def with_exclusions(draw: st.DrawFn, pattern: RowPattern) -> RowPattern:
+    """{- -} around one or two parts of a pattern, not one in the other."""
+    for _ in range(draw(st.integers(1, 2))):
+        place = draw(st.integers(0, places(pattern) - 1))
+        pattern = rewritten(pattern, place, lambda part: part if excludes(part) else Exclusion(part))
+    return pattern
+
+
+def traits(plan: Plan) -> list[str]:
+    """What a plan asks for beyond the plainest, to be counted in the tests' summaries."""
+    expressions = [e for m in plan.measures for e in walk(m.expression)]
+    reads = [e for d in plan.defines for e in walk(d.condition)]
+    found = {
+        plan.after.kind.value: True,
+        "WITHIN": plan.within is not None,
+        "all rows": plan.rows is not RowsPerMatch.ONE,
+        "unmatched rows": plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED,
+        "timeout rows": plan.timeout_rows,
+        "^": True in anchors(plan.pattern),
+        "$": False in anchors(plan.pattern),
+        "{- -}": excludes(plan.pattern),
+        "negation": bool(negated_variables(plan.pattern)),
+        "can be empty": min_rows(plan.pattern) == 0,
+        "NEXT": any(isinstance(e, Navigation) and e.physical_offset > 0 for e in (*expressions, *reads)),
+        "whole calls": any(isinstance(e, Aggregate) and not e.plain for e in expressions),
+        "CLASSIFIER in DEFINE": any(isinstance(e, Classifier) for e in reads),
+        "MATCH_NUMBER in DEFINE": any(isinstance(e, MatchNumber) for e in reads),
+        "DuckDB in DEFINE": any(isinstance(e, Opaque) for e in reads),
+    }
+    return [name for name, has in found.items() if has]
 
 
 @st.composite
@@ -357,43 +561,68 @@ def plans(
     negations: bool = False,
     opaque: bool = True,
     no_skip: bool = True,
+    anchored: bool = True,
+    exclusions: bool = True,
+    skip_to: bool = True,
+    unmatched: bool = True,
+    timeouts: bool = True,
+    raising: bool = False,
 ) -> Plan:
-    """A plan over SCHEMA. after: NEXT, in conditions and measures, in some plans. negations: in some plans.
-    no_skip: all matches under STRICT and PARTITION too."""
+    """A plan over SCHEMA. What some plans have if it is allowed: after: NEXT, in conditions and measures. negations.
+    opaque: what only DuckDB can compute, in conditions and measures. no_skip: all matches under STRICT and PARTITION
+    too. anchored: `^` and `$`. exclusions: {- -}. skip_to: SKIP TO FIRST and LAST, which may be stuck. unmatched: WITH
+    UNMATCHED ROWS. timeouts: TIMEOUT ROWS. raising: conditions that fail on some rows (DataError where they are read).
+    """
     selection = draw(st.sampled_from(selections))
     kinds = [AfterMatchKind.PAST_LAST_ROW, AfterMatchKind.TO_NEXT_ROW, AfterMatchKind.NO_SKIP]
     if selection not in SKIP_TILL and not no_skip:
         kinds.pop()
+    if selection not in SKIP_TILL and skip_to:
+        kinds += [AfterMatchKind.TO_LAST, AfterMatchKind.TO_FIRST, AfterMatchKind.PAST_LAST_ROW]
     kind = draw(st.sampled_from(kinds))
     overlapping = selection in SKIP_TILL or kind is AfterMatchKind.NO_SKIP
     pattern = draw(shapes())
-    within = draw(WITHINS)
+    timeout_rows = timeouts and not overlapping and draw(sometimes)
+    within = draw(TIGHT if timeout_rows else WITHINS)
     names = variables(pattern)
+    subsets: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    target: tuple[str, ...] = ()
+    if kind in (AfterMatchKind.TO_FIRST, AfterMatchKind.TO_LAST):
+        target = draw(st.sampled_from([*((n,) for n in names[::-1]), names[-1:], names[-2:]]))
+        subsets = (("U", target),) if len(target) > 1 else ()
+    if anchored and draw(seldom):
+        pattern = with_anchors(draw, pattern)
+    if exclusions and draw(seldom):
+        pattern = with_exclusions(draw, pattern)
     if negations and draw(st.booleans()):
         pattern = with_negations(draw, pattern, within is not None and within.interval_us is not None)
-    looks_ahead = after and draw(st.integers(0, 5)) == 0
+    looks_ahead = after and draw(seldom)
     defines = []
     for name in (*names, "N", "M"):
         if name in names:
-            condition = draw(conditions(name, names, looks_ahead, not overlapping))
+            condition = draw(conditions(name, names, looks_ahead, not overlapping, opaque, raising))
         elif name in negated_variables(pattern):
             condition = draw(conditions(name, names, looks_ahead, False))
         else:
             continue
         defines.append(Define(name, condition))
-    rows = draw(ROWS_PER_MATCH)
-    shown = draw(measures(names, rows is RowsPerMatch.ONE, looks_ahead, opaque))
+    rows = [*ROWS_PER_MATCH]
+    if unmatched and not overlapping and not excludes(pattern):
+        rows += [RowsPerMatch.ALL_WITH_UNMATCHED] * 2
+    shape = draw(st.sampled_from(rows))
+    shown = draw(measures(names, shape is RowsPerMatch.ONE, looks_ahead, opaque))
     partition = (K,) if draw(st.integers(0, 4)) else ()
     return Plan(
         SCHEMA,
         partition,
         (Order(TS),),
         tuple(shown),
-        rows,
-        AfterMatch(kind),
+        shape,
+        AfterMatch(kind, target),
         pattern,
         within,
         selection,
-        (),
+        subsets,
         tuple(defines),
+        timeout_rows,
     )

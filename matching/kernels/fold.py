@@ -1,7 +1,8 @@
-"""Measures over matched rows: which row a navigation means, and aggregates, for many output rows at once.
+"""Aggregates over matched rows, for many output rows at once.
 
-Matched rows of all matches lie one behind the other; output row k sees the rows [low[k], high[k]) of them. Output rows
-that follow each other in one match see growing ranges, so running aggregates go on from where the last one stopped.
+The aggregated rows of all matches lie one behind the other; output row k sees [low[k], high[k]) of them. Output rows
+that follow each other in one match see growing ranges, so running aggregates go on from where the last one stopped:
+one pass over the rows, and one over the output rows.
 """
 
 from __future__ import annotations
@@ -15,51 +16,9 @@ COUNT, SUM, MIN, MAX = 0, 1, 2, 3
 
 
 @kernel
-def pick(low, high, variables, mask, from_end, offset, out):
-    """out[k]: index of the matched row that FIRST or LAST (from_end) with `offset` means for output row k, else -1.
-    mask: bit v set if rows of variable v count."""
-    for k in range(len(low)):
-        left = offset
-        found = np.int64(-1)
-        if from_end:
-            for j in range(high[k] - 1, low[k] - 1, -1):
-                if (mask >> variables[j]) & 1:
-                    if left == 0:
-                        found = j
-                        break
-                    left -= 1
-        else:
-            for j in range(low[k], high[k]):
-                if (mask >> variables[j]) & 1:
-                    if left == 0:
-                        found = j
-                        break
-                    left -= 1
-        out[k] = found
-
-
-@kernel
-def count_rows(low, high, variables, mask, out):
-    """out[k]: rows of the variables in `mask` that output row k sees."""
-    n = np.int64(0)
-    at = np.int64(-1)
-    begin = np.int64(-1)
-    for k in range(len(low)):
-        if low[k] != begin or high[k] < at:
-            begin = low[k]
-            at = low[k]
-            n = 0
-        for j in range(at, high[k]):
-            if (mask >> variables[j]) & 1:
-                n += 1
-        at = high[k]
-        out[k] = n
-
-
-@kernel
-def fold_ints(low, high, variables, mask, values, valid, kind, out, counts):
-    """Sum, minimum or maximum (kind) of int64 values over the rows that output row k sees, and how many were not null.
-    Returns False if a sum passed 64 bits."""
+def fold_ints(low, high, values, valid, kind, out, counts):
+    """Count, sum, minimum or maximum (kind) of int64 values over the rows that output row k sees; counts: how many were
+    not null. valid: bool, or empty if all are. Returns False if a sum passed 64 bits."""
     total = np.int64(0)
     n = np.int64(0)
     at = np.int64(-1)
@@ -71,7 +30,7 @@ def fold_ints(low, high, variables, mask, values, valid, kind, out, counts):
             n = 0
             total = 0
         for j in range(at, high[k]):
-            if (mask >> variables[j]) & 1 and valid[j]:
+            if len(valid) == 0 or valid[j]:
                 x = values[j]
                 if n == 0:
                     total = x
@@ -89,7 +48,7 @@ def fold_ints(low, high, variables, mask, values, valid, kind, out, counts):
 
 
 @kernel
-def fold_floats(low, high, variables, mask, values, valid, kind, out, counts):
+def fold_floats(low, high, values, valid, kind, out, counts):
     """The same for float64, summed from left to right beginning with 0.0; NaN is the largest."""
     total = 0.0
     n = np.int64(0)
@@ -102,7 +61,7 @@ def fold_floats(low, high, variables, mask, values, valid, kind, out, counts):
             n = 0
             total = 0.0
         for j in range(at, high[k]):
-            if (mask >> variables[j]) & 1 and valid[j]:
+            if len(valid) == 0 or valid[j]:
                 x = values[j]
                 if kind == SUM:
                     total += x
@@ -112,3 +71,17 @@ def fold_floats(low, high, variables, mask, values, valid, kind, out, counts):
         at = high[k]
         out[k] = total
         counts[k] = n
+
+
+@kernel
+def locate(low, high, rows, wanted, out):
+    """out[k]: the index in [low[k], high[k]) at which `rows`, ascending there, holds wanted[k]; -1 if it does not."""
+    for k in range(len(low)):
+        a, b = low[k], high[k]
+        while a < b:
+            middle = (a + b) // 2
+            if rows[middle] < wanted[k]:
+                a = middle + 1
+            else:
+                b = middle
+        out[k] = a if a < high[k] and rows[a] == wanted[k] else -1

@@ -1,7 +1,8 @@
 """The one place of jit options, and of where compiled kernels are kept.
 
-numba's disk cache does not notice a changed callee in another file, so the cache directory is named by a hash of all
-kernel sources and of the versions that compiled code depends on.
+numba's disk cache does not notice a changed callee or constant in another file, so the cache directory is named by a
+hash of all kernel sources, of the files whose numbers kernels bake in, and of the versions that compiled code depends
+on.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ F = TypeVar("F", bound=Callable[..., object])
 def cache_directory() -> Path:
     """Where compiled kernels of exactly these sources and versions are kept; a temporary place without a home."""
     digest = hashlib.blake2b(digest_size=8)
-    sources = [*Path(__file__).parent.glob("*.py"), Path(__file__).parents[2] / "query" / "automaton" / "program.py"]
+    query = Path(__file__).parents[2] / "query"
+    # kernels bake in numbers that these name
+    named = [*(query / "automaton").glob("*.py"), query / "plan" / "output.py"]
+    sources = [*Path(__file__).parent.glob("*.py"), *named]
     for source in sorted(sources):
         digest.update(source.read_bytes())
     digest.update(f"{numba.__version__} {np.__version__} {platform.python_version()} {platform.machine()}".encode())

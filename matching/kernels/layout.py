@@ -28,6 +28,8 @@ class Parameters(IntEnum):
     DEGREE = 6  # most edges of a state
     COUNT_REGISTERS = 7  # validity bits of a fresh run
     RUNS_MAX = 8
+    SKIP = 9  # in Mode.TO_NEXT_ROW: query.automaton.program.Skip
+    TIMEOUTS = 10
 
 
 class Counters(IntEnum):
@@ -36,7 +38,9 @@ class Counters(IntEnum):
     DECIDED = 2
     HEAP = 3
     LAST_PARTITION = 4  # of the row before, for STRICT
-    ERROR = 5
+    STUCK = 5  # matches behind which AFTER MATCH SKIP TO would not have moved on
+    FAILED_ROW = 6  # a condition that was read and could not be computed: row of the store + 1 (0: none) and label
+    FAILED_LABEL = 7
 
 
 class ProgramArrays(NamedTuple):
@@ -56,11 +60,15 @@ class ProgramArrays(NamedTuple):
     register_depth: np.ndarray
     register_link: np.ndarray
     register_float: np.ndarray
+    skip_to: np.ndarray  # bool, per label
+    label_text: np.ndarray  # per label: code of its variable's name
     parameters: np.ndarray
 
 
 class Runs(NamedTuple):
-    """R of [SASE]: the items of all partitions' lists. state -1 is a match that waits for preferred runs to fail."""
+    """R of [SASE]: the items of all partitions' lists. Items with a state below 0 wait for preferred runs to fail: -1 a
+    match, -2 a partial match that WITHIN ended (its state stands in `valid`), -3 a run whose condition failed on the
+    last row of its node: an error if nothing preferred over it matches."""
 
     state: np.ndarray  # int32
     first: np.ndarray  # ordinal of the first row in its partition
@@ -87,6 +95,7 @@ class Partitions(NamedTuple):
     length: np.ndarray  # items
     ordinal: np.ndarray  # rows seen
     number: np.ndarray  # matches decided: MATCH_NUMBER of the last one
+    resume: np.ndarray  # ordinal of the row where AFTER MATCH goes on: starts before it give nothing
     queued: np.ndarray  # bool: has an entry in the deadline heap
 
 
@@ -98,12 +107,13 @@ class Heap(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """Matches decided by one call, in order."""
+    """Matches and timed-out partial matches decided by one call, in order."""
 
     node: np.ndarray
     row: np.ndarray  # start row; of use for empty matches
     partition: np.ndarray
     number: np.ndarray
+    waiting: np.ndarray  # state of a partial match, -1 for a match
 
 
 class Scratch(NamedTuple):
@@ -125,7 +135,7 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
     flat = [instruction for code in program.code for instruction in code]
     everything = (1 << len(program.variables)) - 1
     masks = [
-        sum(1 << program.variables.index(v) for v in r.variables) if r.variables else everything
+        sum(1 << i for i, v in enumerate(program.variables) if v in r.variables) if r.variables else everything
         for r in program.registers
     ]
     counts = sum(
@@ -142,7 +152,7 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
             int(program.mode), merge, program.ambiguous, program.strict,
             -1 if program.within_us is None else program.within_us,
             -1 if program.within_rows is None else program.within_rows,
-            max(1, degree), counts, runs_max,
+            max(1, degree), counts, runs_max, int(program.skip), program.timeouts,
         ],
         np.int64,
     )  # fmt: skip
@@ -155,7 +165,8 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         np.array(program.accept, np.bool_), code_start, ints(flat).reshape(-1, 3), bits, bits.view(np.float64),
         ints([int(r.kind) for r in program.registers]), ints([r.feature for r in program.registers]), ints(masks),
         ints([r.depth for r in program.registers]), ints([r.link for r in program.registers]),
-        np.array([r.lane.floating for r in program.registers], np.bool_), parameters,
+        np.array([r.lane.floating for r in program.registers], np.bool_), np.array(program.skip_to, np.bool_),
+        ints(program.label_text), parameters,
     )  # fmt: skip
 
 
@@ -201,18 +212,18 @@ def new_partitions(capacity: int) -> Partitions:
     def zeros() -> np.ndarray:
         return np.zeros(capacity, np.int64)
 
-    return Partitions(np.full(capacity, -1, np.int64), zeros(), zeros(), zeros(), np.zeros(capacity, np.bool_))
+    return Partitions(np.full(capacity, -1, np.int64), zeros(), zeros(), zeros(), zeros(), np.zeros(capacity, np.bool_))
 
 
 def grown_partitions(partitions: Partitions, capacity: int) -> Partitions:
     return Partitions(
         grown(partitions.head, capacity, -1), grown(partitions.length, capacity), grown(partitions.ordinal, capacity),
-        grown(partitions.number, capacity), grown(partitions.queued, capacity),
+        grown(partitions.number, capacity), grown(partitions.resume, capacity), grown(partitions.queued, capacity),
     )  # fmt: skip
 
 
 def new_decided(capacity: int) -> Decided:
-    return Decided(*(np.zeros(capacity, np.int64) for _ in range(4)))
+    return Decided(*(np.zeros(capacity, np.int64) for _ in Decided._fields))
 
 
 def new_scratch(program: Program) -> Scratch:

@@ -109,7 +109,8 @@ def update_registers(program, registers, registers_f, valid, variable, feature, 
             registers[r] += 1
             continue
         f = program.register_feature[r]
-        has = feature_valid[f, i]
+        named = f < 0  # the value is the code of the variable bound
+        has = named or feature_valid[f, i]
         if kind == COUNT_VALUES:
             if has:
                 registers[r] += 1
@@ -119,11 +120,11 @@ def update_registers(program, registers, registers_f, valid, variable, feature, 
                 registers[r] = registers[link]
                 valid = (valid | bit) if (valid >> link) & 1 else (valid & ~bit)
             else:
-                registers[r] = feature[f, i]
+                registers[r] = program.label_text[variable] if named else feature[f, i]
                 valid = (valid | bit) if has else (valid & ~bit)
         elif kind == FIRST:
             if registers[program.register_link[r]] == program.register_depth[r]:
-                registers[r] = feature[f, i]
+                registers[r] = program.label_text[variable] if named else feature[f, i]
                 valid = (valid | bit) if has else (valid & ~bit)
         elif has:
             if (valid >> r) & 1 == 0:

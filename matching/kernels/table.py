@@ -187,6 +187,26 @@ def keep_table(partition_count, table, state, list_length, last, trail, keep):
 
 
 @kernel
+def first_rows(table, state, list_length, last, trail, begin):
+    """Per partition the row at which the first item of its list began, -1 where it is empty; begin: (partitions,)."""
+    for p in range(len(begin)):
+        begin[p] = -1
+        if list_length[state[p]] == 0:
+            continue
+        r = last[p]
+        word = trail[r]
+        transition = word & TRANSITION
+        at = table.item_start[transition] + table.emitted[transition]
+        while table.parent[at] >= 0:
+            parent = table.parent[at]
+            r = word >> SHIFT
+            word = trail[r]
+            transition = word & TRANSITION
+            at = table.item_start[transition] + parent + table.emitted[transition]
+        begin[p] = r
+
+
+@kernel
 def move_trail(kept, row_moved, trail):
     """Keeps the words of the rows `kept`, in order, and renumbers the rows they point to; -1 where one has left."""
     for i in range(len(kept)):

@@ -13,10 +13,10 @@ from matching.lists import RunLists
 from matching.matcher import SLACK, KernelMatcher
 from matching.run_table import RunTable
 from query.automaton.program import assemble
-from query.errors import DataError, QueryError
+from query.errors import DataError, HybridWarning, QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import TRUE, Aggregate, Call, Column, Constant, Expression, Logical, Navigation
-from query.plan.pattern import Repeat, RowPattern, Sequence, Variable, variables
+from query.plan.pattern import Alternation, Repeat, RowPattern, Sequence, Variable, variables
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
 from query.schema import Field, Schema
 
@@ -95,10 +95,7 @@ def as_lists(plan: Plan) -> KernelMatcher:
     """The plan's matcher with the general engine in place of the table."""
     matcher = KernelMatcher(plan, assemble(plan))
     assert isinstance(matcher.engine, RunTable)
-    tested = list(matcher._bits)
-    matcher.engine = RunLists(matcher.program, 10_000)
-    matcher._bits = {v: v for v in tested}
-    matcher._always = sum(1 << v for v in range(len(matcher.program.variables)) if v not in tested)
+    matcher._run_by(RunLists(matcher.program, 10_000))
     return matcher
 
 
@@ -123,20 +120,39 @@ def test_many_keys_grow_every_array() -> None:
     assert whole == all_of(KernelMatcher(plan, assemble(plan)), batch, 777)
 
 
-def test_a_quantifier_over_equal_rows_is_linear() -> None:
-    n = 200_000
+def rows_of(values: list[int]) -> EventBatch:
+    """Rows of one partition, a microsecond apart."""
+    index = np.arange(len(values))
     columns = pa.RecordBatch.from_arrays(
-        [pa.array(np.arange(n)).view(pa.timestamp("us")), pa.array(["k"] * n), pa.array(np.ones(n, np.int64))],
+        [pa.array(index).view(pa.timestamp("us")), pa.array(["k"] * len(values)), pa.array(values, pa.int64())],
         names=["ts", "k", "v"],
     )
-    index = np.arange(n)
-    batch = EventBatch(columns, index, np.zeros(n, np.int32), index, index)
+    return EventBatch(columns, index, np.zeros(len(values), np.int32), index, index)
+
+
+def seconds_for(plan: Plan, batch: EventBatch, matches: int) -> float:
+    """Time to match a batch, without that of loading kernels."""
+    all_of(KernelMatcher(plan, assemble(plan)), batch.slice(0, 10), 10)
+    began = time.perf_counter()
+    assert len(all_of(KernelMatcher(plan, assemble(plan)), batch, len(batch))) == matches
+    return time.perf_counter() - began
+
+
+def test_a_nested_quantifier_over_a_million_equal_rows_is_linear() -> None:
     never = {"B": compare(">", V, number(1))}
     nested = plan_of(Sequence((plus(plus(A)), B)), never)
-    KernelMatcher(nested, assemble(nested)).push(batch.slice(0, 10))  # compiled before the clock starts
-    began = time.perf_counter()
-    assert all_of(KernelMatcher(nested, assemble(nested)), batch, n) == []
-    assert time.perf_counter() - began < 2  # quadratic would be 10,000 times more
+    assert seconds_for(nested, rows_of([1] * 1_000_000), 0) < 10  # quadratic would be a million times more
+
+
+def test_two_greedy_loops_over_equal_rows_end_soon() -> None:
+    rows = rows_of([1] * 5_000)
+    loops = Sequence((plus(A), plus(B)))
+    assert seconds_for(plan_of(loops, {}), rows, 1) < 10
+    within = Within(interval_us=100)  # 101 rows
+    assert seconds_for(plan_of(loops, {}, within=within), rows, 50) < 10
+    last_b = AfterMatch(AfterMatchKind.TO_LAST, ("B",))
+    # the match takes all rows but the last one as A; the attempt at its B fails
+    assert seconds_for(plan_of(loops, {}, after=last_b), rows, 1) < 10
 
 
 def test_live_rows_stay_bounded_while_a_run_is_open() -> None:
@@ -155,8 +171,49 @@ def test_too_many_partial_matches_are_an_error_that_names_the_construct(monkeypa
     total = Aggregate("sum", V, ("A",), False, False, "HUGEINT")
     never = {"C": compare("<", total, number(-1)), "B": compare(">=", total, number(0))}
     plan = plan_of(pattern, never)
-    with pytest.raises(QueryError, match=r"HQ600.*more than 500 partial matches.*C"):
+    said = r"HQ600.*more than 500 partial matches.*B, C depends(?s:.)*hint: add WITHIN"
+    with pytest.raises(QueryError, match=said):
         KernelMatcher(plan, assemble(plan)).push(events(2_000, 1, low=1, high=2))
+    no_skip = AfterMatch(AfterMatchKind.NO_SKIP)
+    every = plan_of(Sequence((plus(A), B)), {"B": compare("<", V, number(0))}, after=no_skip)
+    with pytest.raises(QueryError, match=r"HQ600.*NO SKIP asks for all matches"):
+        KernelMatcher(every, assemble(every)).push(events(2_000, 1))
+
+
+def test_a_condition_that_fails_counts_only_where_it_is_read() -> None:
+    """B overflows where v is large: it is read behind an A only, and not where the preferred alternative matches."""
+    large = 2**40
+    fails = compare("=", Call("*", (V, V), "BIGINT"), number(0))
+    first = compare("=", V, number(0))
+    values = [large, 0, 0, large]
+    for pattern, read in ((Sequence((A, B)), True), (Sequence((A, Alternation((C, B)))), False)):
+        plan = plan_of(pattern, {"A": first, "B": fails, "C": compare(">=", V, number(0))})
+        for rows in (4, 1):
+            matcher = KernelMatcher(plan, assemble(plan))
+            batch = rows_of(values)
+            if not read:
+                assert [m[2] for m in all_of(matcher, batch, rows)] == [(("A", 1), ("C", 2))]
+                continue
+            # 0 0 matches A B; 5 is read as B only behind an A, and no A stands before it that is not in the match
+            assert [m[2] for m in all_of(matcher, batch, rows)] == [(("A", 1), ("B", 2))]
+    plan = plan_of(Sequence((A, B)), {"A": first, "B": fails})
+    with pytest.raises(DataError):
+        all_of(KernelMatcher(plan, assemble(plan)), rows_of([0, large]), 2)
+
+
+def test_skip_that_would_not_move_on_warns_once_and_goes_on_where_it_is_let() -> None:
+    last_a = AfterMatch(AfterMatchKind.TO_LAST, ("A",))
+    plan = plan_of(Sequence((A, plus(B))), {"B": compare(">", V, previous())}, after=last_a)
+    batch = rows_of([1, 2, 3, 1, 2])
+    strict = KernelMatcher(plan, assemble(plan))
+    with pytest.raises(QueryError, match=r"HQ601.*SKIP TO LAST A would not move on"):
+        strict.push(batch)
+    matcher = KernelMatcher(plan, assemble(plan), lenient=True)
+    with pytest.warns(HybridWarning, match="would not move on") as warned:
+        found = [m[2][0] for m in all_of(matcher, batch, 1)]
+    assert found == [("A", 0), ("A", 1), ("A", 3)]
+    assert len(warned) == 1
+    assert matcher.stuck == 3
 
 
 def test_overflow_in_a_condition_is_a_data_error_not_a_wrong_match() -> None:

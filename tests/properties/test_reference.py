@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matching.by_reference import DuckEvaluation
 from query.errors import QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
@@ -30,11 +32,12 @@ from query.plan.expression import (
     Navigation,
     walk,
 )
-from query.plan.pattern import Alternation, Empty, Negation, Repeat, RowPattern, Variable
+from query.plan.output import Outcome, output_columns
+from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Variable
 from query.plan.pattern import Sequence as Concatenation
-from query.plan.plan import AfterMatch, Define, Order, Plan
-from query.reference import find
-from tests.strategies import SCHEMA, SKIP_TILL, SQL_SELECTIONS, TS, Row, chains, events, plans
+from query.plan.plan import AfterMatch, Define, Measure, Order, Plan
+from query.reference import Found, find, match_rows
+from tests.strategies import SCHEMA, SKIP_TILL, SQL_SELECTIONS, TS, Row, chains, events, plans, traits
 
 Labels = tuple[tuple[str, int], ...]
 
@@ -127,6 +130,7 @@ class Definition:
 
     def __init__(self, plan: Plan, rows: Sequence[Row], index: Sequence[int]) -> None:
         self.plan = plan
+        self.stream = rows
         self.index = index  # row number in the stream of each row of the partition
         self.rows = [rows[i] for i in index]
         self.ts = [int(str(row["ts"])) for row in self.rows]
@@ -173,37 +177,60 @@ class Definition:
         return True
 
 
-def words(pattern: RowPattern, longest: int) -> Iterator[tuple[str, ...]]:
-    """The words of a pattern of at most `longest` rows, the preferred one first; `~N` marks a negation."""
+Token = tuple[str, tuple[int, ...]]  # what it is, and for a variable where it stands in the pattern, by rounds
+MARKS = ("^", "$", "{-", "-}", "...")
+
+
+def words(
+    pattern: RowPattern, longest: int, begun: bool = False, at: tuple[int, ...] = ()
+) -> Iterator[tuple[Token, ...]]:
+    """The words of a pattern of at most `longest` rows, the preferred one first. `~N` marks a negation, `^` and `$` an
+    anchor, `{-` and `-}` an exclusion. begun: words with more rows too, cut off there by `...`."""
+
+    def then(word: tuple[Token, ...], rest: Callable[[], Iterator[tuple[Token, ...]]]) -> Iterator[tuple[Token, ...]]:
+        if word and word[-1][0] == "...":
+            yield word
+        else:
+            for more in rest():
+                yield word + more
+
     match pattern:
         case Variable(name):
             if longest:
-                yield (name,)
+                yield ((name, at),)
+            elif begun:
+                yield (("...", ()),)
         case Empty():
             yield ()
         case Negation(name):
-            yield (f"~{name}",)
+            yield ((f"~{name}", ()),)
+        case Anchor(at_start):
+            yield (("^" if at_start else "$", ()),)
+        case Exclusion(body):
+            for word in words(body, longest, begun, at):
+                for closed in then(word, lambda: iter([(("-}", ()),)])):
+                    yield (("{-", ()), *closed)
         case Alternation(choices):
-            for choice in choices:
-                yield from words(choice, longest)
+            for i, choice in enumerate(choices):
+                yield from words(choice, longest, begun, (*at, i))
         case Concatenation(parts):
             if not parts:
                 yield ()
                 return
-            for word in words(parts[0], longest):
-                for rest in words(Concatenation(parts[1:]), longest - rows_of(word)):
-                    yield word + rest
+            for word in words(parts[0], longest, begun, (*at, len(parts))):
+                left = longest - rows_of(word)
+                yield from then(word, lambda left=left: words(Concatenation(parts[1:]), left, begun, at))
         case Repeat(body, at_least, at_most, greedy):
 
-            def rounds(done: int, longest: int) -> Iterator[tuple[str, ...]]:
-                def more() -> Iterator[tuple[str, ...]]:
+            def rounds(done: int, longest: int) -> Iterator[tuple[Token, ...]]:
+                def more() -> Iterator[tuple[Token, ...]]:
                     if at_most is None or done < at_most:
-                        for word in words(body, longest):
-                            if rows_of(word) or done < at_least:
-                                for rest in rounds(done + 1, longest - rows_of(word)):
-                                    yield word + rest
+                        for word in words(body, longest, begun, (*at, done)):
+                            if rows_of(word) or done < at_least or word[-1:] == (("...", ()),):
+                                left = longest - rows_of(word)
+                                yield from then(word, lambda left=left: rounds(done + 1, left))
 
-                def stop() -> Iterator[tuple[str, ...]]:
+                def stop() -> Iterator[tuple[Token, ...]]:
                     if done >= at_least:
                         yield ()
 
@@ -212,59 +239,159 @@ def words(pattern: RowPattern, longest: int) -> Iterator[tuple[str, ...]]:
             yield from rounds(0, longest)
 
 
-def rows_of(word: Sequence[str]) -> int:
-    return sum(not token.startswith("~") for token in word)
+def is_row(token: Token) -> bool:
+    return token[0] not in MARKS and not token[0].startswith("~")
 
 
-def split(word: Sequence[str]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The variables of a word, and the negated ones before each of them and at the end."""
-    names: list[str] = []
-    gaps: list[tuple[str, ...]] = [()]
-    for token in word:
-        if token.startswith("~"):
-            gaps[-1] += (token[1:],)
-        else:
-            names.append(token)
-            gaps.append(())
-    return tuple(names), gaps
+def rows_of(word: Sequence[Token]) -> int:
+    return sum(map(is_row, word))
 
 
-def sql_matches(plan: Plan, d: Definition) -> list[Labels]:
-    """Per start the first word in order of preference that fits, then skip."""
-    found: list[Labels] = []
+class Word:
+    """A word taken apart. names: its variables. places: where they stand in the pattern. gaps, anchors: the negated
+    variables and the anchors before each of them and at the end. hidden: those that stand in {- -}."""
+
+    def __init__(self, word: Sequence[Token]) -> None:
+        self.names = tuple(name for name, _ in filter(is_row, word))
+        self.places = tuple(place for _, place in filter(is_row, word))
+        self.gaps: list[tuple[str, ...]] = [()]
+        self.anchors: list[str] = [""]
+        self.hidden: set[int] = set()
+        depth = 0
+        for token in word:
+            name = token[0]
+            depth += (name == "{-") - (name == "-}")
+            if name.startswith("~"):
+                self.gaps[-1] += (name[1:],)
+            elif name in ("^", "$"):
+                self.anchors[-1] += name
+            elif is_row(token):
+                if depth:
+                    self.hidden.add(len(self.gaps) - 1)
+                self.gaps.append(())
+                self.anchors.append("")
+
+    def anchored(self, d: Definition, first: int, positions: Sequence[int]) -> bool:
+        """Whether the anchors hold where the variables stand at these positions, or before `first` without any."""
+        for i, marks in enumerate(self.anchors):
+            if "^" in marks and (i > 0 or first > 0):
+                return False
+            if "$" in marks and not (i == len(positions) and positions and positions[-1] == len(d.rows) - 1):
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What `find` is to say of one partition, as positions in it."""
+
+    outcome: Outcome
+    start: int
+    labels: Labels
+    excluded: frozenset[int] = frozenset()
+    waiting: tuple[str, ...] = ()
+    stuck: bool = False
+
+
+def sql_entries(plan: Plan, d: Definition) -> list[Entry]:
+    """Per start the first word in order of preference that fits, then skip; and what is left over, by start."""
+    found: list[Entry] = []
+    timeouts: list[Entry] = []
     start = 0
     while start < len(d.rows):
-        chosen: Labels | None = None
-        for word in words(plan.pattern, len(d.rows) - start):
-            names, gaps = split(word)
-            labels = tuple((name, start + i) for i, name in enumerate(names))
-            if labels and not d.within(start, labels[-1][1]):
+        entry = preferred(plan, d, start, len(found) + 1)
+        if entry is None:
+            if plan.timeout_rows:
+                timeouts += timed_out(plan, d, start, len(found) + 1)
+            start += 1
+            continue
+        target = start + 1
+        positions = [p for _, p in entry.labels]
+        named = [p for name, p in entry.labels if name in plan.after.variables]
+        match plan.after.kind:
+            case AfterMatchKind.PAST_LAST_ROW if positions:
+                target = max(positions) + 1
+            case AfterMatchKind.TO_FIRST if positions:
+                target = min(named, default=-1)
+            case AfterMatchKind.TO_LAST if positions:
+                target = max(named, default=-1)
+        found.append(replace(entry, stuck=target <= start))
+        start = target if target > start else start + 1
+    unmatched: list[Entry] = []
+    if plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED:
+        taken = {p for entry in found for _, p in entry.labels} | {entry.start for entry in found if not entry.labels}
+        unmatched = [Entry(Outcome.UNMATCHED, p, ()) for p in range(len(d.rows)) if p not in taken]
+    return sorted(found + timeouts + unmatched, key=lambda e: (e.start, e.outcome is Outcome.UNMATCHED))
+
+
+def preferred(plan: Plan, d: Definition, start: int, number: int) -> Entry | None:
+    for tokens in words(plan.pattern, len(d.rows) - start):
+        word = Word(tokens)
+        labels = tuple((name, start + i) for i, name in enumerate(word.names))
+        if labels and not d.within(start, labels[-1][1]):
+            continue
+        if not word.anchored(d, start, [p for _, p in labels]):
+            continue
+        if d.contiguous(labels) and d.conditions_hold(labels, number) and d.unviolated(labels, word.gaps, number):
+            return Entry(Outcome.MATCH, start, labels, frozenset(start + i for i in word.hidden))
+    return None
+
+
+def timed_out(plan: Plan, d: Definition, start: int, number: int) -> list[Entry]:
+    """The partial match that WITHIN ended, of the first word in order of preference that has one; and what may follow
+    it: words that begin alike, at the same places of the pattern, stand side by side in that order."""
+    entry: Entry | None = None
+    chosen: tuple[tuple[int, ...], ...] = ()
+    for tokens in words(plan.pattern, len(d.rows) - start + 1, begun=True):
+        word = Word(tokens)
+        if entry is not None:
+            k = len(chosen)
+            if word.places[:k] == chosen and len(word.names) > k and not word.anchors[k]:
+                entry = replace(entry, waiting=tuple(dict.fromkeys((*entry.waiting, word.names[k]))))
+            continue
+        for k in range(1, len(word.names)):
+            labels = tuple((name, start + i) for i, name in enumerate(word.names[:k]))
+            if labels[-1][1] >= len(d.rows) or not d.within(start, labels[-1][1]) or not d.contiguous(labels):
+                break
+            if any(word.anchors[1 : k + 1]) or (word.anchors[0] and (start > 0 or "$" in word.anchors[0])):
+                break
+            if d.conditions_hold(labels, number) and ended_by_within(plan, d, start, start + k):
+                entry = Entry(Outcome.TIMEOUT, start, labels, frozenset(start + i for i in word.hidden if i < k))
+                entry = replace(entry, waiting=(word.names[k],))
+                chosen = word.places[:k]
+                break
+    return [] if entry is None else [entry]
+
+
+def ended_by_within(plan: Plan, d: Definition, first: int, following: int) -> bool:
+    """Whether a run that waits for the row at `following` gets none because WITHIN or the input is over."""
+    assert plan.within is not None
+    if plan.within.rows is not None and following - first >= plan.within.rows:
+        return True
+    neighbour = d.index[following - 1] + 1
+    if plan.selection is Selection.STRICT and neighbour < len(d.stream) and neighbour not in d.index:
+        return plan.within.rows is None and times(d.stream)[neighbour] - d.ts[first] > (plan.within.interval_us or 0)
+    return following >= len(d.rows) or not d.within(first, following)
+
+
+def any_matches(plan: Plan, d: Definition) -> dict[Labels, frozenset[int]]:
+    """All matches under STRICT, PARTITION and SKIP TILL ANY MATCH, with the positions that are excluded: as the first
+    word says that needs not wait for a negation at the end."""
+    found: dict[Labels, tuple[bool, frozenset[int]]] = {}
+    for tokens in words(plan.pattern, len(d.rows)):
+        word = Word(tokens)
+        waits = bool(word.gaps[-1])
+        for chosen in itertools.combinations(range(len(d.rows)), len(word.names)):
+            labels = tuple(zip(word.names, chosen, strict=True))
+            if not labels or not d.within(chosen[0], chosen[-1]) or not word.anchored(d, chosen[0], chosen):
                 continue
-            if d.contiguous(labels) and d.conditions_hold(labels, len(found) + 1):
-                if d.unviolated(labels, gaps, len(found) + 1):
-                    chosen = labels
-                    break
-        if chosen is not None:
-            found.append(chosen)
-        past = bool(chosen) and plan.after.kind is AfterMatchKind.PAST_LAST_ROW
-        start = chosen[-1][1] + 1 if chosen and past else start + 1
-    return found
-
-
-def any_matches(plan: Plan, d: Definition) -> set[Labels]:
-    """All matches under STRICT, PARTITION and SKIP TILL ANY MATCH."""
-    found: set[Labels] = set()
-    for word in set(words(plan.pattern, len(d.rows))):
-        names, gaps = split(word)
-        for chosen in itertools.combinations(range(len(d.rows)), len(names)):
-            labels = tuple(zip(names, chosen, strict=True))
-            if not labels or labels in found or not d.within(chosen[0], chosen[-1]):
+            if labels in found and found[labels][0] <= waits:
                 continue
             if plan.selection is not Selection.SKIP_TILL_ANY and not d.contiguous(labels):
                 continue
-            if d.conditions_hold(labels) and d.unviolated(labels, gaps):
-                found.add(labels)
-    return found
+            if d.conditions_hold(labels) and d.unviolated(labels, word.gaps):
+                found[labels] = waits, frozenset(chosen[i] for i in word.hidden)
+    return {labels: excluded for labels, (_, excluded) in found.items()}
 
 
 Element = tuple[str, bool, bool]  # name, plus, greedy
@@ -376,24 +503,56 @@ def times(rows: Sequence[Row]) -> list[int]:
     return [int(str(row["ts"])) for row in rows]
 
 
-def check(plan: Plan, rows: Sequence[Row], expected: Callable[[Plan, Definition], list[Labels]]) -> None:
-    """Each partition's matches, in order, numbered from 1."""
-    found = find(plan, rows, times(rows))
+def entries_of(found: Sequence[Found], key: tuple[object, ...], index: Sequence[int]) -> list[Entry]:
+    """What `find` says of one partition, as positions in it."""
+    position = {i: p for p, i in enumerate(index)}
+    return [
+        Entry(
+            f.outcome,
+            position[f.start],
+            tuple((name, position[i]) for name, i in f.labels),
+            frozenset(position[i] for i in f.excluded),
+            f.waiting,
+            f.stuck,
+        )
+        for f in found
+        if f.partition == key
+    ]
+
+
+def check(plan: Plan, rows: Sequence[Row], expected: Callable[[Plan, Definition], list[Entry]]) -> list[Found]:
+    """Each partition's matches, in order, numbered from 1; and what is no match, numbered 0."""
+    found = find(plan, rows, times(rows), lenient=True)
     for key, index in partitions(plan, rows).items():
+        assert entries_of(found, key, index) == expected(plan, Definition(plan, rows, index))
         mine = [match for match in found if match.partition == key]
-        position = {i: p for p, i in enumerate(index)}
-        got = [tuple((name, position[i]) for name, i in match.labels) for match in mine]
-        assert got == expected(plan, Definition(plan, rows, index))
-        assert [match.number for match in mine] == list(range(1, len(mine) + 1))
-    assert len(found) == sum(len([m for m in found if m.partition == key]) for key in partitions(plan, rows))
+        numbers = [match.number for match in mine if match.outcome is Outcome.MATCH]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert all(match.number == 0 for match in mine if match.outcome is not Outcome.MATCH)
+    assert {match.partition for match in found} <= set(partitions(plan, rows))
+    return found
 
 
-@given(
-    rows=events(max_size=8),
-    plan=plans(no_skip=False, after=False, opaque=False, negations=True),
-)
-def test_sql_mode_takes_the_preferred_word(rows: list[Row], plan: Plan) -> None:
-    check(plan, rows, sql_matches)
+def test_sql_mode_takes_the_preferred_word(record_property: Callable[[str, object], None]) -> None:
+    counts: Counter[str] = Counter()
+
+    @given(rows=events(min_size=3, max_size=7), plan=plans(no_skip=False, after=False, opaque=False, negations=True))
+    def property(rows: list[Row], plan: Plan) -> None:
+        found = check(plan, rows, sql_entries)
+        outcomes = {match.outcome for match in found}
+        counts.update({"examples": 1, "a match": int(Outcome.MATCH in outcomes)})
+        counts.update(trait for trait in traits(plan) if found)
+        counts.update(f"came: {outcome.name}" for outcome in outcomes)
+        counts["came: rows excluded"] += any(match.excluded for match in found)
+        counts["came: stuck"] += any(match.stuck for match in found)
+
+    property()
+    record_property("examples", ", ".join(f"{what} {count:,}" for what, count in counts.items()))
+    assert 2 * counts["a match"] >= counts["examples"], "too few examples with a match say something"
+    if counts["examples"] < 200:
+        return
+    for what in ("TIMEOUT", "UNMATCHED", "rows excluded", "stuck"):
+        assert counts[f"came: {what}"] > 0, what
 
 
 @given(
@@ -404,20 +563,51 @@ def test_all_matches_of_any_pattern(rows: list[Row], plan: Plan) -> None:
     plan = with_after(plan, AfterMatchKind.NO_SKIP)
     found = find(plan, rows, times(rows))
     for key, index in partitions(plan, rows).items():
-        position = {i: p for p, i in enumerate(index)}
-        mine = [tuple((name, position[i]) for name, i in m.labels) for m in found if m.partition == key]
-        assert len(mine) == len(set(mine))
-        assert set(mine) == any_matches(plan, Definition(plan, rows, index))
+        mine = entries_of(found, key, index)
+        assert len({entry.labels for entry in mine}) == len(mine)
+        excluded = {entry.labels: entry.excluded for entry in mine}
+        assert excluded == any_matches(plan, Definition(plan, rows, index))
 
 
 @given(
     rows=events(max_size=7, keys=("p", None)),
-    plan=plans(tuple(Selection), shapes=chains, after=False, opaque=False, negations=True),
+    plan=plans(tuple(Selection), chains, after=False, opaque=False, negations=True, anchored=False, exclusions=False),
 )
 def test_chains_under_every_strategy(rows: list[Row], plan: Plan) -> None:
     if plan.selection not in SKIP_TILL:
         plan = with_after(plan, AfterMatchKind.NO_SKIP)
-    check(plan, rows, lambda plan, d: chosen_by_mode(plan, chain_matches(plan, d)))
+
+    def expected(plan: Plan, d: Definition) -> list[Entry]:
+        chosen = chosen_by_mode(plan, chain_matches(plan, d))
+        return [Entry(Outcome.MATCH, labels[0][1], labels) for labels in chosen]
+
+    check(plan, rows, expected)
+
+
+@given(rows=events(max_size=8), plan=plans(exclusions=True, after=False))
+def test_all_rows_show_what_is_not_excluded(rows: list[Row], plan: Plan) -> None:
+    """Which rows come out, by their times; and that each says the rest of its row."""
+    plan = replace(plan, measures=(Measure("n", MatchNumber()),))
+    evaluate = DuckEvaluation()
+    found = find(plan, rows, times(rows), lenient=True, evaluate=evaluate)
+    output = match_rows(plan, rows, times(rows), found, evaluate)
+    assert len(output) == len(found)
+    for match, shown in zip(found, output):
+        indices = [i for _, i in match.labels if i not in match.excluded]
+        if not match.labels and plan.rows is not RowsPerMatch.ALL_OMIT_EMPTY:
+            indices = [match.start]
+        if plan.rows is RowsPerMatch.ONE:
+            assert [tuple(row) for row in shown] == [tuple(f.name for f in output_columns(plan))]
+        else:
+            assert [row["ts"] for row in shown] == [rows[i]["ts"] for i in indices]
+            assert repr([row["x"] for row in shown]) == repr([rows[i]["x"] for i in indices])
+            assert all(set(row) == {f.name for f in output_columns(plan)} for row in shown)
+        assert all(row["n"] == (match.number if match.outcome is Outcome.MATCH else None) for row in shown)
+        if plan.timeout_rows:
+            timeout = match.outcome is Outcome.TIMEOUT
+            labels = None if match.outcome is Outcome.UNMATCHED else [name for name, _ in match.labels]
+            assert all(row["labels"] == labels for row in shown)
+            assert all((row["timeout"] or "").startswith("waiting for ") == timeout for row in shown)
 
 
 def with_after(plan: Plan, kind: AfterMatchKind) -> Plan:
@@ -427,7 +617,11 @@ def with_after(plan: Plan, kind: AfterMatchKind) -> Plan:
         return any(isinstance(e, MatchNumber) for e in walk(define.condition))
 
     defines = tuple(replace(d, condition=TRUE) if numbered(d) else d for d in plan.defines)
-    return replace(plan, after=AfterMatch(kind), defines=defines)
+    rows = plan.rows
+    if kind is AfterMatchKind.NO_SKIP and rows is RowsPerMatch.ALL_WITH_UNMATCHED:
+        rows = RowsPerMatch.ALL_SHOW_EMPTY
+    timeouts = plan.timeout_rows and kind is not AfterMatchKind.NO_SKIP
+    return replace(plan, after=AfterMatch(kind), defines=defines, rows=rows, timeout_rows=timeouts)
 
 
 @given(
@@ -438,26 +632,30 @@ def with_after(plan: Plan, kind: AfterMatchKind) -> Plan:
 )
 def test_what_is_decided_stays(rows: list[Row], plan: Plan, cut: int, step: int) -> None:
     """Matches of a beginning are the first ones of each partition's matches in the whole, whatever comes after."""
-    whole = find(plan, rows, times(rows))
+    whole = find(plan, rows, times(rows), lenient=True)
     ts_us = times(rows)
     cut = min(cut, len(rows))
     # the watermark may lie anywhere up to the next row
     watermark = ts_us[cut] - step * 500_000 if cut < len(rows) else None
-    begun = find(plan, rows[:cut], ts_us[:cut], ended=False, watermark_us=watermark)
+    begun = find(plan, rows[:cut], ts_us[:cut], ended=False, watermark_us=watermark, lenient=True)
     for key in partitions(plan, rows):
         of_whole = [m for m in whole if m.partition == key]
         of_begun = [m for m in begun if m.partition == key]
         assert of_whole[: len(of_begun)] == of_begun
 
 
-@given(rows=events(max_size=8), plan=plans(SQL_SELECTIONS, after=False, opaque=False, no_skip=False))
+@given(
+    rows=events(max_size=8),
+    plan=plans(SQL_SELECTIONS, after=False, opaque=False, no_skip=False, unmatched=False, timeouts=False),
+)
 def test_a_match_that_nothing_can_extend_is_out_with_its_last_row(rows: list[Row], plan: Plan) -> None:
     names = [d.variable for d in plan.defines]
     plan = replace(plan, pattern=Concatenation(tuple(map(Variable, names))))
     ts_us = times(rows)
-    whole = find(plan, rows, ts_us)
+    whole = find(plan, rows, ts_us, lenient=True)
     for cut in range(len(rows) + 1):
-        assert find(plan, rows[:cut], ts_us[:cut], ended=False) == [m for m in whole if m.labels[-1][1] < cut]
+        begun = find(plan, rows[:cut], ts_us[:cut], ended=False, lenient=True)
+        assert begun == [m for m in whole if m.labels[-1][1] < cut]
 
 
 def test_a_budget_ends_it() -> None:

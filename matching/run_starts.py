@@ -1,0 +1,166 @@
+"""The engine of starts: row-local patterns with one match per start, linear in rows (matching.kernels.starts)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matching.batch import Int64Array
+from matching.kernels import starts as kernels
+from matching.kernels.layout import Counters, Heap, grown
+from matching.lists import Arrays, Decode
+from matching.store import RowStore
+from query.automaton.program import Program
+from query.automaton.starts import StartTable
+
+
+class RunStarts:
+    """Per partition the queue of its unsettled starts and the groups they form; per row its mask and place in them.
+
+    It settles starts in order itself: matches that AFTER MATCH passes over never come out, unmatched rows and timeouts
+    do, in their place (`settles`)."""
+
+    size = 0  # no buffer of its own: the store's rows are the match buffer
+    settles = True  # gives UNMATCHED and TIMEOUT itself, and applies Program.skip
+
+    def __init__(self, table: StartTable, program: Program) -> None:
+        self.table = table
+        self._arrays = kernels.table_arrays(table, program)
+        self._rows = np.zeros((1024, kernels.ROW_COLUMNS), np.int64)
+        self._partitions = _new_partitions(1024)
+        self._heap = Heap(np.zeros(1024, np.int64), np.zeros(1024, np.int64))
+        self._decided = np.zeros((1 << 14, kernels.DECIDED_COLUMNS), np.int64)
+        self._scratch = kernels.Scratch(
+            np.zeros((len(table.configs), 3), np.int64), np.zeros(1024, np.int64), np.zeros(1, np.int64)
+        )
+        self._counters = np.zeros(len(Counters), np.int64)
+        self._counters[Counters.LAST_PARTITION] = -1
+        self._filled = 0  # rows of the store when rows were last taken
+
+    @property
+    def decided(self) -> int:
+        """Entries decided and not yet decoded."""
+        return int(self._counters[Counters.DECIDED])
+
+    @property
+    def stuck(self) -> int:
+        """Matches behind which SKIP TO FIRST / LAST would not have moved on; the scan went on one row behind them."""
+        return int(self._counters[Counters.STUCK])
+
+    def frontier(self, partitions: int) -> Int64Array:
+        """Per partition the row where the first attempt began that is not decided; -1: all rows taken are settled."""
+        return self._partitions[:partitions, kernels.HEAD].copy()
+
+    def numbers(self, partitions: int) -> Int64Array:
+        """Per partition the last MATCH_NUMBER."""
+        return self._partitions[:partitions, kernels.NUMBER]
+
+    def covered(self, store: RowStore, rows: Int64Array) -> np.ndarray:
+        """Whether rows that have been taken and are not settled lie in a match, bool (n,)."""
+        return self._rows[rows, kernels.ORDINAL] <= self._partitions[store.partition[rows], kernels.COVERED]
+
+    def reserve(self, partitions: int) -> None:
+        """Room for this many partitions."""
+        before = len(self._partitions)
+        if partitions > before:
+            larger = _new_partitions(max(partitions, 2 * before))
+            larger[:before] = self._partitions
+            self._partitions = larger
+        if partitions + 2 > len(self._heap.deadline):
+            self._heap = Heap(*(grown(a, 2 * partitions + 2) for a in self._heap))
+
+    def run(
+        self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
+        feature_valid: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Takes the rows at `positions` through the table; feature arrays are not read."""
+        self._filled = store.count
+        if store.count > len(self._rows):
+            capacity = max(store.count, 2 * len(self._rows))
+            self._rows = grown(self._rows, capacity)
+            self._scratch = self._scratch._replace(path=np.zeros(capacity, np.int64))
+        partition = store.partition[positions]
+        rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
+        ts = store.ts[positions]
+        at, count = 0, len(mask)
+        while at < count:
+            at, room = kernels.step_starts(
+                at, count, partition, mask, rows, ts, self._arrays, self._rows, self._partitions, self._heap,
+                self._decided, self._scratch, self._counters,
+            )  # fmt: skip
+            self._need(room)
+
+    def expire(self, watermark_us: int, held: Int64Array) -> None:
+        """Settles the starts that began before watermark - WITHIN. held: per partition the time of its first row that
+        is there but not taken (larger than any: none); empty where none is held."""
+        room = -1
+        while room:
+            room = kernels.expire_starts(
+                watermark_us, held, self._arrays, self._rows, self._partitions, self._heap, self._decided,
+                self._scratch, self._counters,
+            )  # fmt: skip
+            self._need(room)
+
+    def finish(self, partitions: int) -> None:
+        """The input has ended: settles all starts."""
+        at = 0
+        while at < partitions:
+            at, room = kernels.finish_starts(
+                at, partitions, self._arrays, self._rows, self._partitions, self._decided, self._scratch,
+                self._counters,
+            )  # fmt: skip
+            self._need(room)
+        self._counters[Counters.HEAP] = 0
+        self._partitions[:, kernels.QUEUED] = 0
+
+    def _need(self, room: int) -> None:
+        """Room for that many entries in all."""
+        if room > len(self._decided):
+            self._decided = grown(self._decided, max(room, 2 * len(self._decided)))
+
+    def decode(self, store: RowStore, out: Decode) -> None:
+        """Writes what was decided into `out` and forgets it. Linear in the rows of all matches."""
+        count = self.decided
+        self._counters[Counters.DECIDED] = 0
+        decided = self._decided
+        out.begin(count)
+        out.bounds[1:] = np.cumsum(decided[:count, kernels.D_LENGTH])
+        out.room(int(out.bounds[-1]))
+        kernels.read_forward(
+            decided, count, self._arrays, self._rows, self._scratch.path, out.bounds, out.rows, out.variables,
+            store.ts, store.source, store.offset, store.seq, out.ts, out.source, out.offset, out.seq,
+        )  # fmt: skip
+        out.start[:] = decided[:count, kernels.D_START]
+        out.partition[:] = decided[:count, kernels.D_PARTITION]
+        out.number[:] = decided[:count, kernels.D_NUMBER]
+        out.outcome[:] = decided[:count, kernels.D_OUTCOME]
+        out.waiting[:] = decided[:count, kernels.D_STATE]
+
+    def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
+        """Marks the rows from the first unsettled start of each partition on; to be followed by `move`. What was
+        decided has been decoded."""
+        assert not self.decided
+        self._live = np.zeros(store.count, np.bool_)
+        kernels.keep_starts(partitions, self._rows, self._partitions, keep, self._live)
+
+    def move(self, partitions: int, row_moved: Int64Array) -> None:
+        """Renumbers rows."""
+        kernels.move_starts(len(self._live), self._live, row_moved, self._rows)
+        for column in (kernels.HEAD, kernels.LAST, kernels.GROUPS):
+            self._partitions[:, column] = row_moved[self._partitions[:, column]]
+        self._filled = int(np.count_nonzero(row_moved[:-1] >= 0))
+
+    def snapshot(self) -> Arrays:
+        return {
+            "counters": self._counters, "rows": self._rows[: self._filled], "partitions": self._partitions,
+            "deadline": self._heap.deadline, "partition": self._heap.partition,
+        }  # fmt: skip
+
+    def restore(self, arrays: Arrays) -> None:
+        self._counters, self._rows, self._partitions = arrays["counters"], arrays["rows"], arrays["partitions"]
+        self._heap = Heap(arrays["deadline"], arrays["partition"])
+        self._filled = len(self._rows)
+        self._scratch = self._scratch._replace(path=np.zeros(max(1, self._filled), np.int64))
+
+
+def _new_partitions(capacity: int) -> np.ndarray:
+    return np.tile(np.array(kernels.NEW_PARTITION, np.int64), (capacity, 1))
