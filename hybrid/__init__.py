@@ -53,11 +53,12 @@ __all__ = ["DataError", "Database", "HybridWarning", "QueryError", "Result", "__
 
 
 def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
-    """Answers one statement: a DuckDB SELECT whose table factors may carry MATCH_RECOGNIZE and JOIN HISTORY OF.
+    """Answers one statement: a DuckDB SELECT whose table factors may carry MATCH_RECOGNIZE and JOIN HISTORY OF, alone
+    or in COPY (...) TO, INSERT INTO and CREATE TABLE AS.
 
     tables: what the names in the text stand for: pandas or polars frames, Arrow tables, DuckDB relations, anything with
-    the Arrow PyCapsule protocol, a list of dicts. connection: a DuckDB connection whose own tables and views may be
-    named too. Rows without an order of their own are ordered by ORDER BY, then by content.
+    the Arrow PyCapsule protocol, the path of a file, a list of dicts. connection: a DuckDB connection whose own tables
+    and views may be named too; INSERT and CREATE need one. Rows without an order of their own are ordered by ORDER BY, then by content.
     Raises QueryError, DataError.
     """
     from hybrid.front import sql as answer

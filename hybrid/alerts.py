@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hybrid.correlate import Answer, answer_of, concat_answers
+from hybrid.correlate import Answer, answer_of, concat_answers, count_matches
 from hybrid.evidence import NO_EVIDENCE
 from hybrid.faults import fault
 from hybrid.outer import Outer, empty_answer
@@ -59,7 +59,7 @@ class Alerts:
         if found:
             with self._changed:
                 self._matches += found
-                self._match_count += sum(map(len, found))
+                self._match_count += count_matches(found)
                 self._changed.notify_all()
 
     def add_answer(self, answer: Answer) -> None:

@@ -24,8 +24,8 @@ from matching.types import arrow_schema, arrow_type
 from query.language.ast import HistoryKind, Selection
 from query.plan.bind import history_columns
 from query.plan.expression import Column, quote
-from query.plan.output import output_columns
-from query.plan.plan import HistoryPlan, Plan
+from query.plan.output import Outcome, output_columns
+from query.plan.plan import FactorPlan, HistoryPlan, Plan
 from query.schema import Field, Schema
 
 BLOCK = "__hybrid_block"
@@ -67,12 +67,17 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of one pattern factor: PL's output rows and, row by row, what each history join added."""
+    """The rows of one pattern factor: PL's output rows and, row by row, what each history join added.
+
+    match: for each row the index of its match in `evidence`. matched: for each row whether it belongs to a match, and
+    not to an unmatched row or a partial match whose time ran out; None: all do, as always where there are sides.
+    """
 
     live: pa.Table
     evidence: Evidence
     match: np.ndarray
     sides: tuple[Side, ...] = ()
+    matched: np.ndarray | None = None
 
     def __len__(self) -> int:
         return int(self.live.num_rows)
@@ -83,6 +88,7 @@ class Answer:
         return Answer(
             self.live.take(at), self.evidence, self.match[index],
             tuple(Side(_take(s.rows, at), s.evidence, s.match[index], s.complete[index]) for s in self.sides),
+            None if self.matched is None else self.matched[index],
         )
 
 
@@ -106,7 +112,21 @@ def answer_of(plan: Plan, found: Sequence[Matches]) -> Answer:
         pa.concat_tables([m.rows for m in found]) if len(found) > 1 else found[0].rows,
         concat([of_matches(m) for m in found]),
         np.concatenate([m.row_match + s for m, s in zip(found, shifts)]),
+        matched=_matched(found),
     )
+
+
+def _matched(found: Sequence[Matches]) -> np.ndarray | None:
+    if all(m.outcome is None for m in found):
+        return None
+    return np.concatenate([
+        np.ones(len(m.row_match), bool) if m.outcome is None else m.outcome[m.row_match] == Outcome.MATCH for m in found
+    ])
+
+
+def count_matches(found: Sequence[Matches]) -> int:
+    """How many matches there are, without unmatched rows and partial matches whose time ran out."""
+    return sum(len(m) if m.outcome is None else int(np.count_nonzero(m.outcome == Outcome.MATCH)) for m in found)
 
 
 def concat_answers(parts: Sequence[Answer]) -> Answer:
@@ -133,7 +153,7 @@ def concat_answers(parts: Sequence[Answer]) -> Answer:
 
 def correlate(
     history: HistoryPlan,
-    live_alias: str,
+    factor: FactorPlan,
     answer: Answer,
     low_us: np.ndarray,
     last_us: np.ndarray,
@@ -142,7 +162,7 @@ def correlate(
     matcher: Callable[[], Matcher] | None,
     late: bool = False,
 ) -> Answer:
-    """Joins one history to every row of the answer.
+    """Joins one history to every row of the answer of a factor.
 
     low_us, last_us: int64 (n,), first and last instant of each row's range, both inside; low > last is an empty range.
     complete: bool (n,), carried into the output. matcher: gives PA's matcher, made for `numbered(plan)`, with empty
@@ -164,7 +184,7 @@ def correlate(
             if not candidates.rows.num_rows:
                 continue
             live = rows[chunk.member]
-            i, j = _pairs(history, live_alias, answer.live.take(pa.array(live)), chunk.member_block, candidates)
+            i, j = _pairs(history, factor, answer.live.take(pa.array(live)), chunk.member_block, candidates)
             i, j = _kept(history.kind, i, j, candidates)
             found_row.append(live[i])
             found_rows.append(candidates.rows.take(pa.array(j)))
@@ -402,7 +422,7 @@ def _one_clock(ts_us: np.ndarray, block: np.ndarray, within_us: int) -> np.ndarr
 
 
 def _pairs(
-    history: HistoryPlan, live_alias: str, live: pa.Table, live_block: np.ndarray, candidates: _Candidates
+    history: HistoryPlan, factor: FactorPlan, live: pa.Table, live_block: np.ndarray, candidates: _Candidates
 ) -> tuple[np.ndarray, np.ndarray]:
     """(live row, candidate row) numbers of one block each that meet ON, in that order."""
     connection = duck.cursor()
@@ -411,11 +431,11 @@ def _pairs(
     right = right.append_column(ROW, pa.array(np.arange(right.num_rows)))
     connection.register("__hybrid_live", left)
     connection.register("__hybrid_history", right)
-    a, b = quote(live_alias), quote(history.alias)
+    a, b = quote(factor.alias), quote(history.alias)
     try:
         pairs = duck.to_table(connection.sql(
-            f"SELECT {a}.{ROW} AS i, {b}.{ROW} AS j FROM __hybrid_live AS {a} JOIN __hybrid_history AS {b} "
-            f"ON {a}.{BLOCK} = {b}.{BLOCK} AND ({history.on_sql})"
+            f"SELECT {a}.{ROW} AS i, {b}.{ROW} AS j FROM __hybrid_live AS {factor.alias_sql} "
+            f"JOIN __hybrid_history AS {b} ON {a}.{BLOCK} = {b}.{BLOCK} AND ({history.on_sql})"
         ))
     except duckdb.Error as error:
         raise duck.query_error(error, history.on_sql, code="HQ300") from None

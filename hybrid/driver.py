@@ -14,7 +14,6 @@ from hybrid import duck
 from hybrid.correlate import Answer, Reader, answer_of, concat_answers, correlate, numbered
 from hybrid.strategies.base import AskArchive, Discard, Frontier, Strategy, Wait
 from matching.batch import Matcher, Matches
-from query.plan.expression import quote
 from query.plan.plan import FactorPlan, HistoryPlan, Plan
 
 FAR_US = 2**62
@@ -47,14 +46,16 @@ class Ranges:
 
 
 def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
-    """Evaluates the bounds of a history join over PL's output rows, as DuckDB does. A null bound: an empty range."""
+    """Evaluates the bounds of a history join over PL's output rows, as DuckDB does. A null bound: an empty range.
+
+    live_alias: SQL, what stands behind AS for them."""
     connection = duck.cursor()
     connection.register("__hybrid_live", live)
 
     low_sql, high_sql = (f"CAST(({sql}) AS TIMESTAMP)" for sql in (history.low_sql, history.high_sql))
     try:
         table = duck.to_table(
-            connection.sql(f"SELECT {low_sql} AS low, {high_sql} AS high FROM __hybrid_live AS {quote(live_alias)}")
+            connection.sql(f"SELECT {low_sql} AS low, {high_sql} AS high FROM __hybrid_live AS {live_alias}")
         )
     except duckdb.Error as error:
         raise duck.query_error(error, f"{history.low_sql} {history.high_sql}", code="HQ301") from None
@@ -87,7 +88,7 @@ class Driver:
         self._factor = factor
         self._strategy = strategy
         # Made once: what the kernel cannot do yet is said when a query begins, and nothing is compiled later.
-        self._matchers = [None if h.plan is None else _fresh(make_matcher(numbered(h.plan))) for h in factor.histories]
+        self._matchers = [None if h.plan is None else _Fresh(make_matcher(numbered(h.plan))) for h in factor.histories]
         self._waiting: list[tuple[Answer, tuple[Ranges, ...]]] = []
         self._asked: object = None  # the watermarks at which those that wait were last asked about
         self.read_count = 0
@@ -99,11 +100,16 @@ class Driver:
         """Rows of PL that wait for their history."""
         return sum(len(answer) for answer, _ in self._waiting)
 
+    @property
+    def stuck_count(self) -> int:
+        """Matches on history from which AFTER MATCH SKIP TO would not have moved on."""
+        return sum(m.stuck for m in self._matchers if m is not None)
+
     def take(self, found: Sequence[Matches]) -> None:
         """Accepts new PL matches. Raises QueryError if a bound cannot be computed."""
         answer = answer_of(self._factor.plan, found)
         if len(answer):
-            bounds = tuple(ranges(h, self._factor.alias, answer.live) for h in self._factor.histories)
+            bounds = tuple(ranges(h, self._factor.alias_sql, answer.live) for h in self._factor.histories)
             self._waiting.append((answer, bounds))
 
     def settle(self, histories: Mapping[str, History], late: bool = False) -> Answer | None:
@@ -157,7 +163,7 @@ class Driver:
             tagged = Answer(live, answer.evidence, answer.match, answer.sides)
             reader = source.reader()
             joined = correlate(
-                plan, self._factor.alias, tagged, low_us[at], last_us[at], complete[at], reader, matcher, late
+                plan, self._factor, tagged, low_us[at], last_us[at], complete[at], reader, matcher, late
             )
             self.late_left_out += getattr(reader, "late_left_out", 0)
             at = at[joined.live.column(_AT).to_numpy()]
@@ -172,15 +178,24 @@ class Driver:
 _AT = "__hybrid_at"
 
 
-def _fresh(matcher: Matcher) -> Callable[[], Matcher]:
+class _Fresh:
     """Gives the one matcher again and again, each time with the state it has now."""
-    empty = matcher.snapshot()
 
-    def again() -> Matcher:
-        matcher.restore(empty)
-        return matcher
+    __slots__ = ("_before", "_empty", "_matcher")
 
-    return again
+    def __init__(self, matcher: Matcher) -> None:
+        self._matcher = matcher
+        self._empty = matcher.snapshot()
+        self._before = 0
+
+    def __call__(self) -> Matcher:
+        self._before += self._matcher.stuck
+        self._matcher.restore(self._empty)
+        return self._matcher
+
+    @property
+    def stuck(self) -> int:
+        return self._before + self._matcher.stuck
 
 
 def _compact(answer: Answer) -> Answer:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import duckdb
@@ -46,11 +49,13 @@ def check_memory_limit(limit: str) -> None:
 def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ100") -> QueryError:
     """DuckDB's complaint as a QueryError of the whole text, under the part of it that DuckDB names if that is found."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    message = lines[0] if lines else "DuckDB refuses the statement"
+    message = re.sub(r"^\w+ Error: ", "", lines[0]) if lines else "DuckDB refuses the statement"
     hints = ("candidate", "did you mean")
     hint = "; ".join(line.strip() for line in lines[1:3] if any(h in line.lower() for h in hints))
     lowered = message.lower()
-    if "table with name" in lowered or "table function with name" in lowered:
+    if lowered.startswith("referenced table"):
+        code, hint = "HQ200", "what a pattern is matched over is evaluated by itself, without the tables around it"
+    elif "table with name" in lowered or "table function with name" in lowered:
         code = "HQ200"
     elif "column" in lowered and ("not found" in lowered or "does not exist" in lowered):
         code = "HQ201"
@@ -68,10 +73,28 @@ def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ
 
 def _quoted(message: str) -> list[str]:
     """The names DuckDB put into quotes, and the one after `with name`."""
-    import re
-
     names = re.findall(r'"([^"]+)"', message) + re.findall(r"with name (\S+) does not exist", message)
     return [n for n in names if n]
+
+
+@contextmanager
+def settings(connection: duckdb.DuckDBPyConnection, **wanted: bool) -> Iterator[None]:
+    """Changes settings of a connection for a while; but not inside a transaction of the user's, as they could not be
+    changed back once an error has aborted it."""
+    numbers = [connection.execute("SELECT txid_current()").fetchall() for _ in range(2)]
+    if numbers[0] == numbers[1]:
+        yield
+        return
+    names = list(wanted)
+    row = connection.execute("SELECT " + ", ".join(f"current_setting('{name}')" for name in names)).fetchone()
+    before = dict(zip(names, row or ()))
+    try:
+        for name, value in wanted.items():
+            connection.execute(f"SET {name} = {value}")
+        yield
+    finally:
+        for name, value in before.items():
+            connection.execute(f"SET {name} = {value}")
 
 
 def to_table(relation: Any) -> pa.Table:

@@ -15,15 +15,15 @@ from typing import Any, assert_never
 
 from archive.history import History
 from hybrid.alerts import Alerts
-from hybrid.correlate import Reader, answer_of
+from hybrid.correlate import Reader, answer_of, count_matches
 from hybrid.driver import Driver
 from hybrid.explain import explain_plan
 from hybrid.faults import fault, not_supported
-from hybrid.front import Bounded, Relations, StreamInput, answer, explain_in, make_matcher
+from hybrid.front import Bounded, Relations, StreamInput, answer, explain_in, live_matcher
 from hybrid.inputs import BATCH_ROWS, fields_of, to_arrow
 from hybrid.lookup import lookup_in
 from hybrid.outer import Outer, empty_answer
-from hybrid.result import Lookups, Result, evidence_table
+from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
 from hybrid.times import duration_us, instant_us, show_us
 from live.stream import LiveStream
@@ -45,6 +45,7 @@ from query.plan.pattern import (
     Repeat,
     RowPattern,
     Variable,
+    anchors,
     min_rows,
 )
 from query.plan.pattern import (
@@ -123,8 +124,8 @@ class Watch:
         self.factor = plan.factors[0]
         self.stream = stream
         self.histories = dict(histories)
-        self.drive = Drive(Ordering(stream.schema), make_matcher(self.factor.plan))
-        self.driver = Driver(self.factor, LLAA(), make_matcher) if self.factor.histories else None
+        self.drive = Drive(Ordering(stream.schema), live_matcher(self.factor.plan))
+        self.driver = Driver(self.factor, LLAA(), live_matcher) if self.factor.histories else None
         self.alerts: Alerts
 
     def takes(self, stream: Stream) -> bool:
@@ -142,7 +143,12 @@ class Watch:
             self.alerts.add(found)
         elif found:
             self.driver.take(found)
-            self.alerts.count(sum(map(len, found)))
+            self.alerts.count(count_matches(found))
+
+    @property
+    def stuck_count(self) -> int:
+        """Matches from which AFTER MATCH SKIP TO would not have moved on."""
+        return self.drive.matcher.stuck + (self.driver.stuck_count if self.driver is not None else 0)
 
     def settle(self) -> None:
         """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
@@ -365,6 +371,8 @@ class Database:
                 "held_back": len(watch.drive.ordering),
                 "watermark": show_us(watch.stream.live.watermark_us),
             }
+            if watch.stuck_count:
+                found["skips_stuck"] = watch.stuck_count
             if watch.driver is not None:
                 found |= {
                     "strategy": "llaa",
@@ -384,11 +392,11 @@ class Database:
         if not query.factors:
             raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "ask db.sql")
         if len(query.factors) > 1:
-            raise not_supported(
-                "a live query with two patterns", text, "watch them one by one", query.factors[1].span
-            )
+            hint = "watch them one by one, or push the rows of the first into a stream that the second watches"
+            raise not_supported("a live query with two patterns", text, hint, query.factors[1].span)
         source = query.factors[0]
-        if _name(source.input) not in self._streams and not re.fullmatch(r'\s*("[^"]+"|\w+)\s*', source.input):
+        bare = re.fullmatch(r'\s*("[^"]+"|\w+)\s*', source.input)
+        if not bare or any(_name(source.input) in scope.names for scope in source.scopes):
             hint = "name the stream itself and put the conditions into DEFINE"
             raise not_supported("a live query over anything but a stream", text, hint, source.input_span)
 
@@ -436,14 +444,14 @@ class Database:
             begins = {key: s.begins_us() for key, s in self._streams.items()}
         snapshot = snapshots[stream.schema.name.lower()]
         batch = snapshot.read(start_us, end_us)
-        matcher = make_matcher(factor.plan)
+        matcher = live_matcher(factor.plan)
         found = [
             matcher.push(batch.slice(i, min(i + BATCH_ROWS, len(batch)))) for i in range(0, len(batch), BATCH_ROWS)
         ]
         found.append(matcher.advance(end_us))
         keys = [h.schema.name.lower() for h in factor.histories]
         if factor.histories:
-            driver = Driver(factor, LLAA(), make_matcher)
+            driver = Driver(factor, LLAA(), live_matcher)
             driver.take(found)
             views = {key: Bounded(snapshots[key], begins[key], end_us, end_us is None) for key in keys}
             answered = driver.settle(views)
@@ -453,9 +461,9 @@ class Database:
         table = outer.run([rows])
         lookups = (lookup_in(snapshot), tuple(lookup_in(snapshots[key]) for key in keys))
         return Result(
-            table, plan, lambda: evidence_table(plan, [rows], outer.sources([rows]), [lookups]),
-            lambda stage: _explain(query, plan, "llaa", stage),
-        )
+            table, plan, lambda n: evidence_table(plan, [rows], outer.sources([rows]), [lookups], n),
+            lambda stage: _explain(query, plan, "llaa", stage), lambda events: series(factor, lookups[0], events),
+        )  # fmt: skip
 
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:
         """What the stages make of a statement over streams and named tables. Reads no events."""
@@ -557,6 +565,11 @@ def waits(plan: Plan) -> list[str]:
     expressions = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     if any(isinstance(e, Navigation) and e.physical_offset > 0 for root in expressions for e in walk(root)):
         found.append("NEXT holds its partition back until the next event of the partition is there")
+    if False in anchors(plan.pattern):
+        found.append(
+            "$ holds its partition back until the next event of the partition is there; it holds only behind the last "
+            "event of a stream that has ended"
+        )
     return found
 
 

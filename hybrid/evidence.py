@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -111,8 +112,13 @@ def concat(parts: Sequence[Evidence]) -> Evidence:
     )
 
 
-#: Gives the columns of the events with these sequence numbers and times, in that order.
-Lookup = Callable[[np.ndarray, np.ndarray], pa.Table]
+class Lookup(Protocol):
+    """Finds events again: the columns of those with these sequence numbers and times, in that order; and all events
+    between two times, both included."""
+
+    def __call__(self, seq: np.ndarray, ts_us: np.ndarray) -> pa.Table: ...
+    def between(self, low_us: int, high_us: int) -> EventBatch: ...
+
 
 FIXED = {
     "row": pa.int64(), "match_id": pa.string(), "join_id": pa.string(), "side": pa.string(), "variable": pa.string(),
@@ -121,7 +127,7 @@ FIXED = {
 
 
 def long_table(
-    rows: np.ndarray, match_ids: Sequence[str], join_ids: Sequence[str | None], complete: Sequence[bool | None],
+    rows: np.ndarray, match_ids: Sequence[str | None], join_ids: Sequence[str | None], complete: Sequence[bool | None],
     side: str, evidence: Evidence, lookup: Lookup,
 ) -> pa.Table:
     """One line for each event of each match: the output row it belongs to, the ids, the side, the variable, where the

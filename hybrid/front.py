@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,29 +15,47 @@ from hybrid import duck
 from hybrid.correlate import Answer, Reader, answer_of
 from hybrid.driver import Driver
 from hybrid.explain import explain_plan
-from hybrid.inputs import BATCH_ROWS, TIME_TYPES, Ordered, conform, fields_of, order_index, time_of, to_arrow
+from hybrid.faults import fault
+from hybrid.inputs import (
+    BATCH_ROWS,
+    TIME_TYPES,
+    Ordered,
+    fields_of,
+    order_index,
+    plain_type,
+    table_of,
+    time_of,
+    to_arrow,
+)
 from hybrid.lookup import lookup_in
 from hybrid.outer import Outer, empty_answer
-from hybrid.result import Lookups, Result, evidence_table
+from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
 from matching.batch import EventBatch, Matcher
 from matching.drive import run
 from matching.types import arrow_schema
-from query.errors import nearest
+from query.errors import DataError, Span, nearest
 from query.language import ast
-from query.language.cut import with_list
+from query.language.duck import describe_on
 from query.language.parse import parse
-from query.plan.bind import bind
+from query.plan.bind import bind, shortened
 from query.plan.expression import Column, quote
 from query.plan.plan import FactorPlan, HistoryPlan, Order, Plan, QueryPlan
+from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 from query.schema import Field, Schema
 
 
-def make_matcher(plan: Plan) -> Matcher:
-    """The matcher of a plan; the numba kernel is loaded by the first one."""
+def make_matcher(plan: Plan, lenient: bool = False) -> Matcher:
+    """The matcher of a plan; the numba kernel is loaded by the first one. lenient: see `live_matcher`."""
     from matching.matcher import make_matcher as make
 
-    return make(plan)
+    return make(plan, lenient=lenient)
+
+
+def live_matcher(plan: Plan) -> Matcher:
+    """The matcher of a plan as a live query runs it: where AFTER MATCH SKIP TO would not move on, the match comes out
+    and the scan goes on by one row."""
+    return make_matcher(plan, lenient=True)
 
 
 def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
@@ -56,7 +74,7 @@ def explain_in(text: str, stage: str, relations: Relations) -> str:
     query = parse(text)
     with relations.open():
         relations.expect(query)
-        return explain_plan(query, bind(query, relations.resolve, relations=relations.others()), stage)
+        return explain_plan(query, relations.bind(query), stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +116,13 @@ class Relations:
     ) -> None:
         self._words = {w.lower() for w in re.findall(r"\w+", text) + re.findall(r'"([^"]+)"', text)}
         self._text = text
-        self._with = with_list(text)
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
         self._arrow: dict[str, pa.Table] = {}
         self._streams = dict(streams or {})
         self._events: dict[str, EventBatch] = {}
         self._evaluated: dict[str, pa.Table] = {}
         self._history_orders: dict[str, list[str]] = {}
+        self._registered: set[str] = set()
         self._own = connection is None
         self.connection = duck.cursor(memory_limit) if connection is None else connection
 
@@ -113,22 +131,28 @@ class Relations:
 
     @contextmanager
     def _opened(self) -> Iterator[Relations]:
-        registered: list[str] = []
         try:
-            for key, (name, _) in self._given.items():
-                if key in self._words:
-                    self.connection.register(name, self.table(key))
-                    registered.append(name)
-            for key, stream in self._streams.items():
-                if key in self._words and key not in self._given:
-                    # Its columns only: many streams are read as histories, by range, and never whole.
-                    self.connection.register(stream.schema.name, arrow_schema(stream.schema).empty_table())
-                    registered.append(stream.schema.name)
-            yield self
+            # A name that stands for nothing must not be found among our own Python variables.
+            with duck.settings(self.connection, python_enable_replacements=False):
+                for key, (name, _) in self._given.items():
+                    if key in self._words:
+                        self.register(name, self.table(key))
+                for key, stream in self._streams.items():
+                    if key in self._words and key not in self._given:
+                        # Its columns only: many streams are read as histories, by range, and never whole.
+                        self.register(stream.schema.name, arrow_schema(stream.schema).empty_table())
+                yield self
         finally:
             if not self._own:
-                for name in registered:
-                    self.connection.unregister(name)
+                for name in self._registered:
+                    with suppress(duckdb.TransactionException):  # aborted: it goes with the transaction
+                        self.connection.unregister(name)
+            self._registered.clear()
+
+    def register(self, name: str, table: pa.Table) -> None:
+        """Lets the statement's SQL name a table, until the relations are closed."""
+        self.connection.register(name, table)
+        self._registered.add(name)
 
     def load(self, plan: QueryPlan) -> None:
         """Registers the events of the streams that DuckDB itself selects from."""
@@ -136,7 +160,7 @@ class Relations:
         words = {w.lower() for sql in selected for w in re.findall(r"\w+", sql)}
         for key, stream in self._streams.items():
             if key in words & self._words and key not in self._given:
-                self.connection.register(stream.schema.name, pa.Table.from_batches([self.events(key).columns]))
+                self.register(stream.schema.name, pa.Table.from_batches([self.events(key).columns]))
 
     def table(self, key: str) -> pa.Table:
         """A named table as Arrow."""
@@ -145,18 +169,9 @@ class Relations:
             self._arrow[key] = to_arrow(data, name)
         return self._arrow[key]
 
-    def _name(self, text: str) -> str | None:
-        """The lower-case name an input text is, or None: it is more than a name, or one of the WITH list."""
-        key = _bare(text)
-        return None if key in self._with.names else key
-
-    def _select(self, text: str) -> str:
-        """The SQL of an input, with the WITH list of the statement in scope."""
-        return f"{self._with.text} SELECT * FROM {text}"
-
     def stream(self, text: str) -> StreamInput | None:
         """The stream an input text names, unless a table of that name was given."""
-        key = self._name(text)
+        key = _bare(text)
         return self._streams.get(key) if key is not None and key not in self._given else None
 
     def events(self, key: str) -> EventBatch:
@@ -166,12 +181,24 @@ class Relations:
             self._events[key] = stream.snapshot.read(None, None, late=stream.late)
         return self._events[key]
 
+    def allow(self, query: ast.Query) -> None:
+        """Raises QueryError for a statement that would write into a connection that ends with it."""
+        if self._own and query.kind in (ast.StatementKind.INSERT, ast.StatementKind.CREATE_TABLE):
+            hint = "hybrid.sql(text, connection): its result then is DuckDB's, the number of rows"
+            what = f"{query.kind.value} needs a DuckDB connection to write to"
+            raise fault("HQ100", what, query.text, f"pass one: {hint}", query_head(query))
+
     def expect(self, query: ast.Query) -> None:
         """Notes which relations the query takes as histories, and by which column they are ordered there."""
         for join in query.histories:
             matches = [join.match, *(f.match for f in query.factors)]
             orders = [m.order_by[0].expression.text.strip().strip('"').lower() for m in matches if m and m.order_by]
             self._history_orders.setdefault(join.stream.written.lower(), []).extend(orders)
+
+    def bind(self, query: ast.Query) -> QueryPlan:
+        """The plan of a query over these relations."""
+        self.expect(query)
+        return bind(query, self.resolve, relations=self.others(), describe=self.describe)
 
     def resolve(self, text: str) -> Schema:
         """The schema of an input: a stream, a named table, or whatever DuckDB can select from. Reads no rows.
@@ -180,18 +207,31 @@ class Relations:
         stream = self.stream(text)
         if stream is not None:
             return stream.schema
-        key = self._name(text)
+        key = _bare(text)
         if key is not None and key in self._given:
             return self._plain(self._given[key][0], fields_of(self.table(key)))
-        if key is not None and key not in self._known():
-            known = [name for name, _ in self._given.values()] + [s.schema.name for s in self._streams.values()]
-            raise LookupError(nearest(text.strip(), [*known, *sorted(self._known(internal=False)), *self._with.names]))
+        name = shortened(text) if key is None else text.strip().strip('"')
         try:
-            relation = self.connection.sql(self._select(text))
-            empty = conform(duck.to_table(relation.limit(0)), text.strip())
+            relation = self.connection.sql(f"SELECT * FROM {text}")
+            empty = table_of(relation.limit(0), name)
         except duckdb.Error as error:
+            if key is not None and isinstance(error, duckdb.CatalogException):
+                known = [n for n, _ in self._given.values()] + [s.schema.name for s in self._streams.values()]
+                raise LookupError(nearest(name, [*known, *sorted(self._known())])) from None
             raise duck.query_error(error, self._text, text.strip()) from None
-        return self._plain(_short(text) if key is None else text.strip().strip('"'), fields_of(empty))
+        return self._plain(name, fields_of(empty))
+
+    def describe(
+        self, sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, /
+    ) -> tuple[Field, ...]:
+        """See query.plan.statement.Describe: over the relations, of which `tables` has more columns than these."""
+        for name, fields in tables.items():
+            if name.startswith((FACTOR_TABLE, HISTORY_TABLE)) and name not in self._registered:
+                columns = tuple(fields) or (Field("nothing", "INTEGER"),)  # that there is none is said later
+                self.register(name, arrow_schema(Schema(name, columns)).empty_table())
+        with duck.settings(self.connection, errors_as_json=True):
+            described = describe_on(self.connection, sql, select)
+        return tuple(Field(f.name, plain_type(f.type)) for f in described)
 
     def _plain(self, name: str, fields: tuple[Field, ...]) -> Schema:
         """A plain relation. Where it serves as history it needs a time: the column it (or else PL) is ordered by, if
@@ -211,28 +251,26 @@ class Relations:
                 found.setdefault(stream.schema.name, stream.schema.fields)
         if not self._own:
             for name in self._known() & self._words - {n.lower() for n in found}:
-                found[name] = self.resolve(quote(name)).fields
+                with suppress(LookupError, DataError):  # a table of another schema, or one nobody may want whole
+                    found[name] = self.resolve(quote(name)).fields
         return found
 
-    def _known(self, internal: bool = True) -> set[str]:
-        """Tables and views of the connection, in lower case; internal: DuckDB's own too."""
-        names = (
-            "SELECT table_name, internal FROM duckdb_tables() UNION SELECT view_name, internal FROM duckdb_views()"
-        )
-        rows = self.connection.execute(names)
-        return {str(name).lower() for name, own in rows.fetchall() if internal or not own}
+    def _known(self) -> set[str]:
+        """Tables and views of the connection, in lower case, without DuckDB's own."""
+        names = "SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views() WHERE NOT internal"
+        return {str(name).lower() for (name,) in self.connection.execute(names).fetchall()}
 
-    def rows(self, text: str) -> pa.Table:
-        """The rows of an input that is no stream; a named Arrow table goes past DuckDB."""
-        key = self._name(text)
+    def rows(self, text: str, name: str) -> pa.Table:
+        """The rows of an input that is no stream, a bare name or a SELECT; a named Arrow table goes past DuckDB."""
+        key = _bare(text)
         if key is not None and key in self._given:
             return self.table(key)
         if text not in self._evaluated:
             try:
-                table = duck.to_table(self.connection.sql(self._select(text)))
-                self._evaluated[text] = conform(table, _short(text))
+                relation = self.connection.sql(f"SELECT * FROM {text}" if key is not None else text)
+                self._evaluated[text] = table_of(relation, name)
             except duckdb.Error as error:
-                raise duck.query_error(error, self._text, text.strip()) from None
+                raise duck.query_error(error, self._text, name) from None
         return self._evaluated[text]
 
     def factor(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], Reader, bool]:
@@ -240,8 +278,12 @@ class Relations:
         are among them."""
         stream = self.stream(factor.input_sql)
         if stream is None:
-            order_by = factor.plan.order_by
-            ordered = Ordered.of(_short(factor.input_sql), self.rows(factor.input_sql), order_by, time_of(order_by))
+            plan, name = factor.plan, factor.plan.schema.name
+            rows = self.rows(factor.input_sql, name)
+            time = time_of(plan.order_by)
+            if time is not None and rows.column(time).null_count and (plan.within is None or plan.within.rows):
+                time = None  # rows without a time have their place, and nothing asks how far apart they are
+            ordered = Ordered.of(name, rows, plan.order_by, time)
             return ordered.batches(), ordered, False
         batch = self.events(stream.schema.name.lower())
         index = order_index(pa.Table.from_batches([batch.columns]), factor.plan.order_by, bare=False)
@@ -261,7 +303,7 @@ class Relations:
         time = history.schema.field(history.schema.time or "")
         assert time is not None, "bind refuses a history without a time"
         order_by = history.plan.order_by if history.plan is not None else (Order(Column(time.name, time.type)),)
-        ordered = Ordered.of(name, self.rows(quote(name)), order_by, time.name)
+        ordered = Ordered.of(name, self.rows(quote(name), name), order_by, time.name)
         return Bounded(ordered, int(ordered.ts_us[0]) if len(ordered.ts_us) else None), False
 
 
@@ -289,28 +331,34 @@ class Resorted:
 def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = make_matcher) -> Result:
     """Parses, binds and answers a statement over the relations."""
     query = parse(text)
-    relations.expect(query)
-    plan = bind(query, relations.resolve, relations=relations.others())
+    relations.allow(query)
+    plan = relations.bind(query)
     relations.load(plan)
     outer = Outer(plan)
     answers: list[Answer] = []
     lookups: list[Lookups] = []
-    for factor in plan.factors:
+    for i, factor in enumerate(plan.factors):
         found, found_lookups = answer_factor(factor, relations, make)
         answers.append(found)
         lookups.append(found_lookups)
+        if i + 1 < len(plan.factors):  # a later input may read it
+            for name, rows in outer.tables(i, found).items():
+                relations.register(name, rows)
     connection = relations.connection
     table = outer.run(answers, connection)
 
-    def evidence() -> pa.Table:
+    def evidence(rows: int | None) -> pa.Table:
         with relations.open():
             relations.load(plan)
-            return evidence_table(plan, answers, outer.sources(answers, connection), lookups)
+            return evidence_table(plan, answers, outer.sources(answers, connection), lookups, rows)
+
+    def around(events: pa.Table) -> pa.Table | None:
+        return series(plan.factors[0], lookups[0][0], events) if len(plan.factors) == 1 else None
 
     def explain(stage: str) -> str:
         return explain_plan(query, plan, stage)
 
-    return Result(table, plan, evidence, explain)
+    return Result(table, plan, evidence, explain, around)
 
 
 def answer_factor(
@@ -342,6 +390,12 @@ def compare_with_reference(text: str, tables: Mapping[str, Any]) -> tuple[int, b
     return len(first), sorted(first) == sorted(second)
 
 
+def query_head(query: ast.Query) -> Span:
+    """The first words of a statement: what it is."""
+    start = len(query.text) - len(query.text.lstrip())
+    return Span(start, start + len(query.text.split()[0]))
+
+
 def _slices(batch: EventBatch) -> Iterator[EventBatch]:
     for start in range(0, len(batch), BATCH_ROWS):
         yield batch.slice(start, min(start + BATCH_ROWS, len(batch)))
@@ -355,8 +409,3 @@ def _bare(text: str) -> str | None:
     if re.fullmatch(r'"(?:[^"]|"")+"', text):
         return text[1:-1].replace('""', '"').lower()
     return None
-
-
-def _short(text: str) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= 40 else words[:37] + "..."

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,21 +32,28 @@ def to_arrow(data: Any, name: str) -> pa.Table:
     """A named table as Arrow, in the types DuckDB hands out: plain strings, microseconds, no dictionaries.
 
     Takes Arrow tables, batches and readers, pandas and polars frames, DuckDB relations, anything with the PyCapsule
-    protocol, a list of dicts, a dict of columns. Raises DataError, also for times that are no exact microsecond.
+    protocol, a list of dicts, a dict of columns, and the path of a file that DuckDB reads by its name (Parquet, CSV,
+    JSON). Raises DataError, also for times that are no exact microsecond.
     """
     try:
-        table = _arrow(data)
+        table = _arrow(data, name)
+    except duckdb.Error as error:
+        raise DataError(f"table {name}: {str(error).splitlines()[0]}", "a text is the path of a file") from None
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
         raise DataError(f"table {name}: {error}", "give a column one type") from None
     if table is None:
         raise DataError(
             f"table {name}: {type(data).__module__}.{type(data).__name__} is not a table",
-            "pass a pandas or polars frame, an Arrow table, a DuckDB relation or a list of dicts",
+            "pass a pandas or polars frame, an Arrow table, a DuckDB relation, a list of dicts or the path of a file",
         )
     return conform(table, name)
 
 
-def _arrow(data: Any) -> pa.Table | None:
+def _arrow(data: Any, name: str) -> pa.Table | None:
+    if isinstance(data, str | os.PathLike):
+        data = duck.cursor().sql(f"SELECT * FROM '{str(os.fspath(data)).replace(chr(39), chr(39) * 2)}'")
+    if isinstance(data, duckdb.DuckDBPyRelation):
+        return table_of(data, name)
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -53,6 +63,10 @@ def _arrow(data: Any) -> pa.Table | None:
         return pa.Table.from_pandas(data, preserve_index=False)
     if module == "polars" and hasattr(data, "collect"):
         data = data.collect()
+    if module == "polars" and hasattr(data, "schema"):
+        for column, kind in data.schema.items():
+            if str(kind) == "Object":  # polars would hand out addresses
+                raise DataError(f"{name}.{column} holds Python objects", "give the column a type")
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return pa.table(data)
     if isinstance(data, Mapping):
@@ -62,18 +76,56 @@ def _arrow(data: Any) -> pa.Table | None:
     return None
 
 
+#: Types that DuckDB hands to Arrow as something else. _NAMED: values of ENUMs and fields, which may be called anything.
+_NAMED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
+_UNFAITHFUL = re.compile(r"\b(BIT|UHUGEINT|TIME WITH TIME ZONE|UNION|VARIANT|GEOMETRY)\b")
+
+
+def table_of(relation: Any, name: str) -> pa.Table:
+    """All rows of a DuckDB relation, conformed. Raises DataError for types whose values would come out as others."""
+    for column, type in zip(relation.columns, relation.types):
+        if _UNFAITHFUL.search(_NAMED.sub("", str(type))):
+            own = quote(column)
+            hint = f"cast it in the input: SELECT * REPLACE (CAST({own} AS VARCHAR) AS {own}) FROM ..."
+            raise DataError(f"{name}.{column} is {type}, which has no exact form outside of DuckDB", hint)
+    return conform(duck.to_table(relation), name)
+
+
 def conform(table: pa.Table, name: str) -> pa.Table:
     """The table in the column types DuckDB hands out; columns that have them already are not copied."""
+    if not table.num_columns:
+        raise DataError(f"{name} has no columns", "pass a table with columns, even if it has no rows")
+    lowered = [c.lower() for c in table.column_names]
+    if len(set(lowered)) < len(lowered):
+        twice = next(c for c in table.column_names if lowered.count(c.lower()) > 1)
+        raise DataError(f"{name} has two columns {twice}", "names compare without case: rename one of them")
     columns: list[pa.ChunkedArray] = []
     for field, column in zip(table.schema, table.columns):
-        target = _plain(field.type, f"{name}.{field.name}")
+        what = f"{name}.{field.name}"
+        target = _plain(field.type, what)
         if target != field.type:
             try:
-                column = column.cast(target)
+                column = _cast(column, target)
             except pa.ArrowInvalid as error:
-                raise DataError(f"{name}.{field.name}: {error}", "times must be exact microseconds") from None
+                raise DataError(f"{what}: {error}", "times must be exact microseconds") from None
+            except (pa.ArrowNotImplementedError, duckdb.Error) as error:
+                raise DataError(f"{what}: {error}", "cast the column") from None
         columns.append(column)
     return pa.table(columns, names=table.column_names)
+
+
+def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """The column in another type: by Arrow, or where it has no way, or no right one, by DuckDB, which reads it all."""
+    # cast, a list view becomes an array that is not valid, and an extension type the bytes it is kept in
+    if not (isinstance(column.type, pa.BaseExtensionType) or pa.types.is_list_view(column.type)):
+        try:
+            return column.cast(target)
+        except pa.ArrowNotImplementedError:
+            pass
+    connection = duck.cursor()
+    connection.register("__hybrid_column", pa.table({"x": column}))
+    read = duck.to_table(connection.sql("SELECT x FROM __hybrid_column")).column(0)
+    return read if read.type == target else read.cast(target)
 
 
 def _plain(type: pa.DataType, what: str) -> pa.DataType:
@@ -81,10 +133,21 @@ def _plain(type: pa.DataType, what: str) -> pa.DataType:
         return _plain(type.value_type, what)
     if pa.types.is_timestamp(type):
         return pa.timestamp("us", "UTC" if type.tz else None)
+    if pa.types.is_float16(type):
+        return pa.float32()
     try:
         return arrow_type(duckdb_type(type))
     except Exception as error:  # noqa: BLE001  (DuckDB, Arrow and ours: whatever refuses a type, it is the data's fault)
         raise DataError(f"{what}: type {type} is not one that DuckDB can hold: {error}", "cast the column") from None
+
+
+def plain_type(type: str) -> str:
+    """The DuckDB type of a column of this type once it has been conformed: VARCHAR for an ENUM, for example; unchanged
+    for one that Arrow does not have."""
+    try:
+        return duckdb_type(_plain(arrow_type(type), type))
+    except (DataError, ValueError):
+        return type
 
 
 def fields_of(table: pa.Table) -> tuple[Field, ...]:
@@ -181,8 +244,8 @@ def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = Non
 def _compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
     """(left > right, left = right) as bool arrays in the order of the key, or None if the type has no cheap order."""
     type = left.type
-    primitive = pa.types.is_integer(type) or pa.types.is_temporal(type)
-    if primitive and not left.null_count and not right.null_count and not pa.types.is_interval(type):
+    primitive = pa.types.is_integer(type) or (pa.types.is_temporal(type) and not pa.types.is_interval(type))
+    if primitive and not left.null_count and not right.null_count:
         a, b = _integers(left), _integers(right)
         return (b > a if key.descending else a > b), a == b
     floating = pa.types.is_floating(type)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
 from hybrid.correlate import Reader
-from hybrid.evidence import Lookup
+from matching.batch import EventBatch
 from query.errors import DataError
 
 
-def lookup_in(reader: Reader, late: bool = False) -> Lookup:
-    """Reads events back from a snapshot or a bounded input: one read over the time they span."""
+@dataclass(frozen=True, slots=True)
+class ReaderLookup:
+    """Reads events back from a snapshot or a bounded input: one read over the time they span. late: late ones too."""
 
-    def lookup(seq: np.ndarray, ts_us: np.ndarray) -> pa.Table:
+    reader: Reader
+    late: bool
+
+    def __call__(self, seq: np.ndarray, ts_us: np.ndarray) -> pa.Table:
+        """The columns of the events with these sequence numbers and times, in that order. Raises DataError for events
+        that are gone."""
         if not len(seq):
-            return pa.Table.from_batches([reader.read(0, 0).columns])
-        batch = reader.read(int(ts_us.min()), int(ts_us.max()), closed=True, late=late)
+            return pa.Table.from_batches([self.reader.read(0, 0).columns])
+        batch = self.between(int(ts_us.min()), int(ts_us.max()))
         order = np.argsort(batch.seq, kind="stable")
         have = batch.seq[order]
         at = np.searchsorted(have, seq)
@@ -24,4 +32,11 @@ def lookup_in(reader: Reader, late: bool = False) -> Lookup:
             raise DataError("some matched events are no longer in the archive", "keep them longer: retention=")
         return pa.Table.from_batches([batch.columns]).take(pa.array(order[at]))
 
-    return lookup
+    def between(self, low_us: int, high_us: int) -> EventBatch:
+        """All events of [low_us, high_us], in the total order."""
+        return self.reader.read(low_us, high_us, closed=True, late=self.late)
+
+
+def lookup_in(reader: Reader, late: bool = False) -> ReaderLookup:
+    """The look-up of a snapshot or a bounded input."""
+    return ReaderLookup(reader, late)

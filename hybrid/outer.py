@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import duckdb
@@ -15,7 +16,7 @@ from hybrid import duck
 from hybrid.correlate import COMPLETE, ROW, Answer, output_schema, side_schema
 from hybrid.evidence import NO_EVIDENCE
 from hybrid.faults import fault
-from query.language.ast import HistoryKind
+from query.language.ast import HistoryKind, StatementKind
 from query.plan.plan import FactorPlan, QueryPlan
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 
@@ -62,7 +63,8 @@ class Outer:
         self._extra = dict(extra or {})
         self._shows_complete = re.search(rf"\b{COMPLETE}\b", plan.text, re.IGNORECASE) is not None
         self._projection: Projection | None = None
-        if len(plan.factors) == 1 and not plan.factors[0].histories:
+        alone = len(plan.factors) == 1 and not plan.factors[0].histories
+        if alone and plan.kind is StatementKind.SELECT:
             self._projection = _projection(plan.select_sql, output_schema(plan.factors[0].plan).names)
 
     def run(
@@ -81,6 +83,8 @@ class Outer:
         (grouping, factors inside subqueries)."""
         if self._projection is not None:
             return [np.arange(len(answers[0]))]
+        if self._plan.kind is not StatementKind.SELECT:
+            return None
         traced = _traced(self._plan.select_sql, [f.alias for f in self._plan.factors])
         if traced is None:
             return None
@@ -98,36 +102,41 @@ class Outer:
         """The columns of the statement. Raises QueryError where DuckDB refuses it."""
         return self.run([empty_answer(f) for f in self._plan.factors], connection).schema
 
+    def tables(self, i: int, answer: Answer, rows: bool = False) -> dict[str, pa.Table]:
+        """The tables that stand for factor i and its histories. rows: with the number of the row as a last column."""
+        live = answer.live
+        if rows:
+            live = live.append_column(ROW, pa.array(np.arange(len(answer))))
+        found = {factor_name(i): live}
+        for k, side in enumerate(answer.sides):
+            table = side.rows
+            names = {c.lower() for c in table.column_names}
+            if self._shows_complete and table.num_columns and COMPLETE not in names:
+                complete = {COMPLETE: pa.array(side.complete)}
+                table = pa.table(dict(zip(table.column_names, table.columns)) | complete)
+            found[side_name(i, k)] = table
+        return {name: table for name, table in found.items() if table.num_columns}
+
     def _select(
         self, select_sql: str, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None, rows: bool
     ) -> pa.Table:
         tables: dict[str, pa.Table] = dict(self._extra)
         for i, answer in enumerate(answers):
-            live = answer.live
-            if rows:
-                live = live.append_column(ROW, pa.array(np.arange(len(answer))))
-            tables[factor_name(i)] = live
-            for k, side in enumerate(answer.sides):
-                table = side.rows
-                names = {c.lower() for c in table.column_names}
-                if self._shows_complete and table.num_columns and COMPLETE not in names:
-                    complete = {COMPLETE: pa.array(side.complete)}
-                    table = pa.table(dict(zip(table.column_names, table.columns)) | complete)
-                tables[side_name(i, k)] = table
+            tables |= self.tables(i, answer, rows)
         on = connection or duck.cursor()
         registered: list[str] = []
         try:
             for name, table in tables.items():
-                if table.num_columns:
-                    on.register(name, table)
-                    registered.append(name)
-            return duck.to_table(on.sql(select_sql))
+                on.register(name, table)
+                registered.append(name)
+            return duck.to_table(on.sql(select_sql))  # of other statements, what DuckDB says: the number of rows
         except duckdb.Error as error:
             raise duck.query_error(error, self._plan.text) from None
         finally:
             if connection is not None:
                 for name in registered:
-                    on.unregister(name)
+                    with suppress(duckdb.TransactionException):  # aborted: it goes with the transaction
+                        on.unregister(name)
 
 
 def _node(select_sql: str) -> Any:
@@ -178,12 +187,15 @@ def _projection(select_sql: str, columns: Sequence[str]) -> Projection | None:
 
 
 def _traced(select_sql: str, aliases: Sequence[str]) -> str | None:
-    """The SELECT with the row numbers of its factors as last columns, or None where they would change it."""
+    """The SELECT with the row numbers of its factors as last columns, or None where they would change it, or where a
+    factor stands elsewhere than in its own FROM."""
     tree = _node(select_sql)
     if tree is None:
         return None
     node = tree["statements"][0]["node"]
     if node["group_expressions"] or any(m["type"] == "DISTINCT_MODIFIER" for m in node["modifiers"]):
+        return None
+    if {factor_name(i) for i in range(len(aliases))} - _joined_tables(node["from_table"]):
         return None
     for alias in aliases:
         names = [alias, ROW]
@@ -192,3 +204,10 @@ def _traced(select_sql: str, aliases: Sequence[str]) -> str | None:
         )
     row = duck.cursor().execute("SELECT json_deserialize_sql(?)", [json.dumps(tree)]).fetchone()
     return str(row[0]) if row else None
+
+
+def _joined_tables(node: Any) -> set[str]:
+    """The tables of a FROM clause, without those of subqueries."""
+    if node["type"] == "JOIN":
+        return _joined_tables(node["left"]) | _joined_tables(node["right"])
+    return {str(node["table_name"])} if node["type"] == "BASE_TABLE" else set()

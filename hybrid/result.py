@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hybrid.correlate import COMPLETE, Answer
-from hybrid.evidence import Lookup, join_id, long_table, stacked
+from hybrid.evidence import FIXED, Lookup, join_id, long_table, stacked
 from query.plan.plan import FactorPlan, QueryPlan
 
 if TYPE_CHECKING:
@@ -18,18 +19,22 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
+#: Rows that `show` and a notebook print.
+SHOWN_ROWS = 20
+
 #: Lookups of one factor: for its live events, and for those of each history join.
 Lookups = tuple[Lookup, tuple[Lookup, ...]]
 
 
 def _joined_ids(
     factor: FactorPlan, answer: Answer, at: np.ndarray
-) -> tuple[list[str], list[str] | list[None], list[list[str]]]:
-    """For rows `at` of an answer: PL's match ids, the ids of the joined rows (None without history), and for each
-    history join the ids of the matches that the rows have there."""
+) -> tuple[list[str] | list[str | None], list[str] | list[None], list[list[str]]]:
+    """For rows `at` of an answer: PL's match ids (None where there is no match), the ids of the joined rows (None
+    without history), and for each history join the ids of the matches that the rows have there."""
     live_ids = answer.evidence.take(answer.match[at]).ids(factor.plan.fingerprint)
     if not factor.histories:
-        return live_ids, [None] * len(at), []
+        matched = np.ones(len(at), bool) if answer.matched is None else answer.matched[at]
+        return [name if m else None for name, m in zip(live_ids, matched)], [None] * len(at), []
     archive = [""] * len(at)
     side_ids = []
     for history, side in zip(factor.histories, answer.sides):
@@ -63,8 +68,10 @@ def evidence_table(
     answers: Sequence[Answer],
     sources: Sequence[np.ndarray] | None,
     lookups: Sequence[Lookups],
+    rows: int | None = None,
 ) -> pa.Table:
-    """The events behind the output rows, one line for each, by output row, PL before PA.
+    """The events behind the output rows, one line for each, by output row, PL before PA. rows: of that many first
+    output rows only.
 
     Columns: row (of the output; -1 where rows have no one origin: then all matches are listed), match_id, join_id (null
     without a history join), side (pl or pa), variable (null for plain history rows), event_time, source, offset,
@@ -72,7 +79,7 @@ def evidence_table(
     """
     parts: list[pa.Table] = []
     for f, (factor, answer, (lookup, side_lookups)) in enumerate(zip(plan.factors, answers, lookups)):
-        at = np.arange(len(answer)) if sources is None else sources[f]
+        at = (np.arange(len(answer)) if sources is None else sources[f])[:rows]
         row = np.full(len(at), -1, np.int64) if sources is None else np.arange(len(at), dtype=np.int64)
         live_ids, join_ids, side_ids = _joined_ids(factor, answer, at)
         complete = [bool(c) for c in _complete(answer, at)] if factor.histories else [None] * len(at)
@@ -89,17 +96,48 @@ def evidence_table(
     return whole.take(pa.array(np.argsort(whole.column("row").to_numpy(), kind="stable")))
 
 
-class Result:
-    """The rows of a statement. Nothing is computed twice; evidence is looked up when it is asked for."""
+def series(factor: FactorPlan, lookup: Lookup, events: pa.Table) -> pa.Table | None:
+    """The rows around matched events, for a picture of them: those of the same partition, from half a match before to
+    half a match behind, with event_time and offset. None where the events are of several partitions, or of none.
 
-    __slots__ = ("_evidence", "_explain", "_table", "plan")
+    events: as of `evidence_table`."""
+    events = events.filter(pc.equal(events.column("side"), "pl"))
+    names = [c.name for c in factor.plan.partition_by]
+    keys = [events.column(n if n not in FIXED else f"{n}_").to_pylist() for n in names]
+    partitions = {tuple(map(repr, key)) for key in zip(*keys)}
+    if not events.num_rows or len(partitions) > 1:
+        return None
+    times = events.column("event_time").cast(pa.int64())
+    low, high = pc.min(times).as_py(), pc.max(times).as_py()
+    margin = (high - low) // 2
+    batch = lookup.between(low - margin, high + margin)
+    table = pa.Table.from_batches([batch.columns])
+    mine = np.array([tuple(map(repr, key)) in partitions for key in zip(*(table[n].to_pylist() for n in names))], bool)
+    table = table.append_column("event_time", pa.array(batch.ts_us).cast(pa.timestamp("us")))
+    table = table.append_column("offset", pa.array(batch.offset))
+    return table.filter(pa.array(mine)) if names else table
+
+
+class Result:
+    """The rows of a statement. Nothing is computed twice; evidence is looked up when it is asked for.
+
+    evidence: gives `evidence_table`, of the first n output rows, or of all (None). around: gives `series` of events."""
+
+    __slots__ = ("_around", "_evidence", "_explain", "_table", "_whole", "plan")
 
     def __init__(
-        self, table: pa.Table, plan: QueryPlan, evidence: Callable[[], pa.Table], explain: Callable[[str], str]
+        self,
+        table: pa.Table,
+        plan: QueryPlan,
+        evidence: Callable[[int | None], pa.Table],
+        explain: Callable[[str], str],
+        around: Callable[[pa.Table], pa.Table | None],
     ) -> None:
         self._table = table
-        self._evidence: Callable[[], pa.Table] | pa.Table = evidence
+        self._evidence = evidence
+        self._whole: pa.Table | None = None
         self._explain = explain
+        self._around = around
         self.plan = plan
 
     def arrow(self) -> pa.Table:
@@ -118,11 +156,11 @@ class Result:
         assert isinstance(frame, polars.DataFrame)
         return frame
 
-    def show(self, rows: int = 20) -> None:
+    def show(self, rows: int = SHOWN_ROWS) -> None:
         """Prints the first rows as a table, and how many there are."""
         import sys
 
-        sys.stdout.write(self.__repr__() if rows == 20 else text_table(self._table, rows))
+        sys.stdout.write(self.__repr__() if rows == SHOWN_ROWS else text_table(self._table, rows))
         sys.stdout.write("\n")
 
     def explain(self, stage: str = "all") -> str:
@@ -131,15 +169,19 @@ class Result:
 
     def evidence(self) -> pa.Table:
         """The events behind every row, see `evidence_table`."""
-        if callable(self._evidence):
-            self._evidence = self._evidence()
-        return self._evidence
+        if self._whole is None:
+            self._whole = self._evidence(None)
+        return self._whole
 
-    def plot(self, row: int = 0, value: str | None = None, path: str | os.PathLike[str] | None = None) -> Any:
-        """A picture of the match behind one output row; see hybrid.plot. Needs the extra `plot`."""
+    def plot(self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None) -> Any:
+        """A picture of the match behind one output row, or of all matches (None): the series they lie in, and their
+        events coloured by variable. value: the column to draw; path: where to save it. Returns the matplotlib figure;
+        see hybrid.plot. Needs the extra `plot`."""
         from hybrid.plot import plot_evidence
 
-        return plot_evidence(self.evidence(), row, value, path)
+        evidence = self.evidence() if row is None or row >= SHOWN_ROWS else self._evidence(row + 1)
+        shown = evidence if row is None else evidence.filter(pc.equal(evidence.column("row"), row))
+        return plot_evidence(evidence, row, value, path, self._around(shown))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self._table.__arrow_c_stream__(requested_schema)
@@ -148,18 +190,16 @@ class Result:
         return int(self._table.num_rows)
 
     def __repr__(self) -> str:
-        return text_table(self._table, 20)
+        return text_table(self._table, SHOWN_ROWS)
 
     def _repr_html_(self) -> str:
-        from html import escape
+        from hybrid.html import html_table
 
-        head = "".join(f"<th>{escape(c)}</th>" for c in self._table.column_names)
-        columns = [column.to_pylist() for column in self._table.slice(0, 20).columns]  # names may repeat
-        body = "".join("<tr>" + "".join(f"<td>{escape(_cell(v))}</td>" for v in row) + "</tr>" for row in zip(*columns))
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{len(self):,} rows</p>"
+        return html_table(self._table, self._evidence(SHOWN_ROWS), SHOWN_ROWS)
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """One value as tables print it."""
     if value is None:
         return "NULL"
     if isinstance(value, float):
@@ -167,10 +207,10 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-def text_table(table: pa.Table, rows: int = 20) -> str:
+def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:
     """The first rows, in columns, with a line that counts all of them. Numbers stand to the right."""
     shown = table.slice(0, rows)
-    cells = [[_cell(v) for v in column.to_pylist()] for column in shown.columns]
+    cells = [[cell(v) for v in column.to_pylist()] for column in shown.columns]
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     right = [any(is_numeric(c.type) for is_numeric in numeric) for c in shown.columns]
     widths = [max([len(name), *map(len, column)]) for name, column in zip(shown.column_names, cells)]

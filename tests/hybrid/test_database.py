@@ -288,6 +288,8 @@ def test_unknown_names(db: Database) -> None:
         ("SELECT * FROM e", "needs FROM stream MATCH_RECOGNIZE"),
         (PAIR.replace("FROM e", "FROM (SELECT * FROM e)"), "not supported yet"),
         (PAIR.replace("SELECT *", "SELECT count(*)"), "HQ400"),
+        ("INSERT INTO x " + PAIR, "INSERT has no end"),
+        ("WITH e AS (SELECT 1) " + PAIR, "not supported yet"),
         (PAIR + " ORDER BY a", "HQ400"),
         (PAIR.replace("ORDER BY ts", "ORDER BY v"), "HQ212"),
         (PAIR.replace("v < PREV(v)", "v < random()"), "HQ213"),
@@ -374,6 +376,139 @@ def test_what_makes_a_live_query_wait_is_said(db: Database) -> None:
     for waiting in ("(A B*)", "(A B?)", "(A B{1,2})", "((A B)+)"):
         with pytest.warns(hybrid.HybridWarning, match="greedy"):
             db.watch(PAIR.replace("(A B)", waiting, 1))
+    with pytest.warns(hybrid.HybridWarning, match=r"\$ holds its partition back"):
+        db.watch(PAIR.replace("(A B)", "(A B $)", 1))
+
+
+FALLING = [(1, "a", 5), (2, "a", 4), (3, "a", 6), (4, "a", 3), (5, "a", 2), (6, "b", 1), (7, "a", 9), (20, "a", 1)]
+
+
+def recognise(clauses: str, pattern: str, *defines: str) -> str:
+    """A query over e whose rows show which row is in which match as what. F: falls, R: rises."""
+    conditions = {"F": "F AS v < PREV(v)", "R": "R AS v > PREV(v)"}
+    define = f"DEFINE {', '.join(conditions[d] for d in defines)}" if defines else ""
+    more = ", labels, timeout" if "TIMEOUT" in clauses else ", v" if "ALL ROWS" in clauses else ""
+    return (
+        f"SELECT k, n, c, cl{more} FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES MATCH_NUMBER() AS n, "
+        f"count(*) AS c, CLASSIFIER() AS cl {clauses} PATTERN {pattern} {define}) AS m"
+    )
+
+
+#: Worked out by hand over FALLING: rows that come out while the events arrive, and those that come when it ends.
+LIVE_CASES = {
+    "unmatched rows": (
+        recognise("ALL ROWS PER MATCH WITH UNMATCHED ROWS", "(F+ R)", "F", "R"),
+        [("a", None, None, None, 5), ("a", 1, 1, "F", 4), ("a", 1, 2, "R", 6), ("b", None, None, None, 1),
+         ("a", 2, 1, "F", 3), ("a", 2, 2, "F", 2), ("a", 2, 3, "R", 9)],
+        [("a", None, None, None, 1)],
+    ),
+    "timeout rows": (  # 4 waits for R and 6 is one; 3 2 9 come within 3 s; 1 begins and nothing follows
+        recognise("TIMEOUT ROWS", "(F F R) WITHIN INTERVAL '3' SECOND", "F", "R"),
+        [("a", 1, 3, "R", ["F", "F", "R"], None)],
+        [("a", None, 1, "F", ["F"], "waiting for F")],
+    ),
+    "a partial match ends as the watermark passes its time": (
+        recognise("TIMEOUT ROWS", "(R F) WITHIN INTERVAL '2' SECOND", "R", "F"),
+        [("a", 1, 2, "F", ["R", "F"], None), ("a", None, 1, "R", ["R"], "waiting for F")],
+        [],
+    ),
+    "start of the partition": (
+        recognise("ALL ROWS PER MATCH", "(^ A F)", "F"), [("a", 1, 1, "A", 5), ("a", 1, 2, "F", 4)], [],
+    ),
+    "end of the partition": (recognise("", "(R F $)", "R", "F"), [], [("a", 1, 2, "F")]),
+    "exclusion": (
+        recognise("ALL ROWS PER MATCH", "(F+ {- R -})", "F", "R"),
+        [("a", 1, 1, "F", 4), ("a", 2, 1, "F", 3), ("a", 2, 2, "F", 2)],
+        [],
+    ),
+    "skip to the last of a variable": (
+        recognise("AFTER MATCH SKIP TO LAST R", "(A F+ R)", "F", "R"), [("a", 1, 3, "R"), ("a", 2, 4, "R")], [],
+    ),
+    "permute": (recognise("", "(PERMUTE(F, R))", "F", "R"), [("a", 1, 2, "R"), ("a", 2, 2, "R")], []),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+@pytest.mark.parametrize("case", list(LIVE_CASES))
+def test_everything_of_match_recognize_runs_live(db: Database, case: str) -> None:
+    text, while_running, at_the_end = LIVE_CASES[case]
+    alerts = db.watch(text, evidence=True)
+    for event in FALLING:
+        db.push("e", rows_of(event))
+    running = alerts.fetch()
+    db.advance("e", None)
+    ending = alerts.fetch()
+    assert [v[:-1] for v in values(running)] == while_running
+    assert [v[:-1] for v in values(ending)] == at_the_end
+    found = pa.concat_tables([running, ending])
+    # only rows of matches have an id, and count as matches
+    ids = found.column("match_id").to_pylist()
+    assert [i is None for i in ids] == [n is None for n in found.column("n").to_pylist()]
+    assert alerts.stats()["matches"] == len(set(ids) - {None})
+    everything = while_running + at_the_end
+    assert values(db.backtest(text, 0).arrow()) == everything
+    whole = db.sql(text)
+    assert sorted(map(str, values(whole.arrow()))) == sorted(map(str, everything))
+    evidence = whole.evidence()
+    assert set(evidence.column("match_id").to_pylist()) - {None} == set(ids) - {None}
+
+
+def test_a_skip_that_would_not_move_on_does_not_stop_a_watch(db: Database) -> None:
+    text = recognise("AFTER MATCH SKIP TO FIRST A", "(A F)", "F")
+    alerts = db.watch(text)
+    db.push("e", rows_of(FALLING[0]))
+    with pytest.warns(hybrid.HybridWarning, match="would not move on"):
+        db.push("e", rows_of(*FALLING[1:]))
+    assert [row[1] for row in values(alerts.fetch())] == [1, 2, 3, 4]  # 5 4, 6 3, 3 2 and 9 1
+    assert alerts.stats()["skips_stuck"] == 4
+    with pytest.raises(hybrid.QueryError, match="HQ601"):
+        db.sql(text)
+    with pytest.warns(hybrid.HybridWarning, match="would not move on"):
+        assert len(db.backtest(text, 0)) == 4
+
+
+def test_only_matches_have_history(db: Database) -> None:
+    join = " JOIN HISTORY OF e FROM m.s - INTERVAL 1 DAY TO m.s {} AS h ON h.k = m.k"
+    own = "MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES LAST(F.ts) AS s {} PATTERN (F F) {})"
+    live = f"SELECT m.k FROM e {own} AS m"
+    unmatched = "ALL ROWS PER MATCH WITH UNMATCHED ROWS"
+    past = "MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES F.v AS v {} PATTERN (F F) {})"
+    for text in (
+        live.format("TIMEOUT ROWS", "WITHIN 2 ROWS") + join.format(""),
+        live.format(unmatched, "") + join.format(""),
+        live.format("", "") + join.format(past.format("TIMEOUT ROWS", "WITHIN 2 ROWS")),
+        live.format("", "") + join.format(past.format(unmatched, "")),
+    ):
+        for ask in (db.watch, db.sql):
+            with pytest.raises(hybrid.QueryError, match=r"HQ300.*gives matches only"):
+                ask(text)
+
+
+def test_names_of_columns_reach_the_history_of_a_watch(db: Database) -> None:
+    text = (
+        "SELECT m.who, h.v FROM e AS events MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES F.ts AS t "
+        "PATTERN (A F) DEFINE F AS v < PREV(v)) AS m (who, at_time) "
+        "JOIN HISTORY OF e FROM m.at_time - INTERVAL 1 DAY TO m.at_time AS h ON h.k = m.who"
+    )
+    alerts = db.watch(text)
+    for event in FALLING[:3]:
+        db.push("e", rows_of(event))
+    assert values(alerts.fetch()) == [("a", 5)]
+    assert values(db.backtest(text, 0).arrow())[0] == ("a", 5)
+
+
+def test_nested_patterns_over_streams(db: Database) -> None:
+    for event in FALLING:
+        db.push("e", rows_of(event))
+    measures = "MEASURES F.ts AS at_time, F.v AS low"
+    falls = f"MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts {measures} PATTERN (F) DEFINE F AS v < PREV(v))"
+    text = (
+        f"WITH recent AS (SELECT * FROM e WHERE v < 9) SELECT k, n FROM (SELECT * FROM recent {falls}) MATCH_RECOGNIZE "
+        "(PARTITION BY k ORDER BY at_time MEASURES count(*) AS n PATTERN (X+) DEFINE X AS low < 4) AS m"
+    )
+    assert values(db.sql(text).arrow()) == [("a", 3)]  # 3, 2 and 1
+    with pytest.raises(hybrid.QueryError, match="push the rows of the first into a stream"):
+        db.watch(text)
 
 
 def test_sql_over_streams_in_every_place(db: Database) -> None:

@@ -251,7 +251,6 @@ def test_faults_are_query_errors_inside_the_text(text: str, code: str | None) ->
 @pytest.mark.parametrize(
     "ticks",
     [
-        TICKS.set_column(1, "ts", pa.array([None] * 8, pa.timestamp("us"))),
         TICKS.set_column(1, "ts", pa.array(range(8), pa.timestamp("ns"))),
         7,
         "ticks.parquet",
