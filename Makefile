@@ -10,15 +10,17 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 WORKERS ?= 2
 ROWS ?= 10_000_000
+SEED ?= 1
+QUERIES ?= 300
 
 BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/python -m pip install --quiet
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test quick check lint types imports docs nightly bench peers clean
+.PHONY: help setup demo test quick check lint types imports docs nightly bench peers flink differential golden-verify clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python" >&2; exit 1; }
@@ -40,6 +42,15 @@ help:  ## list the targets
 	$(PYTHON) -m venv .peers
 	PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 .peers/bin/python -m pip install --quiet \
 		'pandas<3' 'pyarrow>=21,<27' 'pandas_match_recognize==0.2.5' </dev/null
+	@touch $@
+
+# Flink wants an older pandas and much else of its own; it runs on Java 17.
+.flink/.ready: Makefile
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "installing Flink into .flink, 850 MB, some minutes" >&2
+	$(PYTHON) -m venv .flink
+	PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 .flink/bin/python -m pip install --quiet \
+		'apache-flink==2.3.0' </dev/null
 	@touch $@
 
 setup: .venv/.dev  ## install everything for development (about 1 min)
@@ -74,7 +85,15 @@ nightly: .venv/.dev  ## the properties with 20,000 examples each (hours)
 bench: .venv/.dev  ## the V pattern beside its peers, as JSON; ROWS=1_000_000 for a short one
 	$(BIN)/python -m benchmarks.v_pattern --rows $(ROWS) </dev/null
 
-peers: .peers/.ready  ## other engines for make bench, in their own environment .peers
+peers: .peers/.ready  ## pandas_match_recognize for make bench and make differential, in its own environment .peers
+
+flink: .flink/.ready  ## Flink SQL for make differential, in its own environment .flink; needs Java 17
+
+differential: .venv/.dev .peers/.ready .flink/.ready  ## 300 random statements on each other engine, beside ours
+	$(BIN)/python -m tests.differential compare --seed $(SEED) --queries $(QUERIES) </dev/null
+
+golden-verify: .venv/.dev .peers/.ready .flink/.ready  ## the golden cases of other engines, on those engines
+	$(BIN)/python -m tests.differential verify </dev/null
 
 clean:  ## remove environments and caches
-	rm -rf .venv .peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache *.egg-info
+	rm -rf .venv .peers .flink build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache *.egg-info
