@@ -6,18 +6,25 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.slow
-def test_v_pattern_contenders_agree() -> None:
-    command = [sys.executable, "-m", "benchmarks.v_pattern", "--rows", "20_000", "--symbols", "50", "--repeat", "1"]
+def printed(module: str, *arguments: str) -> dict[str, Any]:
+    """The JSON object that a benchmark prints."""
+    command = [sys.executable, "-m", module, *arguments]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
     assert run.returncode == 0, run.stderr
-    result = json.loads(run.stdout)
+    result: dict[str, Any] = json.loads(run.stdout)
+    return result
+
+
+@pytest.mark.slow
+def test_v_pattern_contenders_agree() -> None:
+    result = printed("benchmarks.v_pattern", "--rows", "20_000", "--symbols", "50", "--repeat", "1")
     full = {name: r for name, r in result["contenders"].items() if r["rows"] == 20_000}
     assert {"hybrid watch", "hybrid sql", "hybrid watch, archiving", "numba by hand"} <= set(full)
     assert len({(r["matches"], r["hash"]) for r in full.values()}) == 1
@@ -25,3 +32,32 @@ def test_v_pattern_contenders_agree() -> None:
     assert len(result["drawn"]) == 3
     for drawn in result["drawn"]:
         assert drawn["hybrid watch"]["matches"] == drawn["hybrid sql"]["matches"] > 0
+
+
+@pytest.mark.slow
+def test_all_rows_agrees_with_code_by_hand() -> None:
+    result = printed("benchmarks.all_rows", "--rows", "20_000", "--symbols", "50", "--repeat", "1")
+    ours, by_hand = result["contenders"]["hybrid sql"], result["contenders"]["numba by hand"]
+    assert (ours["matches"], ours["hash"]) == (by_hand["matches"], by_hand["hash"])
+    assert ours["matches"] > 5000
+    assert result["ratio"] > 0
+
+
+@pytest.mark.slow
+def test_like_agrees_with_code_by_hand() -> None:
+    result = printed("benchmarks.like", "--rows", "20_000", "--symbols", "50", "--repeat", "1")
+    assert set(result["columns"]) == {"few distinct", "many distinct"}
+    for column in result["columns"].values():
+        ours, by_hand = column["contenders"]["hybrid sql"], column["contenders"]["numba by hand"]
+        assert (ours["matches"], ours["hash"]) == (by_hand["matches"], by_hand["hash"])
+        assert ours["matches"] > 500
+
+
+@pytest.mark.slow
+def test_first_row_comes_from_a_warm_and_from_a_new_process() -> None:
+    result = printed("benchmarks.first_row", "--runs", "2", "--processes", "1")
+    assert result["warm"]["matches"] > 50
+    assert result["warm"]["milliseconds"] > 0
+    assert set(result["warm"]["profiled"]) == {"parse", "bind", "match and measure", "outer select"}
+    assert result["cold"]["matches"] > 50
+    assert result["cold"]["seconds"] > result["cold"]["sql"] > 0

@@ -10,13 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from matching.batch import EventBatch, Matcher
+from matching.batch import EventBatch, Matcher, Matches
 from matching.by_reference import ReferenceMatcher
 from matching.matcher import make_matcher
 from matching.types import arrow_type
-from query.errors import HybridWarning
+from query.errors import DataError, HybridWarning, QueryError
+from query.language.ast import RowsPerMatch
 from query.language.parse import parse
 from query.plan.bind import bind
+from query.plan.output import Outcome
 from query.plan.plan import Plan
 from query.schema import Field, Schema
 from tests.docs.documents import blocks
@@ -61,14 +63,31 @@ def _found(plan: Plan, text: str, make: Callable[[Plan], Matcher]) -> str:
     ts_us = columns.column("ts").cast(pa.int64()).to_numpy()
     batch = EventBatch(columns, ts_us, np.zeros(len(rows), np.int32), position, position)
     matcher = make(plan)
-    matches = []
-    for part in (matcher.push(batch), matcher.advance(None)):
-        for i in range(len(part)):
-            labels: dict[str, list[str]] = {}
-            for e in range(part.event_bounds[i], part.event_bounds[i + 1]):
-                labels.setdefault(part.variables[part.event_variable[e]], []).append(names[part.event_offset[e]])
-            matches.append(" ".join(f"{variable}={','.join(events)}" for variable, events in labels.items()))
-    return " ; ".join(matches) or "none"
+    name_at = dict(zip(ts_us.tolist(), names))  # of an unmatched row, and of rows shown
+    shown = plan.rows is not RowsPerMatch.ONE
+    parts = [matcher.push(batch), matcher.advance(None)]
+    return " ; ".join(_one(part, i, names, name_at, shown) for part in parts for i in range(len(part))) or "none"
+
+
+def _one(matches: Matches, i: int, names: list[str], name_at: dict[int, str], shown: bool) -> str:
+    """One match as the examples write it."""
+    outcome = Outcome.MATCH if matches.outcome is None else matches.outcome[i]
+    if outcome == Outcome.UNMATCHED:
+        return f"unmatched {name_at[int(matches.first_us[i])]}"
+    labels: dict[str, list[str]] = {}
+    for e in range(matches.event_bounds[i], matches.event_bounds[i + 1]):
+        name = matches.variables[matches.event_variable[e]]
+        labels.setdefault(name, []).append(names[matches.event_offset[e]])
+    text = " ".join(f"{variable}={','.join(events)}" for variable, events in labels.items()) or "()"
+    rows = matches.rows.take(pa.array(np.flatnonzero(matches.row_match == i)))
+    if outcome == Outcome.TIMEOUT:
+        text = f"timeout {text} {rows.column('timeout')[0]}"
+    if shown:
+        times = rows.column("ts").cast(pa.int64()).to_pylist()
+        text += " shows " + (",".join(name_at[t] for t in times) or "nothing")
+    if "answer" in rows.column_names:
+        text += f" answer {rows.column('answer')[-1]}"
+    return text
 
 
 @pytest.mark.parametrize(("where", "events", "clauses", "expected"), list(_examples()))
@@ -78,8 +97,14 @@ def test_example(where: str, events: str, clauses: str, expected: str, make: Cal
     plan = bind(parse(text), lambda name: SCHEMA).factors[0].plan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HybridWarning)  # a slow path is a path
-        assert _found(plan, events, make) == expected, where
+        try:
+            found = _found(plan, events, make)
+        except QueryError as error:
+            found = f"error {error.diagnostics[0].code}"
+        except DataError:
+            found = "error DataError"
+    assert found == expected, where
 
 
 def test_there_are_many_examples() -> None:
-    assert len(list(_examples())) >= 25
+    assert len(list(_examples())) >= 50
