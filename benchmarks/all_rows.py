@@ -11,6 +11,7 @@ import argparse
 import json
 import statistics
 import sys
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -20,6 +21,8 @@ from benchmarks import answers
 from benchmarks.v_pattern import one_core, stopwatch, through_sql
 from simulator import stock
 
+#: rows, symbols, seed, repeat -> what is printed
+Benchmark = Callable[[int, int, int, int], dict[str, object]]
 WARM_UP_ROWS = 200_000
 COLUMNS = ["symbol", "ts", "variable", "number", "fallen", "first_price", "before", "price", "volume"]
 
@@ -170,11 +173,12 @@ def compared(
     return {"contenders": contenders, "ratio": round(medians[0] / medians[1], 2), "agree": agree}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.all_rows", description=__doc__.split("\n\n")[0])
+def command(benchmark: Benchmark, module: str, text: str, arguments: list[str] | None) -> int:
+    """Runs a benchmark from the command line and prints it as JSON; 1 if its contenders disagree. text: what it is."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=text.split("\n\n")[0])
     parser.add_argument("--rows", type=int, default=10_000_000, help="ticks (default 10_000_000)")
     parser.add_argument("--symbols", type=int, default=1000, help="symbols (default 1000)")
-    parser.add_argument("--seed", type=int, default=1, help="of the ticks (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="of the data (default 1)")
     parser.add_argument("--repeat", type=int, default=3, help="runs; the median counts (default 3)")
     parser.add_argument("--no-pin", action="store_true", help="leave the choice of CPUs to the system")
     options = parser.parse_args(arguments)
@@ -182,6 +186,10 @@ def main(arguments: list[str] | None = None) -> int:
         result = benchmark(options.rows, options.symbols, options.seed, options.repeat)
     print(json.dumps(result, indent=2))
     return 0 if result["agree"] else 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return command(benchmark, "benchmarks.all_rows", __doc__, arguments)
 
 
 if __name__ == "__main__":

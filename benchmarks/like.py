@@ -7,8 +7,6 @@ Prints one JSON object; exits with 1 where the two do not find the same matches.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 
 import numba
@@ -16,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.all_rows import WARM_UP_ROWS, compared, head
-from benchmarks.v_pattern import one_core, stopwatch, through_sql
+from benchmarks.all_rows import WARM_UP_ROWS, command, compared, head
+from benchmarks.v_pattern import stopwatch, through_sql
 from simulator import stock
 from simulator.scenario import generator
 
@@ -99,17 +97,7 @@ def benchmark(rows: int, symbols: int, seed: int, repeat: int) -> dict[str, obje
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.like", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--rows", type=int, default=10_000_000, help="ticks (default 10_000_000)")
-    parser.add_argument("--symbols", type=int, default=1000, help="symbols (default 1000)")
-    parser.add_argument("--seed", type=int, default=1, help="of the ticks and names (default 1)")
-    parser.add_argument("--repeat", type=int, default=3, help="runs; the median counts (default 3)")
-    parser.add_argument("--no-pin", action="store_true", help="leave the choice of CPUs to the system")
-    options = parser.parse_args(arguments)
-    with one_core(not options.no_pin):
-        result = benchmark(options.rows, options.symbols, options.seed, options.repeat)
-    print(json.dumps(result, indent=2))
-    return 0 if result["agree"] else 1
+    return command(benchmark, "benchmarks.like", __doc__, arguments)
 
 
 if __name__ == "__main__":

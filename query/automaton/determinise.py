@@ -7,6 +7,7 @@ patterns have few lists; then a row costs one table look-up, and matches are rea
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from query.automaton.program import Merge, Mode, Program
@@ -67,11 +68,18 @@ class Table:
         return "\n".join(lines)
 
 
-def _step(program: Program, runs: tuple[int, ...], holds: list[bool]) -> list[tuple[int, int, int]]:
-    """The list behind a row as (state or WAITING, parent, variable), as matching.kernels.step does it."""
+def step_items(
+    program: Program, runs: Iterable[tuple[int, int]], mask: int
+) -> tuple[list[tuple[int, int, int]], bool]:
+    """What a list of runs, (parent, state or WAITING) each, becomes on a row with this mask (bit i: Program.tests[i]
+    holds), as matching.kernels.step does it: (state or WAITING, parent, variable); and whether a match cut it off."""
+    holds = [True] * len(program.variables)
+    for bit, same in enumerate(program.tests):
+        for variable in same:
+            holds[variable] = bool(mask >> bit & 1)
     out: list[tuple[int, int, int]] = []
     visited: set[int] = set()
-    for parent, state in [*enumerate(runs), (START, 0)]:
+    for parent, state in runs:
         if state == WAITING:
             out.append((WAITING, parent, -1))
             continue
@@ -84,10 +92,8 @@ def _step(program: Program, runs: tuple[int, ...], holds: list[bool]) -> list[tu
                 out.append((target, parent, variable))
             if program.accept[target]:
                 out.append((WAITING, parent, variable))
-                return out  # everything less preferred is cut
-    if program.accept[0]:
-        out.append((WAITING, START, -1))
-    return out
+                return out, True  # everything less preferred is cut
+    return out, False
 
 
 def determinise(program: Program) -> Table | None:
@@ -108,11 +114,9 @@ def determinise(program: Program) -> Table | None:
         if len(lists) > LISTS_MAX or len(lists) * masks > TRANSITIONS_MAX:
             return None
         for mask in range(masks):
-            holds = [True] * len(program.variables)
-            for bit, same in enumerate(tests):
-                for variable in same:
-                    holds[variable] = bool(mask >> bit & 1)
-            items = _step(program, lists[at], holds)
+            items, cut = step_items(program, (*enumerate(lists[at]), (START, 0)), mask)
+            if program.accept[0] and not cut:
+                items.append((WAITING, START, -1))
             emitted = 0
             while emitted < len(items) and items[emitted][0] == WAITING:
                 emitted += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from query.automaton.determinise import TESTED_MAX, WAITING
+from query.automaton.determinise import TESTED_MAX, WAITING, step_items
 from query.automaton.program import Mode, Program, Skip
 
 #: Limits beyond which the general kernel serves: configurations, transitions, and edges looked at to make them.
@@ -50,27 +50,6 @@ class StartTable:
     skip: Skip
 
 
-def _step(program: Program, config: tuple[int, ...], holds: list[bool]) -> list[tuple[int, int, int]]:
-    """The configuration behind a row as (state or WAITING, parent, variable)."""
-    out: list[tuple[int, int, int]] = []
-    visited: set[int] = set()
-    for parent, state in enumerate(config):
-        if state == WAITING:
-            out.append((WAITING, parent, -1))
-            continue
-        for e in range(program.edge_start[state], program.edge_start[state + 1]):
-            variable, target = program.edge_variable[e], program.edge_target[e]
-            if not holds[variable] or target in visited:
-                continue
-            visited.add(target)
-            if program.edge_start[target + 1] > program.edge_start[target]:
-                out.append((target, parent, variable))
-            if program.accept[target]:
-                out.append((WAITING, parent, variable))
-                return out  # everything less preferred is cut
-    return out
-
-
 def start_table(program: Program) -> StartTable | None:
     """The table of a program, or None if conditions depend on the match so far, all matches are asked for, or it is too
     large. Cost: configurations * masks steps, within the limits above."""
@@ -91,11 +70,7 @@ def start_table(program: Program) -> StartTable | None:
         if edges > EDGES_MAX:
             return None
         for mask in range(masks):
-            holds = [True] * len(program.variables)
-            for bit, same in enumerate(tests):
-                for variable in same:
-                    holds[variable] = bool(mask >> bit & 1)
-            items = _step(program, configs[at], holds)
+            items, _ = step_items(program, enumerate(configs[at]), mask)
             config = tuple(state for state, _, _ in items)
             if config not in number:
                 number[config] = len(configs)
