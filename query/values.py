@@ -355,7 +355,7 @@ def _to_decimal(v: Decimal | int, type: str, e: Expression) -> Decimal:
     """Rounds half away from zero."""
     width, scale = _decimal_shape(type)
     result = Decimal(v).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _EXACT)
-    if abs(result) >= Decimal(10) ** (width - scale):
+    if result.copy_abs() >= Decimal(10) ** (width - scale):  # abs() would round to the context's 28 digits
         raise _fail(e, f"{v} is out of the range of {type}")
     return result
 

@@ -213,5 +213,5 @@ def _is_core(call: Call) -> bool:
 
 
 def _as_opaque(call: Call) -> Opaque:
-    leaves = {a: f'"_{i}"' for i, a in enumerate(call.arguments)}
+    leaves = {a: f'"_{i}"' for i, a in enumerate(dict.fromkeys(call.arguments))}
     return Opaque(to_sql(call, leaves), tuple(leaves), call.type, call.span)

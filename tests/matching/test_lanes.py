@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
 
 import duckdb
@@ -27,11 +28,34 @@ SCHEMA = Schema(
     (
         Field("ts", "TIMESTAMP"), Field("i", "INTEGER"), Field("b", "BIGINT"), Field("x", "DOUBLE"),
         Field("y", "DOUBLE"), Field("d", "DECIMAL(9,2)"), Field("o", "BOOLEAN"),
+        Field("f", "FLOAT"), Field("da", "DATE"), Field("ti", "TIME"),
     ),
     time="ts",
 )  # fmt: skip
 OPERATORS = ("+", "-", "*", "/", "//", "%")
 NUMBERS = ("i", "b", "x", "y", "d", "2", "-3", "0.5", "1.25", "0", "1e0", "7")
+
+
+COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM")
+DATES = ("da", "da", "DATE '2020-02-29'", "DATE '1960-01-01'", "(da + 1)", "(2 + da)",
+         "(da - CASE WHEN o THEN 59 END)", "coalesce(da, NULL)")  # fmt: skip
+TIMES = ("ti", "ti", "TIME '10:00:00.5'", "TIME '24:00:00'", "CASE WHEN o THEN ti END")
+FLOATS = ("f", "f", "f", "x", "b", "i", "d", "0.5", "0.1", "1", "CAST(f AS DOUBLE)", "CAST('0.1' AS FLOAT)")
+
+
+def others() -> st.SearchStrategy[str]:
+    """Comparisons of dates, times and FLOATs."""
+
+    def of(values: tuple[str, ...]) -> st.SearchStrategy[str]:
+        value = st.sampled_from(values)
+        return st.one_of(
+            st.builds(lambda a, op, b: f"({a} {op} {b})", value, st.sampled_from(COMPARISONS), value),
+            st.builds(lambda a, b, c: f"({a} BETWEEN {b} AND {c})", value, value, value),
+            st.builds(lambda a, b, c: f"({a} IN ({b}, {c}))", value, value, value),
+        )
+
+    days = st.builds(lambda n: f"(da - DATE '2020-01-01' > {n})", st.sampled_from((0, 59, -100_000)))
+    return st.one_of(of(DATES), of(TIMES), of(FLOATS), days)
 
 
 def numbers(depth: int) -> st.SearchStrategy[str]:
@@ -53,13 +77,14 @@ def numbers(depth: int) -> st.SearchStrategy[str]:
 def truths(depth: int) -> st.SearchStrategy[str]:
     number = numbers(max(0, depth - 1))
     compared = st.tuples(
-        number, st.sampled_from(["=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM"]), number
+        number, st.sampled_from(COMPARISONS), number
     ).map(lambda t: f"({t[0]} {t[1]} {t[2]})")
     if depth == 0:
         return st.one_of(compared, st.just("o"), number.map(lambda n: f"({n} IS NULL)"))
     below = truths(depth - 1)
     return st.one_of(
         compared,
+        others(),
         st.tuples(below, st.sampled_from(["AND", "OR"]), below).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
         below.map(lambda t: f"(NOT {t})"),
         st.tuples(number, number, number).map(lambda t: f"({t[0]} BETWEEN {t[1]} AND {t[2]})"),
@@ -75,6 +100,9 @@ VALUES = {
     "y": st.sampled_from([None, 0.0, 1.5, 0.1, float("nan"), float("-inf")]),
     "d": st.sampled_from([None, Decimal("0.00"), Decimal("1.25"), Decimal("-9999999.99"), Decimal("0.50")]),
     "o": st.sampled_from([None, True, False]),
+    "f": st.sampled_from([None, 0.5, 0.10000000149011612, -2.0, float("nan"), float("inf"), 16777216.0]),
+    "da": st.sampled_from([None, dt.date(2020, 2, 29), dt.date(2020, 3, 1), dt.date(1960, 1, 1), dt.date(9999, 1, 1)]),
+    "ti": st.sampled_from([None, dt.time(0), dt.time(10, 0, 0, 500_000), dt.time.max]),
 }
 ROWS = st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=6)
 
@@ -129,14 +157,15 @@ def test_every_way_to_evaluate_agrees_with_duckdb(condition: str, rows: list[dic
 
 
 @pytest.mark.parametrize(
-    "condition", ["i < b", "b * 2 > i + 1", "d * 0.5 < 1.25", "x < y", "ts < ts + INTERVAL '1' DAY", "i % 2 = 0 AND o"]
+    "condition", ["i < b", "b * 2 > i + 1", "d * 0.5 < 1.25", "x < y", "ts < ts + INTERVAL '1' DAY", "i % 2 = 0 AND o",
+     "da >= DATE '2020-01-01'", "da - PREV(da) = 1", "ti < TIME '10:00:00'", "f < PREV(f)", "f > 0.5"],
 )
 def test_common_conditions_need_no_duckdb(condition: str) -> None:
     assert lowered(plan_of(condition).condition("A")) is not None
 
 
 def test_integers_do_not_pass_through_float64() -> None:
-    rows = [{"ts": 0, "i": 0, "b": 2**53 + 1, "x": 0.0, "y": 0.0, "d": None, "o": None}]
+    rows = [{"ts": 0, "i": 0, "b": 2**53 + 1, "x": 0.0, "y": 0.0} | dict.fromkeys(("d", "o", "f", "da", "ti"))]
     odd, even = 2**53 + 1, 2**53
     for condition in (f"b = {odd}", f"b > {even}", f"A.b = {odd}", f"A.b <> {even}"):
         plan = plan_of(condition)

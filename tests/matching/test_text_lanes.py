@@ -48,7 +48,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "h": st.just(None),
     "v": st.just(None),
 }
-TEXTS = ("s", "w", "A.s", "PREV(s)", "'a'", "lower(s)", "FIRST(s)", "LAST(B.w, 1)", "LAST(lower(A.s))", "FIRST(A|B.w)",
+TEXTS = ("s", "w", "A.s", "PREV(s)", "'a'", "lower(s)", "FIRST(s)", "LAST(B.w, 1)", "LAST(lower(A.s))", "FIRST(U.w)",
          "LAST(CLASSIFIER(), 1)", "FIRST(CLASSIFIER())", "coalesce(A.w, s, 'b')", "'B'", "PREV(A.w)",
          "CASE WHEN count(*) > 2 THEN A.s ELSE w END", "CASE WHEN i > 1 THEN 'x' END", "NULL")  # fmt: skip
 DATES = ("d", "A.d", "LAST(d, 1)", "d + 1", "A.d - i", "i + A.d", "min(d)", "max(A.d)", "DATE '2020-01-02'", "PREV(d)",
@@ -67,7 +67,7 @@ def compared(values: Sequence[str], operators: Sequence[str]) -> st.SearchStrate
 CONDITIONS = st.one_of(
     compared(TEXTS, EQUAL),
     compared(TEXTS, EQUAL),
-    compared(("u", "A.u", "FIRST(u)", "LAST(u, 1)"), EQUAL),
+    compared(("u", "A.u", "FIRST(u)", "LAST(u, 1)", "U.u"), EQUAL),
     compared(("z", "A.z", "FIRST(z)"), EQUAL),
     compared(DATES, ORDER),
     compared(TIMES, ORDER),
@@ -85,7 +85,7 @@ JOINED = st.one_of(
     st.builds(lambda a, op, b: f"({a} {op} {b})", CONDITIONS, st.sampled_from(("AND", "OR")), CONDITIONS),
     CONDITIONS.map(lambda c: f"(NOT {c})"),
 )
-PATTERNS = ("A B+", "A B* C", "(A|B)+ C", "A (B|C)+", "A+? B", "A{1,2} C?")
+PATTERNS = ("A B+", "A B* C", "(A|B)+ C", "A (B|C)+", "A+? B", "A{1,2} B C?")
 ROWS = st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=9)
 
 
@@ -93,7 +93,7 @@ def plan_of(pattern: str, conditions: dict[str, str], after: str = "") -> Plan:
     defines = ", ".join(f"{name} AS {condition}" for name, condition in conditions.items())
     text = f"""SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
         MEASURES CLASSIFIER() AS c, A.s AS s, min(d) AS d, max(t) AS t, LAST(f) AS f, FIRST(u) AS u, count(d) AS n
-        {after} PATTERN ({pattern}) DEFINE {defines})"""
+        {after} PATTERN ({pattern}) SUBSET U = (A, B) DEFINE {defines})"""
     return bind(parse(text), lambda _: SCHEMA).factors[0].plan
 
 
