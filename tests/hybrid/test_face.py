@@ -1,0 +1,106 @@
+"""What people look at: evidence of the rows, pictures with the series they lie in, tables in notebooks."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+import hybrid
+
+START = datetime(2024, 3, 1, 9, 30)
+PRICES = {
+    "ACME": [10.0, 9.0, 8.0, 9.0, 11.0, 11.0, 10.0, 9.0, 12.0],
+    "BOLT": [5.0, 6.0, 7.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.5],
+}
+TICKS = [
+    {"symbol": symbol, "ts": START + timedelta(minutes=i), "price": price}
+    for i in range(9)
+    for symbol, prices in PRICES.items()
+    for price in prices[i : i + 1]
+]
+VALLEYS = """SELECT * FROM ticks MATCH_RECOGNIZE (
+    PARTITION BY symbol ORDER BY ts MEASURES LAST(DOWN.price) AS bottom
+    PATTERN (START DOWN+ UP+) DEFINE DOWN AS price < PREV(price), UP AS price > PREV(price)) AS m
+    WHERE symbol = 'ACME'"""
+
+
+def test_a_row_shows_the_variables_of_its_match() -> None:
+    page = hybrid.sql(VALLEYS, ticks=TICKS)._repr_html_()
+    assert "<th>match</th>" in page
+    chips = re.findall(r'title="([^"]*)">(\w+(?:×\d+)?)</span>', page)
+    assert chips[:3] == [
+        ("2024-03-01 09:30:00", "START"),
+        ("2024-03-01 09:31:00 to 2024-03-01 09:32:00", "DOWN×2"),
+        ("2024-03-01 09:33:00 to 2024-03-01 09:34:00", "UP×2"),
+    ]
+    assert page.endswith("<p>2 rows</p>")
+
+
+def test_rows_without_one_origin_are_a_plain_table() -> None:
+    text = f"SELECT count(*) AS n, NULL AS nothing, '<b>' AS tag FROM ({VALLEYS}) AS v"
+    page = hybrid.sql(text, ticks=TICKS)._repr_html_()
+    assert "match</th>" not in page
+    assert "<td>2</td>" in page
+    assert "NULL</span>" in page
+    assert "&lt;b&gt;" in page
+
+
+def test_no_rows_are_a_table_too() -> None:
+    page = hybrid.sql(VALLEYS.replace("'ACME'", "'NONE'"), ticks=TICKS)._repr_html_()
+    assert page.endswith("<p>0 rows</p>")
+
+
+def test_a_long_table_is_cut() -> None:
+    rows = [{"i": i} for i in range(50)]
+    found = hybrid.sql("SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.i AS i PATTERN (A)) AS m", t=rows)
+    page = found._repr_html_()
+    assert page.count("<tr>") == 21
+    assert page.endswith("<p>50 rows, the first 20 shown</p>")
+
+
+def test_a_picture_has_the_series_around_the_match(tmp_path: Path) -> None:
+    figure = hybrid.sql(VALLEYS, ticks=TICKS).plot(path=tmp_path / "match.png")
+    (axes,) = figure.axes
+    (line,) = axes.lines
+    # the match lasts four minutes, so two more before (there are none) and behind; of its own symbol only
+    assert line.get_ydata().tolist() == PRICES["ACME"][:7]
+    points = {c.get_label(): len(c.get_offsets()) for c in axes.collections}
+    assert points == {"START": 1, "DOWN": 2, "UP": 2}
+    assert (tmp_path / "match.png").stat().st_size > 10_000
+
+
+def test_a_picture_of_all_matches() -> None:
+    figure = hybrid.sql(VALLEYS, ticks=TICKS).plot(row=None)
+    (axes,) = figure.axes
+    points = {c.get_label(): len(c.get_offsets()) for c in axes.collections}
+    assert points == {"START": 2, "DOWN": 4, "UP": 3}
+    assert axes.get_title(loc="left") == "2 matches"
+
+
+def test_events_without_time_are_drawn_in_their_order() -> None:
+    rows = [{"i": i, "v": v} for i, v in enumerate([3, 2, 1, 2, 3])]
+    text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.v AS a PATTERN (A+) DEFINE A AS v < PREV(v)) AS m"
+    (axes,) = hybrid.sql(text, t=rows).plot(value="v").axes
+    (line,) = axes.lines
+    assert line.get_xdata().tolist() == [0, 1, 2, 3, 4]
+    assert line.get_ydata().tolist() == [3, 2, 1, 2, 3]
+
+
+def test_a_row_that_is_not_there() -> None:
+    found = hybrid.sql(VALLEYS, ticks=TICKS)
+    with pytest.raises(hybrid.DataError, match="no evidence of row 7"):
+        found.plot(row=7)
+    with pytest.raises(hybrid.DataError, match="no column nothing to draw"):
+        found.plot(value="nothing")
+
+
+def test_evidence_names_every_matched_row_with_its_variable() -> None:
+    evidence = hybrid.sql(VALLEYS, ticks=TICKS).evidence()
+    first = evidence.filter(pc.equal(evidence["row"], 0))
+    assert list(zip(first["variable"].to_pylist(), first["price"].to_pylist(), strict=True)) == [
+        ("START", 10.0), ("DOWN", 9.0), ("DOWN", 8.0), ("UP", 9.0), ("UP", 11.0),
+    ]  # fmt: skip
