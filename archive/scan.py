@@ -134,7 +134,7 @@ def _query(
     text = f"SELECT {columns} FROM read_parquet($files, hive_partitioning=false)"
     if where:
         text += " WHERE " + " AND ".join(where)
-    return pa.table(cursor.sql(text, params=values))
+    return cursor.sql(text, params=values).to_arrow_table()
 
 
 def _unreadable(directory: Path, schema: Schema, error: duckdb.Error) -> DataError:

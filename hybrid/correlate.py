@@ -433,10 +433,10 @@ def _pairs(
     connection.register("__hybrid_history", right)
     a, b = quote(factor.alias), quote(history.alias)
     try:
-        pairs = duck.to_table(connection.sql(
+        pairs = connection.sql(
             f"SELECT {a}.{ROW} AS i, {b}.{ROW} AS j FROM __hybrid_live AS {factor.alias_sql} "
             f"JOIN __hybrid_history AS {b} ON {a}.{BLOCK} = {b}.{BLOCK} AND ({history.on_sql})"
-        ))
+        ).to_arrow_table()
     except duckdb.Error as error:
         raise duck.query_error(error, history.on_sql, code="HQ300") from None
     i, j = (np.asarray(c.to_numpy(), np.int64) for c in pairs.columns)

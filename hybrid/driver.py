@@ -54,9 +54,8 @@ def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
 
     low_sql, high_sql = (f"CAST(({sql}) AS TIMESTAMP)" for sql in (history.low_sql, history.high_sql))
     try:
-        table = duck.to_table(
-            connection.sql(f"SELECT {low_sql} AS low, {high_sql} AS high FROM __hybrid_live AS {live_alias}")
-        )
+        bounds = connection.sql(f"SELECT {low_sql} AS low, {high_sql} AS high FROM __hybrid_live AS {live_alias}")
+        table = bounds.to_arrow_table()
     except duckdb.Error as error:
         raise duck.query_error(error, f"{history.low_sql} {history.high_sql}", code="HQ301") from None
     known = _known(table, "low") & _known(table, "high")

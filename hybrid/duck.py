@@ -6,10 +6,8 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import duckdb
-import pyarrow as pa
 
 from query.errors import Diagnostic, QueryError, Span
 
@@ -95,8 +93,3 @@ def settings(connection: duckdb.DuckDBPyConnection, **wanted: bool) -> Iterator[
     finally:
         for name, value in before.items():
             connection.execute(f"SET {name} = {value}")
-
-
-def to_table(relation: Any) -> pa.Table:
-    """All rows of a relation, through the C stream interface (the fastest way out)."""
-    return pa.table(relation)

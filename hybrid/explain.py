@@ -69,15 +69,14 @@ def _automaton(plan: Plan) -> str:
 
 
 def _program(plan: Plan) -> str:
-    from query.automaton.determinise import determinise
     from query.automaton.program import NoKernel, assemble
+    from query.automaton.tables import show_engine
 
     try:
         program = assemble(plan)
-        table = determinise(program)
-        return str(program) if table is None else f"{program}\n{table}"
     except NoKernel as why:
-        return f"none: {why} runs through the reference matcher"
+        return f"engine      reference matcher: {why} has no kernel"
+    return f"{program}\n{show_engine(program)}"
 
 
 def show_ast(query: ast.Query) -> str:

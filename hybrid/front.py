@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
@@ -34,7 +34,7 @@ from hybrid.strategies.llaa import LLAA
 from matching.batch import EventBatch, Matcher
 from matching.drive import run
 from matching.types import arrow_schema
-from query.errors import DataError, Span, nearest
+from query.errors import DataError, QueryError, Span, nearest
 from query.language import ast
 from query.language.duck import describe_on
 from query.language.parse import parse
@@ -60,6 +60,9 @@ def live_matcher(plan: Plan) -> Matcher:
 
 def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
     """Answers one statement over named tables; see hybrid.sql."""
+    if connection is not None and not isinstance(connection, duckdb.DuckDBPyConnection):
+        message = f"{type(connection).__module__}.{type(connection).__name__} is not a DuckDB connection"
+        raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
     with Relations(text, tables, connection=connection).open() as relations:
         return answer(text, relations)
 
@@ -338,7 +341,10 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
     answers: list[Answer] = []
     lookups: list[Lookups] = []
     for i, factor in enumerate(plan.factors):
-        found, found_lookups = answer_factor(factor, relations, make)
+        try:
+            found, found_lookups = answer_factor(factor, relations, make)
+        except QueryError as error:
+            raise error if factor.histories else _placed(error, query.factors[i].match, text) from None
         answers.append(found)
         lookups.append(found_lookups)
         if i + 1 < len(plan.factors):  # a later input may read it
@@ -388,6 +394,14 @@ def compare_with_reference(text: str, tables: Mapping[str, Any]) -> tuple[int, b
             answers.append(answer(text, relations, make).arrow())
     first, second = ([repr(row) for row in table.to_pylist()] for table in answers)
     return len(first), sorted(first) == sorted(second)
+
+
+def _placed(error: QueryError, match: ast.MatchRecognize, text: str) -> QueryError:
+    """What came up when a pattern was matched, where nothing knows the text, under the clause that it is about."""
+    if error.text:
+        return error
+    clause = match.after if match.after is not None and error.diagnostics[0].code == "HQ601" else match.pattern
+    return QueryError([replace(d, span=clause.span) for d in error.diagnostics], text)
 
 
 def query_head(query: ast.Query) -> Span:

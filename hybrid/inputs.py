@@ -59,8 +59,8 @@ def _arrow(data: Any, name: str) -> pa.Table | None:
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     module = type(data).__module__.split(".")[0]
-    if module == "pandas":
-        return pa.Table.from_pandas(data, preserve_index=False)
+    if module == "pandas":  # a Series is a column, no table
+        return pa.Table.from_pandas(data, preserve_index=False) if hasattr(data, "columns") else None
     if module == "polars" and hasattr(data, "collect"):
         data = data.collect()
     if module == "polars" and hasattr(data, "schema"):
@@ -88,7 +88,7 @@ def table_of(relation: Any, name: str) -> pa.Table:
             own = quote(column)
             hint = f"cast it in the input: SELECT * REPLACE (CAST({own} AS VARCHAR) AS {own}) FROM ..."
             raise DataError(f"{name}.{column} is {type}, which has no exact form outside of DuckDB", hint)
-    return conform(duck.to_table(relation), name)
+    return conform(relation.to_arrow_table(), name)
 
 
 def conform(table: pa.Table, name: str) -> pa.Table:
@@ -124,7 +124,7 @@ def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
             pass
     connection = duck.cursor()
     connection.register("__hybrid_column", pa.table({"x": column}))
-    read = duck.to_table(connection.sql("SELECT x FROM __hybrid_column")).column(0)
+    read = connection.sql("SELECT x FROM __hybrid_column").to_arrow_table().column(0)
     return read if read.type == target else read.cast(target)
 
 
@@ -215,7 +215,7 @@ def _sorted_index(table: pa.Table, keys: tuple[Key, ...]) -> np.ndarray:
     numbered = table.append_column("__hybrid_row", pa.array(np.arange(table.num_rows)))
     connection.register("__hybrid_rows", numbered)
     order = ", ".join([k.sql for k in keys] + ["__hybrid_row"])
-    result = duck.to_table(connection.sql(f"SELECT __hybrid_row FROM __hybrid_rows ORDER BY {order}"))
+    result = connection.sql(f"SELECT __hybrid_row FROM __hybrid_rows ORDER BY {order}").to_arrow_table()
     return np.asarray(result.column(0).to_numpy(), np.int64)
 
 

@@ -83,6 +83,8 @@ class Outer:
         (grouping, factors inside subqueries)."""
         if self._projection is not None:
             return [np.arange(len(answers[0]))]
+        if not self._plan.factors:
+            return []
         if self._plan.kind is not StatementKind.SELECT:
             return None
         traced = _traced(self._plan.select_sql, [f.alias for f in self._plan.factors])
@@ -129,7 +131,7 @@ class Outer:
             for name, table in tables.items():
                 on.register(name, table)
                 registered.append(name)
-            return duck.to_table(on.sql(select_sql))  # of other statements, what DuckDB says: the number of rows
+            return on.sql(select_sql).to_arrow_table()  # of other statements, what DuckDB says: the number of rows
         except duckdb.Error as error:
             raise duck.query_error(error, self._plan.text) from None
         finally:

@@ -39,6 +39,9 @@ def plot_evidence(
     rows = evidence if row is None else evidence.filter(pc.equal(evidence.column("row"), row))
     if not rows.num_rows:
         last = pc.max(evidence.column("row")).as_py()
+        if last == -1:
+            hint = "row=None draws all matches"
+            raise DataError("the rows of this statement do not stand for one match each", hint)
         raise DataError(
             f"there is no evidence of row {row}" if evidence.num_rows else "there is no match to draw",
             f"rows are 0 to {last}" if last is not None else "",

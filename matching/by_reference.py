@@ -343,7 +343,7 @@ class DuckEvaluation:
         try:
             cursor.execute("SET timezone='UTC'")
             cursor.register("leaves", pa.table(table or {"nothing": pa.nulls(rows)}))
-            found = pa.table(cursor.sql(f"SELECT CAST({sql} AS {expression.type}) AS x FROM leaves"))
+            found = cursor.sql(f"SELECT CAST({sql} AS {expression.type}) AS x FROM leaves").to_arrow_table()
         finally:
             cursor.close()
         return to_python(found.column("x").combine_chunks(), expression.type)[0]

@@ -329,7 +329,7 @@ def query(
     try:
         for name, columns in tables.items():
             cursor.register(name, pa.table(dict(columns)))
-        result = pa.table(cursor.sql(sql))
+        result = cursor.sql(sql).to_arrow_table()
     except duckdb.Error as error:
         raise failure(str(error).splitlines()[0]) from None
     finally:

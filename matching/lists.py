@@ -223,10 +223,11 @@ class RunLists:
     def _grow(self, partition: int) -> None:
         """Makes room for one more row of this partition, at least twice what there was of what is short."""
         c = self._counters
-        length = int(self._partitions.length[partition])
+        calm = int(self._partitions.calm_length[partition])
+        length = int(self._partitions.length[partition]) - calm
         if c[Counters.LAST_PARTITION] >= 0:
             length += int(self._partitions.length[c[Counters.LAST_PARTITION]])
-        most = (length + 2) * (int(self._tables.parameters[Parameters.DEGREE]) + 1)
+        most = (length + 2) * (int(self._tables.parameters[Parameters.DEGREE]) + 1) + calm
         if c[Counters.FREE] < 2 * most:
             capacity = max(2 * len(self._runs.state), len(self._runs.state) + 2 * most)
             self._runs, c[Counters.FREE] = layout.grown_runs(self._runs, capacity, int(c[Counters.FREE]))

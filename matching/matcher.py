@@ -6,6 +6,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,10 @@ from matching.run_table import RunTable
 from matching.store import RowStore
 from matching.types import plain_type
 from matching.unmatched import Unsettled
-from query.automaton.determinise import determinise
+from query.automaton.determinise import Table
 from query.automaton.program import Mode, NoKernel, OpCode, Program, assemble
-from query.automaton.starts import start_table
+from query.automaton.starts import StartTable
+from query.automaton.tables import table_of
 from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
 from query.plan.expression import TRUE, Expression
 from query.plan.plan import Plan
@@ -71,14 +73,16 @@ class KernelMatcher:
         self.lenient = lenient
         self.stuck = 0
         self.measures = Measures(plan, program.variables, program.shown, program.waiting)
-        table = determinise(program)
         self.engine: RunTable | RunStarts | RunLists
-        if table is not None:
-            self._run_by(RunTable(table, program.strict))
-        elif (starts := start_table(program)) is not None:
-            self._run_by(RunStarts(starts, program))
-        else:
-            self._run_by(RunLists(program, RUNS_MAX))
+        match table := table_of(program):
+            case None:
+                self._run_by(RunLists(program, RUNS_MAX))
+            case Table():
+                self._run_by(RunTable(table, program.strict))
+            case StartTable():
+                self._run_by(RunStarts(table, program))
+            case _:
+                assert_never(table)
         self.codes = Codes(program.texts)
         self._values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes)
         wanted = columns_read([*self._values.expressions, *self.measures.needs()])
@@ -225,7 +229,7 @@ class KernelMatcher:
         program = self.program
         local, variable = program.local[label], program.variables[label]
         features = {a for op, a, _ in program.code[label] if op == OpCode.FEATURE}
-        for register in program.registers:
+        for register in () if label in program.absent else program.registers:
             if register.feature >= 0 and (not register.variables or variable in register.variables):
                 features.add(register.feature)
         return (
@@ -280,6 +284,8 @@ class KernelMatcher:
         elif program.mode is Mode.ALL:
             why = "NO SKIP asks for all matches"
             hints.append("ask for one match per start (AFTER MATCH SKIP TO NEXT ROW)")
+        elif program.absent:
+            why = "a negation at the start or end of a match keeps the starts apart"
         elif program.mode is Mode.TO_NEXT_ROW:
             why = f"AFTER MATCH {self.plan.after} keeps the starts apart"
             hints.append("use AFTER MATCH SKIP PAST LAST ROW")

@@ -17,7 +17,7 @@ def arrow_type(duckdb_type: str) -> pa.DataType:
 
     Raises ValueError for a name that DuckDB does not know."""
     try:
-        table = pa.table(quiet_connection().sql(f"SELECT NULL::{duckdb_type} AS x"))
+        table = quiet_connection().sql(f"SELECT NULL::{duckdb_type} AS x").to_arrow_table()
     except duckdb.Error as error:
         raise ValueError(f"{duckdb_type} is no DuckDB type: {str(error).splitlines()[0]}") from None
     return table.schema.field("x").type

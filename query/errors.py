@@ -70,7 +70,9 @@ class Diagnostic:
     hint: str = ""
 
     def render(self, text: str, name: str = "query") -> str:
-        """The message with the line it is about, a caret under the span, and the hint."""
+        """The message with the line it is about, a caret under the span, and the hint; without a text no line."""
+        if not text:
+            return f"error[{self.code}]: {self.message}" + (f"\nhint: {self.hint}" if self.hint else "")
         start = max(0, min(self.span.start, len(text)))
         end = max(start, min(self.span.end, len(text)))
         line_start = text.rfind("\n", 0, start) + 1

@@ -478,8 +478,9 @@ class _Search:
             if (at_start or at_end) and self.plan.within is None:
                 message = "a negation at the start or end of a pattern needs WITHIN"
                 raise QueryError([Diagnostic("HQ214", message, _span_of(self.plan))])
+            # which error of a negated condition counts: rows are read from the match outwards
             if at_start:
-                inside = [g for g in range(first) if self._fits(partition, g, last)]
+                inside = [g for g in reversed(range(first)) if self._fits(partition, g, last)]
             elif at_end:
                 inside = [g for g in range(last + 1, len(partition.index)) if self._fits(partition, first, g)]
             else:

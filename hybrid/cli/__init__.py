@@ -6,6 +6,7 @@ demo that does not find what was planted), 2 wrong usage. Nothing heavy is impor
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -85,11 +86,14 @@ def say(message: str) -> None:
 
 def query_text(text: str) -> str:
     """The text itself, or what is in the file it names."""
-    if "\n" not in text and len(text) < 1000 and (text.endswith((".sql", ".hq")) or Path(text).is_file()):
+    # not Path.is_file: that raises for a name longer than names of files may be
+    if "\n" not in text and (text.endswith((".sql", ".hq")) or os.path.isfile(text)):
         try:
             return Path(text).read_text(encoding="utf-8")
         except OSError as error:
             raise typer.BadParameter(f"cannot read {text}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise typer.BadParameter(f"cannot read {text}: it is not UTF-8") from None
     return text
 
 
@@ -116,7 +120,7 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
             raise DataError(f"there is no file {file}", f"--table {name}= names it")
         quoted = "'" + str(path).replace("'", "''") + "'"
         try:
-            found[name] = duck.to_table(duck.cursor().sql(f"SELECT * FROM {readers[suffix]}({quoted})"))
+            found[name] = duck.cursor().sql(f"SELECT * FROM {readers[suffix]}({quoted})").to_arrow_table()
         except duckdb.Error as error:
             raise DataError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
     return found
@@ -124,6 +128,8 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
 
 def write(table: pa.Table, format: Format, output: Path | None) -> None:
     """Rows to a file or to stdout."""
+    if output is not None and not output.parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {output.parent} for --output")
     if format is Format.parquet:
         import pyarrow.parquet as pq
 
@@ -149,11 +155,28 @@ def in_text(table: pa.Table, format: Format) -> str:
         import pyarrow.csv
 
         sink = io.BytesIO()
-        pyarrow.csv.write_csv(table, sink)
+        pyarrow.csv.write_csv(_flat(table), sink)
         return sink.getvalue().decode()
     import json
 
     return "".join(json.dumps(row, default=str, ensure_ascii=False) + "\n" for row in table.to_pylist())
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """The table with columns that CSV has no form for, lists and blobs for example, in DuckDB's text of them."""
+    import pyarrow as pa
+
+    from hybrid import duck
+
+    columns = []
+    for field, column in zip(table.schema, table.columns):
+        known = (pa.types.is_primitive, pa.types.is_string, pa.types.is_decimal, pa.types.is_null)
+        if pa.types.is_interval(field.type) or not any(is_known(field.type) for is_known in known):
+            connection = duck.cursor()
+            connection.register("__hybrid_column", pa.table({"x": column}))
+            column = connection.sql("SELECT CAST(x AS VARCHAR) AS x FROM __hybrid_column").to_arrow_table().column(0)
+        columns.append(column)
+    return pa.table(columns, names=table.column_names)
 
 
 # ---- queries

@@ -14,6 +14,8 @@ import numpy as np
 from query.automaton.program import Program, RegisterKind
 
 STACK = 256
+#: No row was negated so far.
+UNSEEN = -(1 << 63)
 
 
 class Parameters(IntEnum):
@@ -30,6 +32,7 @@ class Parameters(IntEnum):
     RUNS_MAX = 8
     SKIP = 9  # in Mode.TO_NEXT_ROW: query.automaton.program.Skip
     TIMEOUTS = 10
+    ABSENT = 11  # whether rows are negated: 1 before a match, 2 behind it, 3 both
 
 
 class Counters(IntEnum):
@@ -62,13 +65,17 @@ class ProgramArrays(NamedTuple):
     register_float: np.ndarray
     skip_to: np.ndarray  # bool, per label
     label_text: np.ndarray  # per label: code of its variable's name
+    absent_before: np.ndarray  # labels negated before the first row of a match
+    absent_behind: np.ndarray  # and behind its last one
+    lesser: np.ndarray  # per state: the one with the edges less preferred than ending, -1 none; empty if not ABSENT
     parameters: np.ndarray
 
 
 class Runs(NamedTuple):
     """R of [SASE]: the items of all partitions' lists. Items with a state below 0 wait for preferred runs to fail: -1 a
     match, -2 a partial match that WITHIN ended (its state stands in `valid`), -3 a run whose condition failed on the
-    last row of its node: an error if nothing preferred over it matches."""
+    last row of its node: an error if nothing preferred over it matches; -4 a match that a negated row behind it may
+    still make none."""
 
     state: np.ndarray  # int32
     first: np.ndarray  # ordinal of the first row in its partition
@@ -77,6 +84,8 @@ class Runs(NamedTuple):
     node: np.ndarray  # last node in the match buffer, -1 none
     next: np.ndarray  # next item of the partition, -1 end
     valid: np.ndarray  # bit r: register r is not null
+    nearest: np.ndarray  # of a run: Partitions.nearest before its first row
+    nearest_bad: np.ndarray
     registers: np.ndarray  # (n, registers) int64
     registers_f: np.ndarray  # the same memory as float64
     free: np.ndarray  # stack of free slots
@@ -97,6 +106,10 @@ class Partitions(NamedTuple):
     number: np.ndarray  # matches decided: MATCH_NUMBER of the last one
     resume: np.ndarray  # ordinal of the row where AFTER MATCH goes on: starts before it give nothing
     queued: np.ndarray  # bool: has an entry in the deadline heap
+    nearest: np.ndarray  # time (WITHIN n ROWS: ordinal) of the last row negated before a match, or UNSEEN
+    nearest_bad: np.ndarray  # 1 + node of that row if the negated condition could not be computed, else 0
+    calm: np.ndarray  # last of the leading items that are matches, decided or not, as far as they were looked at
+    calm_length: np.ndarray  # how many these are
 
 
 class Heap(NamedTuple):
@@ -146,6 +159,9 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
     degree = max(
         (program.edge_start[s + 1] - program.edge_start[s] for s in range(len(program.accept))), default=0
     )
+    absent = bool(program.absent_before) + 2 * bool(program.absent_behind)
+    if absent:
+        degree *= 3  # an edge may make a run, a match and a run that is less preferred
     merge = {"STATE": 0, "START": 1, "PATH": 2}[program.merge.name]
     parameters = np.array(
         [
@@ -153,6 +169,7 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
             -1 if program.within_us is None else program.within_us,
             -1 if program.within_rows is None else program.within_rows,
             max(1, degree), counts, runs_max, int(program.skip), program.timeouts,
+            absent,
         ],
         np.int64,
     )  # fmt: skip
@@ -166,7 +183,8 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         ints([int(r.kind) for r in program.registers]), ints([r.feature for r in program.registers]), ints(masks),
         ints([r.depth for r in program.registers]), ints([r.link for r in program.registers]),
         np.array([r.lane.floating for r in program.registers], np.bool_), np.array(program.skip_to, np.bool_),
-        ints(program.label_text), parameters,
+        ints(program.label_text), ints(program.absent_before), ints(program.absent_behind), ints(program.lesser),
+        parameters,
     )  # fmt: skip
 
 
@@ -176,7 +194,7 @@ def new_runs(capacity: int, registers: int) -> Runs:
 
     values = np.zeros((capacity, max(1, registers)), np.int64)
     return Runs(
-        np.zeros(capacity, np.int32), ints(), ints(), ints(), ints(), ints(), ints(), values,
+        np.zeros(capacity, np.int32), ints(), ints(), ints(), ints(), ints(), ints(), ints(), ints(), values,
         values.view(np.float64), np.arange(capacity - 1, -1, -1, dtype=np.int64),
     )  # fmt: skip
 
@@ -198,8 +216,9 @@ def grown_runs(runs: Runs, capacity: int, free_count: int) -> tuple[Runs, int]:
     free[len(fresh) : len(fresh) + free_count] = runs.free[:free_count]
     larger = Runs(
         grown(runs.state, capacity), grown(runs.first, capacity), grown(runs.ts, capacity), grown(runs.row, capacity),
-        grown(runs.node, capacity), grown(runs.next, capacity), grown(runs.valid, capacity), registers,
-        registers.view(np.float64), free,
+        grown(runs.node, capacity), grown(runs.next, capacity), grown(runs.valid, capacity),
+        grown(runs.nearest, capacity), grown(runs.nearest_bad, capacity), registers, registers.view(np.float64),
+        free,
     )  # fmt: skip
     return larger, free_count + len(fresh)
 
@@ -212,13 +231,18 @@ def new_partitions(capacity: int) -> Partitions:
     def zeros() -> np.ndarray:
         return np.zeros(capacity, np.int64)
 
-    return Partitions(np.full(capacity, -1, np.int64), zeros(), zeros(), zeros(), zeros(), np.zeros(capacity, np.bool_))
+    return Partitions(
+        np.full(capacity, -1, np.int64), zeros(), zeros(), zeros(), zeros(), np.zeros(capacity, np.bool_),
+        np.full(capacity, UNSEEN, np.int64), zeros(), zeros(), zeros(),
+    )  # fmt: skip
 
 
 def grown_partitions(partitions: Partitions, capacity: int) -> Partitions:
     return Partitions(
         grown(partitions.head, capacity, -1), grown(partitions.length, capacity), grown(partitions.ordinal, capacity),
         grown(partitions.number, capacity), grown(partitions.resume, capacity), grown(partitions.queued, capacity),
+        grown(partitions.nearest, capacity, UNSEEN), grown(partitions.nearest_bad, capacity),
+        grown(partitions.calm, capacity), grown(partitions.calm_length, capacity),
     )  # fmt: skip
 
 

@@ -11,6 +11,11 @@ condition been read.
 
 Where timed-out partial matches are asked for, the most preferred run of a start that WITHIN ends stays in its place as
 an item that waits, unless a match of that start stands behind it: the attempt gave a match then.
+
+Where rows are negated behind a match, a run that accepts leaves a pending match, which cuts nothing: a negated row that
+comes within WITHIN ends it. When WITHIN is over, the most preferred pending match of a start is its match. Most of
+these wait at the front of the list, oldest first; a row that is not negated passes over all that are not due at once.
+Where rows are negated before a match, a run knows the nearest one before its start.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from matching.kernels.jit import kernel
-from matching.kernels.layout import Counters, Parameters
+from matching.kernels.layout import UNSEEN, Counters, Parameters
 from matching.kernels.predicate import holds, update_registers
 from query.automaton.program import Mode, Skip
 
@@ -36,6 +41,7 @@ P_COUNTS = int(Parameters.COUNT_REGISTERS)
 P_RUNS_MAX = int(Parameters.RUNS_MAX)
 P_SKIP = int(Parameters.SKIP)
 P_TIMEOUTS = int(Parameters.TIMEOUTS)
+P_ABSENT = int(Parameters.ABSENT)
 SKIP_PAST_LAST_ROW = int(Skip.PAST_LAST_ROW)
 SKIP_TO_FIRST = int(Skip.TO_FIRST)
 SKIP_TO_LAST = int(Skip.TO_LAST)
@@ -52,6 +58,19 @@ C_FAILED_LABEL = int(Counters.FAILED_LABEL)
 MATCH = -1
 TIMEOUT = -2
 FAILED = -3
+PENDING = -4
+
+#: What `drop_runs` drops: what began before a time; all runs, but no pending matches; all.
+OLD = 0
+RUNS = 1
+EVERYTHING = 2
+
+#: A time before all.
+BEGINNING = -(1 << 63)
+
+#: What negated conditions say of a row.
+MET = 1
+BAD = 2
 
 OK = 0
 ROOM = 1  # a buffer is too small: grow and call again from the row returned
@@ -149,7 +168,7 @@ def decide_heads(p, program, runs, buffer, partitions, decided, counters):
     while item >= 0:
         state = runs.state[item]
         if not chooses or runs.first[item] >= partitions.resume[p]:
-            if state >= 0:
+            if state >= 0 or state == PENDING:
                 break
             if state == FAILED:
                 counters[C_FAILED_ROW] = buffer.row[runs.node[item]] + 1
@@ -162,6 +181,8 @@ def decide_heads(p, program, runs, buffer, partitions, decided, counters):
         runs.free[counters[C_FREE]] = item
         counters[C_FREE] += 1
         partitions.length[p] -= 1
+        if partitions.calm_length[p] > 0:
+            partitions.calm_length[p] -= 1
         item = runs.next[item]
     partitions.head[p] = item
 
@@ -173,17 +194,42 @@ def timed_out(tail, first, runs):
 
 
 @kernel
-def drop_runs(p, before_ts, everything, timeouts, runs, partitions, counters):
-    """Drops the runs that began before `before_ts` (or all); what waits stays in place. timeouts: of each start that
-    has no match the first run stays as one that timed out."""
+def drop_runs(p, before_ts, which, timeouts, runs, partitions, counters):
+    """Drops the runs that began before `before_ts`, and of the pending matches that did all but the most preferred one
+    of each start, which is its match now; what waits stays in place. which: OLD for that, RUNS, or EVERYTHING.
+    timeouts: of each start that has no match the first run stays as one that timed out."""
     item = partitions.head[p]
     last = np.int64(-1)
     partitions.head[p] = -1
+    calm = np.int64(-1)
+    calm_length = np.int64(0)
+    calm_left = partitions.calm_length[p]
     while item >= 0:
         following = runs.next[item]
         state = runs.state[item]
         keep = True
-        if state >= 0 and (everything or runs.ts[item] < before_ts):
+        is_calm = calm_left > 0
+        if is_calm:
+            calm_left -= 1
+            if state == PENDING and which != EVERYTHING and runs.ts[item] >= before_ts:
+                # the others that are calm began later
+                if last < 0:
+                    partitions.head[p] = item
+                else:
+                    runs.next[last] = item
+                calm_length += 1 + calm_left
+                calm_left = np.int64(0)
+                last = partitions.calm[p]
+                calm = last
+                item = runs.next[last]
+                runs.next[last] = -1
+                continue
+        if last >= 0 and runs.state[last] == MATCH and runs.first[last] == runs.first[item]:
+            keep = False  # what is less preferred than the match of its start
+        elif state == PENDING:
+            if which == EVERYTHING or runs.ts[item] < before_ts:
+                runs.state[item] = MATCH
+        elif state >= 0 and (which != OLD or runs.ts[item] < before_ts):
             keep = timeouts and not timed_out(last, runs.first[item], runs)
             if keep:
                 runs.valid[item] = state
@@ -203,7 +249,24 @@ def drop_runs(p, before_ts, everything, timeouts, runs, partitions, counters):
                 runs.next[last] = item
             runs.next[item] = -1
             last = item
+            if is_calm:
+                calm = item
+                calm_length += 1
         item = following
+    partitions.calm[p] = calm
+    partitions.calm_length[p] = calm_length
+
+
+@kernel
+def negated(labels, mask, bad):
+    """Whether a row meets the condition of one of the labels, the first that it meets or that cannot be computed:
+    (0, MET or BAD; that label). bad: like mask."""
+    for v in labels:
+        if (bad >> v) & 1 == 1:
+            return BAD, v
+        if (mask >> v) & 1 == 1:
+            return MET, v
+    return 0, -1
 
 
 @kernel
@@ -241,6 +304,9 @@ def step(
     degree = program.parameters[P_DEGREE]
     runs_max = program.parameters[P_RUNS_MAX]
     timeouts = program.parameters[P_TIMEOUTS] != 0
+    absent = program.parameters[P_ABSENT]
+    leads = absent & 1 != 0
+    trails = absent & 2 != 0
     some_bad = len(bad) > 0
     registers = len(program.register_kind)
     accept_empty = program.accept[0]
@@ -255,7 +321,10 @@ def step(
         p = partition[i]
         length = partitions.length[p]
         last_p = counters[C_LAST]
-        most = (length + 2) * (degree + 1)
+        calm_left = np.int64(0)  # items passed over as long as nothing happens to them
+        if trails:
+            calm_left = partitions.calm_length[p]
+        most = (length - calm_left + 2) * (degree + 1) + calm_left
         if strict and last_p >= 0 and last_p != p:
             most += partitions.length[last_p]
         if (
@@ -266,7 +335,7 @@ def step(
         ):
             status = ROOM
             break
-        if length > runs_max:
+        if length - calm_left > runs_max:
             status = BUDGET
             break
         t = ts[i]
@@ -275,7 +344,7 @@ def step(
         if strict:
             if last_p >= 0 and last_p != p:
                 counters[C_FREE] = free
-                drop_runs(last_p, 0, True, False, runs, partitions, counters)
+                drop_runs(last_p, BEGINNING, RUNS, False, runs, partitions, counters)
                 decide_heads(last_p, program, runs, buffer, partitions, decided, counters)
                 free = counters[C_FREE]
             counters[C_LAST] = p
@@ -291,6 +360,15 @@ def step(
         group = np.int64(-1)
         cut = False
         at_start = False
+        ended_first = np.int64(-1)  # start of the last match made by this row that is pending
+        calm = np.int64(-1)
+        calm_length = np.int64(0)
+        hit = 0
+        hit_label = np.int64(-1)
+        if trails:
+            hit, hit_label = negated(program.absent_behind, m, bad[i] if some_bad else 0)
+        nearest = np.int64(UNSEEN)
+        nearest_bad = np.int64(0)
         while True:
             # ---- the next item: an old one, then the start of this row
             if item >= 0:
@@ -300,6 +378,8 @@ def step(
                 start_row = runs.row[item]
                 node = runs.node[item]
                 following = runs.next[item]
+                if calm_left > 0:
+                    calm_left -= 1
                 if cut or (mode == TO_NEXT_ROW and first == cut_first):
                     runs.free[free] = item
                     free += 1
@@ -319,16 +399,51 @@ def step(
                     runs.valid[item] = state
                     runs.state[item] = TIMEOUT
                     state = np.int64(TIMEOUT)
+                if state == PENDING:
+                    spans = within_rows >= 0 and ordinal - first + 1 >= within_rows
+                    if over or (spans and hit == 0):
+                        state = np.int64(MATCH)
+                        cut_first = first
+                    elif hit == BAD:
+                        buffer.previous[nodes] = node
+                        buffer.row[nodes] = position
+                        buffer.variable[nodes] = hit_label
+                        runs.node[item] = nodes
+                        nodes += 1
+                        state = np.int64(FAILED)
+                        cut_first = first
+                    elif hit == MET or ended_first == first:
+                        # a preferred match that ends at this row is ended by all that would end this one
+                        runs.free[free] = item
+                        free += 1
+                        item = following
+                        continue
+                    runs.state[item] = state
                 if state < 0:
                     if tail < 0:
                         head = item
                     else:
                         runs.next[tail] = item
-                    runs.next[item] = -1
+                    if trails and calm_length == count and state != FAILED:
+                        calm = item
+                        calm_length += 1
                     tail = item
                     count += 1
+                    if state == PENDING and calm_left > 0:
+                        # all up to the end of the calm began later and are not due either
+                        tail = partitions.calm[p]
+                        count += calm_left
+                        if calm == item:
+                            calm = tail
+                            calm_length = count
+                        calm_left = np.int64(0)
+                        following = runs.next[tail]
+                    runs.next[tail] = -1
                     item = following
                     continue
+                if leads:
+                    nearest = runs.nearest[item]
+                    nearest_bad = runs.nearest_bad[item]
                 valid = runs.valid[item]
                 if registers > 0:
                     for r in range(registers):
@@ -346,6 +461,9 @@ def step(
                 start_row = position
                 node = np.int64(-1)
                 valid = program.parameters[P_COUNTS]
+                if leads:
+                    nearest = partitions.nearest[p]
+                    nearest_bad = partitions.nearest_bad[p]
                 for r in range(registers):
                     scratch.old[r] = 0
             else:
@@ -422,7 +540,10 @@ def step(
                     twin = False
                     other = head
                     while other >= 0:
-                        if runs.node[other] == made_node and runs.state[other] == q:
+                        there = runs.state[other]
+                        if runs.node[other] == made_node and (
+                            there == q or (absent != 0 and there >= 0 and there == program.lesser[q])
+                        ):
                             twin = True
                             break
                         other = runs.next[other]
@@ -438,6 +559,9 @@ def step(
                     if not spent or (timeouts and not program.accept[q] and not timed_out(tail, first, runs)):
                         free -= 1
                         put(runs, tail, new, becomes, first, start_ts, start_row, made_node, new_valid)
+                        if leads:
+                            runs.nearest[new] = nearest
+                            runs.nearest_bad[new] = nearest_bad
                         if tail < 0:
                             head = new
                         tail = new
@@ -453,7 +577,7 @@ def step(
                         else:
                             cut_first = first
                         break
-                    else:
+                    elif absent == 0:
                         new = runs.free[free - 1]
                         free -= 1
                         put(runs, tail, new, -1, first, start_ts, start_row, made_node, 0)
@@ -466,6 +590,51 @@ def step(
                         else:
                             cut_first = first
                         break
+                    else:
+                        ends = np.int64(MATCH)
+                        node_of = made_node
+                        near = leads and nearest != UNSEEN
+                        if near and within_us >= 0:
+                            near = t - nearest <= within_us
+                        elif near:
+                            near = ordinal - nearest + 1 <= within_rows
+                        if near and nearest_bad > 0:
+                            ends = np.int64(FAILED)
+                            node_of = nearest_bad - 1
+                        elif near or (trails and ended_first == first):
+                            ends = np.int64(0)  # no match, or one that a preferred one stands for
+                        elif trails and not spent:
+                            ends = np.int64(PENDING)
+                            ended_first = first
+                        if ends < 0:
+                            item_made = runs.free[free - 1]
+                            free -= 1
+                            put(runs, tail, item_made, ends, first, start_ts, start_row, node_of, 0)
+                            if tail < 0:
+                                head = item_made
+                            tail = item_made
+                            count += 1
+                            if ends != PENDING:
+                                cut_first = first
+                                break
+                        # what is less preferred than ending here
+                        if program.lesser[q] >= 0 and not spent:
+                            item_made = runs.free[free - 1]
+                            free -= 1
+                            if item_made != new:
+                                for r in range(registers):
+                                    runs.registers[item_made, r] = runs.registers[new, r]
+                            put(
+                                runs, tail, item_made, program.lesser[q], first, start_ts, start_row, made_node,
+                                new_valid,
+                            )  # fmt: skip
+                            if leads:
+                                runs.nearest[item_made] = nearest
+                                runs.nearest_bad[item_made] = nearest_bad
+                            if tail < 0:
+                                head = item_made
+                            tail = item_made
+                            count += 1
             # ---- the empty match of this row, less preferred than all that begins with it
             if at_start and item < 0 and accept_empty and mode != ALL and not cut and cut_first != first:
                 if timed_out(tail, first, runs):
@@ -481,6 +650,20 @@ def step(
                 count += 1
         partitions.head[p] = head
         partitions.length[p] = count
+        if trails:
+            partitions.calm[p] = calm
+            partitions.calm_length[p] = calm_length
+        if leads:
+            hit, hit_label = negated(program.absent_before, m, bad[i] if some_bad else 0)
+            if hit != 0:
+                partitions.nearest[p] = t if within_us >= 0 else ordinal
+                partitions.nearest_bad[p] = 0
+                if hit == BAD:
+                    buffer.previous[nodes] = -1
+                    buffer.row[nodes] = position
+                    buffer.variable[nodes] = hit_label
+                    nodes += 1
+                    partitions.nearest_bad[p] = nodes
         counters[C_FREE] = free
         if head >= 0 and runs.state[head] < 0:
             decide_heads(p, program, runs, buffer, partitions, decided, counters)
@@ -514,7 +697,7 @@ def expire(watermark, held, program, runs, buffer, partitions, heap, decided, co
         bound = watermark
         if len(held) > 0 and held[p] < bound:
             bound = held[p]
-        drop_runs(p, bound - within_us, False, timeouts, runs, partitions, counters)
+        drop_runs(p, bound - within_us, OLD, timeouts, runs, partitions, counters)
         decide_heads(p, program, runs, buffer, partitions, decided, counters)
         head = partitions.head[p]
         # what is over time but for the row that is held is queued when that row is taken
@@ -532,7 +715,7 @@ def finish(begin, count, program, runs, buffer, partitions, decided, counters):
     for p in range(begin, count):
         if counters[C_DECIDED] + partitions.length[p] > len(decided.node):
             return p
-        drop_runs(p, 0, True, timeouts, runs, partitions, counters)
+        drop_runs(p, BEGINNING, EVERYTHING, timeouts, runs, partitions, counters)
         decide_heads(p, program, runs, buffer, partitions, decided, counters)
     return count
 
@@ -577,8 +760,16 @@ def mark_live(partition_count, runs, partitions, buffer, nodes, moved, keep):
     keep: bool per row of the store, set for their rows. Returns the number of live nodes."""
     moved[:nodes] = -1
     for p in range(partition_count):
+        n = partitions.nearest_bad[p] - 1
+        if n >= 0:
+            moved[n] = 0
+            keep[buffer.row[n]] = True
         item = partitions.head[p]
         while item >= 0:
+            n = runs.nearest_bad[item] - 1
+            if n >= 0 and runs.state[item] >= 0:
+                moved[n] = 0
+                keep[buffer.row[n]] = True
             n = runs.node[item]
             keep[runs.row[item]] = True
             while n >= 0 and moved[n] < 0:
@@ -605,8 +796,12 @@ def move_live(partition_count, runs, partitions, buffer, nodes, moved, row_moved
             buffer.row[to] = row_moved[buffer.row[n]]
             buffer.variable[to] = buffer.variable[n]
     for p in range(partition_count):
+        if partitions.nearest_bad[p] > 0:
+            partitions.nearest_bad[p] = moved[partitions.nearest_bad[p] - 1] + 1
         item = partitions.head[p]
         while item >= 0:
+            if runs.nearest_bad[item] > 0 and runs.state[item] >= 0:
+                runs.nearest_bad[item] = moved[runs.nearest_bad[item] - 1] + 1
             if runs.node[item] >= 0:
                 runs.node[item] = moved[runs.node[item]]
             runs.row[item] = row_moved[runs.row[item]]

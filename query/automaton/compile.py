@@ -15,8 +15,8 @@ from query.plan.expression import show
 from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Sequence, Variable
 from query.plan.plan import Plan
 
-#: Most positions a pattern may expand to; {n,m} is written out, so A{5000} has 5,000.
-POSITIONS_MAX = 10_000
+#: Most nodes a pattern may expand to; {n,m} is written out, so A{5000} has 5,000, and an optional round has three more.
+NODES_MAX = 30_000
 
 
 @dataclass(slots=True)
@@ -67,9 +67,9 @@ def _build(pattern: RowPattern, then: int, nodes: list[_Node], shown: bool) -> i
 
     def add(node: _Node) -> int:
         nodes.append(node)
-        if len(nodes) > 3 * POSITIONS_MAX:
+        if len(nodes) > NODES_MAX:
             raise QueryError([Diagnostic(
-                "HQ600", f"the pattern expands to more than {POSITIONS_MAX} positions", NOWHERE,
+                "HQ600", f"the pattern expands to more than {NODES_MAX:,} nodes", NOWHERE,
                 hint="use smaller bounds in {n,m}, or fewer nested ones",
             )])
         return len(nodes) - 1
@@ -165,7 +165,7 @@ def _closure(entry: int, nodes: list[_Node], at_start: bool) -> _Closure:
 
 
 def compile_plan(plan: Plan) -> Automaton:
-    """The automaton of the plan's pattern. Raises QueryError HQ600 if bounds expand beyond POSITIONS_MAX.
+    """The automaton of the plan's pattern. Raises QueryError HQ600 if bounds expand beyond NODES_MAX.
 
     Rows inside {- -} are told apart only where the output shows the rows of a match. States from which no match can end
     are left out, except where TIMEOUT ROWS may show a match that waits in one. Cost: O(positions * edges); done once a

@@ -17,10 +17,13 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from functools import reduce
 
 from query.plan.expression import Call, Column, Constant, Expression, Opaque
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+#: Longest chain that AND and OR become.
+CHAIN_MAX = 64
 _INTEGER_RANGE = {
     "TINYINT": (-(2**7), 2**7 - 1), "SMALLINT": (-(2**15), 2**15 - 1), "INTEGER": (-(2**31), 2**31 - 1),
     "BIGINT": (INT64_MIN, INT64_MAX), "UTINYINT": (0, 2**8 - 1), "USMALLINT": (0, 2**16 - 1),
@@ -290,10 +293,11 @@ def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> 
         case Constant():
             return _literal(expression)
         case Call("and" | "or" as name, arguments):
-            result = down(arguments[0])
-            for argument in arguments[1:]:
-                result = Op(name, (result, down(argument)), BOOLEAN)
-            return result
+            parts = [down(argument) for argument in arguments]
+            while len(parts) > CHAIN_MAX:  # in pairs: a chain as long as IN can be is too deep to walk
+                parts = [Op(name, (*parts[i : i + 2],), BOOLEAN) if i + 1 < len(parts) else parts[i]
+                         for i in range(0, len(parts), 2)]  # fmt: skip
+            return reduce(lambda left, right: Op(name, (left, right), BOOLEAN), parts)
         case Call("not", (a,)):
             return Op("not", (down(a),), BOOLEAN)
         case Call("is_null", (a,)):

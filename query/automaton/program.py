@@ -152,7 +152,8 @@ class Merge(Enum):
 
 class Mode(IntEnum):
     """Which matches the runs look for: one after the other, one per start, or all. Where AFTER MATCH skips within a
-    match, or time decides, one per start is found and `Program.skip` chooses among them in the order of starts."""
+    match, or time or absence decides, one per start is found and `Program.skip` chooses among them in the order of
+    starts."""
 
     PAST_LAST_ROW = 0
     TO_NEXT_ROW = 1
@@ -184,6 +185,10 @@ class Program:
     skip: what AFTER MATCH does; in Mode.TO_NEXT_ROW it chooses among the matches found. skip_to: of SKIP TO FIRST /
     LAST, per entry of `variables` whether its rows count. unmatched, timeouts: WITH UNMATCHED ROWS, TIMEOUT ROWS.
     waiting: per state what a partial match there waits for, as the column `timeout` shows it.
+    absent_before, absent_behind: entries of `variables` on no edge: the negations before the first row of a match, and
+    behind its last one. Their conditions are row-local. With any, a match may turn out to be none, so nothing is left
+    out behind an accepting state's end: `lesser` is per state the one with its edges that are less preferred than
+    ending (-1: none), on no edge itself.
     before: how many rows of the partition before a row any expression reads. after: how many behind it conditions
     read: a row is matched when they are there. ahead: how many behind it measures read: a match comes out with them.
     """
@@ -217,6 +222,14 @@ class Program:
     waiting: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
     label_text: tuple[int, ...] = ()
+    absent_before: tuple[int, ...] = ()
+    absent_behind: tuple[int, ...] = ()
+    lesser: tuple[int, ...] = ()
+
+    @property
+    def absent(self) -> frozenset[int]:
+        """The labels that no row of a match has."""
+        return frozenset((*self.absent_before, *self.absent_behind))
 
     @property
     def tested(self) -> tuple[int, ...]:
@@ -265,6 +278,9 @@ class Program:
         for asked, what in ((self.unmatched, "unmatched rows"), (self.timeouts, "timeout rows")):
             if asked:
                 lines.append(f"gives       {what}")
+        for where, absent in (("before", self.absent_before), ("behind", self.absent_behind)):
+            if absent:
+                lines.append(f"absent      {where} a match: {', '.join(names[v] for v in absent)}")
         for i, (v, condition) in enumerate(zip(names, self.local, strict=True)):
             lines.append(f"{'mask' if i == 0 else '':<12}bit {i} {v}: {show(condition)}")
         for i, (feature, lane) in enumerate(self.features):
@@ -289,7 +305,8 @@ class Program:
             edges = range(self.edge_start[s], self.edge_start[s + 1])
             shown = ", ".join(f"{names[self.edge_variable[e]]} -> {self.edge_target[e]}" for e in edges)
             tail = "accept" if self.accept[s] else ""
-            lines.append(f"{'states' if s == 0 else '':<12}{s}: {', '.join(x for x in (shown, tail) if x)}")
+            then = f"then {self.lesser[s]}" if self.lesser and self.lesser[s] >= 0 else ""
+            lines.append(f"{'states' if s == 0 else '':<12}{s}: {', '.join(x for x in (shown, tail, then) if x)}")
         return "\n".join(lines)
 
     def _operands(self, op: OpCode, a: int, b: int) -> str:
@@ -560,6 +577,27 @@ def _edge_negation(pattern: RowPattern, before: bool, behind: bool) -> str | Non
             assert_never(pattern)
 
 
+@dataclass(frozen=True, slots=True)
+class _Absence:
+    """Negated variables before the first row of every match and behind the last one, in order; `middle`: the pattern
+    between them."""
+
+    before: tuple[str, ...]
+    middle: RowPattern
+    behind: tuple[str, ...]
+
+
+def _absence(pattern: RowPattern) -> _Absence:
+    parts = pattern.parts if isinstance(pattern, Sequence) else (pattern,)
+    takes = [i for i, part in enumerate(parts) if not isinstance(part, Negation | Anchor | Empty)]
+    if not takes:
+        return _Absence((), pattern, ())
+    first, last = takes[0], takes[-1] + 1
+    before = tuple(part.name for part in parts[:first] if isinstance(part, Negation))
+    behind = tuple(part.name for part in parts[last:] if isinstance(part, Negation))
+    return _Absence(before, Sequence(parts[first:last]), behind)
+
+
 _AFTER = {
     AfterMatchKind.PAST_LAST_ROW: (Mode.PAST_LAST_ROW, Skip.PAST_LAST_ROW),
     AfterMatchKind.TO_NEXT_ROW: (Mode.TO_NEXT_ROW, Skip.NEXT_ROW),
@@ -574,8 +612,20 @@ def _refuse(plan: Plan, mode: Mode, strict: bool) -> None:
     if plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):
         raise NoKernel(f"SELECTION {plan.selection.value}")
     # under STRICT and PARTITION no row lies between two rows of a match: a negation there is met by nothing
-    if (name := _edge_negation(plan.pattern, False, False)) is not None:
-        raise NoKernel(f"the negation ~{name} at the start or end of a match")
+    absence = _absence(plan.pattern)
+    if (name := _edge_negation(absence.middle, False, False)) is not None:
+        raise NoKernel(f"the negation ~{name}, at the start or end of some matches only,")
+    if absence.before or absence.behind:
+        negation = f"the negation ~{(*absence.before, *absence.behind)[0]} at the start or end of a match"
+        if plan.within is None:
+            raise NoKernel(f"{negation} without WITHIN")
+        if mode is Mode.ALL:
+            raise NoKernel(f"{negation} with NO SKIP")
+        if plan.timeout_rows:
+            raise NoKernel(f"{negation} with TIMEOUT ROWS")
+        for absent in (*absence.before, *absence.behind):
+            if not is_row_local(plan.condition(absent)):
+                raise NoKernel(f"{negation}: its condition depends on the match,")
     if strict and False in anchors(plan.pattern):
         raise NoKernel("$ under SELECTION STRICT")
     if plan.timeout_rows and strict:
@@ -614,10 +664,27 @@ def assemble(plan: Plan) -> Program:
     strict = plan.selection is Selection.STRICT and bool(plan.partition_by)
     _refuse(plan, mode, strict)
     run = _run_by(plan, mode)
+    absence = _absence(plan.pattern)
+    if absence.before or absence.behind:
+        mode = Mode.TO_NEXT_ROW  # one per start, for a match that is none cuts nothing
 
     cut = [s.edges if s.accept_at is None or mode is Mode.ALL else s.edges[: s.accept_at] for s in run.states]
+    accept = [s.accept_at is not None for s in run.states]
+    lesser: list[int] = []
+    if absence.before or absence.behind:
+        lesser = [-1] * len(cut)
+        for index, state in enumerate(run.states):
+            # nothing forbids an empty match, so nothing is read behind one
+            if index and state.accept_at is not None and state.accept_at < len(state.edges):
+                lesser[index] = len(cut)
+                cut.append(state.edges[state.accept_at :])
+        accept += [False] * (len(cut) - len(accept))
+        lesser += [-1] * (len(cut) - len(lesser))
     occur = {e.label for edges in cut for e in edges}
     labels = [label for d in plan.defines for label in sorted(occur, key=_plain_first) if label.variable == d.variable]
+    absent = tuple(dict.fromkeys((*absence.before, *absence.behind)))
+    taken = len(labels)
+    labels += [Label(name) for name in absent]
     if len(labels) > VARIABLES_MAX:
         raise NoKernel(f"more than {VARIABLES_MAX} pattern variables")
 
@@ -662,12 +729,13 @@ def assemble(plan: Plan) -> Program:
     else:
         merge = Merge.STATE
     waiting = [", ".join(dict.fromkeys(e.variable for e in s.edges)) for s in run.states]
+    waiting += [""] * (len(cut) - len(waiting))
     return Program(
         variables=tuple(label.variable for label in labels),
         edge_start=tuple(edge_start),
         edge_variable=tuple(edge_variable),
         edge_target=tuple(edge_target),
-        accept=tuple(s.accept_at is not None for s in run.states),
+        accept=tuple(accept),
         local=tuple(local[label.variable] for label in labels),
         code=tuple(codes[label.variable] for label in labels),
         constants=tuple(assembler.values),
@@ -692,6 +760,9 @@ def assemble(plan: Plan) -> Program:
         waiting=tuple(f"waiting for {names}" if names else "" for names in waiting),
         texts=tuple(assembler.texts),
         label_text=label_text,
+        absent_before=tuple(taken + absent.index(name) for name in absence.before),
+        absent_behind=tuple(taken + absent.index(name) for name in absence.behind),
+        lesser=tuple(lesser),
     )
 
 

@@ -69,7 +69,9 @@ _CLAUSE_WORDS = words_of(
 )
 #: Words that end one query of a set operation, or the statement.
 _QUERY_ENDS = ("SELECT", "UNION", "EXCEPT", "INTERSECT", ";")
-_FOLLOW_WORDS = _CLAUSE_WORDS | (_JOIN_WORDS - {"NEAREST"}) | words_of("AS TABLESAMPLE PIVOT UNPIVOT MATCH_RECOGNIZE")
+_FOLLOW_WORDS = (
+    _CLAUSE_WORDS | (_JOIN_WORDS - {"NEAREST"}) | words_of("AS TABLESAMPLE PIVOT UNPIVOT RETURNING MATCH_RECOGNIZE")
+)
 
 
 def cut(tokens: Tokens) -> tuple[Cut, ...]:

@@ -516,6 +516,9 @@ class _Reader:
         if token.kind is TokenKind.WORD and len(token.word) > 2:
             words = {s.split()[0]: s for s in shown} | {u: u for u in _UNITS if "UNIT" in accepted}
             close = difflib.get_close_matches(token.word, sorted(words), n=1, cutoff=0.6)
+            if close and close[0] == token.word:  # expected is what stands behind it here
+                hint = "WITH UNMATCHED ROWS stands behind ALL ROWS PER MATCH" if token.word == "WITH" else ""
+                fail(f"unexpected {found}", hint=hint)
             if close:
                 meant = words[close[0]]
                 fail(f"expected {meant}, found {found}", hint=f"did you mean {meant}?")
@@ -527,6 +530,12 @@ class _Reader:
             )
         if "PATTERN" in accepted and (ended or token.word in _CLAUSE_OF_WORD):
             fail(f"expected PATTERN, found {found}", hint="every MATCH_RECOGNIZE has a PATTERN ( ... )")
+        if accepted == {"AS"} and self.context == "MEASURES":
+            # `pattern(x)` may be a call: behind a comma too many PATTERN was read as one
+            at = next((j for j in range(i - 1, self.first, -1) if items[j].word in ("PATTERN", "AS")), self.first)
+            if items[at].word == "PATTERN" and items[at - 1].word in (",", "MEASURES"):
+                fail("expected a measure, found PATTERN", items[at].span, hint="the last measure has no comma after it")
+            fail(f"expected AS, found {found}", hint="a measure has a name: count(*) AS n")
         if accepted:
             listed = ", ".join(shown[:-1]) + (" or " if len(shown) > 1 else "") + shown[-1]
             fail(f"expected {listed}, found {found}")

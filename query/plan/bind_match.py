@@ -70,11 +70,16 @@ class MatchBinder:
         except DuckFault as fault:
             self.faults.append(syntax_diagnostic(fault, text.span))
             return None
-        if node["class"] != "COLUMN_REF" or len(node["column_names"]) > 1:
+        names = node["column_names"] if node["class"] == "COLUMN_REF" else []
+        if len(names) == 2 and schema.field(names[0]) is None and schema.field(names[1]) is not None:
+            self.fault("HQ500", f"{clause} a qualified name is not supported yet", text.span, "more than a column",
+                       f"columns of the input are written without its name: {names[1]}")
+            return None
+        if len(names) != 1:
             self.fault("HQ500", f"{clause} an expression is not supported yet", text.span, "not a column",
                        "compute it in the input: FROM (SELECT *, ... AS key FROM ...)")
             return None
-        name = node["column_names"][0]
+        name = names[0]
         found = schema.field(name)
         if found is None:
             self.fault("HQ201", f"{schema.name} has no column {name}", text.span, "no such column",
@@ -294,7 +299,8 @@ class MatchBinder:
                 continue
             if name not in names:
                 close = nearest(name, names)
-                hint = f"PATTERN has {', '.join(names)}" + (f"; {close}" if close.startswith("did") else "")
+                hint = f"PATTERN has {', '.join(names) or 'no variable'}"
+                hint += f"; {close}" if close.startswith("did") else ""
                 self.fault("HQ204", "DEFINE names a variable that is not in PATTERN", define.variable.span,
                            "not a primary variable", hint)
             condition = bind_expression(define.condition, replace(scope, candidate=name), self.faults)

@@ -214,17 +214,18 @@ def test_other_directories_are_refused(tmp_path):
         History(TICKS, tmp_path / "file")
 
 
-def test_a_file_that_is_gone_or_torn_is_a_data_error(tmp_path):
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_file_that_is_gone_or_torn_is_a_data_error(tmp_path, which):
     history = History(TICKS, tmp_path)
     for first in (0, 10):
         history.append(*batch_of(run_of(10, first=first)))
         history.flush()
     snapshot = history.snapshot()
-    paths = [tmp_path / path for path in Table.open(tmp_path).snapshot().paths]
-    paths[0].write_bytes(paths[0].read_bytes()[:-20])
+    path = tmp_path / Table.open(tmp_path).snapshot().paths[which]
+    path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(DataError, match="cannot be read"):
         snapshot.read(None, None)
-    paths[0].unlink()
+    path.unlink()
     with pytest.raises(DataError, match="cannot be read"):
         snapshot.read(None, None)
 

@@ -169,3 +169,25 @@ def test_a_users_own_module_of_our_name(name: str, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"{name}.py hides hybrid's own package '{name}'" in done.stderr
     assert "rename it" in done.stderr
+
+
+def test_csv_has_a_text_for_every_type() -> None:
+    query = "SELECT [1, NULL] AS l, {'a': 'x'} AS s, INTERVAL 1 DAY AS i, 'a'::BLOB AS b, NULL::INTEGER[] AS n, 2 AS v"
+    done = run("sql", query, "-f", "csv")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ['"l","s","i","b","n","v"', '"[1, NULL]","{\'a\': x}","1 day","a",,2']
+
+
+def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+    (tmp_path / "query.sql").write_bytes(b"\xff\xfe")
+    done = run("sql", str(tmp_path / "query.sql"))
+    assert done.returncode == 2
+    assert "not UTF-8" in " ".join(done.stderr.split())
+    assert run("sql", "SELECT 1", "-o", str(tmp_path / "nowhere" / "x.csv")).returncode == 2
+
+
+def test_a_query_may_be_long(table: Path) -> None:
+    query = QUERY.replace(" ", " " * 60)
+    assert len(query) > 1000
+    assert "\n" not in query
+    assert run("sql", query, "-t", f"t={table}").stdout == run("sql", QUERY, "-t", f"t={table}").stdout != ""

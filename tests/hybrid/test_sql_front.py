@@ -295,3 +295,100 @@ def test_a_transaction_of_the_user_stays_his(connection: duckdb.DuckDBPyConnecti
     connection.rollback()
     settings = "SELECT current_setting('errors_as_json'), current_setting('python_enable_replacements')"
     assert connection.sql(settings).fetchall() == [(False, True)]
+
+
+def test_returning_is_no_name_of_the_matches(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("CREATE TABLE found (x BIGINT)")
+    matches = "FROM (VALUES (1), (2)) AS t(v) MATCH_RECOGNIZE (MEASURES B.v AS x PATTERN (A B))"
+    text = f"INSERT INTO found {matches} RETURNING x + 1"
+    assert hybrid.sql(text, connection).arrow().columns[0].to_pylist() == [3]
+
+
+def test_evidence_of_a_statement_without_a_pattern() -> None:
+    """Text in its last column must not be taken for the number of a row."""
+    result = hybrid.sql("SELECT * FROM t", t=[{"v": 1, "s": "x"}])
+    assert result.evidence().num_rows == 0
+    assert "1 row" in result._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("clauses", "code", "piece"),
+    [
+        ("AFTER MATCH SKIP TO FIRST A PATTERN (A B)", "HQ601", "AFTER MATCH SKIP TO FIRST A"),
+        ("AFTER MATCH SKIP TO NEXT ROW PATTERN (A{20000} B{20000})", "HQ600", "A{20000} B{20000}"),
+    ],
+)
+def test_what_comes_up_while_matching_points_into_the_text(clauses: str, code: str, piece: str) -> None:
+    text = f"SELECT * FROM (FROM t)\nMATCH_RECOGNIZE (MEASURES count(*) AS n {clauses}) AS m"
+    with pytest.raises(hybrid.QueryError) as caught:
+        hybrid.sql(text, t=[{"v": 1}, {"v": 2}])
+    fault = caught.value.diagnostics[0]
+    assert (fault.code, text[fault.span.start : fault.span.end]) == (code, piece)
+    assert "query:2:" in str(caught.value)
+
+
+def test_what_is_no_table_and_no_connection() -> None:
+    series = pytest.importorskip("pandas").Series([1], name="v")
+    with pytest.raises(hybrid.DataError, match="Series is not a table"):
+        hybrid.sql("FROM t", t=series)
+    with pytest.raises(hybrid.DataError, match=r"list is not a DuckDB connection(?s:.)*passed by name"):
+        hybrid.sql("FROM t", [{"v": 1}])  # type: ignore[arg-type]
+
+
+def test_a_picture_of_rows_without_one_match_says_so() -> None:
+    pytest.importorskip("matplotlib")
+    text = "SELECT count(*) AS n FROM t MATCH_RECOGNIZE (MEASURES A.v AS v PATTERN (A)) AS m"
+    result = hybrid.sql(text, t=[{"v": 1}, {"v": 2}])
+    with pytest.raises(hybrid.DataError, match=r"do not stand for one match each(?s:.)*row=None"):
+        result.plot()
+    assert result.plot(None) is not None
+
+
+@pytest.mark.parametrize("items", ["{}", "A.v, {}"])
+def test_a_list_of_values_may_be_long(items: str) -> None:
+    listed = items.format(", ".join(map(str, range(0, 6000, 2))))
+    text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY v MEASURES B.v AS v PATTERN (A B) DEFINE B AS v IN ({listed}))"
+    found = hybrid.sql(text, t=[{"v": v} for v in (1, 4, 5, 7, 9, 5998)]).arrow()
+    assert found["v"].to_pylist() == [4, 5998]
+
+
+@pytest.mark.parametrize(
+    ("clauses", "engine"),
+    [
+        ("PATTERN (A B+) DEFINE B AS v > PREV(v)", "engine      table of lists\ntable       3 lists x 2 masks"),
+        (
+            "PATTERN (A B+) WITHIN 3 ROWS DEFINE B AS v > PREV(v)",
+            "engine      table of starts\n"
+            "table       5 configurations x 2 masks\n"
+            "            0: failed\n"
+            "            1: matched\n"
+            "            2: (0)  none -> 3, B -> 3\n"
+            "            3: (1)  none -> 0, B -> 4 ends\n"
+            "            4: (2 match)  none -> 1, B -> 4 ends",
+        ),
+        ("PATTERN (A B+) DEFINE B AS v > A.v", "engine      run lists"),
+        ("PATTERN (A) SELECTION SKIP TILL NEXT MATCH", "engine      reference matcher: SELECTION SKIP TILL NEXT MATCH"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::hybrid.HybridWarning")
+def test_explain_names_the_engine(clauses: str, engine: str) -> None:
+    text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY v MEASURES A.v AS v {clauses}) AS m"
+    assert engine in hybrid.sql(text, t=[{"v": 1}]).explain("program")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("SELECT v::INT AS x FROM t", hybrid.QueryError),
+        ("SELECT m.x::INT AS y FROM t MATCH_RECOGNIZE (MEASURES A.v AS x PATTERN (A)) AS m", hybrid.QueryError),
+        ("FROM (SELECT v::INT AS v FROM t) MATCH_RECOGNIZE (MEASURES A.v AS x PATTERN (A))", hybrid.QueryError),
+        ("FROM t MATCH_RECOGNIZE (MEASURES A.v::INT AS x PATTERN (A))", hybrid.DataError),
+        ("FROM t MATCH_RECOGNIZE (MEASURES 1 AS x PATTERN (A) DEFINE A AS v::INT > 5)", hybrid.DataError),
+    ],
+)
+def test_a_value_that_cannot_be_computed_far_behind_the_first_rows(text: str, error: type[Exception]) -> None:
+    """DuckDB finds it when most of its answer has been read."""
+    values = [str(i) for i in range(100_000)]
+    values[90_000] = "x"
+    with pytest.raises(error, match=r"Could not convert string 'x'"):
+        hybrid.sql(text, t={"v": values})

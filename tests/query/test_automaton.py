@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 from query.automaton.compile import compile_plan, is_ambiguous
@@ -244,8 +245,14 @@ def test_what_the_kernel_does_not_know_is_named() -> None:
         raise AssertionError("it was taken")
 
     assert refused(plan_of(sequence(A, B), selection=Selection.SKIP_TILL_ANY)) == "SELECTION SKIP TILL ANY MATCH"
-    assert refused(plan_of(sequence(Negation("N"), A))) == "the negation ~N at the start or end of a match"
-    assert refused(plan_of(sequence(option(A), Negation("N"), B))) == "the negation ~N at the start or end of a match"
+    assert refused(plan_of(sequence(option(A), Negation("N"), B))) == (
+        "the negation ~N, at the start or end of some matches only,"
+    )
+    negation = "the negation ~N at the start or end of a match"
+    assert refused(plan_of(sequence(Negation("N"), A))) == f"{negation} without WITHIN"
+    absent = plan_of(sequence(A, Negation("N")), within=Within(rows=3))
+    assert refused(replace(absent, timeout_rows=True)) == f"{negation} with TIMEOUT ROWS"
+    assert refused(replace(absent, after=AfterMatch(AfterMatchKind.NO_SKIP))) == f"{negation} with NO SKIP"
     assert refused(plan_of(sequence(START, star(A)))) == "an empty match behind ^"
     strict = {"selection": Selection.STRICT, "partition_by": (VOL,)}
     assert refused(plan_of(sequence(A, END), **strict)) == "$ under SELECTION STRICT"

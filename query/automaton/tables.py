@@ -1,0 +1,50 @@
+"""Which engine runs a program: a table over all runs of a partition, a table over one start, or run lists."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from query.automaton.determinise import SHOWN_MAX, WAITING, Table, determinise
+from query.automaton.program import Program
+from query.automaton.starts import FAILED, MATCHED, StartTable, start_table
+
+
+def table_of(program: Program) -> Table | StartTable | None:
+    """The table that finds a program's matches, or None: run lists do. The table of lists is the cheaper one, with one
+    look-up a row. Cost: that of making both, within their limits."""
+    table = determinise(program)
+    return table if table is not None else start_table(program)
+
+
+def show_engine(program: Program) -> str:
+    """The engine that runs a program, with its table, as EXPLAIN prints it."""
+    table = table_of(program)
+    match table:
+        case None:
+            return "engine      run lists"
+        case Table():
+            return f"engine      table of lists\n{table}"
+        case StartTable():
+            return f"engine      table of starts\n{_starts(table, program)}"
+        case _:
+            assert_never(table)
+
+
+def _starts(table: StartTable, program: Program) -> str:
+    tested = [program.names[same[0]] for same in program.tests]
+    lines = [f"table       {len(table.configs)} configurations x {table.masks} masks"]
+    special = {FAILED: "failed", MATCHED: "matched"}
+    for index, config in enumerate(table.configs[:SHOWN_MAX]):
+        if index in special:
+            lines.append(f"            {index}: {special[index]}")
+            continue
+        items = " ".join("match" if state == WAITING else str(state) for state in config)
+        goes = []
+        for mask in range(table.masks):
+            transition = table.transitions[index * table.masks + mask]
+            true = "".join(f" {v}" for bit, v in enumerate(tested) if mask >> bit & 1) or " none"
+            goes.append(f"{true.strip()} -> {transition.next}{' ends' if transition.fresh else ''}")
+        lines.append(f"            {index}: ({items})  " + ", ".join(goes))
+    if len(table.configs) > SHOWN_MAX:
+        lines.append(f"            and {len(table.configs) - SHOWN_MAX} more")
+    return "\n".join(lines)

@@ -1,0 +1,215 @@
+"""Negated rows before and behind a match: the kernel gives what the reference gives, at every step, cut anywhere, and
+restored at any point."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from matching.batch import Matches
+from matching.by_reference import ReferenceMatcher
+from matching.matcher import KernelMatcher
+from query.automaton.program import NoKernel, assemble
+from query.errors import DataError, QueryError
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.plan.output import Outcome
+from query.plan.pattern import Negation
+from query.plan.pattern import Sequence as Concatenation
+from query.plan.plan import Define, Plan
+from tests.events import batch_of
+from tests.properties.test_kernel import Answer, answer_of
+from tests.strategies import (
+    BOUNDS,
+    SCHEMA,
+    SECOND_US,
+    SQL_SELECTIONS,
+    TRUE,
+    Constant,
+    Row,
+    S,
+    V,
+    Within,
+    aggregate,
+    by_duckdb,
+    compare,
+    events,
+    logical,
+    number,
+    plans,
+    row_local,
+    sometimes,
+)
+from tests.strategies import Logical as Which
+
+#: AFTER MATCH SKIP TO that would not move on warns; these tests go on.
+pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+
+PLACES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+    ((), ("N",)), ((), ("N", "M")), (("N",), ()), (("M", "N"), ()), (("N",), ("M",)), (("N",), ("N",)),
+]  # fmt: skip
+RARE = st.sampled_from(
+    [compare(V, "=", number(5)), compare(V, "=", number(3)), compare(S, "=", Constant("c", "VARCHAR"))]
+)
+FAILING = by_duckdb("A", ("A", "B"), True)
+
+
+@st.composite
+def absences(draw: st.DrawFn, raising: bool = False) -> Plan:
+    """A plan with negations before the first row of its matches, behind the last one, or both."""
+    ahead = draw(sometimes)
+    plan = draw(plans(SQL_SELECTIONS, after=ahead, no_skip=False, timeouts=False, raising=raising))
+    before, behind = draw(st.sampled_from(PLACES))
+    parts = plan.pattern.parts if isinstance(plan.pattern, Concatenation) else (plan.pattern,)
+    pattern = Concatenation((*map(Negation, before), *parts, *map(Negation, behind)))
+    conditions = RARE | RARE | row_local(ahead)
+    if raising:
+        conditions = conditions | FAILING | FAILING
+    defines = tuple(Define(name, draw(conditions)) for name in dict.fromkeys((*before, *behind)))
+    within = draw(st.sampled_from([*BOUNDS, Within(interval_us=4 * SECOND_US), Within(rows=4)]))
+    return replace(plan, pattern=pattern, within=within, defines=(*plan.defines, *defines))
+
+
+def kernel_of(plan: Plan) -> KernelMatcher:
+    try:
+        return KernelMatcher(plan, assemble(plan), lenient=True)
+    except NoKernel:
+        assume(False)
+        raise
+
+
+def reference_of(plan: Plan, rows: list[Row]) -> Answer:
+    return answer_of(run(ReferenceMatcher(plan, lenient=True), rows, max(1, len(rows))))
+
+
+def run(matcher: KernelMatcher | ReferenceMatcher, rows: list[Row], size: int) -> list[Matches]:
+    """All that comes of the rows in batches of `size`. Rejects what takes the reference too many steps."""
+    try:
+        found = [matcher.push(batch_of(SCHEMA, rows[at : at + size], at)) for at in range(0, len(rows), size)]
+        return [*found, matcher.advance(None)]
+    except QueryError:
+        assume(False)
+        raise
+
+
+class Tally:
+    """What the examples of one property were like."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, plan: Plan, rows: list[Row], answer: Answer) -> None:
+        inner = replace(plan, pattern=positive(plan))
+        self.counts["examples"] += 1
+        self.counts["a match"] += any(match[0] == Outcome.MATCH.name for match in answer)
+        self.counts["changed by the negation"] += reference_of(inner, rows) != answer
+        self.counts["unmatched rows"] += any(match[0] == Outcome.UNMATCHED.name for match in answer)
+        self.counts["on the match so far"] += any(assemble(plan).code)
+
+    def report(self, record_property: Callable[[str, object], None]) -> None:
+        record_property("examples", ", ".join(f"{what} {count:,}" for what, count in self.counts.items()))
+        for what in ("a match", "changed by the negation", "on the match so far"):
+            assert 5 * self.counts[what] >= self.counts["examples"], what
+
+
+def positive(plan: Plan) -> Concatenation:
+    assert isinstance(plan.pattern, Concatenation)
+    return Concatenation(tuple(part for part in plan.pattern.parts if not isinstance(part, Negation)))
+
+
+def test_kernel_equals_reference(record_property: Callable[[str, object], None]) -> None:
+    tally = Tally()
+
+    @given(rows=events(min_size=5), plan=absences(), size=st.sampled_from((1, 4, 100)))
+    def check(plan: Plan, rows: list[Row], size: int) -> None:
+        kernel = kernel_of(plan)
+        expected = reference_of(plan, rows)
+        assert answer_of(run(kernel, rows, size)) == expected
+        tally.add(plan, rows, expected)
+
+    check()
+    tally.report(record_property)
+
+
+@given(rows=events(min_size=5, max_size=10), plan=absences(), data=st.data())
+def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
+    plan: Plan, rows: list[Row], data: st.DataObject
+) -> None:
+    kernel, reference = kernel_of(plan), ReferenceMatcher(plan, lenient=True)
+    try:
+        for i, row in enumerate(rows):
+            batch = batch_of(SCHEMA, [row], i)
+            bound = rows[i + 1]["ts"] if i + 1 < len(rows) else int(row["ts"]) + 20_000_000  # type: ignore[call-overload]
+            watermark = data.draw(st.integers(int(row["ts"]), int(bound)))  # type: ignore[call-overload]
+            theirs = [reference.push(batch), reference.advance(watermark)]
+            assert answer_of([kernel.push(batch), kernel.advance(watermark)]) == answer_of(theirs)
+        assert answer_of([kernel.advance(None)]) == answer_of([reference.advance(None)])
+    except QueryError:
+        assume(False)
+    assert kernel.stuck == reference.stuck
+
+
+@pytest.mark.parametrize("slack", [0, 3, 1 << 15])
+def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
+    slack: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("matching.matcher.SLACK", slack)
+
+    @given(rows=events(), plan=absences(), data=st.data())
+    def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
+        kernel = kernel_of(plan)
+        expected = reference_of(plan, rows)
+        found = []
+        for i, row in enumerate(rows):
+            found.append(kernel.push(batch_of(SCHEMA, [row], i)))
+            if data.draw(st.booleans()):
+                found.append(kernel.advance(int(row["ts"])))  # type: ignore[call-overload]
+            if not data.draw(st.integers(0, 3)):
+                fresh = kernel_of(plan)
+                fresh.restore(kernel.snapshot())
+                kernel = fresh
+        assert answer_of([*found, kernel.advance(None)]) == expected
+
+    check()
+
+
+@pytest.mark.parametrize("slack", [0, 1 << 15])
+def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
+    slack: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("matching.matcher.SLACK", slack)
+
+    @given(rows=events(min_size=5), plan=absences(raising=True), size=st.sampled_from((1, 3, 100)))
+    def check(plan: Plan, rows: list[Row], size: int) -> None:
+        def answer(matcher: KernelMatcher | ReferenceMatcher) -> Answer | None:
+            """None: an error."""
+            try:
+                return answer_of(run(matcher, rows, size))
+            except DataError:
+                return None
+
+        assert answer(kernel_of(plan)) == answer(ReferenceMatcher(plan, lenient=True))
+
+    check()
+
+
+def test_a_negation_that_reads_the_match_runs_through_the_reference() -> None:
+    plan = replace(
+        _simple(), defines=(Define("A", TRUE), Define("N", compare(V, ">", logical(Which.LAST, V, ("A",)))))
+    )
+    with pytest.raises(NoKernel, match="depends on the match"):
+        assemble(plan)
+    counts = compare(aggregate("count", None, ()), ">", number(1))
+    with pytest.raises(NoKernel, match="depends on the match"):
+        assemble(replace(plan, defines=(Define("A", TRUE), Define("N", counts))))
+
+
+def _simple() -> Plan:
+    text = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS v PATTERN (A NOT N)
+        WITHIN INTERVAL '10' SECOND DEFINE A AS s = 'a', N AS s = 'b')"""
+    return bind(parse(text), lambda _: SCHEMA).factors[0].plan
