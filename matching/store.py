@@ -138,8 +138,10 @@ class RowStore:
     def chase(self, positions: Int64Array, offset: int) -> Int64Array:
         """The row `offset` rows further on (or back, if negative) in each row's partition; -1 where there is none."""
         chain = self.next if offset > 0 else self.previous
-        for _ in range(abs(offset)):
+        for _ in range(min(abs(offset), self.count)):
             positions = np.where(positions >= 0, chain[np.maximum(positions, 0)], -1)
+            if abs(offset) > 1 and not np.any(positions >= 0):
+                break
         return positions
 
     def lane(self, name: str, positions: Int64Array | slice) -> tuple[np.ndarray, np.ndarray | None]:

@@ -85,7 +85,7 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 #: The quick part of the suite takes each so manieth case.
-QUICK_STEP = 6
+QUICK_STEP = 10
 
 
 @pytest.mark.parametrize(

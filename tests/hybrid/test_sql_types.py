@@ -58,7 +58,7 @@ TYPES: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=list(TYPES))
+@pytest.fixture(params=[pytest.param(t, marks=pytest.mark.slow if i % 3 else ()) for i, t in enumerate(TYPES)])
 def typed(request: pytest.FixtureRequest) -> tuple[str, duckdb.DuckDBPyConnection]:
     """The type as conditions see it, and a connection with its rows in t(i, x)."""
     type, (a, b, c) = request.param, TYPES[request.param]

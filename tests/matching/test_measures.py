@@ -218,7 +218,10 @@ CALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("rows_per_match", "seed"), [(ROWS[0], 0), (ROWS[0], 1), (ALL, 2), (ALL, 3)])
+@pytest.mark.parametrize(
+    ("rows_per_match", "seed"),
+    [(ROWS[0], 0), (ROWS[0], 1), *(pytest.param(ALL, seed, marks=pytest.mark.slow) for seed in (2, 3))],
+)
 def test_aggregates(rows_per_match: str, seed: int) -> None:
     rows = rows_of(seed, 30)
     listed = [f"{call} AS got{i}" for i, call in enumerate(CALLS)]

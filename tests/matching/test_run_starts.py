@@ -158,7 +158,7 @@ def test_each_comes_out_with_the_event_or_watermark_that_decides_it(
     assert sorted(matcher.found) == expected_of(plan, rows)
 
 
-@pytest.mark.parametrize("slack", [0, 3])
+@pytest.mark.parametrize("slack", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_cuts_snapshots_and_compaction_change_nothing(slack: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matching.matcher.SLACK", slack)  # compaction after almost every batch
 
