@@ -295,17 +295,17 @@ class ReferenceMatcher:
         return len(ahead) == self._ahead and all(self._kept.ts_us[i] > deadline_us for i in ahead)
 
     def _used_from(self, rows: Sequence[int], start: int) -> int:
-        """The first position that attempts from `start` on may read: by PREV, or as a negation before the match."""
-        used = start - self._back
+        """The first position that attempts from `start` on may read: as a negation before the match, or PREV of one."""
+        first = start
         within = self.plan.within
         if within is not None and negated(self.plan.pattern):
             if within.interval_us is not None:
                 times = [self._kept.ts_us[i] for i in rows]
                 first_us = times[start] if start < len(rows) else self._watermark_us
-                while first_us is not None and used > 0 and times[used - 1] >= first_us - within.interval_us:
-                    used -= 1
-            used = min(used, start - (within.rows or 0))
-        return used
+                while first_us is not None and first > 0 and times[first - 1] >= first_us - within.interval_us:
+                    first -= 1
+            first = min(first, start - (within.rows or 0))
+        return first - self._back
 
 
 # ---- DuckDB's values ----------------------------------------------------------------------------------------------

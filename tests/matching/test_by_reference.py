@@ -170,6 +170,21 @@ def test_the_edges_of_a_partition_stay_known_when_rows_are_forgotten(pattern: st
     assert found
 
 
+@pytest.mark.parametrize("selection", ["PARTITION", "STRICT"])
+def test_what_a_negated_row_reads_is_kept_like_the_row(selection: str) -> None:
+    """Without the rows before it, PREV would be null and the row not negated."""
+    rest = "DEFINE A AS s = 'a', N AS PREV(s, 2) = s"
+    plan = plan_of(f"PATTERN (NOT N A) WITHIN INTERVAL '5' SECOND SELECTION {selection} {rest}")
+    matcher = ReferenceMatcher(plan)
+    rows = [row(i, "p", "aaab"[i % 4] if i % 20 > 15 else "a") for i in range(60)]
+    batch = batch_of(SCHEMA, rows)
+    found: Answer = []
+    for i in range(len(rows)):
+        found += answer(matcher.push(batch.slice(i, i + 1)))
+    assert len(matcher._kept.rows) <= 40
+    assert same(found + answer(matcher.advance(None)), expected(plan, rows)[0])
+
+
 def test_a_deadline_fires_by_time_alone() -> None:
     plan = plan_of("PATTERN (A B+) WITHIN INTERVAL '10' SECOND DEFINE A AS s = 'a', B AS s = 'b'")
     matcher = ReferenceMatcher(plan)
