@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
-from matching.kernels import layout, step
+from matching.kernels import layout, skip_till, step
 from matching.kernels.layout import Counters, Parameters
 from matching.store import RowStore
 from query.automaton.program import Program
@@ -88,6 +88,7 @@ class RunLists:
 
     def __init__(self, program: Program, runs_max: int) -> None:
         self.program = program
+        self._step = skip_till.step if program.ignore else step.step
         self._tables = layout.program_arrays(program, runs_max)
         self._runs = layout.new_runs(4096, len(program.registers))
         self._buffer = layout.new_buffer(1 << 15)
@@ -144,7 +145,7 @@ class RunLists:
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, count = 0, len(mask)
         while at < count:
-            at, status = step.step(
+            at, status = self._step(
                 at, count, partition, mask, bad, ts, rows, feature, feature.view(np.float64), feature_valid,
                 self._tables, self._runs, self._buffer, self._partitions, self._heap, self._decided, self._scratch,
                 self._counters,

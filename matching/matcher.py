@@ -281,6 +281,8 @@ class KernelMatcher:
             names = ", ".join(dependent)
             why = f"the condition of {names} depends on the match so far, so partial matches do not merge"
             hints.append("make neighbouring conditions exclude each other")
+        elif program.ignore:
+            why = f"under {self.plan.selection.value} every way to pass over rows is one"
         elif program.mode is Mode.ALL:
             why = "NO SKIP asks for all matches"
             hints.append("ask for one match per start (AFTER MATCH SKIP TO NEXT ROW)")

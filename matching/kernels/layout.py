@@ -33,6 +33,7 @@ class Parameters(IntEnum):
     SKIP = 9  # in Mode.TO_NEXT_ROW: query.automaton.program.Skip
     TIMEOUTS = 10
     ABSENT = 11  # whether rows are negated: 1 before a match, 2 behind it, 3 both
+    IGNORE = 12  # query.automaton.program.Ignore
 
 
 class Counters(IntEnum):
@@ -68,6 +69,11 @@ class ProgramArrays(NamedTuple):
     absent_before: np.ndarray  # labels negated before the first row of a match
     absent_behind: np.ndarray  # and behind its last one
     lesser: np.ndarray  # per state: the one with the edges less preferred than ending, -1 none; empty if not ABSENT
+    edge_waits: np.ndarray  # bool, per edge; these five are empty if not IGNORE
+    edge_gap: np.ndarray
+    gap_start: np.ndarray  # labels of gap g: gap_label[gap_start[g] : gap_start[g + 1]]
+    gap_label: np.ndarray
+    state_mask: np.ndarray  # per state: bit v set if an edge has label v
     parameters: np.ndarray
 
 
@@ -85,7 +91,8 @@ class Runs(NamedTuple):
     next: np.ndarray  # next item of the partition, -1 end
     valid: np.ndarray  # bit r: register r is not null
     nearest: np.ndarray  # of a run: Partitions.nearest before its first row
-    nearest_bad: np.ndarray
+    nearest_bad: np.ndarray  # also: 1 + node of a row passed over whose negated condition could not be computed
+    passed: np.ndarray  # of a run that passes over rows: what matching.kernels.skip_till notes of them
     registers: np.ndarray  # (n, registers) int64
     registers_f: np.ndarray  # the same memory as float64
     free: np.ndarray  # stack of free slots
@@ -169,7 +176,7 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
             -1 if program.within_us is None else program.within_us,
             -1 if program.within_rows is None else program.within_rows,
             max(1, degree), counts, runs_max, int(program.skip), program.timeouts,
-            absent,
+            absent, int(program.ignore),
         ],
         np.int64,
     )  # fmt: skip
@@ -177,6 +184,10 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
     def ints(values: object) -> np.ndarray:
         return np.array(values, np.int64)
 
+    state_masks = [
+        sum(1 << v for v in set(program.edge_variable[program.edge_start[s] : program.edge_start[s + 1]]))
+        for s in range(len(program.accept))
+    ]
     return ProgramArrays(
         ints(program.edge_start), ints(program.edge_variable), ints(program.edge_target),
         np.array(program.accept, np.bool_), code_start, ints(flat).reshape(-1, 3), bits, bits.view(np.float64),
@@ -184,7 +195,9 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         ints([r.depth for r in program.registers]), ints([r.link for r in program.registers]),
         np.array([r.lane.floating for r in program.registers], np.bool_), np.array(program.skip_to, np.bool_),
         ints(program.label_text), ints(program.absent_before), ints(program.absent_behind), ints(program.lesser),
-        parameters,
+        np.array(program.edge_waits, np.bool_), ints(program.edge_gap),
+        ints(np.cumsum([0, *map(len, program.gaps)])), ints([v for gap in program.gaps for v in gap]),
+        ints(state_masks), parameters,
     )  # fmt: skip
 
 
@@ -194,7 +207,7 @@ def new_runs(capacity: int, registers: int) -> Runs:
 
     values = np.zeros((capacity, max(1, registers)), np.int64)
     return Runs(
-        np.zeros(capacity, np.int32), ints(), ints(), ints(), ints(), ints(), ints(), ints(), ints(), values,
+        np.zeros(capacity, np.int32), ints(), ints(), ints(), ints(), ints(), ints(), ints(), ints(), ints(), values,
         values.view(np.float64), np.arange(capacity - 1, -1, -1, dtype=np.int64),
     )  # fmt: skip
 
@@ -217,8 +230,8 @@ def grown_runs(runs: Runs, capacity: int, free_count: int) -> tuple[Runs, int]:
     larger = Runs(
         grown(runs.state, capacity), grown(runs.first, capacity), grown(runs.ts, capacity), grown(runs.row, capacity),
         grown(runs.node, capacity), grown(runs.next, capacity), grown(runs.valid, capacity),
-        grown(runs.nearest, capacity), grown(runs.nearest_bad, capacity), registers, registers.view(np.float64),
-        free,
+        grown(runs.nearest, capacity), grown(runs.nearest_bad, capacity), grown(runs.passed, capacity), registers,
+        registers.view(np.float64), free,
     )  # fmt: skip
     return larger, free_count + len(fresh)
 

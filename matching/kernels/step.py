@@ -224,6 +224,13 @@ def drop_runs(p, before_ts, which, timeouts, runs, partitions, counters):
                 item = runs.next[last]
                 runs.next[last] = -1
                 continue
+        elif which == OLD and runs.ts[item] >= before_ts:
+            # the others began later: they stay as they are
+            if last < 0:
+                partitions.head[p] = item
+            else:
+                runs.next[last] = item
+            break
         if last >= 0 and runs.state[last] == MATCH and runs.first[last] == runs.first[item]:
             keep = False  # what is less preferred than the match of its start
         elif state == PENDING:

@@ -5,7 +5,7 @@ The order of a state's edges is the preference of SQL:2016 (left alternative fir
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from query.automaton.nfa import Automaton, Edge, EdgeKind, Label, State
@@ -19,13 +19,28 @@ from query.plan.plan import Plan
 NODES_MAX = 30_000
 
 
+#: A loop of the pattern: the nodes there were before it, and how deep it lies.
+_Loop = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a part of the pattern stands. shown: false inside {- -}. part: number of the part of the whole pattern.
+    loops: the loops around it, the innermost last; again: the innermost one that can go round again behind it."""
+
+    shown: bool = True
+    part: int = 0
+    loops: tuple[_Loop, ...] = ()
+    again: _Loop | None = None
+
+
 @dataclass(slots=True)
 class _Position:
-    """Consumes a row; `then` is where its closure goes on. shown: false inside {- -}."""
+    """Consumes a row; `then` is where its closure goes on."""
 
     variable: str
     then: int
-    shown: bool
+    place: _Place
 
 
 @dataclass(slots=True)
@@ -62,7 +77,7 @@ class _Accept:
 _Node = _Position | _Choice | _Round | _RoundEnd | _Anchor | _Accept
 
 
-def _build(pattern: RowPattern, then: int, nodes: list[_Node], shown: bool) -> int:
+def _build(pattern: RowPattern, then: int, nodes: list[_Node], place: _Place) -> int:
     """Adds the nodes of `pattern` followed by node `then`; returns the entry."""
 
     def add(node: _Node) -> int:
@@ -76,39 +91,45 @@ def _build(pattern: RowPattern, then: int, nodes: list[_Node], shown: bool) -> i
 
     match pattern:
         case Variable(name):
-            return add(_Position(name, then, shown))
+            return add(_Position(name, then, place))
         case Sequence(parts):
             for part in reversed(parts):
-                then = _build(part, then, nodes, shown)
+                then = _build(part, then, nodes, place)
             return then
         case Alternation(choices):
-            return add(_Choice([_build(choice, then, nodes, shown) for choice in choices]))
+            return add(_Choice([_build(choice, then, nodes, place) for choice in choices]))
         case Exclusion(body):
-            return _build(body, then, nodes, False)
+            return _build(body, then, nodes, replace(place, shown=False))
         case Anchor(at_start):
             return add(_Anchor(at_start, then))
         case Empty() | Negation():
-            return then  # a negation takes no row; where it matters the plan is not run by an automaton
+            return then  # a negation takes no row: it stands on the edges that pass it
         case Repeat(body, at_least, at_most, greedy):
+            loop = (len(nodes), len(place.loops))
+            last_round = replace(place, loops=(*place.loops, loop))
+            round_before = replace(last_round, again=loop)
             if at_most is None:
                 # the last required round (or the first optional one) is the loop itself
                 round_ = add(_Round(-1))
                 choice = add(_Choice([round_, then] if greedy else [then, round_]))
                 end = add(_RoundEnd(round_, choice))
-                entry = _build(body, end, nodes, shown)
+                entry = _build(body, end, nodes, round_before)
                 nodes[round_] = _Round(entry)
                 for _ in range(at_least - 1):
-                    entry = _build(body, entry, nodes, shown)
+                    entry = _build(body, entry, nodes, round_before)
                 return entry if at_least else choice
             entry = then
+            here = last_round
             for _ in range(at_most - at_least):
                 # optional rounds nest: (X (X ...)?)?
                 round_ = add(_Round(-1))
                 end = add(_RoundEnd(round_, entry))
-                nodes[round_] = _Round(_build(body, end, nodes, shown))
+                nodes[round_] = _Round(_build(body, end, nodes, here))
                 entry = add(_Choice([round_, then] if greedy else [then, round_]))
+                here = round_before
             for _ in range(at_least):
-                entry = _build(body, entry, nodes, shown)
+                entry = _build(body, entry, nodes, here)
+                here = round_before
             return entry
         case _:
             assert_never(pattern)
@@ -171,11 +192,15 @@ def compile_plan(plan: Plan) -> Automaton:
     are left out, except where TIMEOUT ROWS may show a match that waits in one. Cost: O(positions * edges); done once a
     query."""
     nodes: list[_Node] = [_Accept()]
-    first = _closure(_build(plan.pattern, 0, nodes, True), nodes, True)
+    parts = plan.pattern.parts if isinstance(plan.pattern, Sequence) else (plan.pattern,)
+    entry = 0
+    for number_of_part in reversed(range(len(parts))):
+        entry = _build(parts[number_of_part], entry, nodes, _Place(part=number_of_part))
+    first = _closure(entry, nodes, True)
     if plan.rows is RowsPerMatch.ONE:
         for made in nodes:
             if isinstance(made, _Position):
-                made.shown = True
+                made.place = replace(made.place, shown=True)
     closures: dict[int, _Closure] = {}
     pending = [p for p, _ in first.positions]
     while pending:
@@ -208,8 +233,8 @@ def compile_plan(plan: Plan) -> Automaton:
                     number[node, last_row] = len(number) + 1
                     queue.append((node, last_row))
                 kind = EdgeKind.TAKE if node == source else EdgeKind.BEGIN
-                label = Label(position.variable, position.shown, anchored, last_row)
-                edges.append(Edge(kind, label, number[node, last_row]))
+                label = Label(position.variable, position.place.shown, anchored, last_row)
+                edges.append(Edge(kind, label, number[node, last_row], *_passing(nodes, source, position, parts)))
             before.append(len(edges))
         return tuple(edges), before
 
@@ -229,6 +254,21 @@ def compile_plan(plan: Plan) -> Automaton:
         states.append(State(position.variable, edges, accept_at))
     conditions = tuple((d.variable, f"{d.variable}: {show(d.condition)}") for d in plan.defines)
     return Automaton(tuple(states), conditions, _ignore(plan.selection))
+
+
+def _passing(
+    nodes: list[_Node], source: int, position: _Position, parts: tuple[RowPattern, ...]
+) -> tuple[bool, tuple[str, ...]]:
+    """`waits` and `negated` of an edge from the node `source` (-1: the start) to a position."""
+    if source < 0:
+        return True, ()
+    before = nodes[source]
+    assert isinstance(before, _Position)
+    again = before.place.again
+    # a negation stands between two parts of the whole pattern, in no group
+    between = parts[before.place.part + 1 : position.place.part]
+    negated = tuple(part.name for part in between if isinstance(part, Negation))
+    return again is None or again in position.place.loops, negated
 
 
 def _alive(closures: dict[int, _Closure]) -> set[int]:
@@ -294,17 +334,19 @@ def by_labels(automaton: Automaton, states_max: int = 2_000) -> Automaton | None
     """The automaton in which every sequence of variables has one path, for plans that ask for all matches: two
     derivations of one labelled sequence are one match. Next variables keep the order of the preferred derivation.
 
-    Subset construction over ordered sets of states; None if it has more than `states_max`. Not for anchors and {- -}:
-    its labels are plain."""
+    Subset construction over ordered sets of states; None if it has more than `states_max`. Not for anchors, {- -} and
+    negations: its labels are plain."""
     number: dict[tuple[int, ...], int] = {(0,): 0}
     subsets: list[tuple[int, ...]] = [(0,)]
     states: list[State] = []
     at = 0
     while at < len(subsets):
         targets: dict[str, dict[int, None]] = {}
+        waits: set[str] = set()
         for index in subsets[at]:
             for edge in automaton.states[index].edges:
                 targets.setdefault(edge.variable, {})[edge.target] = None
+                waits.update([edge.variable] if edge.waits else [])
         edges = []
         for variable, reached in targets.items():
             subset = tuple(reached)
@@ -312,7 +354,7 @@ def by_labels(automaton: Automaton, states_max: int = 2_000) -> Automaton | None
                 number[subset] = len(subsets)
                 subsets.append(subset)
             kind = EdgeKind.TAKE if number[subset] == at else EdgeKind.BEGIN
-            edges.append(Edge(kind, Label(variable), number[subset]))
+            edges.append(Edge(kind, Label(variable), number[subset], variable in waits))
         if len(subsets) > states_max:
             return None
         ends = any(automaton.states[i].accept_at is not None for i in subsets[at])

@@ -37,11 +37,16 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Consumes a row that meets the condition of its label's variable and goes to state `target`."""
+    """Consumes a row that meets the condition of its label's variable and goes to state `target`.
+
+    waits: under SKIP TILL NEXT MATCH a row that meets the condition may not be passed over. negated: the variables that
+    no row passed over since the last one bound may meet."""
 
     kind: EdgeKind
     label: Label
     target: int
+    waits: bool = True
+    negated: tuple[str, ...] = ()
 
     @property
     def variable(self) -> str:

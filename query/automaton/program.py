@@ -59,6 +59,8 @@ from query.plan.plan import Plan
 
 #: Most labels of one pattern (bits of a row's mask) and most registers of a run (bits of its validity).
 VARIABLES_MAX = 62
+#: A run keeps two bits for each in one number.
+GAPS_MAX = 30
 REGISTERS_MAX = 62
 
 
@@ -160,6 +162,14 @@ class Mode(IntEnum):
     ALL = 2
 
 
+class Ignore(IntEnum):
+    """Which rows of its partition a run may pass over ([SASE] section 4.2, step 3)."""
+
+    NONE = 0
+    NOT_WAITED_FOR = 1  # SKIP TILL NEXT MATCH
+    ANY = 2  # SKIP TILL ANY MATCH
+
+
 class Skip(IntEnum):
     """Where the scan goes on behind a match, of those found one per start: a start before that row is passed over."""
 
@@ -189,6 +199,9 @@ class Program:
     behind its last one. Their conditions are row-local. With any, a match may turn out to be none, so nothing is left
     out behind an accepting state's end: `lesser` is per state the one with its edges that are less preferred than
     ending (-1: none), on no edge itself.
+    ignore: which rows a run may pass over. If any: edge_waits, per edge whether a row that meets its condition is none
+    of these under SKIP TILL NEXT MATCH; gaps, tuples of entries of `variables` on no edge whose conditions, row-local
+    ones, no row passed over may meet; edge_gap, per edge the one for the rows since the last row bound (-1: none).
     before: how many rows of the partition before a row any expression reads. after: how many behind it conditions
     read: a row is matched when they are there. ahead: how many behind it measures read: a match comes out with them.
     """
@@ -225,11 +238,15 @@ class Program:
     absent_before: tuple[int, ...] = ()
     absent_behind: tuple[int, ...] = ()
     lesser: tuple[int, ...] = ()
+    ignore: Ignore = Ignore.NONE
+    edge_waits: tuple[bool, ...] = ()
+    edge_gap: tuple[int, ...] = ()
+    gaps: tuple[tuple[int, ...], ...] = ()
 
     @property
     def absent(self) -> frozenset[int]:
         """The labels that no row of a match has."""
-        return frozenset((*self.absent_before, *self.absent_behind))
+        return frozenset((*self.absent_before, *self.absent_behind, *(v for gap in self.gaps for v in gap)))
 
     @property
     def tested(self) -> tuple[int, ...]:
@@ -281,6 +298,8 @@ class Program:
         for where, absent in (("before", self.absent_before), ("behind", self.absent_behind)):
             if absent:
                 lines.append(f"absent      {where} a match: {', '.join(names[v] for v in absent)}")
+        if self.ignore is not Ignore.NONE:
+            lines.append(f"passes over {self.ignore.name.lower().replace('_', ' ')}")
         for i, (v, condition) in enumerate(zip(names, self.local, strict=True)):
             lines.append(f"{'mask' if i == 0 else '':<12}bit {i} {v}: {show(condition)}")
         for i, (feature, lane) in enumerate(self.features):
@@ -303,11 +322,20 @@ class Program:
                 first = False
         for s in range(len(self.accept)):
             edges = range(self.edge_start[s], self.edge_start[s + 1])
-            shown = ", ".join(f"{names[self.edge_variable[e]]} -> {self.edge_target[e]}" for e in edges)
+            shown = ", ".join(self._edge(e) for e in edges)
             tail = "accept" if self.accept[s] else ""
             then = f"then {self.lesser[s]}" if self.lesser and self.lesser[s] >= 0 else ""
             lines.append(f"{'states' if s == 0 else '':<12}{s}: {', '.join(x for x in (shown, tail, then) if x)}")
         return "\n".join(lines)
+
+    def _edge(self, edge: int) -> str:
+        names = self.names
+        shown = f"{names[self.edge_variable[edge]]} -> {self.edge_target[edge]}"
+        if self.ignore is Ignore.NOT_WAITED_FOR and not self.edge_waits[edge]:
+            shown += " or passed over"
+        if self.edge_gap and self.edge_gap[edge] >= 0:
+            shown += " behind no " + ", ".join(names[v] for v in self.gaps[self.edge_gap[edge]])
+        return shown
 
     def _operands(self, op: OpCode, a: int, b: int) -> str:
         match op:
@@ -598,6 +626,8 @@ def _absence(pattern: RowPattern) -> _Absence:
     return _Absence(before, Sequence(parts[first:last]), behind)
 
 
+_IGNORE = {Selection.SKIP_TILL_NEXT: Ignore.NOT_WAITED_FOR, Selection.SKIP_TILL_ANY: Ignore.ANY}
+
 _AFTER = {
     AfterMatchKind.PAST_LAST_ROW: (Mode.PAST_LAST_ROW, Skip.PAST_LAST_ROW),
     AfterMatchKind.TO_NEXT_ROW: (Mode.TO_NEXT_ROW, Skip.NEXT_ROW),
@@ -609,10 +639,14 @@ _AFTER = {
 
 def _refuse(plan: Plan, mode: Mode, strict: bool) -> None:
     """Raises NoKernel for clauses that only the reference can run."""
-    if plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):
-        raise NoKernel(f"SELECTION {plan.selection.value}")
-    # under STRICT and PARTITION no row lies between two rows of a match: a negation there is met by nothing
     absence = _absence(plan.pattern)
+    if plan.selection in _IGNORE:
+        if edges := (*absence.before, *absence.behind):
+            where = f"at the start or end of a match under SELECTION {plan.selection.value}"
+            raise NoKernel(f"the negation ~{edges[0]} {where}")
+        if anchors(plan.pattern):
+            raise NoKernel(f"anchors under SELECTION {plan.selection.value}")
+    # under STRICT and PARTITION no row lies between two rows of a match: a negation there is met by nothing
     if (name := _edge_negation(absence.middle, False, False)) is not None:
         raise NoKernel(f"the negation ~{name}, at the start or end of some matches only,")
     if absence.before or absence.behind:
@@ -640,7 +674,8 @@ def _run_by(plan: Plan, mode: Mode) -> Automaton:
     """The automaton that is run. NoKernel where it cannot be."""
     automaton = compile_plan(plan)
     start = automaton.states[0]
-    if mode is not Mode.ALL:
+    all_matches = mode is Mode.ALL or plan.selection in _IGNORE
+    if not all_matches:
         first, at = start.first_accept_at, start.accept_at
         if first is not None and (at is None or first < at):
             raise NoKernel("an empty match behind ^")
@@ -648,7 +683,9 @@ def _run_by(plan: Plan, mode: Mode) -> Automaton:
     if not is_ambiguous(automaton, by_name=True):
         return automaton
     if anchors(plan.pattern) or (excludes(plan.pattern) and plan.rows is not RowsPerMatch.ONE):
-        raise NoKernel("NO SKIP of a pattern with anchors or {- -} and several ways to read one sequence")
+        raise NoKernel("all matches of a pattern with anchors or {- -} and several ways to read one sequence")
+    if any(edge.negated for state in automaton.states for edge in state.edges) and plan.selection in _IGNORE:
+        raise NoKernel("a negation in a pattern with several ways to read one sequence")
     labelled = by_labels(automaton)
     if labelled is None:
         raise NoKernel("a pattern with very many ways to read one sequence")
@@ -668,7 +705,9 @@ def assemble(plan: Plan) -> Program:
     if absence.before or absence.behind:
         mode = Mode.TO_NEXT_ROW  # one per start, for a match that is none cuts nothing
 
-    cut = [s.edges if s.accept_at is None or mode is Mode.ALL else s.edges[: s.accept_at] for s in run.states]
+    ignore = _IGNORE.get(plan.selection, Ignore.NONE)
+    whole = mode is Mode.ALL or ignore is not Ignore.NONE
+    cut = [s.edges if s.accept_at is None or whole else s.edges[: s.accept_at] for s in run.states]
     accept = [s.accept_at is not None for s in run.states]
     lesser: list[int] = []
     if absence.before or absence.behind:
@@ -683,6 +722,8 @@ def assemble(plan: Plan) -> Program:
     occur = {e.label for edges in cut for e in edges}
     labels = [label for d in plan.defines for label in sorted(occur, key=_plain_first) if label.variable == d.variable]
     absent = tuple(dict.fromkeys((*absence.before, *absence.behind)))
+    gaps = list(dict.fromkeys(e.negated for edges in cut for e in edges if e.negated)) if ignore else []
+    absent = tuple(dict.fromkeys((*absent, *(name for gap in gaps for name in gap))))
     taken = len(labels)
     labels += [Label(name) for name in absent]
     if len(labels) > VARIABLES_MAX:
@@ -717,12 +758,18 @@ def assemble(plan: Plan) -> Program:
     if strict and after:
         raise NoKernel("NEXT under SELECTION STRICT")
 
+    for name in (name for gap in gaps for name in gap):
+        if codes[name]:
+            raise NoKernel(f"the negation ~{name}: its condition depends on the match,")
+    if len(gaps) > GAPS_MAX:
+        raise NoKernel(f"negations at more than {GAPS_MAX} places")
+
     edge_start, edge_variable, edge_target = [0], [], []
     for edges in cut:
         edge_variable += [labels.index(e.label) for e in edges]
         edge_target += [e.target for e in edges]
         edge_start.append(len(edge_target))
-    if any(codes.values()) or mode is Mode.ALL:
+    if any(codes.values()) or whole:
         merge = Merge.PATH
     elif plan.within is not None or mode is Mode.TO_NEXT_ROW:
         merge = Merge.START
@@ -763,6 +810,10 @@ def assemble(plan: Plan) -> Program:
         absent_before=tuple(taken + absent.index(name) for name in absence.before),
         absent_behind=tuple(taken + absent.index(name) for name in absence.behind),
         lesser=tuple(lesser),
+        ignore=ignore,
+        edge_waits=tuple(e.waits for edges in cut for e in edges) if ignore else (),
+        edge_gap=tuple(gaps.index(e.negated) if e.negated else -1 for edges in cut for e in edges) if ignore else (),
+        gaps=tuple(tuple(taken + absent.index(name) for name in gap) for gap in gaps),
     )
 
 

@@ -51,10 +51,10 @@ class StartTable:
 
 
 def start_table(program: Program) -> StartTable | None:
-    """The table of a program, or None if conditions depend on the match so far, all matches or an absence are asked
-    for, or it is too large. Cost: configurations * masks steps, within the limits above."""
+    """The table of a program, or None if conditions depend on the match so far, rows may be passed over, all matches
+    or an absence are asked for, or it is too large. Cost: configurations * masks steps, within the limits above."""
     tests = program.tests
-    if any(program.code) or program.mode is Mode.ALL or len(tests) > TESTED_MAX or program.absent:
+    if any(program.code) or program.mode is Mode.ALL or program.ignore or program.absent or len(tests) > TESTED_MAX:
         return None
     masks = 1 << len(tests)
     begin = (0, WAITING) if program.accept[0] else (0,)

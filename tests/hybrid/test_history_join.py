@@ -168,14 +168,13 @@ def pairs(e: pa.Table, live: str, history: str, measures: str) -> list[tuple[Any
 
 
 def test_example_22_a_closed_range_goes_by_time() -> None:
-    with pytest.warns(hybrid.HybridWarning, match="reference"):
-        found = pairs(
-            events("x1@1 x2@2 a1@12 c1@12 b1@13"),
-            "MEASURES A.ts AS t PATTERN (A B) SELECTION SKIP TILL NEXT MATCH DEFINE A AS s = 'a', B AS s = 'b'",
-            "BETWEEN pl.t - INTERVAL 10 SECOND AND pl.t MATCH_RECOGNIZE (ORDER BY ts MEASURES P.name AS p, Q.name AS q "
-            "PATTERN (P Q) SELECTION SKIP TILL ANY MATCH DEFINE P AS s = 'x', Q AS s IN ('a', 'c'))",
-            "pa.p, pa.q",
-        )
+    found = pairs(
+        events("x1@1 x2@2 a1@12 c1@12 b1@13"),
+        "MEASURES A.ts AS t PATTERN (A B) SELECTION SKIP TILL NEXT MATCH DEFINE A AS s = 'a', B AS s = 'b'",
+        "BETWEEN pl.t - INTERVAL 10 SECOND AND pl.t MATCH_RECOGNIZE (ORDER BY ts MEASURES P.name AS p, Q.name AS q "
+        "PATTERN (P Q) SELECTION SKIP TILL ANY MATCH DEFINE P AS s = 'x', Q AS s IN ('a', 'c'))",
+        "pa.p, pa.q",
+    )
     assert found == [("x2", "a1"), ("x2", "c1")]
 
 

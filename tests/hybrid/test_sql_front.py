@@ -367,7 +367,8 @@ def test_a_list_of_values_may_be_long(items: str) -> None:
             "            4: (2 match)  none -> 1, B -> 4 ends",
         ),
         ("PATTERN (A B+) DEFINE B AS v > A.v", "engine      run lists"),
-        ("PATTERN (A) SELECTION SKIP TILL NEXT MATCH", "engine      reference matcher: SELECTION SKIP TILL NEXT MATCH"),
+        ("PATTERN (A B) SELECTION SKIP TILL NEXT MATCH", "engine      run lists"),
+        ("PATTERN (A $) SELECTION SKIP TILL ANY MATCH", "engine      reference matcher: anchors under"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::hybrid.HybridWarning")

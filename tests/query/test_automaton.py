@@ -244,7 +244,11 @@ def test_what_the_kernel_does_not_know_is_named() -> None:
             return str(why)
         raise AssertionError("it was taken")
 
-    assert refused(plan_of(sequence(A, B), selection=Selection.SKIP_TILL_ANY)) == "SELECTION SKIP TILL ANY MATCH"
+    skip_till = {"selection": Selection.SKIP_TILL_ANY, "after": AfterMatch(AfterMatchKind.NO_SKIP)}
+    assert refused(plan_of(sequence(A, END), **skip_till)) == "anchors under SELECTION SKIP TILL ANY MATCH"
+    assert refused(plan_of(sequence(A, Negation("N")), within=Within(rows=3), **skip_till)) == (
+        "the negation ~N at the start or end of a match under SELECTION SKIP TILL ANY MATCH"
+    )
     assert refused(plan_of(sequence(option(A), Negation("N"), B))) == (
         "the negation ~N, at the start or end of some matches only,"
     )

@@ -1,0 +1,168 @@
+"""The strategies that pass over rows: the kernel gives what the reference gives, at every step, cut anywhere, and
+restored at any point."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from matching.by_reference import ReferenceMatcher
+from matching.matcher import KernelMatcher
+from query.automaton.program import NoKernel, assemble
+from query.errors import DataError, QueryError
+from query.language.ast import AfterMatchKind
+from query.plan.pattern import Negation
+from query.plan.pattern import Sequence as Concatenation
+from query.plan.plan import Define, Plan
+from tests.events import batch_of
+from tests.properties.test_absence import kernel_of, reference_of, run
+from tests.properties.test_kernel import Answer, answer_of
+from tests.strategies import (
+    SCHEMA,
+    SKIP_TILL,
+    SQL_SELECTIONS,
+    Row,
+    by_duckdb,
+    chains,
+    events,
+    patterns,
+    plans,
+    row_local,
+    sometimes,
+)
+
+FAILING = by_duckdb("A", ("A", "B"), True)
+
+
+@st.composite
+def skipping(draw: st.DrawFn, raising: bool = False) -> Plan:
+    """A plan that passes over rows, some with negations between its elements."""
+    shapes = draw(st.sampled_from((chains, patterns)))
+    ahead = draw(sometimes)
+    plan = draw(plans(SKIP_TILL, shapes, after=ahead, anchored=False, raising=raising))
+    if isinstance(plan.pattern, Concatenation) and draw(st.booleans()):
+        parts = list(plan.pattern.parts)
+        for name in draw(st.sampled_from((("N",), ("N", "M"), ("N", "N")))):
+            parts.insert(draw(st.integers(1, len(parts) - 1)), Negation(name))
+        conditions = row_local(ahead) | FAILING if raising else row_local(ahead)
+        names = dict.fromkeys(part.name for part in parts if isinstance(part, Negation))
+        defines = tuple(Define(name, draw(conditions)) for name in names)
+        plan = replace(plan, pattern=Concatenation(tuple(parts)), defines=(*plan.defines, *defines))
+    return plan
+
+
+class Tally:
+    """What the examples of one property were like."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, plan: Plan, rows: list[Row], answer: Answer) -> None:
+        strict = replace(plan, selection=SQL_SELECTIONS[1])
+        program = assemble(plan)
+        self.counts["examples"] += 1
+        self.counts["a match"] += bool(answer)
+        self.counts["two or more"] += len(answer) > 1
+        self.counts["rows passed over"] += answer != reference_of(strict, rows)
+        self.counts["on the match so far"] += any(program.code)
+        self.counts["negation"] += bool(program.gaps)
+        self.counts[plan.selection.value] += 1
+        self.counts[str(plan.after)] += 1
+
+    def report(self, record_property: Callable[[str, object], None]) -> None:
+        record_property("examples", ", ".join(f"{what} {count:,}" for what, count in self.counts.items()))
+        for what in ("a match", "rows passed over"):
+            assert 3 * self.counts[what] >= self.counts["examples"], what
+
+
+def test_kernel_equals_reference(record_property: Callable[[str, object], None]) -> None:
+    tally = Tally()
+
+    @given(rows=events(min_size=4), plan=skipping(), size=st.sampled_from((1, 4, 100)))
+    def check(plan: Plan, rows: list[Row], size: int) -> None:
+        kernel = kernel_of(plan)
+        expected = reference_of(plan, rows)
+        assert answer_of(run(kernel, rows, size)) == expected
+        tally.add(plan, rows, expected)
+
+    check()
+    tally.report(record_property)
+
+
+@given(rows=events(min_size=4, max_size=10), plan=skipping(), data=st.data())
+def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
+    plan: Plan, rows: list[Row], data: st.DataObject
+) -> None:
+    kernel, reference = kernel_of(plan), ReferenceMatcher(plan)
+    try:
+        for i, row in enumerate(rows):
+            batch = batch_of(SCHEMA, [row], i)
+            bound = rows[i + 1]["ts"] if i + 1 < len(rows) else int(row["ts"]) + 20_000_000  # type: ignore[call-overload]
+            watermark = data.draw(st.integers(int(row["ts"]), int(bound)))  # type: ignore[call-overload]
+            theirs = [reference.push(batch), reference.advance(watermark)]
+            assert answer_of([kernel.push(batch), kernel.advance(watermark)]) == answer_of(theirs)
+        assert answer_of([kernel.advance(None)]) == answer_of([reference.advance(None)])
+    except QueryError:
+        assume(False)
+
+
+@pytest.mark.parametrize("slack", [0, 3, 1 << 15])
+def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
+    slack: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("matching.matcher.SLACK", slack)
+
+    @given(rows=events(), plan=skipping(), data=st.data())
+    def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
+        kernel = kernel_of(plan)
+        expected = reference_of(plan, rows)
+        found = []
+        for i, row in enumerate(rows):
+            found.append(kernel.push(batch_of(SCHEMA, [row], i)))
+            if data.draw(st.booleans()):
+                found.append(kernel.advance(int(row["ts"])))  # type: ignore[call-overload]
+            if not data.draw(st.integers(0, 3)):
+                fresh = kernel_of(plan)
+                fresh.restore(kernel.snapshot())
+                kernel = fresh
+        assert answer_of([*found, kernel.advance(None)]) == expected
+
+    check()
+
+
+@pytest.mark.parametrize("slack", [0, 1 << 15])
+def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
+    slack: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("matching.matcher.SLACK", slack)
+
+    @given(rows=events(min_size=4), plan=skipping(raising=True), size=st.sampled_from((1, 3, 100)))
+    def check(plan: Plan, rows: list[Row], size: int) -> None:
+        # where not all matches are wanted the kernel does not look for those that others have cut
+        assume(plan.after.kind is AfterMatchKind.NO_SKIP)
+
+        def answer(matcher: KernelMatcher | ReferenceMatcher) -> Answer | None:
+            """None: an error."""
+            try:
+                return answer_of(run(matcher, rows, size))
+            except DataError:
+                return None
+
+        assert answer(kernel_of(plan)) == answer(ReferenceMatcher(plan))
+
+    check()
+
+
+def test_a_negation_that_reads_the_match_runs_through_the_reference() -> None:
+    text = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS v PATTERN (A NOT N B)
+        SELECTION SKIP TILL NEXT MATCH DEFINE A AS s = 'a', B AS s = 'b', N AS v > A.v)"""
+    from query.language.parse import parse
+    from query.plan.bind import bind
+
+    with pytest.raises(NoKernel, match="~N: its condition depends on the match"):
+        assemble(bind(parse(text), lambda _: SCHEMA).factors[0].plan)
