@@ -96,7 +96,7 @@ class Codes:
 
     def snapshot(self) -> dict[str, pa.Array]:
         """The values by code, of each type that has any."""
-        return {type: e.values for type, e in self.encoders.items() if e.codes}
+        return {type: e.values for type, e in self.encoders.items() if len(e)}
 
     def restore(self, values: Mapping[str, pa.Array]) -> None:
         self.encoders |= {type: Encoder.of(array) for type, array in values.items()}

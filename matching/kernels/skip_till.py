@@ -59,27 +59,23 @@ def passed_over(program, mask, bad):
 
 
 @kernel
-def link(item, tail, p, runs, partitions):
-    """Puts an item behind `tail` (-1: at the head of the list); returns it, the new tail."""
+def link(item, tail, head, runs):
+    """Puts an item behind `tail` (-1: at the head of the list); returns the head. Most items stand there already."""
     if tail < 0:
-        partitions.head[p] = item
-    else:
+        return item
+    if runs.next[tail] != item:
         runs.next[tail] = item
-    runs.next[item] = -1
-    return item
+    return head
 
 
 @kernel
-def drop_behind(tail, p, runs, partitions, free):
-    """Drops the items behind `tail` (-1: all); returns how many slots are free then."""
-    item = partitions.head[p] if tail < 0 else runs.next[tail]
-    if tail < 0:
-        partitions.head[p] = -1
-    else:
-        runs.next[tail] = -1
-    while item >= 0:
+def drop_behind(kept, tail, head, runs, free):
+    """Drops the items behind `kept` (-1: all) up to `tail`; returns how many slots are free then."""
+    item = head if kept < 0 else runs.next[kept]
+    while kept != tail:
         runs.free[free] = item
         free += 1
+        kept = item
         item = runs.next[item]
     return free
 
@@ -128,8 +124,9 @@ def step(
         bad_node = np.int64(-1)  # of this row, as one whose negated condition cannot be computed
 
         item = partitions.head[p]
-        partitions.head[p] = -1
+        head = np.int64(-1)
         tail = np.int64(-1)
+        some_old = within_us >= 0 or within_rows >= 0  # the first runs may be over time; behind one that is not none is
         count = 0
         group = np.int64(-1)  # the start whose runs are looked at
         group_tail = np.int64(-1)
@@ -142,14 +139,22 @@ def step(
             mine = item
             if item >= 0:
                 item = runs.next[mine]
-                first = runs.first[mine]
+                if some_old:
+                    some_old = (within_us >= 0 and t - runs.ts[mine] > within_us) or (
+                        within_rows >= 0 and ordinal - runs.first[mine] + 1 > within_rows
+                    )
+                if some_old or ended:
+                    runs.free[free] = mine
+                    free += 1
+                    continue
                 state = np.int64(runs.state[mine])
-                if (
-                    ended
-                    or (first == found and mode != ALL)
-                    or (within_us >= 0 and t - runs.ts[mine] > within_us)
-                    or (within_rows >= 0 and ordinal - first + 1 > within_rows)
-                ):
+                if mode == ALL and passed == 0 and (m | b) & program.state_mask[state] == 0:
+                    head = link(mine, tail, head, runs)
+                    tail = mine
+                    count += 1
+                    continue
+                first = runs.first[mine]
+                if first == found:
                     runs.free[free] = mine
                     free += 1
                     continue
@@ -231,7 +236,8 @@ def step(
                         runs.valid[new] = new_valid
                         runs.passed[new] = poison
                         runs.nearest_bad[new] = bad_before if poison != 0 else 0
-                        tail = link(new, tail, p, runs, partitions)
+                        head = link(new, tail, head, runs)
+                        tail = new
                         count += 1
                     if not program.accept[q]:
                         continue
@@ -247,7 +253,7 @@ def step(
                             ended = True
                             group_tail = np.int64(-1)
                             group_count = 0
-                        free = drop_behind(group_tail, p, runs, partitions, free)
+                        free = drop_behind(group_tail, tail, head, runs, free)
                         tail = group_tail
                         count = group_count
                         break
@@ -266,13 +272,18 @@ def step(
                             nodes += 1
                         runs.nearest_bad[mine] = bad_node + 1
                     runs.passed[mine] = before | fresh
-                tail = link(mine, tail, p, runs, partitions)
+                head = link(mine, tail, head, runs)
+                tail = mine
                 count += 1
             else:
                 runs.free[free] = mine
                 free += 1
+        if tail < 0:
+            head = np.int64(-1)
+        elif runs.next[tail] != -1:
+            runs.next[tail] = -1
+        partitions.head[p] = head
         partitions.length[p] = count
-        head = partitions.head[p]
         if within_us >= 0 and not partitions.queued[p] and head >= 0:
             partitions.queued[p] = True
             heap_push(heap, counters, runs.ts[head] + within_us, p)
