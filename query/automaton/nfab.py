@@ -414,6 +414,8 @@ def _joined(op: str, conditions: Iterable[Expression], nothing: Constant, decide
 
 def _boolean(e: Expression) -> Expression:
     """The expression as an operand of AND and OR: they take other types too."""
+    if isinstance(e, Constant) and e.value is None and not e.sql:
+        return NULL
     return e if e.type == "BOOLEAN" else Call("cast", (e,), "BOOLEAN")
 
 
@@ -465,7 +467,7 @@ def _cnf(e: Expression, positive: bool) -> list[tuple[Expression, ...]]:
         case Constant(bool(value), "BOOLEAN"):
             return [(TRUE if value is positive else FALSE,)]
         case Constant(None, sql=""):
-            return [(NULL,)]
+            return [(NULL,)]  # NOT null is null
         case Call("not", (a,)):
             return _cnf(a, not positive)
         case Call("and" | "or" as op, arguments):
