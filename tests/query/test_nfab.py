@@ -35,8 +35,10 @@ from tests.strategies import (
     conditions,
     events,
     number,
+    operators,
     with_negations,
 )
+from tests.strategies import negated as negated_condition
 
 STOCKS = Schema(
     "e",
@@ -153,6 +155,8 @@ def test_conjuncts_go_to_the_edge_of_their_last_identifier() -> None:
         ("COUNT(A.*) <= 1", "True", "False"),
         ("CASE WHEN COUNT(A.*) = 1 THEN vol > 1 ELSE vol > 2 END", "(vol > 1)", "(vol > 2)"),
         ("FIRST(A.vol, 1) IS NULL AND vol > 1", "(vol > 1)", "((FIRST(A.vol, 1) IS NULL) AND (vol > 1))"),
+        ("NOT (vol > 1 AND price > 1)",) + ("((NOT (vol > 1)) OR (NOT (price > 1)))",) * 2,
+        ("NOT (vol > 1 OR price > 1)",) + ("((NOT (vol > 1)) AND (NOT (price > 1)))",) * 2,
         ("NULL OR vol > 1 OR vol > 1", "(vol > 1)", "(vol > 1)"),
         ("vol > 1 AND (vol > 1 OR price > 1)", "(vol > 1)", "(vol > 1)"),
         ("vol > NULL", "False", "False"),
@@ -180,9 +184,15 @@ def test_a_trailing_plus_ends_by_a_proceed_edge_with_within() -> None:
     ]
     assert edges(found.before)[3:5] == [f"B[i] take: {SAME}", f"B[i] proceed: {bound.format(last)}"]
     other = chain_of("PATTERN (A B) SELECTION PARTITION WITHIN 4 ROWS")
-    # row numbers of another partition say nothing
     foreign = "(k IS DISTINCT FROM FIRST(k))"
     assert edges(other.after)[2] == f"B ignore: ({foreign} AND ({foreign} OR {bound.format(here)}))"
+
+
+def test_row_numbers_of_another_partition_end_no_run() -> None:
+    rows: list[Row] = [{"ts": i, "k": k, "s": k, "price": 1, "vol": 1} for i, k in enumerate("qqqpqp")]
+    for selection in ("PARTITION", "SKIP TILL NEXT MATCH", "SKIP TILL ANY MATCH"):
+        plan = plan_of(f"AFTER MATCH NO SKIP PATTERN (A B) SELECTION {selection} WITHIN 2 ROWS DEFINE A AS s = 'p'")
+        assert by_formulas(plan, rows) == {(("A", 3), ("B", 5))}
 
 
 def test_negations_stand_beside_the_states() -> None:
@@ -373,11 +383,16 @@ def chain_plans(draw: st.DrawFn) -> Plan:
         pattern = with_negations(draw, pattern, within is not None)
     defines = []
     for name in dict.fromkeys((*names, *negated(pattern))):
-        kinds = conditions(name, names, numbered=False)
-        if name in names:
-            of_rows = compare(aggregate("count", None, (draw(st.sampled_from(names)),)), ">=", number(2))
-            kinds |= split(name, names) | kinds.map(lambda c, of_rows=of_rows: Call("and", (of_rows, c), "BOOLEAN"))
-        defines.append(Define(name, draw(kinds)))
+        condition = draw(conditions(name, names, numbered=False))
+        match draw(st.sampled_from(["plain", "plain", "split", "and", "or", "neither"])):
+            case "split" if name in names:
+                condition = draw(split(name, names))
+            case "and" | "or" | "neither" as kind:
+                counted = draw(st.sampled_from([(name,), (name,), *((n,) for n in names), ()]))
+                rows = compare(aggregate("count", None, counted), draw(operators), number(draw(st.integers(1, 4))))
+                condition = Call("and" if kind == "and" else "or", (rows, condition), "BOOLEAN")
+                condition = negated_condition(condition) if kind == "neither" else condition
+        defines.append(Define(name, condition))
     return Plan(
         SCHEMA, (K,) if draw(st.integers(0, 3)) else (), (Order(TS),), (), RowsPerMatch.ONE,
         AfterMatch(AfterMatchKind.NO_SKIP), pattern, within, draw(st.sampled_from(Selection)), (), tuple(defines),
