@@ -45,6 +45,8 @@ from query.plan.plan import Plan, Within
 
 #: Most elements of a chain that is written out; {n} and {n,} are n of them.
 ELEMENTS_MAX = 20
+#: Most states of the general form that are written out.
+STATES_MAX = 200
 #: Most clauses that a condition may have in conjunctive normal form; what would have more is kept as it is.
 CLAUSES_MAX = 12
 #: The number of a row in its partition, as WITHIN n ROWS reads it.
@@ -137,7 +139,12 @@ def explain_nfab(plan: Plan) -> str:
     found = nfab(plan)
     if found is not None:
         return str(found)
-    lines = ["no chain of variables and V+: the general form", str(replace(compile_plan(plan), ignore=_ignored(plan)))]
+    automaton = replace(compile_plan(plan), ignore=_ignored(plan))
+    lines = ["no chain of variables and V+: the general form"]
+    if len(automaton.states) <= STATES_MAX:
+        lines.append(str(automaton))
+    else:
+        lines += [f"an automaton of {len(automaton.states):,} states", f"ignore {automaton.ignore}"]
     if plan.within is not None:
         lines.append(f"within {plan.within}, on every edge")
     names = rp.negated(plan.pattern)
@@ -194,7 +201,7 @@ def _chain(pattern: rp.RowPattern) -> list[_Element | rp.Negation] | None:
             return found
         case rp.Repeat(body, at_least, at_most, greedy):
             once = _chain(body)
-            if once is None or at_least == 0 or at_least > ELEMENTS_MAX:
+            if once is None or at_least == 0 or len(once) * at_least > ELEMENTS_MAX:
                 return None
             if at_most == at_least:
                 return once * at_least
