@@ -17,8 +17,8 @@ STAGES = ("ast", "plan", "nfab", "automaton", "program")
 
 
 def explain(text: str, stage: str = "all", resolve: Callable[[str], Schema] | None = None, live: bool = False) -> str:
-    """The stages of a statement: ast, plan, nfab, automaton, program or all. resolve: the schemas of its inputs (for every
-    stage but ast). Raises QueryError."""
+    """The stages of a statement: ast, plan, nfab, automaton, program or all. resolve: the schemas of its inputs (for
+    every stage but ast). Raises QueryError."""
     from query.language.parse import parse
 
     query = parse(text)
