@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybrid.explain import explain
 from matching.by_reference import DuckEvaluation
 from query.automaton.nfab import ROW_NUMBER, Absence, Edge, EdgeKind, NFAb, State, explain_nfab, nfab
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
@@ -36,6 +37,7 @@ from tests.strategies import (
     events,
     number,
     operators,
+    plans,
     with_negations,
 )
 from tests.strategies import negated as negated_condition
@@ -230,6 +232,20 @@ def test_other_patterns_have_the_general_form(pattern: str, selection: Selection
 def test_the_general_form_names_what_must_be_absent() -> None:
     shown = explain_nfab(plan_of("PATTERN (A ~N B?  C) SELECTION SKIP TILL ANY MATCH DEFINE N AS s = 'n'"))
     assert shown.splitlines()[-2:] == ["ignore any row", "absent ~N where it stands: (s = 'n')"]
+
+
+def test_a_large_automaton_is_not_written_out() -> None:
+    shown = explain_nfab(plan_of("PATTERN (A{500,} B)"))
+    assert shown.splitlines()[1:] == ["an automaton of 502 states", "ignore rows of another partition"]
+    text = "SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts PATTERN (A{40000})) AS m"
+    assert explain(text, "nfab", lambda name: STOCKS) == "-- m\nnone: the pattern expands to more than 30,000 nodes"
+
+
+@given(plan=plans(selections=tuple(Selection), negations=True))
+def test_every_plan_can_be_shown(plan: Plan) -> None:
+    lines = explain_nfab(plan).splitlines()
+    assert lines[0].startswith("steps 1 to 4" if nfab(plan) else "no chain")
+    assert sum(line.startswith(("~", "absent ~")) for line in lines) == len(negated(plan.pattern))
 
 
 # ---- what is found by the formulas ---------------------------------------------------------------------------------
