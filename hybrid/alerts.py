@@ -168,7 +168,7 @@ class Alerts:
         return own | self._stats()
 
     def explain(self, stage: str = "all") -> str:
-        """The strategy and what a stage made of the text: ast, plan, automaton, program or all."""
+        """The strategy and what a stage made of the text: ast, plan, nfab, automaton, program or all."""
         return self._explain(stage)
 
     def __repr__(self) -> str:

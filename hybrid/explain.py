@@ -13,12 +13,12 @@ from query.language import ast
 from query.plan.plan import Plan, QueryPlan
 from query.schema import Schema
 
-STAGES = ("ast", "plan", "automaton", "program")
+STAGES = ("ast", "plan", "nfab", "automaton", "program")
 
 
 def explain(text: str, stage: str = "all", resolve: Callable[[str], Schema] | None = None, live: bool = False) -> str:
-    """The stages of a statement: ast, plan, automaton, program or all. resolve: the schemas of its inputs (for every
-    stage but ast). Raises QueryError."""
+    """The stages of a statement: ast, plan, nfab, automaton, program or all. resolve: the schemas of its inputs (for
+    every stage but ast). Raises QueryError."""
     from query.language.parse import parse
 
     query = parse(text)
@@ -40,6 +40,7 @@ def explain_plan(query: ast.Query, plan: QueryPlan, stage: str) -> str:
     shown = {
         "ast": lambda: show_ast(query),
         "plan": lambda: str(plan),
+        "nfab": lambda: _each(plan, _nfab),
         "automaton": lambda: _each(plan, _automaton),
         "program": lambda: _each(plan, _program),
     }
@@ -56,6 +57,16 @@ def _each(plan: QueryPlan, show: Callable[[Plan], str]) -> str:
         parts.append(f"-- {factor.alias}\n{show(factor.plan)}")
         parts += [f"-- {h.alias}\n{show(h.plan)}" for h in factor.histories if h.plan is not None]
     return "\n\n".join(parts)
+
+
+def _nfab(plan: Plan) -> str:
+    from query.automaton.nfab import explain_nfab
+    from query.errors import QueryError
+
+    try:
+        return explain_nfab(plan)
+    except QueryError as why:
+        return f"none: {why.diagnostics[0].message}"
 
 
 def _automaton(plan: Plan) -> str:

@@ -164,7 +164,7 @@ class Result:
         sys.stdout.write("\n")
 
     def explain(self, stage: str = "all") -> str:
-        """What a stage made of the text: ast, plan, automaton, program or all."""
+        """What a stage made of the text: ast, plan, nfab, automaton, program or all."""
         return self._explain(stage)
 
     def evidence(self) -> pa.Table:

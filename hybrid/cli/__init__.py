@@ -38,6 +38,7 @@ class Stage(StrEnum):
     all = "all"
     ast = "ast"
     plan = "plan"
+    nfab = "nfab"
     automaton = "automaton"
     program = "program"
 
@@ -212,7 +213,7 @@ def explain(
     directory: Directory = None,
     stage: Annotated[Stage, typer.Option(help="Which stage.")] = Stage.all,
 ) -> None:
-    """Shows what the stages make of a query: syntax tree, plan, automaton, program."""
+    """Shows what the stages make of a query: syntax tree, plan, NFA^b, automaton, program."""
     from hybrid.explain import explain as explained
 
     demo = _demo_query(text)

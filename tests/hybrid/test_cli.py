@@ -97,7 +97,7 @@ def test_check_and_explain(table: Path) -> None:
     checked = run("check", QUERY, "-t", f"t={table}", "--against-reference")
     assert (checked.returncode, checked.stdout) == (0, "")
     assert "kernel and reference give the same 1 rows" in checked.stderr
-    for stage in ("ast", "plan", "automaton", "program"):
+    for stage in ("ast", "plan", "nfab", "automaton", "program"):
         shown = run("explain", "stock", "--stage", stage)
         assert shown.returncode == 0, shown.stderr
         assert len(shown.stdout.splitlines()) > 10

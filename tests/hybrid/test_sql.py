@@ -168,7 +168,7 @@ def test_the_shapes_of_a_result() -> None:
     assert "2 rows" in repr(result)
     assert "<td>a</td>" in result._repr_html_()
     assert "pattern     A B+ C" in result.explain("plan")
-    for stage in ("ast", "automaton", "program", "all"):
+    for stage in ("ast", "nfab", "automaton", "program", "all"):
         assert result.explain(stage)
     with pytest.raises(hybrid.QueryError, match="no stage"):
         result.explain("gantt")

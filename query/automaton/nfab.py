@@ -1,0 +1,602 @@
+"""The automaton of a chain with the formulas of its edges, as [SASE] section 4.2 compiles it in six steps.
+
+A chain is a sequence of singletons `V` and loops `V+`, with negations around and between them. A singleton is one
+state, a loop the pair `V[1]`, `V[i]`, and `F` is the end. Edges:
+
+  begin    forward: consumes the row and stores it
+  take     loop at V[i]: consumes the row and stores it
+  ignore   loop: consumes the row, does not store it
+  proceed  forward from V[i]: consumes nothing
+
+Formulas are expressions over all rows of the stream, read like a condition of DEFINE: the row at hand is the candidate,
+with the variable of the edge's state; at a proceed edge, which only peeks at it, with that of the state behind. A
+proceed edge into F is read when a row has been stored, and that row is the candidate. A formula that is null does not
+hold. Every run that comes to F has found a match, if no row that one of `absences` speaks of is there.
+
+Matches are run by query/automaton/compile.py and what follows it; this is the same meaning, to be read and tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import product
+from typing import assert_never
+
+from query.automaton.compile import compile_plan
+from query.language.ast import Selection
+from query.plan import pattern as rp
+from query.plan.expression import (
+    TRUE,
+    Aggregate,
+    Call,
+    Classifier,
+    Column,
+    Constant,
+    Expression,
+    Logical,
+    MatchNumber,
+    Navigation,
+    Opaque,
+    show,
+)
+from query.plan.plan import Plan, Within
+
+#: Most elements of a chain that is written out; {n} and {n,} are n of them.
+ELEMENTS_MAX = 20
+#: Most states of the general form that are written out.
+STATES_MAX = 200
+#: Most clauses that a condition may have in conjunctive normal form; what would have more is kept as it is.
+CLAUSES_MAX = 12
+#: The number of a row in its partition, as WITHIN n ROWS reads it.
+ROW_NUMBER = Column("ROW_NUMBER()", "BIGINT")
+FALSE = Constant(False, "BOOLEAN")
+NULL = Constant(None, "BOOLEAN")
+INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
+MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+class EdgeKind(Enum):
+    BEGIN = "begin"
+    TAKE = "take"
+    IGNORE = "ignore"
+    PROCEED = "proceed"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    kind: EdgeKind
+    formula: Expression
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """edges: in order of preference. variable: what a row becomes here; None at F."""
+
+    name: str
+    variable: str | None
+    edges: tuple[Edge, ...]
+
+    def edge(self, kind: EdgeKind) -> Edge | None:
+        return next((e for e in self.edges if e.kind is kind), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A negation: no row for which `formula` holds, not one of the match, may lie between the last row of element
+    `behind` (None: before the whole match) and the first row of element `before` (None: behind it). Elements count from
+    0. The candidate of the formula is that row, as `variable`; all rows of the match are bound."""
+
+    variable: str
+    behind: int | None
+    before: int | None
+    formula: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class NFAb:
+    """before: as the pattern says it, steps 1 to 4. after: WITHIN on every edge and proceed edges that peek, steps 5
+    and 6: this is the meaning. States are in order, states[0] is the start and the last one is F. elements: the names
+    of the chain's elements."""
+
+    before: tuple[State, ...]
+    after: tuple[State, ...]
+    absences: tuple[Absence, ...]
+    elements: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = ["steps 1 to 4: structure, conditions, selection, WITHIN on the last edge", _shown(self.before), ""]
+        steps = "steps 5 and 6: WITHIN on every edge, proceed peeks"
+        parts += [steps, _shown(self.after)] if self.after != self.before else [f"{steps}: the same"]
+        if self.absences:
+            parts += ["", "no row of these may be there"]
+        for absence in self.absences:
+            parts.append(f"~{rp.Variable(absence.variable)}  {self._place(absence)}: {show(absence.formula)}")
+        return "\n".join(parts)
+
+    def _place(self, absence: Absence) -> str:
+        if absence.behind is None:
+            return "before the match"
+        if absence.before is None:
+            return "behind the match"
+        return f"between {self.elements[absence.behind]} and {self.elements[absence.before]}"
+
+
+def _shown(states: tuple[State, ...]) -> str:
+    width = max(len(s.name) for s in states)
+    lines = []
+    for state in states:
+        rows = [f"{e.kind.value:<8}-> {states[e.target].name:<{width}}  {show(e.formula)}" for e in state.edges]
+        lines += [f"{state.name if i == 0 else '':<{width}}  {row}".rstrip() for i, row in enumerate(rows or [""])]
+    return "\n".join(lines)
+
+
+def explain_nfab(plan: Plan) -> str:
+    """The NFA^b of a plan as EXPLAIN prints it; where the pattern is no chain, its automaton with the rules in words.
+    Raises QueryError HQ600 if bounds expand too far."""
+    found = nfab(plan)
+    if found is not None:
+        return str(found)
+    automaton = replace(compile_plan(plan), ignore=_ignored(plan))
+    lines = ["no chain of variables and V+: the general form"]
+    if len(automaton.states) <= STATES_MAX:
+        lines.append(str(automaton))
+    else:
+        lines += [f"an automaton of {len(automaton.states):,} states", f"ignore {automaton.ignore}"]
+    if plan.within is not None:
+        lines.append(f"within {plan.within}, on every edge")
+    names = rp.negated(plan.pattern)
+    lines += [f"absent ~{rp.Variable(name)} where it stands: {show(plan.condition(name))}" for name in names]
+    return "\n".join(lines)
+
+
+def _ignored(plan: Plan) -> str:
+    """The rows that any run may ignore, in words."""
+    match plan.selection:
+        case Selection.STRICT:
+            return "none"
+        case Selection.PARTITION:
+            return "rows of another partition"
+        case Selection.SKIP_TILL_NEXT:
+            return (
+                "rows of another partition, and what the run does not wait for: inside a loop that can go round again "
+                "a row that stays in it, elsewhere one that may come next"
+            )
+        case Selection.SKIP_TILL_ANY:
+            return "any row"
+        case _:
+            assert_never(plan.selection)
+
+
+# ---- step 1: the structure ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Element:
+    variable: str
+    loop: bool = False
+    greedy: bool = True
+
+
+def _chain(pattern: rp.RowPattern) -> list[_Element | rp.Negation] | None:
+    """The elements and negations of a chain in order, or None if the pattern is none."""
+    match pattern:
+        case rp.Variable(name):
+            return [_Element(name)]
+        case rp.Negation():
+            return [pattern]
+        case rp.Empty():
+            return []
+        case rp.Exclusion(body):
+            return _chain(body)  # says what the output shows, not what is found
+        case rp.Sequence(parts):
+            found: list[_Element | rp.Negation] = []
+            for part in parts:
+                inner = _chain(part)
+                if inner is None:
+                    return None
+                found += inner
+            return found
+        case rp.Repeat(body, at_least, at_most, greedy):
+            once = _chain(body)
+            if once is None or at_least == 0 or len(once) * at_least > ELEMENTS_MAX:
+                return None
+            if at_most == at_least:
+                return once * at_least
+            match once:
+                case [_Element(name, loop=False)] if at_most is None:
+                    return [*once * (at_least - 1), _Element(name, True, greedy)]
+            return None
+        case rp.Alternation() | rp.Anchor():
+            return None
+        case _:
+            assert_never(pattern)
+
+
+def _names(elements: Sequence[_Element]) -> tuple[str, ...]:
+    """`A`, or `A.2` for the second of several elements of a variable."""
+    names = []
+    for i, element in enumerate(elements):
+        same = [j for j, e in enumerate(elements) if e.variable == element.variable]
+        names.append(f"{rp.Variable(element.variable)}" + (f".{same.index(i) + 1}" if len(same) > 1 else ""))
+    return tuple(names)
+
+
+# ---- all steps ---------------------------------------------------------------------------------------------------
+
+
+def nfab(plan: Plan) -> NFAb | None:
+    """The NFA^b of a plan whose pattern is a chain; None for any other pattern, and for a chain of more than
+    ELEMENTS_MAX elements. Cost: small, whatever the plan."""
+    chain = _chain(plan.pattern)
+    elements = [part for part in chain or [] if isinstance(part, _Element)]
+    if not elements or len(elements) > ELEMENTS_MAX:
+        return None
+    states = _within_at_the_end(plan, _ignoring(plan, _conditions(plan, elements)))
+    after = _peeking(_within_everywhere(plan, states))
+    return NFAb(states, after, _absences(plan, chain or []), _names(elements))
+
+
+def _conditions(plan: Plan, elements: Sequence[_Element]) -> tuple[State, ...]:
+    """Steps 1 and 2: states and edges, and on each edge the conjuncts whose last identifier is bound there.
+
+    DEFINE says of which variable a condition is: its conjuncts belong to the edges that bind that variable. Those of an
+    element behind a loop that read only rows of variables before it, the loop's among them, belong to the proceed edge.
+    """
+    names = _names(elements)
+    same = _same_partition(plan)
+    states: list[State] = []
+    for i, element in enumerate(elements):
+        condition = plan.condition(element.variable)
+        first = _clauses(_simplified(condition, elements, i, False))
+        if i and elements[i - 1].loop:
+            loop = elements[i - 1].variable
+            early = [c for c in first if element.variable != loop and _reads_only_before(c, element.variable, loop)]
+            take, proceed, *_ = sorted(states[-1].edges, key=lambda e: e.kind is EdgeKind.PROCEED)
+            edges = (take, replace(proceed, formula=all_of(early)))
+            states[-1] = replace(states[-1], edges=edges if elements[i - 1].greedy else edges[::-1])
+            first = [c for c in first if c not in early]
+        begin = all_of([*(same if i else []), *first])
+        at = len(states)
+        if not element.loop:
+            states.append(State(names[i], element.variable, (Edge(EdgeKind.BEGIN, begin, at + 1),)))
+            continue
+        states.append(State(f"{names[i]}[1]", element.variable, (Edge(EdgeKind.BEGIN, begin, at + 1),)))
+        further = all_of([*same, *_clauses(_simplified(condition, elements, i, True))])
+        edges = (Edge(EdgeKind.TAKE, further, at + 1), Edge(EdgeKind.PROCEED, TRUE, at + 2))
+        states.append(State(f"{names[i]}[i]", element.variable, edges if element.greedy else edges[::-1]))
+    return (*states, State("F", None, ()))
+
+
+def _ignoring(plan: Plan, states: tuple[State, ...]) -> tuple[State, ...]:
+    """Step 3: the ignore edge of every state but the start and F."""
+    found = [states[0]]
+    for i, state in enumerate(states[1:-1], 1):
+        found.append(replace(state, edges=(*state.edges, Edge(EdgeKind.IGNORE, _ignore(plan, state), i))))
+    return (*found, states[-1])
+
+
+def _ignore(plan: Plan, state: State) -> Expression:
+    match plan.selection:
+        case Selection.STRICT:
+            return FALSE
+        case Selection.PARTITION:
+            return unless(all_of(_same_partition(plan)))
+        case Selection.SKIP_TILL_NEXT:
+            binding = state.edge(EdgeKind.TAKE) or state.edge(EdgeKind.BEGIN)
+            assert binding is not None
+            return unless(binding.formula)
+        case Selection.SKIP_TILL_ANY:
+            return TRUE
+        case _:
+            assert_never(plan.selection)
+
+
+def _within_at_the_end(plan: Plan, states: tuple[State, ...]) -> tuple[State, ...]:
+    """Step 4: WITHIN on the edge into F. The first row of a match lies within any bound."""
+    if plan.within is None or len(states) == 2:
+        return states
+    last = states[-2]
+    proceeds = last.edge(EdgeKind.PROCEED) is not None
+    bound = _within(plan, plan.within, at_last=proceeds)
+    wanted = EdgeKind.PROCEED if proceeds else EdgeKind.BEGIN
+    edges = [replace(e, formula=all_of([e.formula, bound])) if e.kind is wanted else e for e in last.edges]
+    return (*states[:-2], replace(last, edges=tuple(edges)), states[-1])
+
+
+def _within_everywhere(plan: Plan, states: tuple[State, ...]) -> tuple[State, ...]:
+    """Step 5: WITHIN on every edge that consumes a row, so that a run ends when it can no longer match."""
+    if plan.within is None:
+        return states
+    bound = _within(plan, plan.within)
+    # the number of a row says something in its own partition only
+    foreign = FALSE if plan.within.rows is None else unless(all_of(_same_partition(plan)))
+
+    def bounded(edge: Edge) -> Edge:
+        match edge.kind:
+            case EdgeKind.BEGIN | EdgeKind.TAKE:
+                return replace(edge, formula=all_of([edge.formula, bound]))
+            case EdgeKind.IGNORE:
+                return replace(edge, formula=all_of([edge.formula, any_of([foreign, bound])]))
+            case EdgeKind.PROCEED:
+                return edge
+            case _:
+                assert_never(edge.kind)
+
+    inner = (replace(s, edges=tuple(map(bounded, s.edges))) for s in states[1:])
+    return (states[0], *inner)
+
+
+def _peeking(states: tuple[State, ...]) -> tuple[State, ...]:
+    """Step 6: a loop is left only by a row that begins the next element."""
+
+    def peeks(edge: Edge) -> Edge:
+        begin = states[edge.target].edge(EdgeKind.BEGIN)
+        if edge.kind is not EdgeKind.PROCEED or begin is None:
+            return edge
+        return replace(edge, formula=all_of([edge.formula, begin.formula]))
+
+    return tuple(replace(s, edges=tuple(map(peeks, s.edges))) for s in states)
+
+
+def _absences(plan: Plan, chain: Sequence[_Element | rp.Negation]) -> tuple[Absence, ...]:
+    """The negations. Before and behind the match a row counts if it could be put there and WITHIN would still hold."""
+    count = sum(isinstance(part, _Element) for part in chain)
+    names = rp.variables(plan.pattern)
+    found = []
+    passed = 0
+    for part in chain:
+        if isinstance(part, _Element):
+            passed += 1
+            continue
+        parts = _same_partition(plan)
+        if plan.within is not None and passed == 0:
+            parts.append(_distance(plan, plan.within, _at(Logical.LAST, _clock(plan), names), _clock(plan)))
+        if plan.within is not None and passed == count:
+            parts.append(_within(plan, plan.within))
+        formula = all_of([*parts, plan.condition(part.name)])
+        behind, before = passed - 1 if passed else None, passed if passed < count else None
+        found.append(Absence(part.name, behind, before, formula))
+    return tuple(found)
+
+
+# ---- formulas ----------------------------------------------------------------------------------------------------
+
+
+def _at(which: Logical, column: Column, names: tuple[str, ...] = ()) -> Expression:
+    return Navigation(column, names, which, 0, 0, False, column.type)
+
+
+def _same_partition(plan: Plan) -> list[Expression]:
+    """That the candidate is of the partition of the match; null keys are one partition."""
+    return [Call("is_not_distinct", (c, _at(Logical.FIRST, c)), "BOOLEAN") for c in plan.partition_by]
+
+
+def _clock(plan: Plan) -> Column:
+    """What WITHIN measures: the time by which the input is ordered, or the number of a row."""
+    timed = plan.within is not None and plan.within.interval_us is not None
+    return plan.order_by[0].column if timed else ROW_NUMBER
+
+
+def _within(plan: Plan, within: Within, at_last: bool = False) -> Expression:
+    """WITHIN between the first row of the match and the candidate; at_last: and the last row bound."""
+    clock = _clock(plan)
+    return _distance(plan, within, _at(Logical.LAST, clock) if at_last else clock, _at(Logical.FIRST, clock))
+
+
+def _distance(plan: Plan, within: Within, later: Expression, earlier: Expression) -> Expression:
+    if within.interval_us is not None:
+        length = Constant(within.interval_us, "INTERVAL")
+        return Call("<=", (Call("-", (later, earlier), "INTERVAL"), length), "BOOLEAN")
+    return Call("<", (Call("-", (later, earlier), "BIGINT"), Constant(within.rows, "BIGINT")), "BOOLEAN")
+
+
+def all_of(conditions: Iterable[Expression]) -> Expression:
+    """Their conjunction, each said once."""
+    return _joined("and", conditions, nothing=TRUE, decides=FALSE)
+
+
+def any_of(conditions: Iterable[Expression]) -> Expression:
+    """Their disjunction, each said once."""
+    return _joined("or", conditions, nothing=FALSE, decides=TRUE)
+
+
+def _joined(op: str, conditions: Iterable[Expression], nothing: Constant, decides: Constant) -> Expression:
+    parts: dict[Expression, None] = {}
+    for condition in conditions:
+        inner = condition.arguments if isinstance(condition, Call) and condition.function == op else (condition,)
+        parts.update(dict.fromkeys(_boolean(e) for e in inner if e != nothing))
+    if decides in parts:
+        return decides
+    match tuple(parts):
+        case ():
+            return nothing
+        case (one,):
+            return one
+        case several:
+            return Call(op, several, "BOOLEAN")
+
+
+def _boolean(e: Expression) -> Expression:
+    """The expression as an operand of AND and OR: they take other types too."""
+    if isinstance(e, Constant) and e.value is None and not e.sql:
+        return NULL
+    return e if e.type == "BOOLEAN" else Call("cast", (e,), "BOOLEAN")
+
+
+def unless(e: Expression) -> Expression:
+    """True where `e` is false or null."""
+    match e:
+        case Constant(value, "BOOLEAN"):
+            return FALSE if value is True else TRUE
+        case Call("is_not_distinct", arguments):
+            return Call("is_distinct", arguments, "BOOLEAN")
+        case Call("is_null", arguments):
+            return Call("is_not_null", arguments, "BOOLEAN")
+        case Call("is_not_null", arguments):
+            return Call("is_null", arguments, "BOOLEAN")
+    certain = e if _never_null(e) else Call("coalesce", (e, FALSE), "BOOLEAN")
+    return Call("not", (certain,), "BOOLEAN")
+
+
+def _never_null(e: Expression) -> bool:
+    match e:
+        case Call("is_distinct" | "is_not_distinct" | "is_null" | "is_not_null"):
+            return True
+        case Call("and" | "or" | "not", arguments):
+            return all(map(_never_null, arguments))
+        case Constant(value):
+            return value is not None
+        case _:
+            return False
+
+
+def _clauses(condition: Expression) -> list[Expression]:
+    """The conjuncts of a condition in conjunctive normal form. What holds is the same; a conjunct may be false where
+    the condition was null, and errors may come in another order."""
+    clauses: list[tuple[Expression, ...]] = []
+    for clause in _cnf(condition, True):
+        if TRUE not in clause:
+            # only being true counts
+            clauses.append(tuple(dict.fromkeys(e for e in clause if e not in (FALSE, NULL))))
+    kept = [
+        c for i, c in enumerate(clauses)
+        if not any(set(o) < set(c) or (set(o) == set(c) and j < i) for j, o in enumerate(clauses))
+    ]  # fmt: skip
+    return [any_of(clause) for clause in kept]
+
+
+def _cnf(e: Expression, positive: bool) -> list[tuple[Expression, ...]]:
+    """Clauses of `e`, or of NOT `e`."""
+    match e:
+        case Constant(bool(value), "BOOLEAN"):
+            return [(TRUE if value is positive else FALSE,)]
+        case Constant(None, sql=""):
+            return [(NULL,)]  # NOT null is null
+        case Call("not", (a,)):
+            return _cnf(a, not positive)
+        case Call("and" | "or" as op, arguments):
+            parts = [_cnf(a, positive) for a in arguments]
+            if (op == "and") == positive:
+                return [clause for part in parts for clause in part]
+            size = 1
+            for part in parts:
+                size *= len(part)
+            if size <= CLAUSES_MAX:
+                return [tuple(d for clause in chosen for d in clause) for chosen in product(*parts)]
+    whole = _boolean(e)
+    return [(whole if positive else Call("not", (whole,), "BOOLEAN"),)]
+
+
+def _reads_only_before(e: Expression, variable: str, loop: str) -> bool:
+    """True if `e` reads rows of variables before the candidate's, of the loop among them, and nothing else."""
+    read: list[tuple[str, ...]] = []
+
+    def visit(x: Expression) -> bool:
+        match x:
+            case Constant():
+                return True
+            case Navigation(variables=names) | Aggregate(variables=names):
+                read.append(names)
+                return bool(names) and variable not in names
+            case Call(_, arguments) | Opaque(_, arguments):
+                return all(map(visit, arguments))
+            case Column() | Classifier() | MatchNumber():
+                return False
+            case _:
+                assert_never(x)
+
+    return visit(e) and any(loop in names for names in read)
+
+
+# ---- what an element knows of its place ----------------------------------------------------------------------------
+
+
+def _simplified(condition: Expression, elements: Sequence[_Element], at: int, further: bool) -> Expression:
+    """The condition of element `at` for its first row (further: of a loop, for its later rows), with what is known
+    there put in: how many rows of a variable there are, or the fewest there can be. So `COUNT(A.*) = 1 AND x OR
+    COUNT(A.*) > 1 AND y` is x for the first row and y for the others."""
+
+    def rows(names: tuple[str, ...]) -> tuple[int, int | None]:
+        """Fewest and most rows of these variables, the candidate included; no names: of all."""
+        before = [e for e in elements[:at] if not names or e.variable in names]
+        own = not names or elements[at].variable in names
+        low = len(before) + own + (own and further)
+        return low, None if any(e.loop for e in before) or (own and further) else low
+
+    def of(e: Expression) -> Expression:
+        match e:
+            case Aggregate("count", None, names) if e.plain:
+                low, high = rows(names)
+                return Constant(low, e.type) if low == high else e
+            case Navigation(_, names, logical, offset) if logical is not None:
+                high = rows(names)[1]
+                return Constant(None, e.type) if high is not None and offset >= high else e
+            case Call(_, arguments):
+                return _folded(replace(e, arguments=tuple(map(of, arguments))), lambda names: rows(names)[0])
+            case Opaque(_, arguments):
+                return replace(e, arguments=tuple(map(of, arguments)))
+            case _:
+                return e
+
+    return of(condition)
+
+
+def _folded(e: Call, least: Callable[[tuple[str, ...]], int]) -> Expression:
+    """A call whose value is known from its constants, or from `least` rows of some variables; else itself."""
+    match e:
+        case Call("and", arguments):
+            return all_of(arguments) if e.type == "BOOLEAN" else e
+        case Call("or", arguments):
+            return any_of(arguments) if e.type == "BOOLEAN" else e
+        case Call("not", (Constant(bool(value), "BOOLEAN"),)):
+            return FALSE if value else TRUE
+        case Call("is_null" | "is_not_null" as function, (Constant() as a,)) if not a.sql or a.value is not None:
+            return TRUE if (a.value is None) == (function == "is_null") else FALSE
+        case Call("case", (Constant(truth, "BOOLEAN"), then, *others)):
+            if truth is True:
+                return then if then.type == e.type else e
+            rest = replace(e, arguments=tuple(others))
+            if len(others) > 1:
+                return _folded(rest, least)
+            return others[0] if others[0].type == e.type else e
+        case Call(op, (a, b)) if op in MIRRORED:
+            if any(isinstance(x, Constant) and x.value is None and not x.sql for x in (a, b)):
+                return NULL
+            if isinstance(a, Constant):
+                truth = _known(MIRRORED[op], b, a, least)
+            else:
+                truth = _known(op, a, b, least)
+            return e if truth is None else Constant(truth, "BOOLEAN")
+    return e
+
+
+def _known(op: str, a: Expression, b: Expression, least: Callable[[tuple[str, ...]], int]) -> bool | None:
+    """Whether `a op b` holds, where `b` is a whole number and `a` another one or a count; None if that is open."""
+    number = _whole(b)
+    if number is None:
+        return None
+    if (known := _whole(a)) is not None:
+        return _compared(op, known, number)
+    match a:
+        case Aggregate("count", None, names) if a.plain:
+            low = least(names)
+            # what holds, or fails, for the fewest rows and for any number of more
+            if op in ("<", "<=", "=") and not _compared("<=" if op == "=" else op, low, number):
+                return False
+            if op in (">", ">=", "<>") and _compared(">" if op == "<>" else op, low, number):
+                return True
+    return None
+
+
+def _whole(e: Expression) -> int | None:
+    """The value of an integer constant."""
+    if isinstance(e, Constant) and type(e.value) is int and e.type in INTEGERS:
+        return e.value
+    return None
+
+
+def _compared(op: str, a: int, b: int) -> bool:
+    return {"=": a == b, "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op]
