@@ -7,6 +7,7 @@ what an edge asks of its row: `^` that it is the first of its partition, `$` tha
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -76,30 +77,30 @@ class Automaton:
     conditions: tuple[tuple[str, str], ...]
     ignore: str
 
-    def name(self, index: int) -> str:
-        """`start`, or the variable with its position among the states of that variable: `A`, `D.2`; `A$` behind the
-        last row of a partition."""
-        state = self.states[index]
-        if state.variable is None:
-            return "start"
-        same = [
-            i for i, s in enumerate(self.states) if (s.variable, s.last_row) == (state.variable, state.last_row)
-        ]
-        name = state.variable + ("$" if state.last_row else "")
-        return name if len(same) == 1 else f"{name}.{same.index(index) + 1}"
+    def names(self) -> list[str]:
+        """Of each state `start`, or the variable with its position among the states of that variable: `A`, `D.2`; `A$`
+        behind the last row of a partition."""
+        plain = ["start" if s.variable is None else s.variable + ("$" if s.last_row else "") for s in self.states]
+        total, seen = Counter(plain), Counter[str]()
+        names = []
+        for name in plain:
+            seen[name] += 1
+            names.append(name if total[name] == 1 else f"{name}.{seen[name]}")
+        return names
 
     def __str__(self) -> str:
-        width = max(len(self.name(i)) for i in range(len(self.states)))
+        names = self.names()
+        width = max(map(len, names))
         wide = min(60, max((len(self._shown(e)) for s in self.states for e in s.edges), default=0))
         lines = []
         for index, state in enumerate(self.states):
-            rows = [f"{e.kind.value:<8}{self._shown(e):<{wide}}  -> {self.name(e.target)}" for e in state.edges]
+            rows = [f"{e.kind.value:<8}{self._shown(e):<{wide}}  -> {names[e.target]}" for e in state.edges]
             if state.accept_at is not None:
                 rows.insert(state.accept_at, "accept")
             if state.first_accept_at is not None:
                 rows.insert(state.first_accept_at, "accept  ^")
             for i, row in enumerate(rows or ["(dead end)"]):
-                lines.append(f"{self.name(index) if i == 0 else '':<{width}}  {row}")
+                lines.append(f"{names[index] if i == 0 else '':<{width}}  {row}")
         lines.append(f"{'ignore':<{max(width, 6)}} {self.ignore}")
         return "\n".join(lines)
 
