@@ -16,6 +16,7 @@ from matching.features import Codes, RowValues, columns_read, storable, truth
 from matching.keys import Keys
 from matching.lists import NONE_BAD, PER_MATCH, PER_ROW, Decode, Failed, OverBudget, RunLists
 from matching.measures import Found, Measures
+from matching.run_graph import RunGraph
 from matching.run_starts import RunStarts
 from matching.run_table import RunTable
 from matching.store import RowStore
@@ -24,7 +25,7 @@ from matching.unmatched import Unsettled
 from query.automaton.determinise import Table
 from query.automaton.program import Mode, NoKernel, OpCode, Program, assemble
 from query.automaton.starts import StartTable
-from query.automaton.tables import table_of
+from query.automaton.tables import shares_paths, table_of
 from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
 from query.plan.expression import TRUE, Expression
 from query.plan.plan import Plan
@@ -62,7 +63,8 @@ _Test = tuple[int, bool, bool, tuple[int, ...]]
 
 class KernelMatcher:
     """Matcher over compiled kernels: a table for most row-local patterns, a table of starts where those are kept apart,
-    run lists for the rest. State is arrays. stuck: matches from which AFTER MATCH SKIP TO would not have moved on."""
+    a graph for all matches that pass over rows, run lists for the rest. State is arrays. stuck: matches from which
+    AFTER MATCH SKIP TO would not have moved on."""
 
     def __init__(
         self, plan: Plan, program: Program, sources: tuple[str, ...] = ("default",), lenient: bool = False
@@ -73,8 +75,10 @@ class KernelMatcher:
         self.lenient = lenient
         self.stuck = 0
         self.measures = Measures(plan, program.variables, program.shown, program.waiting)
-        self.engine: RunTable | RunStarts | RunLists
+        self.engine: RunTable | RunStarts | RunGraph | RunLists
         match table := table_of(program):
+            case None if shares_paths(program):
+                self._run_by(RunGraph(program))
             case None:
                 self._run_by(RunLists(program, RUNS_MAX))
             case Table():
@@ -103,7 +107,7 @@ class KernelMatcher:
         self._empty = self.measures.schema.empty_table()
         self._compact_at = SLACK
 
-    def _run_by(self, engine: RunTable | RunStarts | RunLists) -> None:
+    def _run_by(self, engine: RunTable | RunStarts | RunGraph | RunLists) -> None:
         """Lets `engine` find the matches: the mask of a row has the bits it reads."""
         program = self.program
         self.engine = engine
@@ -199,7 +203,7 @@ class KernelMatcher:
         if self.program.after:
             self.store.released[positions] = True
         try:
-            if isinstance(self.engine, RunLists):
+            if isinstance(self.engine, RunLists | RunGraph):
                 bad = self._bad(failing, mask)
                 self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
             else:
@@ -253,7 +257,7 @@ class KernelMatcher:
         """Goes on with run lists, in which a condition that cannot be computed waits until it is known to be read. The
         attempts that are not decided are read again from their first rows. positions: rows not taken yet."""
         old, store, partitions = self.engine, self.store, len(self.keys)
-        if isinstance(old, RunLists):
+        if isinstance(old, RunLists | RunGraph):
             return
         taken = np.ones(store.count, np.bool_)
         if self.program.after:

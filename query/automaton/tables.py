@@ -1,25 +1,39 @@
-"""Which engine runs a program: a table over all runs of a partition, a table over one start, or run lists."""
+"""Which engine runs a program: a table over all runs of a partition, a table over one start, a graph, or run lists."""
 
 from __future__ import annotations
 
 from typing import assert_never
 
 from query.automaton.determinise import SHOWN_MAX, WAITING, Table, determinise
-from query.automaton.program import Program
+from query.automaton.program import Mode, Program
 from query.automaton.starts import FAILED, MATCHED, StartTable, start_table
+
+#: Most states for which each partition has a list for every state.
+GRAPH_STATES_MAX = 64
 
 
 def table_of(program: Program) -> Table | StartTable | None:
-    """The table that finds a program's matches, or None: run lists do. The table of lists is the cheaper one, with one
-    look-up a row. Cost: that of making both, within their limits."""
+    """The table that finds a program's matches, or None: a graph or run lists do. The table of lists is the cheaper
+    one, with one look-up a row. Cost: that of making both, within their limits."""
     table = determinise(program)
     return table if table is not None else start_table(program)
+
+
+def shares_paths(program: Program) -> bool:
+    """Whether all matches can be found as one graph: rows are passed over, and conditions read single rows, so that
+    runs in one state have one future."""
+    return (
+        bool(program.ignore) and program.mode is Mode.ALL and not any(program.code) and not program.gaps
+        and len(program.accept) <= GRAPH_STATES_MAX
+    )  # fmt: skip
 
 
 def show_engine(program: Program) -> str:
     """The engine that runs a program, with its table, as EXPLAIN prints it."""
     table = table_of(program)
     match table:
+        case None if shares_paths(program):
+            return "engine      graph of runs"
         case None:
             return "engine      run lists"
         case Table():
