@@ -727,7 +727,8 @@ def assemble(plan: Plan) -> Program:
             except NoLane as why:
                 raise NoKernel(f"DEFINE {variable}: {why}") from None
         codes[variable] = tuple(code)
-    if any(r.feature < 0 and r.kind is not RegisterKind.COUNT_ROWS for r in assembler.registers):
+    labelled = (r for r in assembler.registers if r.kind in (RegisterKind.LAST, RegisterKind.FIRST) and r.feature < 0)
+    if any(r.depth == 0 or r.kind is RegisterKind.FIRST for r in labelled):
         label_text = tuple(assembler.text(label.variable) for label in labels)
     else:
         label_text = (-1,) * len(labels)

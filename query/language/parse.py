@@ -570,8 +570,10 @@ class _Reader:
                 fail("a negated variable takes no quantifier", hint="~B already means that no B occurs")
             fail(f"expected a row pattern before the quantifier {found}")
 
-        if self.start == "sase" and token.word == "WITHIN":
+        if self.start == "sase" and token.word == "WITHIN" and accepted != {"WHERE"}:
             fail(f"unexpected {found}", hint="WITHIN stands once, between } and RETURN")
+        if self.start == "sase" and token.word == "[" and before is not None:
+            fail(f"{before.text} is one event, not an array", hint=f"an array is Type+ {before.text}[]", code="HQ218")
         shown = self._shown(accepted)
         if token.kind is TokenKind.WORD and len(token.word) > 2:
             words = {s.split()[0]: s for s in shown} | {u: u for u in _UNITS if "UNIT" in accepted}

@@ -642,7 +642,7 @@ class _Translation:
                 alone = len(references) == 1 and (references[0].first, references[0].last) == (first, last)
                 column = self.items[references[0].columns[-1]] if alone and references[0].columns else None
                 if column is None:
-                    self.fault("HQ101", "a returned value needs a name", returned.expression,
+                    self.fault("HQ100", "a returned value needs a name", returned.expression,
                                hint="write AS and a name")
                     continue
                 name = _identifier(column)

@@ -74,11 +74,10 @@ class MatchBinder:
         the number of the match, the times of its first and last event, and how many there are."""
         times = [f.name for f in schema.fields if f.type in TIME_TYPES] if schema.time is None else [schema.time]
         if len(times) != 1:
-            several = f"has several times: {', '.join(times)}" if times else "has no column of time"
-            hint = f"keep one of them: FROM (SELECT * EXCLUDE ({times[-1]}) FROM {schema.name}) AS {schema.name}"
-            if not times:
-                hint = f"add one: FROM (SELECT *, make_timestamp(us) AS ts FROM {schema.name}) AS {schema.name}"
-            self.fault("HQ211", f"SASE+ goes by time, and {schema.name} {several}", sase.span, "in which order?", hint)
+            has = f"has several times: {', '.join(times)}" if times else "has no column of time"
+            columns = f"* EXCLUDE ({', '.join(times[1:])})" if times else "*, make_timestamp(us) AS ts"
+            self.fault("HQ211", f"SASE+ goes by time, and {schema.name} {has}", sase.span, "in which order?",
+                       f"write FROM (SELECT {columns} FROM {schema.name}) AS {schema.name}")
             return match
         time = ast.ExpressionText(quote(times[0]), sase.span)
         order = (ast.OrderItem(time, False, None, sase.span),) if schema.time is None else ()
