@@ -426,6 +426,15 @@ def _history(tokens: Tokens, join: int) -> HistoryCut | None:
     i = join + 3
     while i < len(items):
         word = items[i].word
+        if tokens.words(i, "PATTERN", "SEQ", "("):
+            raise _fault(
+                tokens,
+                "a SASE+ statement on history is not supported yet",
+                items[i],
+                items[i + 1],
+                code="HQ500",
+                hint="write JOIN HISTORY OF stream FROM low TO high MATCH_RECOGNIZE ( ... )",
+            )
         if word in ("(", "[", "{"):
             i = tokens.partner[i] + 1
             continue

@@ -60,6 +60,8 @@ _CONTINUATIONS = _UNITS | words_of("END ISNULL NOTNULL FILTER OVER TIME ZONE WIT
 #: Keywords that say where the expressions behind them end.
 _CONTEXTS = words_of("PARTITION ORDER MEASURES DEFINE FROM TO BETWEEN AND ON")
 _DIRECTIONS = ("ASC", "DESC", "NULLS")
+#: Words that begin a clause of the query around a SASE+ statement.
+_OUTER_WORDS = words_of("GROUP ORDER HAVING LIMIT OFFSET QUALIFY UNION EXCEPT INTERSECT JOIN")
 _NEVER_NAMES = words_of("AS FROM ON AND OR TO BETWEEN SELECT WHERE JOIN")
 
 _SHOWN = {
@@ -475,6 +477,8 @@ class _Reader:
                     case_depth -= 1
                 if in_clause:
                     ended = word == "AS" or self._ends_clause(i, operand)
+                elif self.start == "sase":
+                    ended = word == "AS" or (operand and word in _OUTER_WORDS | {"WITHIN"})
                 else:
                     ended = self.context != "ON" and self._ends_bound(i, case_depth)
                 if ended:
@@ -572,6 +576,8 @@ class _Reader:
 
         if self.start == "sase" and token.word == "WITHIN" and accepted != {"WHERE"}:
             fail(f"unexpected {found}", hint="WITHIN stands once, between } and RETURN")
+        if self.start == "sase" and token.word in _OUTER_WORDS:
+            fail(f"unexpected {found}", hint="put the statement into parentheses: FROM (FROM ... PATTERN SEQ ...) AS m")
         if self.start == "sase" and token.word == "[" and before is not None:
             fail(f"{before.text} is one event, not an array", hint=f"an array is Type+ {before.text}[]", code="HQ218")
         shown = self._shown(accepted)

@@ -489,8 +489,11 @@ class _Translation:
         for a in around:
             if self.items[a].word == "{" or self.items[a - 1].word == "SEQ":
                 return None
+            if self.tokens.words(a - 2, ")", "FILTER", "("):
+                a = self.tokens.partner[a - 2]
             named = a and self.items[a].word == "(" and self.items[a - 1].kind is TokenKind.WORD
-            if named and self.items[a - 1].text.lower() in duck.aggregate_names() | {"first", "last"}:
+            # first and last are navigation here
+            if named and self.items[a - 1].text.lower() in duck.aggregate_names() - {"first", "last"}:
                 return a - 1
         return None
 
@@ -517,7 +520,9 @@ class _Translation:
                 continue
             if self.is_percent(i, last):
                 text.written(at, token.start)
-                text.own(format(Decimal(token.text.replace("_", "")) / 100, "f"), self.span(i, i + 2))
+                number = token.text.replace("_", "")
+                floating = "e" in number.lower()
+                text.own(f"({number} / 100)" if floating else format(Decimal(number) / 100, "f"), self.span(i, i + 2))
                 at = self.items[i + 1].end
                 i += 1
             i += 1

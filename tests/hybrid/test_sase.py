@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -9,9 +10,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import hybrid
+from hybrid.cli import main
 from hybrid.front import compare_with_reference
 from query.errors import HybridWarning, QueryError
 
@@ -250,6 +254,21 @@ def test_events_before_this_one(condition: str, meets: Callable[[int, list[int |
     assert compare_with_reference(query, {"e": rows}) == (len(expected), True)
 
 
+@pytest.mark.parametrize("strategy", ["strict_contiguity", "partition_contiguity", NEXT, ANY])
+@pytest.mark.parametrize("closing", ["b[b.LEN].v > a.v", "avg(b[].v) < 5", "b.LEN > 1", "b[b.LEN].v < b[1].v"])
+def test_a_condition_on_the_last_array_leaves_matches_out(strategy: str, closing: str) -> None:
+    """With it come those matches of the statement without it that meet it."""
+    draw = random.Random(closing)
+    rows = [{"ts": START + timedelta(seconds=i), "k": draw.choice("pq"), "v": draw.randrange(10)} for i in range(12)]
+    values = "a.ts AS first, b[b.LEN].ts AS last, b.LEN AS n, sum(b[].v) AS total"
+    query = f"FROM e PATTERN SEQ(e a, e+ b[]) WHERE {strategy}(a, b) {{ [k] and b[i].v <> b[i-1].v"
+    every = hybrid.sql(f"{query} }} RETURN {values}, {closing} AS meets", e=rows)
+    some = hybrid.sql(f"{query} and {closing} }} RETURN {values}", e=rows)
+    expected = [row[:-1] for row in rows_of(every) if row[-1]]
+    assert 0 < len(expected) < len(rows_of(every))
+    assert rows_of(some) == expected
+
+
 # ---- where a statement may stand -------------------------------------------------------------------------------
 
 RISE = """PATTERN SEQ(ticks a, ticks+ b[])
@@ -308,3 +327,23 @@ def test_a_cell_that_cannot_be_computed() -> None:
     query = f"FROM e PATTERN SEQ(e a, e b) WHERE {NEXT}(a, b) {{ CAST(b.s AS INTEGER) > 1 }}"
     with pytest.raises(hybrid.DataError, match="Could not convert string 'b'"):
         hybrid.sql(query, e=events("a1@1 b1@2"))
+
+
+def test_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rise = RISE.format("partition_contiguity") + " RETURN a.price AS low, b[b.LEN].price AS high"
+    (tmp_path / "rise.hq").write_text(rise)
+    pq.write_table(pa.Table.from_pylist(TICKS), tmp_path / "ticks.parquet")
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr("sys.argv", ["hybrid", *arguments, "-t", f"ticks={tmp_path / 'ticks.parquet'}"])
+        with pytest.raises(SystemExit):
+            main()
+        return capsys.readouterr().out
+
+    printed = run("sql", str(tmp_path / "rise.hq"), "-f", "csv").splitlines()
+    assert printed[0] == '"symbol","low","high"'
+    assert sorted(printed[1:]) == [f'"{s}",{low:g},{high:g}' for s, low, high in RISES]
+    assert "pattern     A B+" in run("explain", rise, "--stage", "plan")
+    assert "PatternSequence" in run("explain", rise, "--stage", "ast")
