@@ -389,7 +389,7 @@ class Database:
         return not self._closed and threading.get_ident() not in self._pushers and threading.active_count() > 1
 
     def _live_plan(self, text: str, tables: Mapping[str, Any]) -> tuple[ast.Query, QueryPlan, Outer]:
-        query = parse(text, [s.schema.name for s in self._streams.values()])
+        query = parse(text, tuple(s.schema.name for s in self._streams.values()))
         if not query.factors:
             raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "ask db.sql")
         if len(query.factors) > 1:

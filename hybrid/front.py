@@ -132,10 +132,10 @@ class Relations:
         self._own = connection is None
         self.connection = duck.cursor(memory_limit) if connection is None else connection
 
-    def names(self) -> list[str]:
+    def names(self) -> tuple[str, ...]:
         """What the named tables and the streams are called."""
-        given = [name for name, _ in self._given.values()]
-        return given + [s.schema.name for key, s in self._streams.items() if key not in self._given]
+        streams = (s.schema.name for key, s in self._streams.items() if key not in self._given)
+        return (*(name for name, _ in self._given.values()), *streams)
 
     def open(self) -> AbstractContextManager[Relations]:
         return self._opened()

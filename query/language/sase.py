@@ -14,6 +14,7 @@ from enum import Enum, IntEnum
 
 from query.errors import Diagnostic, QueryError, Span, nearest
 from query.language import ast, duck
+from query.language.cut import enclosing
 from query.language.lexer import Token, TokenKind, Tokens, words_of
 from query.language.pieces import Piece
 from query.language.pieces import Statement as Pieces
@@ -485,8 +486,7 @@ class _Translation:
 
     def call(self, i: int) -> int | None:
         """The token of the name of the aggregate whose argument token i stands in."""
-        around = sorted((a for a, b in self.tokens.partner.items() if a < i < b), reverse=True)
-        for a in around:
+        for a in reversed(enclosing(self.tokens, i)):
             if self.items[a].word == "{" or self.items[a - 1].word == "SEQ":
                 return None
             if self.tokens.words(a - 2, ")", "FILTER", "("):
