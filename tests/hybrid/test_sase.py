@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -176,6 +177,12 @@ PLUS = "SEQ(a+ a[], b b) WHERE {}(a[], b) {{ [k] }}"
             f"SEQ(a a, ~(n n), c c) WHERE {ANY}(a, c) {{ n.v > c.v }}",
             "A=a1 C=c1",
         ),
+        # the average of a1, a2 is 3, that of a2 alone is 5
+        (
+            "a1@1{v=1} a2@2{v=5} n1@3{v=4} b1@4",
+            f"SEQ(a+ a[], ~(n n), b b) WHERE {NEXT}(a[], b) {{ n.v > avg(a[].v) and n.v < a[a.LEN].v }}",
+            "A=a2 B=b1",
+        ),
         # conditions on a finished plus: in the middle, and on the last one, where they leave prefixes out
         ("a1@1 a2@2 b1@3", f"SEQ(a+ a[], b b) WHERE {NEXT}(a[], b) {{ a.LEN > 1 }}", "A=a1,a2 B=b1"),
         (
@@ -300,6 +307,11 @@ def test_a_statement_over_the_matches_of_another(tmp_path: Path) -> None:
     twice = f"""FROM (FROM ticks {rise}) AS rise PATTERN SEQ(rise r, rise s) WHERE skip_till_next_match(r, s)
         {{ [symbol] and s.high > r.high }} RETURN r.high AS first, s.high AS second"""
     assert rows_of(hybrid.sql(twice, ticks=TICKS)) == [("x", 2.0, 3.0)]
+    connection = duckdb.connect()
+    connection.register("ticks", pa.Table.from_pylist(TICKS))
+    hybrid.sql(f"CREATE TABLE kept AS FROM ticks {rise}", connection)
+    hybrid.sql(f"INSERT INTO kept FROM ticks {rise}", connection)
+    assert sorted(connection.sql("SELECT symbol, low, high FROM kept").fetchall()) == sorted(2 * RISES)
     hybrid.sql(f"COPY (FROM ticks {rise}) TO '{tmp_path / 'rises.csv'}'", ticks=TICKS)
     assert len((tmp_path / "rises.csv").read_text().splitlines()) == 1 + len(RISES)
 
