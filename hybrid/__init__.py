@@ -54,7 +54,7 @@ __all__ = ["DataError", "Database", "HybridWarning", "QueryError", "Result", "__
 
 def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
     """Answers one statement: a DuckDB SELECT whose table factors may carry MATCH_RECOGNIZE and JOIN HISTORY OF, alone
-    or in COPY (...) TO, INSERT INTO and CREATE TABLE AS.
+    or in COPY (...) TO, INSERT INTO and CREATE TABLE AS; or a SASE+ statement, PATTERN SEQ ( ... ), in its place.
 
     tables: what the names in the text stand for: pandas or polars frames, Arrow tables, DuckDB relations, anything with
     the Arrow PyCapsule protocol, the path of a file, a list of dicts. connection: a DuckDB connection whose own tables

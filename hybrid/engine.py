@@ -32,6 +32,7 @@ from matching.drive import Drive
 from matching.ordering import Ordering
 from query.errors import DataError, HybridWarning, nearest
 from query.language import ast
+from query.language.cut import lacks_input
 from query.language.duck import canonical_type
 from query.language.parse import parse
 from query.plan.bind import bind
@@ -388,7 +389,7 @@ class Database:
         return not self._closed and threading.get_ident() not in self._pushers and threading.active_count() > 1
 
     def _live_plan(self, text: str, tables: Mapping[str, Any]) -> tuple[ast.Query, QueryPlan, Outer]:
-        query = parse(text)
+        query = parse(text, tuple(s.schema.name for s in self._streams.values()))
         if not query.factors:
             raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "ask db.sql")
         if len(query.factors) > 1:
@@ -420,6 +421,7 @@ class Database:
         with self._lock:
             self._check_open()
             words = {w.lower() for w in re.findall(r"\w+", text)}
+            words |= self._streams.keys() if lacks_input(text) else set()
             streams = {key: _input(stream, late) for key, stream in self._streams.items() if key in words}
         with Relations(text, tables, streams, memory_limit=self._memory_limit).open() as relations:
             return answer(text, relations)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -16,12 +16,15 @@ from query.schema import Schema
 STAGES = ("ast", "plan", "nfab", "automaton", "program")
 
 
-def explain(text: str, stage: str = "all", resolve: Callable[[str], Schema] | None = None, live: bool = False) -> str:
+def explain(
+    text: str, stage: str = "all", resolve: Callable[[str], Schema] | None = None, live: bool = False,
+    inputs: Sequence[str] = (),
+) -> str:
     """The stages of a statement: ast, plan, nfab, automaton, program or all. resolve: the schemas of its inputs (for
-    every stage but ast). Raises QueryError."""
+    every stage but ast). inputs: their names, where the statement may leave its FROM out. Raises QueryError."""
     from query.language.parse import parse
 
-    query = parse(text)
+    query = parse(text, inputs)
     if stage == "ast":
         return show_ast(query)
     from query.plan.bind import bind

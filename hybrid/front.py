@@ -36,6 +36,7 @@ from matching.drive import run
 from matching.types import arrow_schema
 from query.errors import DataError, QueryError, Span, nearest
 from query.language import ast
+from query.language.cut import lacks_input
 from query.language.duck import describe_on
 from query.language.parse import parse
 from query.plan.bind import bind, shortened
@@ -74,7 +75,7 @@ def explain_tables(text: str, stage: str, tables: Mapping[str, Any]) -> str:
 
 def explain_in(text: str, stage: str, relations: Relations) -> str:
     """Explains a statement over relations."""
-    query = parse(text)
+    query = parse(text, relations.names())
     with relations.open():
         relations.expect(query)
         return explain_plan(query, relations.bind(query), stage)
@@ -126,8 +127,15 @@ class Relations:
         self._evaluated: dict[str, pa.Table] = {}
         self._history_orders: dict[str, list[str]] = {}
         self._registered: set[str] = set()
+        if lacks_input(text):
+            self._words |= {*self._given, *self._streams}
         self._own = connection is None
         self.connection = duck.cursor(memory_limit) if connection is None else connection
+
+    def names(self) -> tuple[str, ...]:
+        """What the named tables and the streams are called."""
+        streams = (s.schema.name for key, s in self._streams.items() if key not in self._given)
+        return (*(name for name, _ in self._given.values()), *streams)
 
     def open(self) -> AbstractContextManager[Relations]:
         return self._opened()
@@ -333,7 +341,7 @@ class Resorted:
 
 def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = make_matcher) -> Result:
     """Parses, binds and answers a statement over the relations."""
-    query = parse(text)
+    query = parse(text, relations.names())
     relations.allow(query)
     plan = relations.bind(query)
     relations.load(plan)

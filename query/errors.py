@@ -46,6 +46,7 @@ CODES: dict[str, str] = {
     "HQ215": "AFTER MATCH, WITH UNMATCHED ROWS or TIMEOUT ROWS does not fit",
     "HQ216": "a subset that does not fit",
     "HQ217": "an output without columns",
+    "HQ218": "a reference to the events of a SASE+ variable that does not fit",
     "HQ300": "a JOIN HISTORY that cannot be answered",
     "HQ301": "a history range that is not made of times",
     "HQ400": "an outer SELECT that has no answer on an unbounded stream",

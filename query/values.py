@@ -89,6 +89,7 @@ def value(e: Expression, scope: Scope) -> Any:
         case Aggregate(variables=variables, final=final):
             visible = scope.labels if final else scope.labels[: scope.seen]
             positions = [p for name, p in visible if not variables or name in variables]
+            positions = positions[:-1] if e.before else positions
             inputs = {x: [value(x, replace(scope, at=p)) for p in positions] for x in e.inputs}
             return _aggregate(e, len(positions), inputs, scope.evaluate)
         case Classifier():

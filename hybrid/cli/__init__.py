@@ -227,7 +227,7 @@ def explain(
         return
     statement = query_text(text)
     if stage is Stage.ast:
-        print(explained(statement, "ast"))
+        print(explained(statement, "ast", inputs=tuple(item.partition("=")[0] for item in table or [])))
     elif directory is not None:
         with _existing(directory) as db:
             print(db.explain(statement, stage.value, open_tables(table)))

@@ -83,9 +83,10 @@ class Register:
     """A value kept per run, updated when a row is bound to one of `variables` (empty: to any).
 
     feature: index of the row value it reads; -1 for COUNT_ROWS, and where the value is the code of the variable that is
-    bound. depth: offset of LAST / FIRST. link: for LAST of depth d > 0 the index of LAST of depth d - 1, for FIRST that
-    of the COUNT_ROWS it reads, else -1. A register stands behind the one it links to, and updates go from the last
-    register to the first, so that each reads the value before.
+    bound. depth: offset of LAST / FIRST. link: for LAST of depth d > 0 the index of LAST of depth d - 1, or of the
+    aggregate whose value before its last row it keeps; for FIRST that of the COUNT_ROWS it reads, else -1. A register
+    stands behind the one it links to, and updates go from the last register to the first, so that each reads the value
+    before.
     """
 
     kind: RegisterKind
@@ -305,6 +306,9 @@ class Program:
         for i, (feature, lane) in enumerate(self.features):
             lines.append(f"{'features' if i == 0 else '':<12}f{i} {_lane(lane)} = {show(feature)}")
         for i, r in enumerate(self.registers):
+            if r.kind is RegisterKind.LAST and r.link >= 0 and self.registers[r.link].kind is not r.kind:
+                lines.append(f"{'':<12}r{i} {_lane(r.lane)} = r{r.link} before the last row")
+                continue
             named = " classifier" if r.kind in (RegisterKind.LAST, RegisterKind.FIRST) else ""
             reads = named if r.feature < 0 else f" f{r.feature}"
             depth = f" {r.depth}" if r.kind in (RegisterKind.LAST, RegisterKind.FIRST) else ""
@@ -405,7 +409,8 @@ class _Assembler:
     def register(self, kind: RegisterKind, feature: int, variables: tuple[str, ...], depth: int, lane: Lane) -> int:
         names = tuple(sorted(variables))
         for i, r in enumerate(self.registers):
-            if (r.kind, r.feature, r.variables, r.depth) == (kind, feature, names, depth):
+            aggregate = r.link >= 0 and kind is RegisterKind.LAST and self.registers[r.link].kind is not kind
+            if (r.kind, r.feature, r.variables, r.depth) == (kind, feature, names, depth) and not aggregate:
                 return i
         link = -1
         if kind is RegisterKind.FIRST:
@@ -438,11 +443,31 @@ class _Assembler:
                 lane = kept_lane(expression.type)
                 kind = RegisterKind.LAST if logical is Logical.LAST else RegisterKind.FIRST
                 return Leaf(self.register(kind, self.feature(reads), variables, logical_offset, lane), lane)
+            case Aggregate(before=True):
+                return self._before(self._aggregate(expression))
             case Aggregate():
                 return self._aggregate(expression)
             case _ if is_row_local(expression):
                 return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
         return None
+
+    def _before(self, leaf: Leaf) -> Leaf:
+        """An aggregate without the row that is tried: what its registers held before they took it."""
+
+        def shifted(index: int) -> int:
+            r = self.registers[index]
+            register = Register(RegisterKind.LAST, r.feature, r.variables, 1, index, r.lane)
+            if register not in self.registers:
+                self.registers.append(register)
+            return self.registers.index(register)
+
+        match leaf.source:
+            case ("avg", int(total), int(count)):
+                return Leaf(("avg", shifted(total), shifted(count)), leaf.lane)
+            case int(index):
+                return Leaf(shifted(index), leaf.lane)
+            case _:
+                raise NoLane("an unknown leaf")
 
     def _aggregate(self, e: Aggregate) -> Leaf:
         whole = Lane(False)
@@ -743,7 +768,8 @@ def assemble(plan: Plan) -> Program:
             except NoLane as why:
                 raise NoKernel(f"DEFINE {variable}: {why}") from None
         codes[variable] = tuple(code)
-    if any(r.feature < 0 and r.kind is not RegisterKind.COUNT_ROWS for r in assembler.registers):
+    labelled = (r for r in assembler.registers if r.kind in (RegisterKind.LAST, RegisterKind.FIRST) and r.feature < 0)
+    if any(r.depth == 0 or r.kind is RegisterKind.FIRST for r in labelled):
         label_text = tuple(assembler.text(label.variable) for label in labels)
     else:
         label_text = (-1,) * len(labels)

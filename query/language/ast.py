@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from query.errors import Span
+from query.language.pieces import Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,22 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True)
 class ExpressionText:
-    """A scalar expression as written; DuckDB's parser reads it later."""
+    """A scalar expression in SQL; DuckDB's parser reads it later.
+
+    source: how it was made of the query's text[span], where it is not that text itself. before: where in `text` the
+    aggregates begin that leave out the row that is tried.
+    """
 
     text: str
     span: Span
+    source: Statement | None = None
+    before: frozenset[int] = frozenset()
+
+    def place(self, start: int, end: int) -> Span:
+        """The stretch of the query that characters [start, end) of `text` come from."""
+        if self.source is not None:
+            return self.source.origin(start, end)
+        return Span(min(self.span.start + start, self.span.end), min(self.span.start + end, self.span.end))
 
 
 # ---- row patterns as written -----------------------------------------------------------------------------------
@@ -198,6 +211,16 @@ class MatchRecognize:
     defines: tuple[DefineSyntax, ...]
     span: Span
     timeout: Span | None = None  # of TIMEOUT ROWS
+    sase: SaseSyntax | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SaseSyntax:
+    """What a SASE+ statement leaves to its input's columns: the order, always by time, and the measures if it has no
+    RETURN. Its columns stand behind a variable. span: PATTERN SEQ."""
+
+    returned: bool
+    span: Span
 
 
 class HistoryKind(Enum):
@@ -223,7 +246,8 @@ class PatternFactor:
     """A table factor `input [[AS] name] MATCH_RECOGNIZE (...) [AS alias [(columns)]]`.
 
     `span` covers all of it, `input_span` the input. The input's name is no part of the input, unless it names columns
-    too. scopes: the WITH lists the input sees, outermost first.
+    too. scopes: the WITH lists the input sees, outermost first. head: what has to stand before the factor in SQL and is
+    not in the text.
     """
 
     input: str
@@ -234,6 +258,7 @@ class PatternFactor:
     input_alias: Identifier | None = None
     columns: tuple[Identifier, ...] = ()
     scopes: tuple[WithScope, ...] = ()
+    head: str = ""
 
 
 @dataclass(frozen=True, slots=True)

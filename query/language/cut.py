@@ -1,8 +1,9 @@
-"""Finds, in a DuckDB SELECT, the pieces that are not DuckDB's: pattern factors and history joins."""
+"""Finds, in a DuckDB SELECT, the pieces that are not DuckDB's: pattern factors, SASE+ statements and history joins."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,22 @@ class HistoryCut:
     last: int
 
 
-Cut = FactorCut | HistoryCut
+@dataclass(frozen=True, slots=True)
+class SaseCut:
+    """`input [[AS] name] [TYPE BY column] PATTERN SEQ ( ... ) ...` behind FROM, by indices of tokens: the input and
+    what names it as in FactorCut, the column's index or None, and the index of PATTERN. first = behind: FROM is left
+    out. last: the last token of all, before the bracket or the semicolon that ends it.
+    """
+
+    first: int
+    behind: int
+    input_alias: int | None
+    type_column: int | None
+    keyword: int
+    last: int
+
+
+Cut = FactorCut | HistoryCut | SaseCut
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +105,8 @@ def cut(tokens: Tokens) -> tuple[Cut, ...]:
             piece = _factor(tokens, i)
         elif items[i].word == "JOIN":
             piece = _history(tokens, i)
+        elif _is_sase(tokens, i):
+            piece = _sase(tokens, i)
         elif items[i].word == "HISTORY" and tokens.words(i + 1, "OF") and _may_name(tokens, i + 2):
             raise _fault(
                 tokens,
@@ -162,10 +180,10 @@ def _entries(tokens: Tokens, first: int) -> tuple[tuple[WithEntry, ...], int]:
 
 
 def joined_factor(tokens: Tokens, cuts: Sequence[Cut], history: HistoryCut) -> int | None:
-    """Which of the pattern factors among `cuts`, counted from 0, a history join stands behind: the last one before it
+    """Which of the patterns among `cuts`, counted from 0, a history join stands behind: the last one before it
     in the same FROM. None if there is none."""
     around = enclosing(tokens, history.first)
-    factors = [c for c in cuts if isinstance(c, FactorCut)]
+    factors = [c for c in cuts if not isinstance(c, HistoryCut)]
     for i in reversed(range(len(factors))):
         factor = factors[i]
         if factor.last >= history.first or enclosing(tokens, factor.first) != around:
@@ -201,7 +219,21 @@ def _may_name(tokens: Tokens, i: int) -> bool:
 
 def _refuse_nesting(tokens: Tokens, piece: Cut) -> None:
     inner: list[int] = []
-    if isinstance(piece, FactorCut):
+    if isinstance(piece, SaseCut):
+        behind = range(piece.keyword, piece.last)
+        if joins := [i for i in behind if tokens.words(i, "JOIN", "HISTORY", "OF")]:
+            hint = "write FROM stream MATCH_RECOGNIZE ( ... ) AS pl JOIN HISTORY OF ..."
+            raise _fault(
+                tokens,
+                "a SASE+ statement that is joined with history is not supported yet",
+                tokens.items[joins[0]],
+                tokens.items[joins[0] + 2],
+                code="HQ500",
+                hint=hint,
+            )
+        inner += [i for i in behind if tokens.words(i, "MATCH_RECOGNIZE", "(")]
+        inner += [i for i in behind if i > piece.keyword and tokens.words(i, "PATTERN", "SEQ", "(")]
+    elif isinstance(piece, FactorCut):
         inner += [i for i in range(piece.open, piece.close) if tokens.words(i, "MATCH_RECOGNIZE", "(")]
         inner += [i for i in range(piece.open, piece.close) if tokens.words(i, "JOIN", "HISTORY", "OF")]
     else:
@@ -232,7 +264,7 @@ def _factor(tokens: Tokens, keyword: int) -> FactorCut:
     if not tokens.words(keyword + 1, "("):
         raise _fault(tokens, "expected '(' behind MATCH_RECOGNIZE", items[keyword])
     close = tokens.partner[keyword + 1]
-    first, behind, input_alias = _input(tokens, keyword)
+    first, behind, input_alias = _input(tokens, keyword, "MATCH_RECOGNIZE")
 
     alias: int | None = None
     last = close
@@ -260,14 +292,14 @@ def _names_between(tokens: Tokens, open: int, close: int) -> tuple[int, ...]:
     return tuple(range(open + 1, close, 2))
 
 
-def _input(tokens: Tokens, keyword: int) -> tuple[int, int, int | None]:
-    """The relation before MATCH_RECOGNIZE, a name, a call, a string or a subquery: the indices of its first token, of
-    the one behind its last, and of the name it is given, if any."""
+def _input(tokens: Tokens, keyword: int, what: str) -> tuple[int, int, int | None]:
+    """The relation before token `keyword`, a name, a call, a string or a subquery: the indices of its first token, of
+    the one behind its last, and of the name it is given, if any. what: what begins at `keyword`."""
     items = tokens.items
     first = _relation_start(tokens, keyword - 1)
     if first is None:
-        hint = "write FROM table MATCH_RECOGNIZE ( ... )"
-        raise _fault(tokens, "expected a table before MATCH_RECOGNIZE", items[keyword], hint=hint)
+        hint = f"write FROM table {what} ( ... )"
+        raise _fault(tokens, f"expected a table before {what}", items[keyword], hint=hint)
     if _opens_relation(tokens, first - 1):
         return first, keyword, None
     behind = first - tokens.words(first - 1, "AS")
@@ -279,9 +311,9 @@ def _input(tokens: Tokens, keyword: int) -> tuple[int, int, int | None]:
         return named, behind, first
     raise _fault(
         tokens,
-        "MATCH_RECOGNIZE stands behind a table of FROM or JOIN",
+        f"{what} stands behind a table of FROM or JOIN",
         items[keyword],
-        hint="put what it is about into parentheses: FROM (SELECT ... ) MATCH_RECOGNIZE ( ... )",
+        hint=f"put what it is about into parentheses: FROM (SELECT ... ) {what} ( ... )",
     )
 
 
@@ -315,6 +347,54 @@ def _is_join_word(tokens: Tokens, i: int) -> bool:
     return word in _JOIN_WORDS and i + 1 < len(tokens.items) and tokens.items[i + 1].word in _JOIN_WORDS
 
 
+# ---- SASE+ -----------------------------------------------------------------------------------------------------
+
+_LACKS_INPUT = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:TYPE\s+BY\s+\S+\s+)?PATTERN\s+SEQ\b", re.IGNORECASE | re.DOTALL
+)
+
+
+def lacks_input(text: str) -> bool:
+    """Whether a text is a SASE+ statement without FROM."""
+    return _LACKS_INPUT.match(text) is not None
+
+
+def _is_sase(tokens: Tokens, i: int) -> bool:
+    """Whether PATTERN SEQ ( begins at token i. Raises QueryError where it is plainly meant to."""
+    items = tokens.items
+    if tokens.words(i, "PATTERN", "SEQ", "("):
+        return True
+    if items[i].word == "PATTERN" and tokens.words(i + 2, "(") and (i == 0 or _may_name(tokens, i - 1)):
+        if difflib.SequenceMatcher(None, items[i + 1].word, "SEQ").ratio() > 0.5:
+            raise _fault(tokens, f"expected SEQ, found {items[i + 1].text}", items[i + 1], hint="did you mean SEQ?")
+    elif tokens.words(i + 1, "SEQ", "(") and (i == 0 or _may_name(tokens, i - 1)):
+        if difflib.SequenceMatcher(None, items[i].word, "PATTERN").ratio() > 0.7:
+            raise _fault(tokens, f"expected PATTERN, found {items[i].text}", items[i], hint="did you mean PATTERN?")
+    return False
+
+
+def _sase(tokens: Tokens, keyword: int) -> SaseCut:
+    items = tokens.items
+    last = keyword
+    while last + 1 < len(items) and items[last + 1].word not in (")", "]", "}", ";"):
+        last = tokens.partner[last + 1] if items[last + 1].word in ("(", "[", "{") else last + 1
+    typed = tokens.words(keyword - 3, "TYPE", "BY") and _may_name(tokens, keyword - 1)
+    head = keyword - 3 if typed else keyword
+    column = keyword - 1 if typed else None
+    if not head:
+        return SaseCut(head, head, None, column, keyword, last)
+    first, behind, alias = _input(tokens, head, "PATTERN SEQ")
+    if not tokens.words(first - 1, "FROM"):
+        raise _fault(
+            tokens,
+            f"PATTERN SEQ stands behind FROM, not behind {items[first - 1].text}",
+            items[keyword],
+            items[keyword + 1],
+            hint="write FROM stream PATTERN SEQ ( ... ), or put that into parentheses: (FROM ... PATTERN SEQ ...) AS m",
+        )
+    return SaseCut(first, behind, alias, column, keyword, last)
+
+
 # ---- history joins ---------------------------------------------------------------------------------------------
 
 
@@ -346,6 +426,15 @@ def _history(tokens: Tokens, join: int) -> HistoryCut | None:
     i = join + 3
     while i < len(items):
         word = items[i].word
+        if tokens.words(i, "PATTERN", "SEQ", "("):
+            raise _fault(
+                tokens,
+                "a SASE+ statement on history is not supported yet",
+                items[i],
+                items[i + 1],
+                code="HQ500",
+                hint="write JOIN HISTORY OF stream FROM low TO high MATCH_RECOGNIZE ( ... )",
+            )
         if word in ("(", "[", "{"):
             i = tokens.partner[i] + 1
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,8 +15,8 @@ from lark.lexer import Lexer
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from query.errors import Diagnostic, QueryError, Span
-from query.language import ast
-from query.language.cut import Cut, FactorCut, HistoryCut, cut, enclosing, joined_factor, with_lists
+from query.language import ast, sase
+from query.language.cut import Cut, FactorCut, HistoryCut, SaseCut, cut, enclosing, joined_factor, with_lists
 from query.language.duck import command_error, interval_parts, syntax_error
 from query.language.lexer import Token, TokenKind, Tokens, tokenize, words_of
 
@@ -60,6 +60,8 @@ _CONTINUATIONS = _UNITS | words_of("END ISNULL NOTNULL FILTER OVER TIME ZONE WIT
 #: Keywords that say where the expressions behind them end.
 _CONTEXTS = words_of("PARTITION ORDER MEASURES DEFINE FROM TO BETWEEN AND ON")
 _DIRECTIONS = ("ASC", "DESC", "NULLS")
+#: Words that begin a clause of the query around a SASE+ statement.
+_OUTER_WORDS = words_of("GROUP ORDER HAVING LIMIT OFFSET QUALIFY UNION EXCEPT INTERSECT JOIN")
 _NEVER_NAMES = words_of("AS FROM ON AND OR TO BETWEEN SELECT WHERE JOIN")
 
 _SHOWN = {
@@ -74,12 +76,13 @@ _SHOWN = {
 }
 
 
-def parse(text: str) -> ast.Query:
-    """The query of a text: its pattern factors and history joins; the rest is any SELECT of DuckDB, or an INSERT,
-    CREATE TABLE AS or COPY of one.
+def parse(text: str, inputs: Sequence[str] = ()) -> ast.Query:
+    """The query of a text: its pattern factors, SASE+ statements and history joins; the rest is any SELECT of DuckDB,
+    or an INSERT, CREATE TABLE AS or COPY of one.
 
-    Raises QueryError with one fault for each piece that cannot be read, or else with DuckDB's complaint about what
-    stands around the pieces. About 2 ms for a hybrid query, after 0.2 s for the first text of a process.
+    inputs: the tables and streams there are: a SASE+ statement without FROM is about the only one. Raises QueryError
+    with one fault for each piece that cannot be read, or else with DuckDB's complaint about what stands around the
+    pieces. About 2 ms for a hybrid query, after 0.2 s for the first text of a process.
     """
     tokens = tokenize(text)
     if not tokens.items:
@@ -92,6 +95,8 @@ def parse(text: str) -> ast.Query:
         try:
             if isinstance(piece, FactorCut):
                 factors.append(_factor(tokens, piece))
+            elif isinstance(piece, SaseCut):
+                factors.append(_sase(tokens, piece, inputs))
             else:
                 history = _history(tokens, piece)
                 histories.append(replace(history, factor=joined_factor(tokens, cuts, piece)))
@@ -180,6 +185,58 @@ def _scopes(tokens: Tokens, at: int) -> tuple[ast.WithScope, ...]:
     return tuple(found)
 
 
+def _sase(tokens: Tokens, piece: SaseCut, inputs: Sequence[str]) -> ast.PatternFactor:
+    items, text = tokens.items, tokens.text
+    keyword = items[piece.keyword].span.to(items[piece.keyword + 1].span)
+    tree = _read(tokens, "sase", piece.keyword, piece.last + 1, items[piece.last].end)
+    named = None if piece.input_alias is None else items[piece.input_alias]
+    alias = None if named is None else _identifier(named.text, named.span)
+    if piece.behind > piece.first:
+        input_span, head = items[piece.first].span.to(items[piece.behind - 1].span), ""
+        input = text[input_span.start : input_span.end]
+        last = items[piece.behind - 1]
+        names = [last.text.strip('"')] if last.kind in (TokenKind.WORD, TokenKind.QUOTED) else []
+        names += [alias.written] if alias is not None else []
+    elif len(inputs) == 1:
+        input_span, head = keyword, "FROM "
+        input = inputs[0] if inputs[0].isidentifier() else '"' + inputs[0].replace('"', '""') + '"'
+        names = [inputs[0]]
+    else:
+        there = f"there are {len(inputs)} inputs" if inputs else "there is no input"
+        listed = ", ".join(sorted(inputs)[:8])
+        hint = f"write FROM and one of {listed}" if inputs else "write FROM stream PATTERN SEQ ( ... )"
+        raise _error(text, "HQ200", f"FROM is left out, and {there}", keyword, "about which events?", hint)
+    column = None if piece.type_column is None else items[piece.type_column].span
+    match = sase.recognize(tokens, _statement(text, tree), sase.Input(tuple(names), column), keyword)
+    span = items[piece.first].span.to(items[piece.last].span)
+    return ast.PatternFactor(input, input_span, match, alias, span, alias, (), _scopes(tokens, piece.first), head)
+
+
+def _statement(text: str, tree: _Node) -> sase.Statement:
+    """What the tree of a SASE+ statement says, variables not looked up yet."""
+    events: list[sase.Event] = []
+    within: ast.WithinSyntax | None = None
+    returned: tuple[sase.Returned, ...] | None = None
+    for child in _trees(tree):
+        match str(child.data):
+            case "one_event" | "many_events" | "no_event" as kind:
+                type, name = map(_name, _tokens(child))
+                events.append(sase.Event(type, name, kind == "many_events", kind == "no_event", _span(child)))
+            case "conditions":
+                strategy, *listed = _trees(child)
+                body = next(map(_span, _tokens(child)), None)
+                names = tuple(sase.Listed(_name(x.children[0]), x.data == "many", _span(x)) for x in listed)
+                selection = ast.SelectionSyntax(_SELECTIONS[str(strategy.data)], _span(strategy))
+            case "within" | "within_rows":
+                within = _within(text, child)
+            case "returns":
+                returned = tuple(
+                    sase.Returned(_span(_tokens(r)[0]), _name(_tokens(r)[1]) if len(_tokens(r)) > 1 else None)
+                    for r in _trees(child)
+                )
+    return sase.Statement(tuple(events), selection, names, body, within, returned, _span(tree))
+
+
 def _history(tokens: Tokens, piece: HistoryCut) -> ast.HistoryJoin:
     text = tokens.text
     tree = _read(tokens, "history_join", piece.first, piece.last + 1, tokens.items[piece.last].end)
@@ -221,6 +278,10 @@ def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind
     for piece in cuts:
         if isinstance(piece, FactorCut):
             pieces.append((Span(items[piece.behind - 1].end, items[piece.close].end), ""))
+        elif isinstance(piece, SaseCut):
+            stands = piece.behind > piece.first
+            start = items[piece.behind - 1].end if stands else items[piece.first].start
+            pieces.append((Span(start, items[piece.last].end), "" if stands else "FROM _"))
         else:
             pieces.append((items[piece.first].span.to(items[piece.last].span), "JOIN _ ON 1"))
     if cuts:
@@ -275,7 +336,7 @@ def _grammar() -> _Grammar:
         Path(__file__).with_name("match_recognize.lark").read_text(encoding="utf-8"),
         parser="lalr",
         lexer=_NoLexer,
-        start=["clauses", "history_join"],
+        start=["clauses", "history_join", "sase"],
         propagate_positions=True,
         maybe_placeholders=False,
     )
@@ -306,11 +367,10 @@ class _Reader:
             accepted = self._accepted()
             if "EXPRESSION" in accepted:
                 stop = self._expression_end(i)
-                if stop == i:
-                    self._refuse(i)
-                self._feed("EXPRESSION", items[i].start, items[stop - 1].end, i)
-                i = stop
-                continue
+                if stop > i:
+                    self._feed("EXPRESSION", items[i].start, items[stop - 1].end, i)
+                    i = stop
+                    continue
             terminal = self._terminal(i, accepted)
             if terminal is None:
                 self._refuse(i)
@@ -354,7 +414,7 @@ class _Reader:
         if token.kind is TokenKind.WORD:
             if token.word == "WITH" and "WITH_TIMEOUT" in accepted and self.tokens.words(i + 1, "TIMEOUT"):
                 return "WITH_TIMEOUT"
-            keyword = self.grammar.terminals.get(token.word)
+            keyword = self.grammar.terminals.get("~" if token.word == "∼" else token.word)
             if keyword in accepted and (keyword != "PERMUTE" or self.tokens.words(i + 1, "(")):
                 return keyword
             if "UNIT" in accepted and token.word in _UNITS:
@@ -417,6 +477,8 @@ class _Reader:
                     case_depth -= 1
                 if in_clause:
                     ended = word == "AS" or self._ends_clause(i, operand)
+                elif self.start == "sase":
+                    ended = word == "AS" or (operand and word in _OUTER_WORDS | {"WITHIN"})
                 else:
                     ended = self.context != "ON" and self._ends_bound(i, case_depth)
                 if ended:
@@ -512,6 +574,12 @@ class _Reader:
                 fail("a negated variable takes no quantifier", hint="~B already means that no B occurs")
             fail(f"expected a row pattern before the quantifier {found}")
 
+        if self.start == "sase" and token.word == "WITHIN" and accepted != {"WHERE"}:
+            fail(f"unexpected {found}", hint="WITHIN stands once, between } and RETURN")
+        if self.start == "sase" and token.word in _OUTER_WORDS:
+            fail(f"unexpected {found}", hint="put the statement into parentheses: FROM (FROM ... PATTERN SEQ ...) AS m")
+        if self.start == "sase" and token.word == "[" and before is not None:
+            fail(f"{before.text} is one event, not an array", hint=f"an array is Type+ {before.text}[]", code="HQ218")
         shown = self._shown(accepted)
         if token.kind is TokenKind.WORD and len(token.word) > 2:
             words = {s.split()[0]: s for s in shown} | {u: u for u in _UNITS if "UNIT" in accepted}
@@ -537,8 +605,10 @@ class _Reader:
                 fail("expected a measure, found PATTERN", items[at].span, hint="the last measure has no comma after it")
             fail(f"expected AS, found {found}", hint="a measure has a name: count(*) AS n")
         if accepted:
+            needs_strategy = accepted == {"WHERE"}
+            hint = "every SEQ has a strategy: WHERE skip_till_next_match(a, b) { ... }" if needs_strategy else ""
             listed = ", ".join(shown[:-1]) + (" or " if len(shown) > 1 else "") + shown[-1]
-            fail(f"expected {listed}, found {found}")
+            fail(f"expected {listed}, found {found}", hint=hint)
         fail(f"unexpected {found}")
 
     def _shown(self, accepted: set[str]) -> list[str]:

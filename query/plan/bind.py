@@ -11,6 +11,7 @@ from query.errors import Diagnostic, HybridWarning, QueryError, Span, nearest
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import DuckFault, Node
+from query.language.pieces import Statement
 from query.plan.bind_expression import syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import TIME_TYPES, MatchBinder
 from query.plan.expression import quote
@@ -22,7 +23,6 @@ from query.plan.statement import (
     JOINING,
     Describe,
     Names,
-    Statement,
     check,
     input_statement,
     rewrite,
@@ -172,7 +172,7 @@ class _Query:
             self.aliases[name] = history.alias
             sql += f" POSITIONAL JOIN {name} AS {_alias_sql(history.alias)}"
             joined = True
-        self.cuts.append((syntax.span, f"({sql})" if joined else sql))
+        self.cuts.append((syntax.span, syntax.head + (f"({sql})" if joined else sql)))
 
     def output(self, factor: ast.PatternFactor, plan: Plan) -> tuple[Field, ...]:
         """The columns of a factor as its alias shows them."""
@@ -388,7 +388,7 @@ class _Query:
         try:
             node = duck.parse_expression(text.text)
         except DuckFault as fault:
-            self.faults.append(syntax_diagnostic(fault, text.span))
+            self.faults.append(syntax_diagnostic(fault, text))
             return None
         for kind in ("SUBQUERY", "WINDOW", "PARAMETER", "STAR"):
             for part in _nodes_of(node, kind):

@@ -65,7 +65,8 @@ class Scope:
     """What names mean in one expression.
 
     candidate: the variable of DEFINE whose condition this is, or None in MEASURES. negated: variables that take no
-    row. one_row: ONE ROW PER MATCH. volatile: whether now(), random() and their like may stand here.
+    row. one_row: ONE ROW PER MATCH. volatile: whether now(), random() and their like may stand here. qualified: whether
+    every column stands behind a variable.
     """
 
     schema: Schema
@@ -75,6 +76,7 @@ class Scope:
     candidate: str | None
     one_row: bool
     volatile: bool
+    qualified: bool = False
 
     def members(self, variable: str) -> tuple[str, ...]:
         """Primary variables a name stands for; none if it stands for no row."""
@@ -104,6 +106,7 @@ class _Inside:
 
 class _Binder:
     def __init__(self, text: ExpressionText, scope: Scope, faults: list[Diagnostic]) -> None:
+        self.text = text
         self.whole = text.span
         self.scope = scope
         self.faults = faults
@@ -116,7 +119,7 @@ class _Binder:
         found = duck.span_in(node)
         if found is None or found[0] == found[1]:
             return self.whole
-        return Span(min(self.whole.start + found[0], self.whole.end), min(self.whole.start + found[1], self.whole.end))
+        return self.text.place(*found)
 
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> Constant:
         self.faults.append(Diagnostic(code, message, span, label, hint))
@@ -129,7 +132,7 @@ class _Binder:
         try:
             node = duck.parse_expression(self.source)
         except DuckFault as fault:
-            diagnostic = syntax_diagnostic(fault, self.whole)
+            diagnostic = syntax_diagnostic(fault, self.text)
             if found := word_without_call(self.source):
                 said, column = found
                 diagnostic = replace(diagnostic, hint=f"{said} stands before a call: {said} LAST({column})")
@@ -244,6 +247,9 @@ class _Binder:
             column = _path(Column(found.name, found.type, span), names[2:], span)
             return self.of_variable(variable, column, span, inside)
         found = schema.field(names[0])
+        if found is not None and self.scope.qualified:
+            return self.fault("HQ202", f"{names[0]} stands without its variable", span, "of which event?",
+                              f"write {self.scope.primary[0].lower()}.{names[0]}")
         if found is not None:
             if inside is not None:
                 inside.seen.setdefault(None, span)
@@ -450,7 +456,7 @@ class _Binder:
             return self.fault("HQ500", f"EXPORT_STATE of {name} is not supported yet", span)
         if name in duck.volatile_names():
             self.volatile(name, span)
-        before = len(self.faults)
+        sound = len(self.faults)
         final, call = self.is_final(node), _Inside(name.removesuffix("_star"))
         if name == "count_star" or any(a["class"] == "STAR" for a in arguments):
             self.star(arguments, node, call)
@@ -460,17 +466,19 @@ class _Binder:
         where = self.expression(node["filter"], call) if node["filter"] else None
         order = [(self.expression(o["expression"], call), direction(o)) for o in node["order_bys"]["orders"]]
         inputs, order = _within_group(call.name, inputs, order)
-        if len(self.faults) == before and not inputs and call.name != "count":
+        if len(self.faults) == sound and not inputs and call.name != "count":
             self.fault("HQ205", f"{name} takes a value", span)
-        if len(self.faults) > before or not self.one_variable(call, span):
+        if len(self.faults) > sound or not self.one_variable(call, span):
             return Constant(None, duck.NULL_TYPE, span)
         variable = next(iter(call.seen), None)
         members = () if variable is None else self.scope.members(variable)
+        before = node["query_location"] in self.text.before
         if not inputs:
-            return Aggregate("count", None, members, False, final, "", span, where=where)
+            return Aggregate("count", None, members, False, final, "", span, where=where, before=before)
         return Aggregate(
-            name, inputs[0], members, bool(node["distinct"]), final, "", span, tuple(inputs[1:]), where, tuple(order)
-        )
+            name, inputs[0], members, bool(node["distinct"]), final, "", span, tuple(inputs[1:]), where, tuple(order),
+            before,
+        )  # fmt: skip
 
     def star(self, arguments: list[Node], node: Node, call: _Inside) -> None:
         """The rows that count(*) or count(A.*) counts."""
@@ -491,8 +499,7 @@ class _Binder:
             if self.scope.members(variable):
                 call.seen[variable] = span
             else:
-                place = self.whole.start + start
-                self.no_variable(written, variable, Span(place, place + len(written)))
+                self.no_variable(written, variable, self.text.place(start, start + len(written)))
 
     def volatile(self, name: str, span: Span) -> None:
         if not self.scope.volatile:
@@ -559,13 +566,13 @@ class _Binder:
 # ---- diagnostics that bind.py shares -----------------------------------------------------------------------------
 
 
-def syntax_diagnostic(fault: DuckFault, whole: Span) -> Diagnostic:
+def syntax_diagnostic(fault: DuckFault, text: ExpressionText) -> Diagnostic:
     """HQ102, with the place inside the expression."""
     message = "an expression is missing here" if fault.message.startswith("SELECT clause") else fault.message
     if fault.start is None or fault.end is None or fault.kind == "parser":
-        return Diagnostic("HQ102", message, whole)
-    start = min(whole.start + fault.start, max(whole.start, whole.end - 1))
-    return Diagnostic("HQ102", message, Span(start, max(start + 1, min(whole.start + fault.end, whole.end))))
+        return Diagnostic("HQ102", message, text.span)
+    start = min(fault.start, max(0, len(text.text) - 1))
+    return Diagnostic("HQ102", message, text.place(start, max(start + 1, min(fault.end, len(text.text)))))
 
 
 def volatile_diagnostic(name: str, span: Span) -> Diagnostic:

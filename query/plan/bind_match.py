@@ -12,9 +12,11 @@ from query.errors import Diagnostic, Span, nearest
 from query.language import ast, duck
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.language.duck import DuckFault
+from query.language.pieces import Piece
+from query.language.pieces import Statement as Pieces
 from query.plan import pattern as rp
 from query.plan.bind_expression import Scope, bind_expression, syntax_diagnostic
-from query.plan.expression import TRUE, Column, Constant, Expression
+from query.plan.expression import TRUE, Column, Constant, Expression, quote
 from query.plan.output import TIMEOUT_COLUMNS
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
 from query.schema import Schema
@@ -42,6 +44,8 @@ class MatchBinder:
         self.faults.append(Diagnostic(code, message, span, label, hint))
 
     def match(self, match: ast.MatchRecognize, schema: Schema) -> Plan:
+        if match.sase is not None:
+            match = self.by_time(match, match.sase, schema)
         partition = [c for text in match.partition_by if (c := self.item(text, schema, "PARTITION BY")) is not None]
         order = self.order(match, schema)
         pattern = simplified(self.pattern(match.pattern))
@@ -54,21 +58,50 @@ class MatchBinder:
         self.unmatched(match, selection, after, pattern)
         self.timeouts(match, selection, after)
         self.negations(match, pattern, within, selection)
-        scope = Scope(schema, primary, negated, subsets, None, rows is RowsPerMatch.ONE, self.volatile)
+        one_row = rows is RowsPerMatch.ONE
+        qualified = match.sase is not None
+        scope = Scope(schema, primary, negated, subsets, None, one_row, self.volatile, qualified)
         defines = self.defines(match, pattern, scope)
-        measures = self.measures(match, scope)
+        measures = self.measures(match, replace(scope, qualified=match.sase is not None and match.sase.returned))
         self.output_names(match, partition, rows, schema)
         return Plan(
             schema, tuple(partition), tuple(order), tuple(measures), rows, after, pattern, within, selection,
             tuple(subsets.items()), tuple(defines), match.timeout is not None,
         )  # fmt: skip
 
+    def by_time(self, match: ast.MatchRecognize, sase: ast.SaseSyntax, schema: Schema) -> ast.MatchRecognize:
+        """A SASE+ statement with the order it is about, that of time, and without RETURN with the measures it has then:
+        the number of the match, the times of its first and last event, and how many there are."""
+        times = [f.name for f in schema.fields if f.type in TIME_TYPES] if schema.time is None else [schema.time]
+        if len(times) != 1:
+            has = f"has several times: {', '.join(times)}" if times else "has no column of time"
+            columns = f"* EXCLUDE ({', '.join(times[1:])})" if times else "*, make_timestamp(us) AS ts"
+            self.fault("HQ211", f"SASE+ goes by time, and {schema.name} {has}", sase.span, "in which order?",
+                       f"write FROM (SELECT {columns} FROM {schema.name}) AS {schema.name}")
+            return match
+        time = ast.ExpressionText(quote(times[0]), sase.span)
+        order = (ast.OrderItem(time, False, None, sase.span),) if schema.time is None else ()
+        if sase.returned:
+            return replace(match, order_by=order)
+        shown = {
+            "match_number": "MATCH_NUMBER()",
+            f"first_{times[0]}": f"FIRST({time.text})",
+            f"last_{times[0]}": f"LAST({time.text})",
+            "events": "count(*)",
+        }
+        measures = [
+            ast.MeasureSyntax(ast.ExpressionText(sql, sase.span, Pieces((Piece(sql, sase.span, False),))),
+                              ast.Identifier(name, name, True, sase.span), sase.span)
+            for name, sql in shown.items()
+        ]  # fmt: skip
+        return replace(match, order_by=order, measures=tuple(measures))
+
     def item(self, text: ast.ExpressionText, schema: Schema, clause: str) -> Column | None:
         """A column of PARTITION BY or ORDER BY."""
         try:
             node = duck.parse_expression(text.text)
         except DuckFault as fault:
-            self.faults.append(syntax_diagnostic(fault, text.span))
+            self.faults.append(syntax_diagnostic(fault, text))
             return None
         names = node["column_names"] if node["class"] == "COLUMN_REF" else []
         if len(names) == 2 and schema.field(names[0]) is None and schema.field(names[1]) is not None:
@@ -189,7 +222,7 @@ class MatchBinder:
             elif match.within is None or match.within.interval_us is None:
                 place = "at the start" if not before else "at the end"
                 self.fault("HQ214", f"a negation {place} needs WITHIN", spans[part.name], "how long is it forbidden?",
-                           "add WITHIN INTERVAL '...' behind PATTERN")
+                           "add WITHIN 1 hour behind }" if match.sase else "add WITHIN INTERVAL '...' behind PATTERN")
 
     def subsets(
         self, match: ast.MatchRecognize, primary: tuple[str, ...], negated: tuple[str, ...]

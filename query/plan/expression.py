@@ -77,7 +77,8 @@ class Aggregate:
     more: the arguments behind the first. where: FILTER (WHERE ...). order: ORDER BY inside the call, each expression
     with its direction in SQL ("ASC NULLS LAST"). All of them are read at the rows that are aggregated, in their order,
     as `argument` is, and hold what the argument of a Navigation holds. Constants among them stay literals in SQL:
-    DuckDB wants the fraction of a quantile, for one, to be constant.
+    DuckDB wants the fraction of a quantile, for one, to be constant. before: the candidate, which is a row of
+    `variables`, is left out (DEFINE only).
     """
 
     function: str
@@ -90,6 +91,7 @@ class Aggregate:
     more: tuple[Expression, ...] = ()
     where: Expression | None = None
     order: tuple[tuple[Expression, str], ...] = ()
+    before: bool = False
 
     @property
     def inputs(self) -> tuple[Expression, ...]:
@@ -305,7 +307,7 @@ def show(expression: Expression) -> str:
             order = ", ".join(f"{of(key)} {how}" for key, how in expression.order)
             where = f" FILTER (WHERE {of(expression.where)})" if expression.where is not None else ""
             call = f"{function}({'DISTINCT ' if distinct else ''}{inner}{' ORDER BY ' + order if order else ''})"
-            return f"{'FINAL ' if final else ''}{call}{where}"
+            return f"{'FINAL ' if final else ''}{'EARLIER ' if expression.before else ''}{call}{where}"
         case Classifier():
             return "CLASSIFIER()"
         case MatchNumber():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from query.errors import Diagnostic, Span, nearest
 from query.language import duck
 from query.language.ast import HistoryKind, PatternFactor
 from query.language.duck import DuckFault, Node
+from query.language.pieces import Piece, Statement
 from query.plan.bind_expression import volatile_diagnostic
 from query.plan.typed import type_diagnostic
 from query.schema import Field
@@ -20,44 +21,6 @@ HISTORY_TABLE = "__hybrid_history_"
 
 #: History joins that add the columns of PA to the rows of PL.
 JOINING = (HistoryKind.JOIN, HistoryKind.LEFT, HistoryKind.NEAREST)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of the SELECT handed to DuckDB, `sql`, and the stretch of the query it stands for. `verbatim`: it is
-    that text itself."""
-
-    sql: str
-    span: Span
-    verbatim: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """The SELECT as DuckDB gets it, in pieces, so that its offsets lead back to the query."""
-
-    pieces: tuple[Piece, ...]
-
-    @property
-    def sql(self) -> str:
-        return "".join(p.sql for p in self.pieces)
-
-    def origin(self, start: int, end: int) -> Span:
-        """The stretch of the query that characters [start, end) of `sql` come from."""
-        if end <= start:
-            return replace(self._place(start), end=self._place(start).start)
-        return self._place(start).to(self._place(end - 1))
-
-    def _place(self, offset: int) -> Span:
-        """The character of the query at an offset of `sql`, or the cut that stands there."""
-        at = 0
-        for piece in self.pieces:
-            if offset < at + len(piece.sql):
-                first = piece.span.start + offset - at
-                return Span(first, first + 1) if piece.verbatim else piece.span
-            at += len(piece.sql)
-        last = self.pieces[-1].span.end if self.pieces else 0
-        return Span(last, last)
 
 
 def rewrite(text: str, cuts: Sequence[tuple[Span, str]], inside: Span | None = None) -> Statement:

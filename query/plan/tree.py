@@ -47,8 +47,7 @@ def blank_words(text: ExpressionText) -> tuple[str, dict[int, Word]]:
         if found[1]:
             start, end = found.span(1)
             source[start:end] = " " * (end - start)
-            span = Span(text.span.start + start, text.span.start + end)
-            words[found.end()] = Word(found[1].upper() == "FINAL", span)
+            words[found.end()] = Word(found[1].upper() == "FINAL", text.place(start, end))
     return "".join(source), words
 
 

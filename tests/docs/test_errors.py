@@ -26,7 +26,7 @@ def test_every_code_has_an_example() -> None:
 
 
 def ask(example: str, where: str) -> None:
-    query = example if example.startswith("SELECT") else f"SELECT * FROM ticks MATCH_RECOGNIZE ({example})"
+    query = example if example.startswith(("SELECT", "FROM")) else f"SELECT * FROM ticks MATCH_RECOGNIZE ({example})"
     plan_of(query, live=where == "in")  # in `db.watch`
     if where == "when it runs":
         hybrid.sql(query, ticks=TICKS)

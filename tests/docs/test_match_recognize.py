@@ -1,4 +1,4 @@
-"""The guide: every SQL of it, asked of the table at its head, prints what stands behind it."""
+"""The guides: every query of them, asked of the tables at their head, prints what stands behind it."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import hybrid
 from query.errors import HybridWarning
 from tests.docs.documents import Block, blocks
 
-GUIDE = "docs/match_recognize.md"
-QUERIES = [b for b in blocks("sql") if b.path == GUIDE]
+GUIDES = ("docs/match_recognize.md", "docs/sase.md")
+QUERIES = [b for b in blocks("sql") if b.path in GUIDES]
 
 
-def table() -> list[dict[str, Any]]:
-    """The ticks that the first Python of the guide makes."""
-    first = next(b for b in blocks("python") if b.path == GUIDE)
+def tables(path: str) -> dict[str, Any]:
+    """The tables that the first Python of a guide makes."""
+    first = next(b for b in blocks("python") if b.path == path)
     names: dict[str, Any] = {}
     exec(first.text, names)
-    ticks: list[dict[str, Any]] = names["ticks"]
-    return ticks
+    return {name: data for name, data in names.items() if isinstance(data, list) and isinstance(data[0], dict)}
 
 
 @pytest.mark.parametrize("block", QUERIES, ids=str)
-def test_a_query_of_the_guide_prints_what_stands_behind_it(block: Block) -> None:
+def test_a_query_of_a_guide_prints_what_stands_behind_it(block: Block) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HybridWarning)
-        found = hybrid.sql(block.text, ticks=table())
+        found = hybrid.sql(block.text, **tables(block.path))
     assert f"{found!r}\n" == block.output
 
 
-def test_the_guide_has_queries() -> None:
-    assert len(QUERIES) > 10
+def test_the_guides_have_queries() -> None:
+    assert len([b for b in QUERIES if b.path == GUIDES[0]]) > 10
+    assert len([b for b in QUERIES if b.path == GUIDES[1]]) >= 4

@@ -1,0 +1,45 @@
+"""SQL made of the user's text and of pieces of ours, and the way back from its characters to the text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from query.errors import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of the SQL handed to DuckDB, `sql`, and the stretch of the query it stands for. `verbatim`: it is
+    that text itself."""
+
+    sql: str
+    span: Span
+    verbatim: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The SQL as DuckDB gets it, in pieces, so that its offsets lead back to the query."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def sql(self) -> str:
+        return "".join(p.sql for p in self.pieces)
+
+    def origin(self, start: int, end: int) -> Span:
+        """The stretch of the query that characters [start, end) of `sql` come from."""
+        if end <= start:
+            return replace(self._place(start), end=self._place(start).start)
+        return self._place(start).to(self._place(end - 1))
+
+    def _place(self, offset: int) -> Span:
+        """The character of the query at an offset of `sql`, or the cut that stands there."""
+        at = 0
+        for piece in self.pieces:
+            if offset < at + len(piece.sql):
+                first = piece.span.start + offset - at
+                return Span(first, first + 1) if piece.verbatim else piece.span
+            at += len(piece.sql)
+        last = self.pieces[-1].span.end if self.pieces else 0
+        return Span(last, last)

@@ -1,0 +1,664 @@
+"""SASE+ to MATCH_RECOGNIZE: a SASE+ statement as the syntax tree of the SQL that means the same.
+
+Each condition between the braces goes to the variable that is bound last among those it speaks of, and its references
+`a[i]`, `a[i-1]`, `a[..i-1]`, `a[a.LEN]` become the navigation and the aggregates of SQL. The rest of it stays the text
+of the user, and every piece of ours knows the stretch of the text it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum, IntEnum
+
+from query.errors import Diagnostic, QueryError, Span, nearest
+from query.language import ast, duck
+from query.language.cut import enclosing
+from query.language.lexer import Token, TokenKind, Tokens, words_of
+from query.language.pieces import Piece
+from query.language.pieces import Statement as Pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One element of SEQ: `Type v`, `Type+ v[]`, `~(Type v)`."""
+
+    type: ast.Identifier
+    variable: ast.Identifier
+    plus: bool
+    negated: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A variable that a strategy names; many: with `[]`."""
+
+    variable: ast.Identifier
+    many: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A value of RETURN: where it stands, and its name if it has one."""
+
+    expression: Span
+    name: ast.Identifier | None
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A SASE+ statement as written. body: what stands between the braces; returned: None without RETURN."""
+
+    events: tuple[Event, ...]
+    selection: ast.SelectionSyntax
+    listed: tuple[Listed, ...]
+    body: Span | None
+    within: ast.WithinSyntax | None
+    returned: tuple[Returned, ...] | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What the events come from: what it may be called, and where the column that holds their types is named."""
+
+    names: tuple[str, ...]
+    type_column: Span | None
+
+
+def recognize(tokens: Tokens, statement: Statement, input: Input, keyword: Span) -> ast.MatchRecognize:
+    """The clauses of MATCH_RECOGNIZE that mean the statement. keyword: PATTERN SEQ. Raises QueryError with all faults
+    found; columns and types are left to the binder."""
+    return _Translation(tokens, statement, input, keyword).match()
+
+
+class _Kind(Enum):
+    """Which events of a variable a reference reads."""
+
+    ONE = "v.x"
+    FIRST = "v[1].x"
+    THIS = "v[i].x"
+    BACK = "v[i-1].x"
+    BEFORE = "v[..i-1].x"
+    SO_FAR = "v[..i].x"
+    LAST = "v[v.LEN].x"
+    ALL = "v[].x"
+    LENGTH = "v.LEN"
+
+
+#: References that change with every event the plus takes, and those that are rows for an aggregate.
+_GROWING = (_Kind.THIS, _Kind.BACK, _Kind.BEFORE, _Kind.SO_FAR)
+_MANY = (_Kind.BEFORE, _Kind.SO_FAR, _Kind.ALL)
+
+
+class _Part(IntEnum):
+    """When a variable is known well enough for a condition: a single event, or the first, each later, and all events of
+    a plus."""
+
+    FIRST = 0
+    EACH = 1
+    WHOLE = 2
+
+
+_PART = {_Kind.ONE: _Part.FIRST, _Kind.FIRST: _Part.FIRST, **dict.fromkeys(_GROWING, _Part.EACH)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """A reference, the tokens [first, last). offset: of BACK and LAST. columns: the tokens of `x` or `x.field`, empty
+    in `count(v[])`. call: the token of the aggregate's name whose argument it is, or None."""
+
+    event: int
+    kind: _Kind
+    offset: int
+    first: int
+    last: int
+    columns: range
+    call: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """A conjunct: the tokens [first, last), and what it speaks of."""
+
+    first: int
+    last: int
+    references: tuple[_Reference, ...]
+
+
+#: Where a condition is tested: the index of its event, and which events of a plus it is about.
+_Home = tuple[int, _Part]
+_NAMES = (TokenKind.WORD, TokenKind.QUOTED)
+#: Words that no operand begins with, and behind which a bracket opens a list.
+_WORDS = words_of(
+    "AND OR NOT IN IS LIKE ILIKE GLOB SIMILAR TO BETWEEN WHEN THEN ELSE END CASE DISTINCT FROM ESCAPE COLLATE AS ARRAY"
+)
+_LEN = "LEN"
+
+
+class _Text:
+    """SQL that is put together from the user's text and pieces of ours."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.pieces: list[Piece] = []
+        self.before: set[int] = set()
+        self.length = 0
+
+    def own(self, sql: str, span: Span) -> None:
+        self._add(Piece(sql, span, False))
+
+    def written(self, start: int, end: int) -> None:
+        self._add(Piece(self.text[start:end], Span(start, end), True))
+
+    def _add(self, piece: Piece) -> None:
+        if piece.sql:
+            self.pieces.append(piece)
+            self.length += len(piece.sql)
+
+    def joined(self, parts: Sequence[_Text], word: str, span: Span) -> _Text:
+        """Puts the parts behind each other, each in parentheses, with a word between them."""
+        for i, part in enumerate(parts):
+            self.own(f" {word} (" if i else "(", span)
+            self.before |= {self.length + at for at in part.before}
+            for piece in part.pieces:
+                self._add(piece)
+            self.own(")", span)
+        return self
+
+    def expression(self, span: Span) -> ast.ExpressionText:
+        source = Pieces(tuple(self.pieces))
+        return ast.ExpressionText(source.sql, span, source, frozenset(self.before))
+
+
+class _Translation:
+    def __init__(self, tokens: Tokens, statement: Statement, input: Input, keyword: Span) -> None:
+        self.tokens, self.items, self.text = tokens, tokens.items, tokens.text
+        self.statement, self.events, self.input, self.keyword = statement, statement.events, input, keyword
+        self.faults: list[Diagnostic] = []
+        self.index: dict[str, int] = {}
+        for i, event in enumerate(self.events):
+            if event.variable.name in self.index:
+                self.fault("HQ203", f"{event.variable.written} stands twice in SEQ", event.variable.span,
+                           "the second time", "give each event a variable of its own")
+            self.index.setdefault(event.variable.name, i)
+        self.stop()
+        self.positive = [i for i, e in enumerate(self.events) if not e.negated]
+
+    def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
+        self.faults.append(Diagnostic(code, message, span, label, hint))
+
+    def stop(self) -> None:
+        if self.faults:
+            raise QueryError(tuple(dict.fromkeys(self.faults)), self.text)
+
+    # ---- the statement
+
+    def match(self) -> ast.MatchRecognize:
+        statement = self.statement
+        self.types()
+        self.listed()
+        partition: list[ast.ExpressionText] = []
+        conditions: list[_Condition] = []
+        if statement.body is not None:
+            for first, last in self.conjuncts(*self.within(statement.body)):
+                if self.items[first].word == "[" and self.tokens.partner[first] == last - 1:
+                    partition += self.equivalence(first, last)
+                elif (condition := self.condition(first, last)) is not None:
+                    conditions.append(condition)
+        partition = list({p.text.strip('"').lower(): p for p in partition}.values())
+        measures = self.measures({p.text.strip('"').lower() for p in partition})
+        self.stop()
+        homes: dict[_Home, list[_Condition]] = {}
+        for condition in conditions:
+            if (home := self.home(condition)) is not None:
+                homes.setdefault(home, []).append(condition)
+        self.stop()
+        pattern, subsets, defines = self.pattern(homes)
+        self.stop()
+        return ast.MatchRecognize(
+            partition_by=tuple(partition),
+            order_by=(),
+            measures=tuple(measures),
+            rows=None,
+            after=ast.AfterMatchSyntax(ast.AfterMatchKind.NO_SKIP, None, statement.selection.span),
+            pattern=pattern,
+            within=statement.within,
+            selection=statement.selection,
+            subsets=subsets,
+            defines=defines,
+            span=statement.span,
+            sase=ast.SaseSyntax(statement.returned is not None, self.keyword),
+        )
+
+    def types(self) -> None:
+        """Without TYPE BY every event is of the one type that the input is called."""
+        if self.input.type_column is not None:
+            return
+        known = [n.lower() for n in self.input.names]
+        for event in self.events:
+            if event.type.written.lower() not in known:
+                called = f"the input is called {self.input.names[-1]}" if known else "the input has no name"
+                hint = "name the column that holds the types: FROM input TYPE BY column PATTERN SEQ ( ... )"
+                self.fault("HQ200", f"there is no event type {event.type.written}: {called}", event.type.span,
+                           "no such type", hint)
+
+    def listed(self) -> None:
+        """The strategy governs the whole pattern, so it lists all variables; negated ones may be left out."""
+        for listed in self.statement.listed:
+            i = self.index.get(listed.variable.name)
+            if i is None:
+                self.fault("HQ202", f"{listed.variable.written} is not a variable of SEQ", listed.variable.span,
+                           "not in SEQ", nearest(listed.variable.written, self.names()))
+            elif listed.many and not self.events[i].plus:
+                self.fault("HQ218", f"{listed.variable.written} is one event, not an array", listed.span,
+                           hint=f"write {listed.variable.written}")
+        named = {listed.variable.name for listed in self.statement.listed}
+        left = [self.events[i].variable.written for i in self.positive if self.events[i].variable.name not in named]
+        if left and not self.faults:
+            self.fault("HQ500", "a strategy for a part of SEQ is not supported yet", self.statement.selection.span,
+                       f"says nothing of {', '.join(left)}", f"list all variables: {', '.join(self.names())}")
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(e.variable.written for e in self.events)
+
+    def within(self, span: Span) -> tuple[int, int]:
+        """The tokens that lie in a stretch of the text."""
+        inside = [i for i, t in enumerate(self.items) if span.start <= t.start < span.end]
+        return (inside[0], inside[-1] + 1) if inside else (0, 0)
+
+    def span(self, first: int, last: int) -> Span:
+        return Span(self.items[first].start, self.items[last - 1].end)
+
+    # ---- conditions
+
+    def conjuncts(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The conditions that AND joins, parentheses around several of them opened. What OR joins stays whole."""
+        cuts: list[int] = []
+        cases, between, i = 0, 0, first
+        while i < last:
+            word = "" if self.tokens.words(i - 1, ".") else self.items[i].word
+            cases += (word == "CASE") - (word == "END")
+            if word == "OR" and not cases:
+                cuts = []
+                break
+            between += word == "BETWEEN"
+            if word == "AND" and not cases:
+                if between:
+                    between -= 1
+                else:
+                    cuts.append(i)
+            i = self.tokens.partner[i] + 1 if word in ("(", "[", "{") else i + 1
+        for start, end in zip([first, *(c + 1 for c in cuts)], [*cuts, last], strict=True):
+            if start == end:
+                at = self.items[min(start, last - 1)]
+                self.fault("HQ102", "an expression is missing here", at.span)
+            elif self.items[start].word == "(" and self.tokens.partner[start] == end - 1 and end - start > 2:
+                yield from self.conjuncts(start + 1, end - 1)
+            else:
+                yield start, end
+
+    def equivalence(self, first: int, last: int) -> list[ast.ExpressionText]:
+        """The columns of `[a, b]`."""
+        found: list[ast.ExpressionText] = []
+        for i in range(first + 1, last):
+            token, column = self.items[i], (i - first) % 2 == 1
+            if column and token.kind in _NAMES:
+                found.append(ast.ExpressionText(token.text, token.span))
+            elif column or not (i == last - 1 or token.word == ","):
+                what = "a column" if column else "',' or ']'"
+                self.fault("HQ102", f"expected {what}, found {token.text}", token.span,
+                           hint="[a, b] says that all events agree in the columns a and b")
+                break
+        return found
+
+    def condition(self, first: int, last: int) -> _Condition | None:
+        before = len(self.faults)
+        references = tuple(self.references(first, last))
+        if len(self.faults) > before:
+            return None
+        if not references:
+            if not self.unknown(first, last):
+                self.fault("HQ202", "this condition speaks of no variable", self.span(first, last), "of which event?",
+                           f"write {self.names()[0]}.column")
+            return None
+        return _Condition(first, last, references)
+
+    def home(self, condition: _Condition) -> _Home | None:
+        """Where a condition is tested: at the negated event it speaks of, else at the variable that is bound last. One
+        on all events of a finished plus is tested where the plus is left: at the next event, or at its own last one."""
+        negated = {r.event for r in condition.references if self.events[r.event].negated}
+        if len(negated) > 1:
+            names = " and ".join(self.events[i].variable.written for i in sorted(negated))
+            self.fault("HQ500", f"a condition on two negated events is not supported: {names}",
+                       self.span(condition.first, condition.last))
+            return None
+        if negated:
+            home = (negated.pop(), _Part.FIRST)
+        else:
+            home = max((r.event, _PART.get(r.kind, _Part.WHOLE)) for r in condition.references)
+        for r in condition.references:
+            if r.kind in _GROWING and home != (r.event, _Part.EACH):
+                self.growing(r, "which one of them?")
+                return None
+        if home[1] is _Part.WHOLE:
+            behind = [i for i in self.positive if i > home[0]]
+            return (behind[0], _Part.FIRST) if behind else home
+        return home
+
+    def unknown(self, first: int, last: int) -> bool:
+        """Adds the fault of `x.column` among the tokens, where no variable is called x."""
+        for i in range(first, last - 2):
+            if self.tokens.words(i + 1, ".") and self.is_name(i):
+                self.no_variable(self.items[i])
+                return True
+        return False
+
+    def no_variable(self, token: Token) -> None:
+        self.fault("HQ202", f"{token.text} is not a variable of SEQ", token.span, "not in SEQ",
+                   nearest(token.text, self.names()))
+
+    def growing(self, r: _Reference, label: str) -> None:
+        """Adds the fault of a reference that stands where its variable does not grow."""
+        v = self.items[r.first].text
+        shown = r.kind.value.removesuffix(".x").replace("v", v)
+        self.fault("HQ218", f"{shown} is known only while {v} grows", self.span(r.first, r.last), label,
+                   f"say {v}[1], {v}[{v}.{_LEN}], or an aggregate over {v}[]")
+
+    # ---- references
+
+    def is_name(self, i: int) -> bool:
+        """Whether token i may be a name of its own: no word of SQL, no part of a dotted name."""
+        token = self.items[i]
+        return token.kind in _NAMES and token.word not in _WORDS and not self.tokens.words(i - 1, ".")
+
+    def variable(self, i: int) -> int | None:
+        """The event whose variable token i names."""
+        token = self.items[i]
+        if token.kind not in _NAMES or self.tokens.words(i - 1, "."):
+            return None
+        return self.index.get(token.text[1:-1].replace('""', '"') if token.kind is TokenKind.QUOTED else token.word)
+
+    def references(self, first: int, last: int) -> Iterator[_Reference]:
+        """The references among the tokens [first, last); faults are added, and the faulty ones left out."""
+        kinds: dict[int, _Kind] = {}
+        i = first
+        while i < last:
+            event = self.variable(i)
+            found: _Reference | None = None
+            if event is not None and i + 1 < last and self.items[i + 1].word in (".", "["):
+                found = self.reference(i, event, last)
+            elif event is None and self.is_name(i) and self.tokens.words(i + 1, "["):
+                close = self.tokens.partner[i + 1]
+                if self.tokens.words(close + 1, ".") or self.part_of(self.items[i].text, i + 2, close) is not None:
+                    self.no_variable(self.items[i])
+            if found is None:
+                i += 1
+                continue
+            if found.call is not None and found.kind in _MANY:
+                other = kinds.setdefault(found.call, found.kind)
+                if other is not found.kind and _Kind.BEFORE in (other, found.kind):
+                    self.fault("HQ207", f"{self.items[found.call].text} reads two ranges at once",
+                               self.span(found.first, found.last), "another range", "split it into two calls")
+            yield found
+            i = found.last
+
+    def reference(self, i: int, event: int, last: int) -> _Reference | None:
+        """The reference that begins at token i."""
+        name, plus = self.items[i].text, self.events[event].plus
+        call = self.call(i)
+        if self.tokens.words(i + 1, "."):
+            if plus and self.tokens.words(i + 2, _LEN):
+                return _Reference(event, _Kind.LENGTH, 0, i, i + 3, range(0), None)
+            if plus:
+                self.fault("HQ218", f"{name} is an array: {name}[]", self.items[i].span, "which of its events?",
+                           f"say {name}[1], {name}[i], {name}[{name}.{_LEN}], or an aggregate over {name}[]")
+                return None
+            kind, offset, end = _Kind.ONE, 0, i + 1
+        else:
+            close = self.tokens.partner[i + 1]
+            if not plus:
+                self.fault("HQ218", f"{name} is one event, not an array", self.span(i, close + 1),
+                           hint=f"write {name}.column, or make it an array in SEQ: Type+ {name}[]")
+                return None
+            part = self.part_of(name, i + 2, close)
+            if part is None:
+                hint = f"there is {name}[1], {name}[i], {name}[i-1], {name}[..i-1], {name}[{name}.{_LEN}] and {name}[]"
+                self.fault("HQ218", "this index is not supported", self.span(i, close + 1), "which event?", hint)
+                return None
+            kind, offset = part
+            end = close + 1
+        columns, behind = self.columns(end, last)
+        span = self.span(i, max(end, behind))
+        shown = " ".join(self.text[span.start : span.end].split())
+        if kind in _MANY and call is None:
+            self.fault("HQ218", f"{shown} is more than one value", span, "no aggregate around it",
+                       f"write avg({shown})")
+            return None
+        if kind is _Kind.THIS and call is not None:
+            self.fault("HQ218", f"{name}[i] is one event", span, "nothing to aggregate",
+                       f"{name}[..i-1] are the events before it, {name}[..i] those with it")
+            return None
+        counted = kind in _MANY and call is not None and self.items[call].word == "COUNT"
+        if not columns and not counted:
+            self.fault("HQ218", f"{shown} is an event, not a value", span, "which column?", f"write {shown}.column")
+            return None
+        return _Reference(event, kind, offset, i, behind, columns, call)
+
+    def columns(self, at: int, last: int) -> tuple[range, int]:
+        """The tokens of `x` or `x.field` behind the dot at token `at`, and the index behind them."""
+        i = at
+        while i + 1 < last and self.items[i].word == "." and self.items[i + 1].kind in _NAMES:
+            if i > at and self.tokens.words(i + 2, "("):
+                break  # a function behind a dot
+            i += 2
+        if i == at and self.tokens.words(at, ".", "*"):
+            return range(0), at + 2
+        return range(at + 1, i), i
+
+    def part_of(self, name: str, first: int, close: int) -> tuple[_Kind, int] | None:
+        """What stands between the brackets behind `name`, the tokens [first, close): which events, and how far back."""
+        tokens = self.items[first:close]
+        words = [t.word or t.text for t in tokens]
+        own = [name if tokens and tokens[0].kind is TokenKind.QUOTED else name.upper(), ".", _LEN]
+        match words:
+            case []:
+                return _Kind.ALL, 0
+            case ["1"]:
+                return _Kind.FIRST, 0
+            case ["I"]:
+                return _Kind.THIS, 0
+            case ["I", "-", k] if k.isdecimal():
+                return (_Kind.BACK, int(k)) if int(k) else (_Kind.THIS, 0)
+            case [".", ".", "I"]:
+                return _Kind.SO_FAR, 0
+            case [".", ".", "I", "-", "1"]:
+                return _Kind.BEFORE, 0
+            case [*length] if length == own:
+                return _Kind.LAST, 0
+            case [*length, "-", k] if length == own and k.isdecimal():
+                return _Kind.LAST, int(k)
+            case _:
+                return None
+
+    def call(self, i: int) -> int | None:
+        """The token of the name of the aggregate whose argument token i stands in."""
+        for a in reversed(enclosing(self.tokens, i)):
+            if self.items[a].word == "{" or self.items[a - 1].word == "SEQ":
+                return None
+            if self.tokens.words(a - 2, ")", "FILTER", "("):
+                a = self.tokens.partner[a - 2]
+            named = a and self.items[a].word == "(" and self.items[a - 1].kind is TokenKind.WORD
+            # first and last are navigation here
+            if named and self.items[a - 1].text.lower() in duck.aggregate_names() - {"first", "last"}:
+                return a - 1
+        return None
+
+    # ---- text
+
+    def sql(self, first: int, last: int, references: Sequence[_Reference], home: _Home | None) -> _Text:
+        """The tokens [first, last) in SQL. home: where they are tested, None in RETURN."""
+        text = _Text(self.text)
+        at = self.items[first].start
+        calls = {r.call for r in references if r.kind is _Kind.BEFORE}
+        starts = {r.first: r for r in references}
+        i = first
+        while i < last:
+            token = self.items[i]
+            if i in calls:
+                text.written(at, token.start)
+                text.before.add(text.length)
+                at = token.start
+            if (r := starts.get(i)) is not None:
+                text.written(at, token.start)
+                self.referred(text, r, home)
+                at = self.items[r.last - 1].end
+                i = r.last
+                continue
+            if self.is_percent(i, last):
+                text.written(at, token.start)
+                number = token.text.replace("_", "")
+                floating = "e" in number.lower()
+                text.own(f"({number} / 100)" if floating else format(Decimal(number) / 100, "f"), self.span(i, i + 2))
+                at = self.items[i + 1].end
+                i += 1
+            i += 1
+        text.written(at, self.items[last - 1].end)
+        return text
+
+    def is_percent(self, i: int, last: int) -> bool:
+        """Whether `80%` stands at token i: a number, the sign right behind it, and no operand behind that."""
+        token = self.items[i]
+        if token.kind is not TokenKind.NUMBER or not self.tokens.words(i + 1, "%") or i + 1 >= last:
+            return False
+        if self.items[i + 1].start != token.end:
+            return False
+        behind = self.items[i + 2] if i + 2 < last else None
+        if behind is None or behind.word in _WORDS:
+            return True
+        return behind.kind is TokenKind.SYMBOL and behind.word not in ("(", "[", "{", ".")
+
+    def referred(self, text: _Text, r: _Reference, home: _Home | None) -> None:
+        span = self.span(r.first, r.last)
+        before, behind = "", ""
+        match r.kind:
+            case _Kind.FIRST if home != (r.event, _Part.FIRST):
+                before, behind = "FIRST(", ")"
+            case _Kind.BACK | _Kind.LAST:
+                before, behind = "LAST(", f", {r.offset})" if r.offset else ")"
+            case _Kind.LENGTH:
+                before, behind = "count(", ")"
+            case _:
+                pass
+        text.own(before + self.items[r.first].text, span)
+        if r.columns:
+            text.written(self.items[r.columns[0] - 1].start, self.items[r.columns[-1]].end)
+        else:
+            text.own(".*", span)
+        text.own(behind, span)
+
+    # ---- PATTERN, DEFINE and RETURN
+
+    def pattern(
+        self, homes: dict[_Home, list[_Condition]]
+    ) -> tuple[ast.PatternSyntax, tuple[ast.SubsetSyntax, ...], tuple[ast.DefineSyntax, ...]]:
+        parts: list[ast.PatternSyntax] = []
+        defines: list[ast.DefineSyntax] = []
+        subsets: list[ast.SubsetSyntax] = []
+        for i, event in enumerate(self.events):
+            name, span = event.variable, event.span
+            closing = homes.get((i, _Part.WHOLE), [])
+            each = self.each(i, homes)
+            if event.negated:
+                parts.append(ast.PatternNegation(name, span))
+            elif closing:
+                # what ends the match has to hold for its last event only: that one is a variable of its own
+                rest, last = (
+                    ast.Identifier(f"{name.written}[{k}]", f"{name.written}[{k}]", True, name.span) for k in ("i", _LEN)
+                )
+                parts.append(ast.PatternQuantified(ast.PatternVariable(rest, span), 0, None, True, span))
+                parts.append(ast.PatternVariable(last, span))
+                subsets.append(ast.SubsetSyntax(name, (rest, last), span))
+                if each:
+                    defines.append(self.define(rest, each, span))
+                name = last
+                each = [*each, *(self.sql(c.first, c.last, c.references, (i, _Part.WHOLE)) for c in closing)]
+            elif event.plus:
+                parts.append(ast.PatternQuantified(ast.PatternVariable(name, span), 1, None, True, span))
+            else:
+                parts.append(ast.PatternVariable(name, span))
+            if each:
+                defines.append(self.define(name, each, span))
+        whole = self.events[0].span.to(self.events[-1].span)
+        pattern = parts[0] if len(parts) == 1 else ast.PatternSequence(tuple(parts), whole)
+        return pattern, tuple(subsets), tuple(defines)
+
+    def define(self, name: ast.Identifier, parts: list[_Text], span: Span) -> ast.DefineSyntax:
+        text = parts[0] if len(parts) == 1 else _Text(self.text).joined(parts, "AND", span)
+        return ast.DefineSyntax(name, text.expression(span), span)
+
+    def each(self, i: int, homes: dict[_Home, list[_Condition]]) -> list[_Text]:
+        """What an event has to meet to be one of variable i."""
+        event = self.events[i]
+        name, span = event.variable, event.span
+        written = self.text[name.span.start : name.span.end]
+        found: list[_Text] = []
+        if self.input.type_column is not None:
+            typed = _Text(self.text)
+            typed.own(f"{written}.", self.input.type_column)
+            typed.written(self.input.type_column.start, self.input.type_column.end)
+            typed.own(" = '" + event.type.written.replace("'", "''") + "'", event.type.span)
+            found.append(typed)
+        first, later = (
+            [self.sql(c.first, c.last, c.references, (i, part)) for c in homes.get((i, part), [])]
+            for part in (_Part.FIRST, _Part.EACH)
+        )
+        if not event.plus:
+            return found + first
+        if first or later:
+            ways: list[_Text] = []
+            for sign, conditions in (("=", first), (">", later)):
+                number = _Text(self.text)
+                number.own(f"count({written}.*) {sign} 1", span)
+                ways.append(_Text(self.text).joined([number, *conditions], "AND", span))
+            found.append(_Text(self.text).joined(ways, "OR", span))
+        return found
+
+    def measures(self, keys: set[str]) -> list[ast.MeasureSyntax]:
+        """The values of RETURN. A bare column of [attr] is a column of every match anyway."""
+        found: list[ast.MeasureSyntax] = []
+        for returned in self.statement.returned or ():
+            first, last = self.within(returned.expression)
+            before = len(self.faults)
+            references = list(self.references(first, last))
+            for r in references:
+                if r.kind in _GROWING:
+                    self.growing(r, "the match is complete here")
+                elif self.events[r.event].negated:
+                    v = self.items[r.first].text
+                    self.fault("HQ202", f"{v} is negated: no event of a match is {v}", self.span(r.first, r.last))
+            if len(self.faults) > before or (not references and self.unknown(first, last)):
+                continue
+            name = returned.name
+            if name is None:
+                alone = len(references) == 1 and (references[0].first, references[0].last) == (first, last)
+                column = self.items[references[0].columns[-1]] if alone and references[0].columns else None
+                if column is None:
+                    self.fault("HQ100", "a returned value needs a name", returned.expression,
+                               hint="write AS and a name")
+                    continue
+                name = _identifier(column)
+                if name.written.lower() in keys and len(references[0].columns) == 1:
+                    continue
+            text = self.sql(first, last, references, None).expression(returned.expression)
+            found.append(ast.MeasureSyntax(text, name, returned.expression))
+        return found
+
+
+def _identifier(token: Token) -> ast.Identifier:
+    quoted = token.kind is TokenKind.QUOTED
+    written = token.text[1:-1].replace('""', '"') if quoted else token.text
+    return ast.Identifier(written if quoted else written.upper(), written, quoted, token.span)
