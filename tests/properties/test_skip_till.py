@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from matching.by_reference import ReferenceMatcher
@@ -19,7 +19,7 @@ from query.errors import DataError, QueryError
 from query.language.ast import AfterMatchKind
 from query.plan.pattern import Negation
 from query.plan.pattern import Sequence as Concatenation
-from query.plan.plan import Define, Plan
+from query.plan.plan import AfterMatch, Define, Plan
 from tests.events import batch_of
 from tests.properties.test_absence import kernel_of, reference_of, run
 from tests.properties.test_kernel import Answer, answer_of
@@ -37,6 +37,8 @@ from tests.strategies import (
     sometimes,
 )
 
+#: The reference takes most of the time.
+FEWER = settings(max_examples=max(20, settings().max_examples // 3))
 FAILING = by_duckdb("A", ("A", "B"), True)
 
 
@@ -46,6 +48,10 @@ def skipping(draw: st.DrawFn, raising: bool = False) -> Plan:
     shapes = draw(st.sampled_from((chains, patterns)))
     ahead = draw(sometimes)
     plan = draw(plans(SKIP_TILL, shapes, after=ahead, anchored=False, raising=raising))
+    if draw(st.booleans()):  # what a graph can do
+        conditions = row_local(ahead) | FAILING if raising else row_local(ahead)
+        defines = tuple(Define(d.variable, draw(conditions)) for d in plan.defines)
+        plan = replace(plan, defines=defines, after=AfterMatch(AfterMatchKind.NO_SKIP))
     if isinstance(plan.pattern, Concatenation) and draw(st.booleans()):
         parts = list(plan.pattern.parts)
         for name in draw(st.sampled_from((("N",), ("N", "M"), ("N", "N")))):
@@ -119,6 +125,7 @@ def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
 ) -> None:
     monkeypatch.setattr("matching.matcher.SLACK", slack)
 
+    @FEWER
     @given(rows=events(), plan=skipping(), data=st.data())
     def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
         kernel = kernel_of(plan)
@@ -143,6 +150,7 @@ def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_rea
 ) -> None:
     monkeypatch.setattr("matching.matcher.SLACK", slack)
 
+    @FEWER
     @given(rows=events(min_size=4), plan=skipping(raising=True), size=st.sampled_from((1, 3, 100)))
     def check(plan: Plan, rows: list[Row], size: int) -> None:
         # where not all matches are wanted the kernel does not look for those that others have cut
