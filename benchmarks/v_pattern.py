@@ -94,11 +94,11 @@ def through_watch(
     ticks: pa.Table, query: str, directory: Path | None = None, schema: Schema = stock.TICKS
 ) -> Timed:
     """From the first push to the last fetched row. directory: where to archive what is pushed; None keeps no files.
-    schema: of the rows, with the name that the query has for them."""
+    schema: of the rows, with the name that the query has for them; its time is `ts`."""
     batches = ticks.to_batches(max_chunksize=BATCH_ROWS)
     with hybrid.connect(directory) as db:
         columns = {f.name: f.type for f in schema.fields}
-        db.create_stream(schema.name, columns, time=schema.time, key=schema.keys)
+        db.create_stream(schema.name, columns, time="ts", key=schema.keys)
         alerts = db.watch(query)
         found = []
         stop = stopwatch()

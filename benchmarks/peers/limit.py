@@ -1,8 +1,8 @@
 """The practical limit: each query written by hand in numba, one pass in time order, from Arrow to Arrow.
 
-Where a query keeps starts, those of a partition lie side by side in the order of time, because a partition's rows that can
-start a match are counted beforehand; what WITHIN has ended is at the front, so that a partition needs only the numbers
-of its first and last start.
+Where a query keeps starts, those of a partition lie side by side in the order of time: the rows of each partition that
+can start a match are counted beforehand. What WITHIN has ended is at the front, so that a partition needs no more than
+the numbers of its first and last start.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def drop(stock: pa.Table, constants: Drop) -> pa.Table:
     code, symbols = coded(stock["symbol"])
     price, volume = stock["price"].to_numpy(), stock["volume"].to_numpy()
     begin = slots(code, volume > constants.volume, len(symbols))
-    # A run takes an event of its symbol once at most, so that its sum is below this; a narrow type runs on wide vectors.
+    # A run takes an event of its symbol once at most, so that its sum is below this. A narrow type makes wide vectors.
     most = 0
     if len(stock):
         most = max(int(price.max()) * int(np.bincount(code).max()), int(volume.max()) * 100)

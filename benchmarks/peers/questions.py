@@ -99,8 +99,8 @@ def rise() -> Question:
 
 # ---- Q2
 
-#: Volumes: log-normal about VOLUME. A drop by a fifth from one event to the next comes once in some thousand events, and
-#: one event in nine has more than 1000.
+#: Volumes are log-normal about VOLUME. One event in nine has more than 1000; a fall by a fifth from one event to the
+#: next comes once in some thousand.
 VOLUME, VOLUME_SPREAD = 940, 0.048
 
 
