@@ -20,14 +20,16 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import hybrid
 from benchmarks import answers, floor, windows
+from query.schema import Schema
 from simulator import stock
 
 BATCH_ROWS = 65_536
@@ -88,27 +90,31 @@ def drawn_queries(seed: int, count: int = 3) -> list[str]:
     return texts
 
 
-def through_watch(ticks: pa.Table, query: str, directory: Path | None = None) -> Timed:
-    """From the first push to the last fetched row. directory: where to archive what is pushed; None keeps no files."""
+def through_watch(
+    ticks: pa.Table, query: str, directory: Path | None = None, schema: Schema = stock.TICKS
+) -> Timed:
+    """From the first push to the last fetched row. directory: where to archive what is pushed; None keeps no files.
+    schema: of the rows, with the name that the query has for them; its time is `ts`."""
     batches = ticks.to_batches(max_chunksize=BATCH_ROWS)
     with hybrid.connect(directory) as db:
-        columns = {f.name: f.type for f in stock.TICKS.fields}
-        db.create_stream("ticks", columns, time="ts", key="symbol")
+        columns = {f.name: f.type for f in schema.fields}
+        db.create_stream(schema.name, columns, time="ts", key=schema.keys)
         alerts = db.watch(query)
         found = []
         stop = stopwatch()
         for batch in batches:
-            db.push("ticks", batch)
+            db.push(schema.name, batch)
             found.append(alerts.fetch())
-        db.advance("ticks", None)
+        db.advance(schema.name, None)
         found.append(alerts.fetch())
         answer = pa.concat_tables([table for table in found if table is not None])
         return *stop(), answer
 
 
-def through_sql(ticks: pa.Table, query: str) -> Timed:
+def through_sql(ticks: pa.Table, query: str, name: str = "ticks") -> Timed:
+    """name: what the query calls the rows."""
     stop = stopwatch()
-    answer = hybrid.sql(query, ticks=ticks).arrow()
+    answer = hybrid.sql(query, **{name: ticks}).arrow()
     return *stop(), answer
 
 
@@ -149,8 +155,16 @@ CONTENDERS: dict[str, Callable[[pa.Table, str], Timed]] = {
 }
 
 
-def measured(run: Callable[[pa.Table, str], Timed], ticks: pa.Table, query: str, repeat: int) -> dict[str, object]:
-    """Median seconds of `repeat` runs after one on the first rows, which loads and compiles what there is to load."""
+def measured(
+    run: Callable[[pa.Table, str], Timed],
+    ticks: pa.Table,
+    query: str,
+    repeat: int,
+    columns: Sequence[str] = COLUMNS,
+    counts: str = "",
+) -> dict[str, object]:
+    """Median seconds of `repeat` runs after one on the first rows, which loads and compiles what there is to load.
+    columns: of the answer. counts: the one that counts matches, where a row of the answer stands for many."""
     run(ticks.slice(0, min(len(ticks), WARM_UP_ROWS)), query)
     times = []
     for _ in range(repeat):
@@ -163,9 +177,15 @@ def measured(run: Callable[[pa.Table, str], Timed], ticks: pa.Table, query: str,
         "seconds": round(median, 4),
         "cpu_seconds": round(cpu_median, 4),
         "events_per_second": round(len(ticks) / median),
-        "matches": len(answer),
-        "hash": answers.fingerprint(answer, COLUMNS),
+        "matches": (pc.sum(answer[counts]).as_py() or 0) if counts else len(answer),
+        "hash": answers.fingerprint(answer, list(columns)),
     }
+
+
+def line(name: str, result: dict[str, object]) -> str:
+    """What is said of a contender on the way."""
+    busy = f"{result['cpu_seconds']} of {result['seconds']} s"
+    return f"{name:<30}{result['events_per_second']:>14,} events/s{result['matches']:>12,} matches  {busy:>20}"
 
 
 def disagreements(results: dict[str, dict[str, object]]) -> list[str]:
@@ -202,10 +222,6 @@ def benchmark(rows: int, symbols: int, seed: int, repeat: int, only: list[str], 
     def say(text: str) -> None:
         if progress:
             print(text, file=sys.stderr, flush=True)
-
-    def line(name: str, result: dict[str, object]) -> str:
-        busy = f"{result['cpu_seconds']} of {result['seconds']} s"
-        return f"{name:<30}{result['events_per_second']:>14,} events/s{result['matches']:>12,} matches  {busy:>20}"
 
     def wanted(name: str) -> bool:
         return not only or any(word in name for word in only)
