@@ -30,10 +30,10 @@ class RunGraph:
             np.zeros(1 << 15, np.int32 if name in ("edge", "deep", "deep_rest") else np.int64)
             for name in graph.Cells._fields
         ))  # fmt: skip
-        self._found = graph.Found(
-            np.zeros(1 << 12, np.int64), np.zeros(1 << 12, np.int64), np.zeros(1 << 12, np.int64),
-            np.zeros(1 << 14, np.int64), np.zeros(1 << 14, np.int32),
-        )  # fmt: skip
+        self._found = graph.Found(*(
+            np.zeros(1 << (14 if "row" in name or "edge" in name else 12), np.int32 if "edge" in name else np.int64)
+            for name in graph.Found._fields
+        ))  # fmt: skip
         self._scratch = graph.Scratch(*(np.zeros(size, np.int64) for size in (edges, edges, edges, 64)))
         self._counters = np.zeros(len(Counters), np.int64)
         #: no start before it counts any more
@@ -117,7 +117,10 @@ class RunGraph:
     def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
         """Marks the rows that runs can reach; to be followed by `move`."""
         self._moved = np.empty(max(1, self.size), np.int64)
-        self._live = graph.mark_live(partitions, self._floor, self._lists, self._cells, self.size, self._moved, keep)
+        room = np.empty(max(1, self.size), np.int64)
+        self._live = graph.mark_live(
+            partitions, self._floor, self._lists, self._cells, self.size, room, self._moved, keep
+        )
 
     def move(self, partitions: int, row_moved: Int64Array) -> None:
         """Drops the cells that `mark` did not reach and renumbers rows."""

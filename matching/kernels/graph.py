@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from matching.kernels.jit import kernel
+from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Parameters
 from query.automaton.program import Ignore
 
@@ -79,13 +79,18 @@ class Lists(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Matches in order. Rows of match k: [bound[k], bound[k + 1]) of row and edge."""
+    """Matches in order. Rows of match k: [bound[k], bound[k + 1]) of row and edge. The others are room to sort in."""
 
     bound: np.ndarray
     partition: np.ndarray
     number: np.ndarray
+    order: np.ndarray
+    other: np.ndarray
+    bound_before: np.ndarray
     row: np.ndarray
     edge: np.ndarray  # int32
+    row_before: np.ndarray
+    edge_before: np.ndarray  # int32
 
 
 class Scratch(NamedTuple):
@@ -248,7 +253,7 @@ def enumerate_ends(p, lowest, cells, lists, found, scratch, matches_max, counter
     return OK
 
 
-@kernel
+@inlined
 def precedes(a, b, found):
     """Whether match a comes before match b: by first row, then by preference."""
     at_a, at_b = found.bound[a], found.bound[b]
@@ -266,8 +271,9 @@ def precedes(a, b, found):
 def sort(begin, end, row_begin, row_end, found):
     """Puts matches [begin, end) in order; merge sort."""
     n = end - begin
-    order = np.arange(begin, end)
-    other = np.empty(n, np.int64)
+    order, other = found.order, found.other
+    for k in range(n):
+        order[k] = begin + k
     width = 1
     while width < n:
         for low in range(0, n, 2 * width):
@@ -283,9 +289,12 @@ def sort(begin, end, row_begin, row_end, found):
                     right += 1
         order, other = other, order
         width *= 2
-    rows = found.row[row_begin:row_end].copy()
-    edges = found.edge[row_begin:row_end].copy()
-    bounds = found.bound[begin : end + 1].copy()
+    rows, edges, bounds = found.row_before, found.edge_before, found.bound_before
+    for j in range(row_end - row_begin):
+        rows[j] = found.row[row_begin + j]
+        edges[j] = found.edge[row_begin + j]
+    for k in range(n + 1):
+        bounds[k] = found.bound[begin + k]
     at = row_begin
     for k in range(n):
         low = bounds[order[k] - begin] - row_begin
@@ -298,10 +307,10 @@ def sort(begin, end, row_begin, row_end, found):
 
 
 @kernel
-def mark_live(partitions, floor, lists, cells, count, moved, keep):
-    """moved: int64 (count,), set to the new index of every cell that a list can still reach, else -1; keep: bool per
-    row of the store, set for their rows. floor: no start before it counts. Returns the number of live cells."""
-    lowest = np.empty(count, np.int64)
+def mark_live(partitions, floor, lists, cells, count, lowest, moved, keep):
+    """lowest: int64 (count,), room. moved: int64 (count,), set to the new index of every cell that a list can still
+    reach, else -1; keep: bool per row of the store, set for their rows. floor: no start before it counts. Returns the
+    number of live cells."""
     moved[:count] = -1
     for p in range(partitions):
         low = max(floor, lists.lowest[p])

@@ -47,11 +47,24 @@ _CACHE = cache_directory()
 
 
 def kernel(function: F) -> F:
-    """Compiles on first call, without the GIL, cached on disk; floats follow IEEE (1/0 = inf), no fast math."""
+    """Compiles on first call, without the GIL, cached on disk; floats follow IEEE (1/0 = inf), no fast math.
+
+    A kernel makes no arrays, so references to them are not counted: that took most of the time where they come in
+    tuples. numba does not compile a kernel that makes one."""
+    return _compiled(function)
+
+
+def inlined(function: F) -> F:
+    """A kernel whose code stands where it is called: passing it tuples of arrays would copy them."""
+    return _compiled(function, forceinline=True)
+
+
+def _compiled(function: F, **more: bool) -> F:
+    options: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False, **more}
     settings = cast(Any, config)
     before = settings.CACHE_DIR
     settings.CACHE_DIR = str(_CACHE)  # read when the decorator runs; a user's own functions keep their place
     try:
-        return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+        return cast(F, numba.njit(**options)(function))
     finally:
         settings.CACHE_DIR = before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from matching.kernels.jit import kernel
+from matching.kernels.jit import inlined
 from query.automaton.program import OpCode, RegisterKind
 
 # numba freezes plain integers; an IntEnum member would be looked up at run time
@@ -61,19 +61,19 @@ FAVG = int(OpCode.FAVG)
 INT_MIN = np.int64(-(2**63))
 
 
-@kernel
+@inlined
 def add_overflows(x, y):
     r = x + y
     return ((x ^ r) & (y ^ r)) < 0
 
 
-@kernel
+@inlined
 def sub_overflows(x, y):
     r = x - y
     return ((x ^ y) & (x ^ r)) < 0
 
 
-@kernel
+@inlined
 def mul_overflows(x, y):
     if x == 0 or y == 0:
         return False
@@ -83,7 +83,7 @@ def mul_overflows(x, y):
     return r // y != x or r % y != 0
 
 
-@kernel
+@inlined
 def float_less(x, y):
     """DuckDB's order of doubles: NaN equals itself and is the largest."""
     if np.isnan(x):
@@ -91,12 +91,12 @@ def float_less(x, y):
     return x < y or np.isnan(y)
 
 
-@kernel
+@inlined
 def float_equal(x, y):
     return x == y or (np.isnan(x) and np.isnan(y))
 
 
-@kernel
+@inlined
 def update_registers(program, registers, registers_f, valid, variable, feature, feature_f, feature_valid, i):
     """Binds row i to `variable`: updates the registers of one run in place. Returns the validity bits, or -1 on
     overflow (bit 62 and 63 are never used)."""
@@ -151,7 +151,7 @@ def update_registers(program, registers, registers_f, valid, variable, feature, 
     return valid
 
 
-@kernel
+@inlined
 def holds(program, variable, registers, valid, feature, feature_valid, i, scratch):
     """Runs the code of `variable` for row i: 1 true, 0 false or null, -1 overflow or division by zero."""
     stack = scratch.stack

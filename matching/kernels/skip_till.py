@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from matching.kernels.jit import kernel
+from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Counters, Parameters
 from matching.kernels.predicate import holds, update_registers
 from matching.kernels.step import BAD, BUDGET, ERROR, OK, ROOM, decide, heap_push, negated
@@ -47,7 +47,7 @@ GAPS = (1 << 30) - 1
 POISONED = 1 << 62
 
 
-@kernel
+@inlined
 def passed_over(program, mask, bad):
     """What a row that is passed over adds to `Runs.passed`."""
     passed = np.int64(0)
@@ -58,7 +58,7 @@ def passed_over(program, mask, bad):
     return passed
 
 
-@kernel
+@inlined
 def link(item, tail, head, runs):
     """Puts an item behind `tail` (-1: at the head of the list); returns the head. Most items stand there already."""
     if tail < 0:

@@ -499,7 +499,8 @@ def move_starts(count, live, moved, rows):
     for s in range(count):
         if live[s]:
             to = moved[s]
-            rows[to] = rows[s]
+            for column in range(rows.shape[1]):  # numba cannot compile an assignment of slices in a kernel
+                rows[to, column] = rows[s, column]
             for column in (NEXT, END, SIBLING):
                 rows[to, column] = moved[rows[to, column]]
             if rows[to, UP] >= 0:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from matching.kernels.jit import kernel
+from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import UNSEEN, Counters, Parameters
 from matching.kernels.predicate import holds, update_registers
 from query.automaton.program import Mode, Skip
@@ -78,7 +78,7 @@ ERROR = 2  # a condition that was read cannot be computed; see Counters
 BUDGET = 3  # a partition has more items than RUNS_MAX
 
 
-@kernel
+@inlined
 def heap_push(heap, counters, deadline, partition):
     i = counters[C_HEAP]
     counters[C_HEAP] += 1
@@ -122,7 +122,7 @@ def heap_pop(heap, counters):
     heap.partition[i] = partition
 
 
-@kernel
+@inlined
 def decide(p, node, row, waiting, partitions, decided, counters):
     """Hands out a match (waiting: -1) or a partial match that timed out in state `waiting`, which takes no number."""
     n = counters[C_DECIDED]
@@ -187,7 +187,7 @@ def decide_heads(p, program, runs, buffer, partitions, decided, counters):
     partitions.head[p] = item
 
 
-@kernel
+@inlined
 def timed_out(tail, first, runs):
     """Whether the item `tail` is a partial match of the start `first` that timed out."""
     return tail >= 0 and runs.state[tail] == TIMEOUT and runs.first[tail] == first
@@ -276,7 +276,7 @@ def negated(labels, mask, bad):
     return 0, -1
 
 
-@kernel
+@inlined
 def put(runs, tail, new, state, first, ts, row, node, valid):
     """Fills the slot `new` and links it behind `tail` (-1: it is the head)."""
     runs.state[new] = state
