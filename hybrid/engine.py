@@ -13,8 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, assert_never
 
+import pyarrow as pa
+
 from archive.history import History
 from hybrid.alerts import Alerts
+from hybrid.chain import END_US, Chain, ChainWatch, idle_warning, outermost, plain, plan_streams
 from hybrid.correlate import Reader, answer_of, count_matches
 from hybrid.driver import Driver
 from hybrid.explain import explain_plan
@@ -173,6 +176,7 @@ class Database:
         self._memory_limit = memory_limit
         self._streams: dict[str, Stream] = {}
         self._watches: list[Watch] = []
+        self._chains: list[ChainWatch] = []
         self._pushers: set[int] = set()
         self._closed = False
         self._path = Path(path) if path is not None else None
@@ -285,6 +289,7 @@ class Database:
                 if watch.stream is state:
                     self._guarded(watch, lambda w: w.push(on_time, arrival.watermark_us))
             self._settle(state)
+            self._chain(state, on_time)
             if trouble is not None:
                 message = f"{state.schema.name}: events stay in memory, they cannot be archived: {trouble}"
                 warnings.warn(message, HybridWarning, stacklevel=2)
@@ -303,6 +308,17 @@ class Database:
                 if watch.stream is state:
                     self._guarded(watch, lambda w: w.advance(watermark_us))
             self._settle(state)
+            self._chain(state, None)
+
+    def _chain(self, state: Stream, batch: EventBatch | None) -> None:
+        """Hands new on-time events, or a new watermark, to the queries that read several streams or patterns."""
+        name, watermark_us = state.schema.name.lower(), END_US if state.ended else state.watermark_us
+        for watch in self._chains:
+            if name in watch.streams:
+                self._guarded(watch, lambda w: w.push(name, batch, watermark_us))
+            if name in watch.streams or name in watch.histories:
+                self._guarded(watch, ChainWatch.settle)
+        self._chains = [w for w in self._chains if not (w.alerts.failed or w.alerts.done)]
 
     def _settle(self, state: Stream) -> None:
         for watch in self._watches:
@@ -310,7 +326,7 @@ class Database:
                 self._guarded(watch, Watch.settle)
         self._watches = [w for w in self._watches if not (w.alerts.failed or w.alerts.done)]
 
-    def _guarded(self, watch: Watch, act: Any) -> None:
+    def _guarded(self, watch: Watch | ChainWatch, act: Any) -> None:
         """A watch that fails is marked and left out from then on; the stream and the others go on."""
         if watch.alerts.failed:
             return
@@ -343,19 +359,28 @@ class Database:
             raise not_supported("tolerance", text, "it belongs to strategies that are not there yet: leave it out")
         with self._lock:
             self._check_open()
-            query, plan, outer = self._live_plan(text, tables or {})
-            factor = plan.factors[0]
-            stream = self._streams[_name(factor.input_sql)]
-            histories = {h.schema.name.lower(): self._streams[h.schema.name.lower()] for h in factor.histories}
-            if stream.ended:
-                raise fault("HQ400", f"stream {stream.schema.name} has ended", text, "ask db.sql or db.backtest")
-            watch = Watch(plan, stream, histories)
+            query, plan, outer, static = self._live_plan(text, tables or {})
+            names = plan_streams(plan)
+            streams = {name: self._streams[name] for name in names}
+            joined = [h.schema.name.lower() for h in plan.factors[-1].histories]
+            histories = {name: self._streams[name] for name in joined}
+            over = [s.schema.name for s in streams.values() if s.ended]
+            if len(over) == len(streams):
+                raise fault("HQ400", f"stream {over[0]} has ended", text, "ask db.sql or db.backtest")
+            watch: Watch | ChainWatch
+            if plain(plan):
+                watch = simple = Watch(plan, streams[names[0]], histories)
+                lookups, stats = lambda: self._lookups(simple), lambda: self._watch_stats(simple)
+                self._watches.append(simple)
+            else:
+                watch = chained = ChainWatch(plan, streams, histories, static)
+                lookups, stats = chained.lookups, chained.stats
+                self._chains.append(chained)
             watch.alerts = Alerts(
-                plan, outer, lambda: self._lookups(watch), lambda stage: _explain(query, plan, strategy, stage),
-                lambda: self._watch_stats(watch), self._may_wait, evidence,
+                outermost(plan), outer, lookups, lambda stage: _explain(query, plan, strategy, stage), stats,
+                self._may_wait, evidence,
             )
-            self._watches.append(watch)
-        for message in waits(factor.plan):
+        for message in dict.fromkeys([m for f in plan.factors for m in waits(f.plan)] + idle_warning(plan)):
             warnings.warn(message, HybridWarning, stacklevel=2)
         return watch.alerts
 
@@ -375,31 +400,20 @@ class Database:
             if watch.stuck_count:
                 found["skips_stuck"] = watch.stuck_count
             if watch.driver is not None:
-                found |= {
-                    "strategy": "llaa",
-                    "waiting_for_history": watch.driver.waiting_count,
-                    "history_reads": watch.driver.read_count,
-                    "history_incomplete": watch.driver.incomplete_count,
-                    "late_left_out": watch.driver.late_left_out,
-                }
+                found |= watch.driver.stats()
             return found
 
     def _may_wait(self) -> bool:
         """Whether another thread may still push: not from the thread that did, nor with one thread only."""
         return not self._closed and threading.get_ident() not in self._pushers and threading.active_count() > 1
 
-    def _live_plan(self, text: str, tables: Mapping[str, Any]) -> tuple[ast.Query, QueryPlan, Outer]:
+    def _live_plan(
+        self, text: str, tables: Mapping[str, Any]
+    ) -> tuple[ast.Query, QueryPlan, Outer, dict[str, pa.Table]]:
+        """The plan of a live query, what runs its outer SELECT, and the tables that stand still."""
         query = parse(text, tuple(s.schema.name for s in self._streams.values()))
         if not query.factors:
             raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "ask db.sql")
-        if len(query.factors) > 1:
-            hint = "watch them one by one, or push the rows of the first into a stream that the second watches"
-            raise not_supported("a live query with two patterns", text, hint, query.factors[1].span)
-        source = query.factors[0]
-        bare = re.fullmatch(r'\s*("[^"]+"|\w+)\s*', source.input)
-        if not bare or any(_name(source.input) in scope.names for scope in source.scopes):
-            hint = "name the stream itself and put the conditions into DEFINE"
-            raise not_supported("a live query over anything but a stream", text, hint, source.input_span)
 
         def resolve(name: str) -> Schema:
             stream = self._streams.get(_name(name))
@@ -410,9 +424,9 @@ class Database:
         words = {w.lower() for w in re.findall(r"\w+", text)}
         static = {name: to_arrow(data, name) for name, data in tables.items() if name.lower() in words}
         plan = bind(query, resolve, live=True, relations={name: fields_of(t) for name, t in static.items()})
-        outer = Outer(plan, static)
+        outer = Outer(outermost(plan), static)
         outer.schema()  # DuckDB's own view of the outer SELECT, before any event
-        return query, plan, outer
+        return query, plan, outer, static
 
     def sql(self, text: str, *, late: bool = True, **tables: Any) -> Result:
         """Answers one statement over streams (archive and memory, one consistent snapshot) and named tables.
@@ -439,18 +453,24 @@ class Database:
             raise DataError("a backtest ends before it starts", "backtest(text, start, end)")
         with self._lock:
             self._check_open()
-            query, plan, outer = self._live_plan(text, tables or {})
-            factor = plan.factors[0]
-            stream = self._streams[_name(factor.input_sql)]
+            query, plan, outer, static = self._live_plan(text, tables or {})
+            factor, names = plan.factors[-1], plan_streams(plan)
+            schemas = {name: self._streams[name].schema for name in names}
             snapshots = {key: s.kept.snapshot() for key, s in self._streams.items()}
             begins = {key: s.begins_us() for key, s in self._streams.items()}
-        snapshot = snapshots[stream.schema.name.lower()]
-        batch = snapshot.read(start_us, end_us)
-        matcher = live_matcher(factor.plan)
-        found = [
-            matcher.push(batch.slice(i, min(i + BATCH_ROWS, len(batch)))) for i in range(0, len(batch), BATCH_ROWS)
-        ]
-        found.append(matcher.advance(end_us))
+        reader: Reader = snapshots[names[0]]
+        if plain(plan):
+            batch = reader.read(start_us, end_us)
+            matcher = live_matcher(factor.plan)
+            found = [
+                matcher.push(batch.slice(i, min(i + BATCH_ROWS, len(batch)))) for i in range(0, len(batch), BATCH_ROWS)
+            ]
+            found.append(matcher.advance(end_us))
+        else:
+            chain = Chain(plan, schemas, static, live_matcher)
+            found = [m for name in names for m in chain.push(name, snapshots[name].read(start_us, end_us), None)]
+            found += [m for name in names for m in chain.push(name, None, END_US if end_us is None else end_us)]
+            reader = chain.reader(snapshots)
         keys = [h.schema.name.lower() for h in factor.histories]
         if factor.histories:
             driver = Driver(factor, LLAA(), live_matcher)
@@ -461,9 +481,10 @@ class Database:
         else:
             rows = answer_of(factor.plan, found)
         table = outer.run([rows])
-        lookups = (lookup_in(snapshot), tuple(lookup_in(snapshots[key]) for key in keys))
+        lookups = (lookup_in(reader), tuple(lookup_in(snapshots[key]) for key in keys))
+        top = outermost(plan)
         return Result(
-            table, plan, lambda n: evidence_table(plan, [rows], outer.sources([rows]), [lookups], n),
+            table, top, lambda n: evidence_table(top, [rows], outer.sources([rows]), [lookups], n),
             lambda stage: _explain(query, plan, "llaa", stage), lambda events: series(factor, lookups[0], events),
         )  # fmt: skip
 
@@ -493,8 +514,8 @@ class Database:
                 self.flush()
             finally:
                 self._closed = True
-                for watch in self._watches:
-                    watch.alerts.finish()
+                for alerts in (*(w.alerts for w in self._watches), *(w.alerts for w in self._chains)):
+                    alerts.finish()
                 for stream in self._streams.values():
                     stream.kept.close()
 
@@ -633,4 +654,4 @@ def _explain(query: ast.Query, plan: QueryPlan, strategy: str, stage: str) -> st
     if strategy == "auto":
         line += " (auto: the only one in this version)"
     text = explain_plan(query, plan, stage)
-    return f"{line}\n\n{text}" if plan.factors[0].histories else text
+    return f"{line}\n\n{text}" if plan.factors[-1].histories else text
