@@ -68,8 +68,35 @@ def tables_of(statement: Statement) -> set[str]:
 
 
 def factors_in(sql: str) -> tuple[int, ...]:
-    """Which pattern factors a SELECT reads the rows of."""
-    return tuple(sorted({int(i) for i in re.findall(rf"\b{FACTOR_TABLE}(\d+)\b", sql)}))
+    """Which pattern factors a SELECT reads the rows of: entries of WITH that nothing reads do not count."""
+    if FACTOR_TABLE not in sql:
+        return ()
+    try:
+        tree = duck.parse_statement(sql)
+    except DuckFault:
+        return ()
+    found: set[str] = set()
+    _read(tree, {}, found)
+    return tuple(sorted(int(name.removeprefix(FACTOR_TABLE)) for name in found if name.startswith(FACTOR_TABLE)))
+
+
+def _read(value: Any, entries: Mapping[str, Node], found: set[str]) -> None:
+    """Adds the tables that a part of a syntax tree reads. entries: of the WITH lists around it."""
+    if isinstance(value, list):
+        for item in value:
+            _read(item, entries, found)
+    elif isinstance(value, dict):
+        if "cte_map" in value:
+            own = {str(e["key"]).lower(): e["value"]["query_node"] for e in value["cte_map"]["map"]}
+            entries = {**entries, **own}
+        name = str(value.get("table_name", "")).lower()
+        if value.get("type") == "BASE_TABLE" and name in entries:
+            _read(entries[name], {k: e for k, e in entries.items() if k != name}, found)
+        elif value.get("type") == "BASE_TABLE":
+            found.add(name)
+        for key, child in value.items():
+            if key != "cte_map":
+                _read(child, entries, found)
 
 
 def origin(sql: str, column: str) -> tuple[str, str] | None:
