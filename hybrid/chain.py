@@ -8,6 +8,7 @@ they are held back until none that sorts before them can come (query.plan.lag sa
 from __future__ import annotations
 
 import re
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import Drive
 from matching.ordering import Ordering
 from matching.types import arrow_schema
-from query.errors import DataError
+from query.errors import DataError, HybridWarning
 from query.plan.expression import Column
 from query.plan.plan import FactorPlan, Order, Plan, QueryPlan, RowsOf
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
@@ -45,6 +46,9 @@ END_US = 2**63 - 1
 
 #: So many rows of a pattern are kept at least to show what the matches over them are made of.
 KEPT_ROWS = 1_000_000
+
+#: So many events that wait for a stream are worth a warning.
+HELD_BACK_WARNED = 1_000_000
 
 #: How far each stream has come, by its name in lower case: its watermark, END_US, or None.
 Frontier = Mapping[str, int | None]
@@ -151,7 +155,7 @@ class ChainWatch:
 
     streams: those it reads, by name in lower case; histories: those its joins read."""
 
-    __slots__ = ("alerts", "chain", "driver", "factor", "histories", "streams")
+    __slots__ = ("_warned", "alerts", "chain", "driver", "factor", "histories", "streams")
 
     def __init__(
         self, plan: QueryPlan, streams: Mapping[str, Source], histories: Mapping[str, Source],
@@ -162,12 +166,22 @@ class ChainWatch:
         self.chain = Chain(plan, {name: s.schema for name, s in streams.items()}, static, live_matcher)
         self.driver = Driver(self.factor, LLAA(), live_matcher) if self.factor.histories else None
         self.alerts: Alerts
+        self._warned = False
         for name, stream in streams.items():  # where it stands already; none of them has sent anything yet
             self.chain.push(name, None, END_US if stream.ended else stream.watermark_us)
 
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> None:
-        """See Chain.push."""
+        """See Chain.push. Warns, once, when a stream that is behind makes many events of the others wait."""
         found = self.chain.push(stream, batch, watermark_us)
+        if not self._warned and self.chain.held_back > HELD_BACK_WARNED:
+            self._warned = True
+            slowest = min(self.streams.values(), key=lambda s: END_US if s.ended else s.watermark_us or -END_US)
+            warnings.warn(
+                f"{self.chain.held_back:,} events wait for stream {slowest.schema.name}, which has come to "
+                f"{show_us(slowest.watermark_us)}: db.advance says how far it is without events",
+                HybridWarning,
+                stacklevel=2,
+            )
         if self.driver is None:
             self.alerts.add(found)
         elif found:
@@ -201,17 +215,6 @@ class ChainWatch:
         if stuck:
             found["skips_stuck"] = stuck
         return found | (self.driver.stats() if self.driver is not None else {})
-
-
-def idle_warning(plan: QueryPlan) -> list[str]:
-    """That a stream without events holds the others back."""
-    names = [m.name for f in plan.factors for m in f.members]
-    if not names:
-        return []
-    return [
-        f"{', '.join(dict.fromkeys(names))} are merged as far as the slowest of them has come: one that is silent "
-        "holds the others back until db.advance says how far it is"
-    ]
 
 
 class _Pattern:

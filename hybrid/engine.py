@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, assert_never
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from archive.history import History
 from hybrid.alerts import Alerts
-from hybrid.chain import END_US, Chain, ChainWatch, idle_warning, outermost, plain, plan_streams
+from hybrid.chain import END_US, Chain, ChainWatch, outermost, plain, plan_streams
 from hybrid.correlate import Reader, answer_of, count_matches
 from hybrid.driver import Driver
 from hybrid.explain import explain_plan
@@ -26,6 +27,7 @@ from hybrid.front import Bounded, Relations, StreamInput, answer, explain_in, li
 from hybrid.inputs import BATCH_ROWS, fields_of, to_arrow
 from hybrid.lookup import lookup_in
 from hybrid.outer import Outer, empty_answer
+from hybrid.pour import Pour, rows_as_events
 from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
 from hybrid.times import duration_us, instant_us, show_us
@@ -177,6 +179,7 @@ class Database:
         self._streams: dict[str, Stream] = {}
         self._watches: list[Watch] = []
         self._chains: list[ChainWatch] = []
+        self._pours: list[Pour] = []
         self._pushers: set[int] = set()
         self._closed = False
         self._path = Path(path) if path is not None else None
@@ -274,41 +277,76 @@ class Database:
         they are kept and every watch has seen them. All or nothing: raises DataError and changes nothing.
         """
         with self._lock:
-            state = self._stream(stream)
+            state = self._open_stream(stream)
             self._pushers.add(threading.get_ident())
-            arrival = state.live.accept(data, source, offset)
-            trouble: Exception | None = None
-            if len(arrival.batch):
-                try:
-                    state.kept.append(arrival.batch, arrival.late)
-                    state.forget()
-                except (DataError, OSError) as error:  # the events are in memory; only the files could not be written
-                    trouble = error
-            on_time = arrival.on_time
-            for watch in self._watches:
-                if watch.stream is state:
-                    self._guarded(watch, lambda w: w.push(on_time, arrival.watermark_us))
-            self._settle(state)
-            self._chain(state, on_time)
-            if trouble is not None:
-                message = f"{state.schema.name}: events stay in memory, they cannot be archived: {trouble}"
+            taken, trouble = self._take(state, data, source, offset)
+            for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
-            return len(arrival.batch)
+            return taken
+
+    def _take(
+        self, state: Stream, data: Any, source: str = "default", offset: int | None = None
+    ) -> tuple[int, list[str]]:
+        """Takes events into a stream and all that watches it. How many were new, and what could not be archived."""
+        arrival = state.live.accept(data, source, offset)
+        trouble: list[str] = []
+        if len(arrival.batch):
+            try:
+                state.kept.append(arrival.batch, arrival.late)
+                state.forget()
+            except (DataError, OSError) as error:  # the events are in memory; only the files could not be written
+                trouble.append(f"{state.schema.name}: events stay in memory, they cannot be archived: {error}")
+        on_time = arrival.on_time
+        for watch in self._watches:
+            if watch.stream is state:
+                self._guarded(watch, lambda w: w.push(on_time, arrival.watermark_us))
+        self._settle(state)
+        self._chain(state, on_time)
+        return len(arrival.batch), trouble + self._pour(state)
 
     def advance(self, stream: str, time: Any) -> None:
         """Raises the stream's watermark to `time` ("2024-01-02 10:00", a datetime, microseconds) without events: no
         event before it will come. None ends the stream. Raises DataError."""
         with self._lock:
-            state = self._stream(stream)
+            state = self._open_stream(stream)
             self._pushers.add(threading.get_ident())
-            t_us = None if time is None else instant_us(time, "the time to advance to")
-            state.live.advance(t_us)
-            watermark_us = None if time is None else state.live.watermark_us
-            for watch in self._watches:
-                if watch.stream is state:
-                    self._guarded(watch, lambda w: w.advance(watermark_us))
-            self._settle(state)
-            self._chain(state, None)
+            trouble = self._reach(state, None if time is None else instant_us(time, "the time to advance to"))
+            for message in trouble:
+                warnings.warn(message, HybridWarning, stacklevel=2)
+
+    def _reach(self, state: Stream, t_us: int | None) -> list[str]:
+        """Raises the watermark of a stream, for all that watches it too; what could not be archived by that."""
+        state.live.advance(t_us)
+        watermark_us = None if t_us is None else state.live.watermark_us
+        for watch in self._watches:
+            if watch.stream is state:
+                self._guarded(watch, lambda w: w.advance(watermark_us))
+        self._settle(state)
+        self._chain(state, None)
+        return self._pour(state)
+
+    def _pour(self, state: Stream) -> list[str]:
+        """Lets the rows that have come of a change of a stream into the streams they are to go to; what could not be
+        archived."""
+        trouble: list[str] = []
+        for pour in [p for p in self._pours if state.schema.name.lower() in p.reads]:
+            target = self._streams[pour.target]
+            try:
+                rows = pour.alerts.fetch()
+                if rows.num_rows:
+                    trouble += self._take(target, rows)[1]
+                reached_us = pour.reached()
+                behind = target.watermark_us is None or (reached_us or 0) - pour.lag_us > target.watermark_us
+                if reached_us == END_US:
+                    trouble += self._reach(target, None)
+                elif reached_us is not None and behind:
+                    trouble += self._reach(target, reached_us - pour.lag_us)
+            except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's: its alerts raise it)
+                pour.alerts.fail(error)
+            if pour.alerts.failed or target.ended:
+                self._pours.remove(pour)
+                target.live.driven = False
+        return trouble
 
     def _chain(self, state: Stream, batch: EventBatch | None) -> None:
         """Hands new on-time events, or a new watermark, to the queries that read several streams or patterns."""
@@ -318,6 +356,10 @@ class Database:
                 self._guarded(watch, lambda w: w.push(name, batch, watermark_us))
             if name in watch.streams or name in watch.histories:
                 self._guarded(watch, ChainWatch.settle)
+        self._drop_finished()
+
+    def _drop_finished(self) -> None:
+        self._watches = [w for w in self._watches if not (w.alerts.failed or w.alerts.done)]
         self._chains = [w for w in self._chains if not (w.alerts.failed or w.alerts.done)]
 
     def _settle(self, state: Stream) -> None:
@@ -344,12 +386,16 @@ class Database:
         tolerance: Any = None,
         evidence: bool = False,
         tables: Mapping[str, Any] | None = None,
+        into: str | None = None,
+        time: str | None = None,
     ) -> Alerts:
         """Starts a live query with an empty state: it sees the events pushed from now on, in the total order.
 
         strategy: when the archive is asked; "llaa" (also what "auto" means in this version). evidence: the rows carry
         the identity of their matches too, as last columns: match_id and, with a history join, join_id and
-        history_complete. tables: static tables the outer SELECT joins, as they are now. Raises QueryError.
+        history_complete. tables: static tables the outer SELECT joins, as they are now. into: a new stream that the
+        rows are the events of, for other queries to read (fetch then gives none); time: the column of their time, if
+        they have several. Raises QueryError, and DataError for rows that cannot be such events.
         """
         if strategy not in STRATEGIES:
             raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), STRATEGIES))
@@ -380,9 +426,41 @@ class Database:
                 outermost(plan), outer, lookups, lambda stage: _explain(query, plan, strategy, stage), stats,
                 self._may_wait, evidence,
             )
-        for message in dict.fromkeys([m for f in plan.factors for m in waits(f.plan)] + idle_warning(plan)):
+            if into is not None:
+                try:
+                    self._pours.append(self._poured(plan, watch, into, time))
+                except Exception:
+                    watch.alerts.finish()
+                    self._drop_finished()
+                    raise
+        for message in dict.fromkeys(m for f in plan.factors for m in waits(f.plan)):
             warnings.warn(message, HybridWarning, stacklevel=2)
         return watch.alerts
+
+    def _poured(self, plan: QueryPlan, watch: Watch | ChainWatch, into: str, time: str | None) -> Pour:
+        """Declares the stream that the rows of a new live query go to."""
+        reads, target = frozenset(plan_streams(plan)), into.lower()
+        upstream = set(reads)
+        while more := {name for p in self._pours if p.target in upstream for name in p.reads} - upstream:
+            upstream |= more
+        if target in upstream:
+            raise DataError(f"the rows cannot go into {into}, which they are made of", "choose another name")
+        if any(p.target == target for p in self._pours):
+            raise DataError(f"stream {into} is fed by a live query already", "choose another name")
+        rows = rows_as_events(plan, watch.alerts.schema, time)
+        keeping = [self._streams[name].schema.retention_us for name in reads]
+        retention = None if None in keeping else timedelta(microseconds=max(k for k in keeping if k is not None))
+        keys = [c.name for c in plan.factors[-1].plan.partition_by if c.name in rows.columns]
+        self.create_stream(into, rows.columns, rows.time, keys, rows.order, rows.lateness, retention)
+        state = self._streams[target]
+        if state.ended:
+            raise DataError(f"stream {into} has ended", "choose another name")
+        state.live.driven = True
+        if isinstance(watch, ChainWatch):
+            chain = watch.chain
+            return Pour(watch.alerts, reads, target, rows.lag_us, lambda: chain.watermark_us)
+        read = watch.stream
+        return Pour(watch.alerts, reads, target, rows.lag_us, lambda: END_US if read.ended else read.watermark_us)
 
     def _lookups(self, watch: Watch) -> Lookups:
         return (
@@ -530,6 +608,13 @@ class Database:
     def _check_open(self) -> None:
         if self._closed:
             raise DataError("this database is closed", "open it again with hybrid.connect")
+
+    def _open_stream(self, name: str) -> Stream:
+        """A stream that may be pushed to."""
+        state = self._stream(name)
+        if state.live.driven:
+            raise DataError(f"stream {state.schema.name} is fed by a live query", "push to the streams that it reads")
+        return state
 
     def _stream(self, name: str) -> Stream:
         self._check_open()

@@ -272,3 +272,53 @@ def _input(db: Database, name: str) -> Any:
     from hybrid.engine import _input as input_of
 
     return input_of(db._streams[name], late=False)
+
+
+#: over the stream r of an inner query's rows, or over the query itself
+OVER_ROWS = (
+    "SELECT * FROM {0} MATCH_RECOGNIZE (PARTITION BY k ORDER BY t MEASURES C.x AS cx, D.x AS dx, D.t AS t2 "
+    "PATTERN (C D) DEFINE D AS x <> C.x) AS m",
+    "SELECT * FROM {0} MATCH_RECOGNIZE (ORDER BY t MEASURES FIRST(k) AS k1, count(*) AS n, sum(x) AS s "
+    "AFTER MATCH SKIP TO NEXT ROW PATTERN (C D+) WITHIN INTERVAL 5 SECOND DEFINE D AS x <= PREV(x)) AS m",
+    "FROM {0} PATTERN SEQ(r c, r d) WHERE skip_till_next_match(c, d) {{ [k] and c.x < d.x }} WITHIN 4 seconds "
+    "RETURN c.x AS cx, d.x AS dx, d.t AS t2",
+)
+
+
+def test_rows_into_a_stream(record_property: Callable[[str, object], None]) -> None:
+    seen: Counter[str] = Counter()
+
+    @FEWER
+    @given(
+        steps=histories(2), last=st.permutations(range(2)), inner=st.sampled_from(INNER),
+        outer=st.sampled_from(OVER_ROWS), merged=st.booleans(),
+    )  # fmt: skip
+    def check(steps: list[Step], last: list[int], inner: str, outer: str, merged: bool) -> None:
+        first = inner.format("MERGE(a, b) AS x" if merged else "a AS x" if "SEQ" in inner else "a")
+        if "PATTERN SEQ" in inner and merged:
+            first = first.replace("SEQ(x p, x+ q[])", "SEQ(b p, a+ q[])")
+        first = f"SELECT k, t, x FROM ({first}) AS i"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HybridWarning)
+            with opened(2) as db:
+                fed = db.watch(first, tables={"side": SIDE}, into="r")
+                alerts = db.watch(outer.format("r"))
+                later = db.watch(outer.format("r"), into="s", time="t2") if "t2" in outer else None
+                played(db, steps, last)
+                live = alerts.fetch()
+                nested = outer.format(f"({first}) AS r")
+                assert rows_of(live) == rows_of(db.sql(nested, late=False, side=SIDE).arrow())
+                assert rows_of(live) == rows_of(db.sql(outer.format("r")).arrow())
+                bounded = db.sql(first, late=False, side=SIDE).arrow()
+                assert rows_of(db.sql("SELECT * FROM r").arrow()) == rows_of(bounded)
+                assert db.streams()["r"]["late"] == 0
+                assert db.streams()["r"]["ended"]
+                assert fed.fetch().num_rows == 0
+                if later is not None:
+                    assert rows_of(db.sql("SELECT * FROM s").arrow()) == rows_of(live)
+                seen["examples"] += 1
+                seen["rows"] += bool(live.num_rows)
+
+    check()
+    record_property("examples", dict(seen))
+    assert seen["rows"] * 4 >= seen["examples"]
