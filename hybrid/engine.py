@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -27,8 +27,7 @@ from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
 from hybrid.times import duration_us, instant_us, show_us
 from live.stream import LiveStream
-from matching.batch import EventBatch, Matches
-from matching.drive import Drive
+from matching.feed import Feed
 from matching.ordering import Ordering
 from query.errors import DataError, HybridWarning, nearest
 from query.language import ast
@@ -69,6 +68,7 @@ class Stream:
     kept: History
     directory: Path | None
     dropped_us: int | None = None
+    feed: Feed | None = None
 
     @property
     def watermark_us(self) -> int | None:
@@ -117,15 +117,20 @@ class Stream:
 
 
 class Watch:
-    """One live query on one stream: its own order, matcher and driver, from the moment it was asked."""
+    """One live query on one stream, from the moment it was asked: a member of the stream's feed, and its driver.
 
-    __slots__ = ("alerts", "drive", "driver", "factor", "histories", "stream")
+    since_seq: the ingest sequence of the first event it may see."""
+
+    __slots__ = ("alerts", "driver", "factor", "histories", "member", "since_seq", "stream")
 
     def __init__(self, plan: QueryPlan, stream: Stream, histories: Mapping[str, Stream]) -> None:
         self.factor = plan.factors[0]
         self.stream = stream
         self.histories = dict(histories)
-        self.drive = Drive(Ordering(stream.schema), live_matcher(self.factor.plan))
+        self.since_seq = stream.live.next_seq
+        if stream.feed is None:
+            stream.feed = Feed(stream.schema)
+        self.member = stream.feed.add(self.factor.plan, self.since_seq)
         self.driver = Driver(self.factor, LLAA(), live_matcher) if self.factor.histories else None
         self.alerts: Alerts
 
@@ -133,23 +138,31 @@ class Watch:
         """Whether a change of that stream may decide something."""
         return stream is self.stream or any(h is stream for h in self.histories.values())
 
-    def push(self, batch: EventBatch, watermark_us: int | None) -> None:
-        self._found(self.drive.push(batch, watermark_us))
-
-    def advance(self, watermark_us: int | None) -> None:
-        self._found(self.drive.advance(watermark_us))
-
-    def _found(self, found: list[Matches]) -> None:
+    def collect(self) -> None:
+        """Hands on what the feed has found for it. Raises what the query failed of, behind what came before."""
+        found = self.member.take_found()
         if self.driver is None:
             self.alerts.add(found)
         elif found:
             self.driver.take(found)
             self.alerts.count(count_matches(found))
+        if self.member.failure is not None:
+            raise self.member.failure
+
+    def leave(self) -> None:
+        """Gives up all that was kept for it."""
+        feed = self.stream.feed
+        if feed is not None:
+            feed.remove(self.member)
+            if not len(feed):
+                self.stream.feed = None
+        if self.driver is not None:
+            self.driver.discard()
 
     @property
     def stuck_count(self) -> int:
         """Matches from which AFTER MATCH SKIP TO would not have moved on."""
-        return self.drive.matcher.stuck + (self.driver.stuck_count if self.driver is not None else 0)
+        return self.member.matcher.stuck + (self.driver.stuck_count if self.driver is not None else 0)
 
     def settle(self) -> None:
         """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
@@ -281,9 +294,9 @@ class Database:
                 except (DataError, OSError) as error:  # the events are in memory; only the files could not be written
                     trouble = error
             on_time = arrival.on_time
-            for watch in self._watches:
-                if watch.stream is state:
-                    self._guarded(watch, lambda w: w.push(on_time, arrival.watermark_us))
+            if state.feed is not None:
+                state.feed.push(on_time, arrival.watermark_us)
+                self._collect(state)
             self._settle(state)
             if trouble is not None:
                 message = f"{state.schema.name}: events stay in memory, they cannot be archived: {trouble}"
@@ -299,18 +312,28 @@ class Database:
             t_us = None if time is None else instant_us(time, "the time to advance to")
             state.live.advance(t_us)
             watermark_us = None if time is None else state.live.watermark_us
-            for watch in self._watches:
-                if watch.stream is state:
-                    self._guarded(watch, lambda w: w.advance(watermark_us))
+            if state.feed is not None:
+                state.feed.advance(watermark_us)
+                self._collect(state)
             self._settle(state)
+
+    def _collect(self, state: Stream) -> None:
+        for watch in self._watches:
+            if watch.stream is state and (watch.member.found or watch.member.failure is not None):
+                self._guarded(watch, Watch.collect)
 
     def _settle(self, state: Stream) -> None:
         for watch in self._watches:
-            if watch.takes(state):
-                self._guarded(watch, Watch.settle)
-        self._watches = [w for w in self._watches if not (w.alerts.failed or w.alerts.done)]
+            if watch.driver is not None or state.ended:
+                if watch.takes(state):
+                    self._guarded(watch, Watch.settle)
+        over = [w for w in self._watches if w.alerts.failed or w.alerts.done]
+        for watch in over:
+            watch.leave()
+        if over:
+            self._watches = [w for w in self._watches if w not in over]
 
-    def _guarded(self, watch: Watch, act: Any) -> None:
+    def _guarded(self, watch: Watch, act: Callable[[Watch], None]) -> None:
         """A watch that fails is marked and left out from then on; the stream and the others go on."""
         if watch.alerts.failed:
             return
@@ -367,9 +390,10 @@ class Database:
 
     def _watch_stats(self, watch: Watch) -> dict[str, Any]:
         with self._lock:
+            feed = watch.stream.feed
             found: dict[str, Any] = {
                 "late": watch.stream.live.late_count,
-                "held_back": len(watch.drive.ordering),
+                "held_back": 0 if feed is None else feed.ordering.held_count(watch.since_seq),
                 "watermark": show_us(watch.stream.live.watermark_us),
             }
             if watch.stuck_count:

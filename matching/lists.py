@@ -121,6 +121,10 @@ class RunLists:
         head = self._partitions.head[:partitions]
         return np.where(head >= 0, self._runs.row[np.maximum(head, 0)], -1)
 
+    def busy(self, partitions: int) -> np.ndarray:
+        """Per partition whether it has runs, bool (partitions,)."""
+        return np.asarray(self._partitions.head[:partitions] >= 0)
+
     def go_on(self, numbers: Int64Array, stuck: int) -> None:
         """Counts on from what another engine has found: MATCH_NUMBER per partition, and `stuck`."""
         self.reserve(len(numbers))

@@ -105,6 +105,10 @@ class Ordering:
         """How many events are held back."""
         return sum(map(len, self._runs))
 
+    def held_count(self, since_seq: int) -> int:
+        """How many of the events from that ingest sequence on are held back."""
+        return sum(int(np.count_nonzero(run.seq >= since_seq)) for run in self._runs)
+
     def push(self, batch: EventBatch, watermark_us: int | None) -> EventBatch:
         """Takes on-time events in arrival order and the watermark after them (None: there is none yet).
 

@@ -108,6 +108,8 @@ class RunTable:
 
     def move(self, partitions: int, row_moved: Int64Array) -> None:
         kept = np.flatnonzero(row_moved[:-1] >= 0)
+        if len(row_moved) > len(self._trail):
+            self._trail = grown(self._trail, len(row_moved))
         kernels.move_trail(kept, row_moved, self._trail)
         self._last = row_moved[self._last]
 
