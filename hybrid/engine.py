@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, assert_never
 
+import numpy as np
+
 from archive.history import History
 from hybrid.alerts import Alerts
 from hybrid.correlate import Reader, answer_of, count_matches
@@ -27,7 +29,7 @@ from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
 from hybrid.times import duration_us, instant_us, show_us
 from live.stream import LiveStream
-from matching.feed import Feed
+from matching.feed import Feed, Member, needed_from
 from matching.ordering import Ordering
 from query.errors import DataError, HybridWarning, nearest
 from query.language import ast
@@ -51,7 +53,7 @@ from query.plan.pattern import (
 from query.plan.pattern import (
     Sequence as PatternSequence,
 )
-from query.plan.plan import Plan, QueryPlan
+from query.plan.plan import FactorPlan, Plan, QueryPlan
 from query.schema import Field, Schema
 
 STREAM_FILE = "stream.json"
@@ -77,6 +79,11 @@ class Stream:
     @property
     def ended(self) -> bool:
         return self.live.ended
+
+    @property
+    def on_time_count(self) -> int:
+        """How many on-time events it has taken since it was opened."""
+        return self.live.accepted_count - self.live.late_count
 
     def begins_us(self) -> int | None:
         first_us, watermark_us, retention_us = self.kept.first_us, self.live.watermark_us, self.schema.retention_us
@@ -117,20 +124,23 @@ class Stream:
 
 
 class Watch:
-    """One live query on one stream, from the moment it was asked: a member of the stream's feed, and its driver.
+    """One live query on one stream: a member of the stream's feed, and a driver if it joins history.
 
-    since_seq: the ingest sequence of the first event it may see."""
+    since_seq: the ingest sequence of the first event it may see; accepted_before: how many on-time events the stream
+    had taken by then. member: None before it begins, and once no more events are for it."""
 
-    __slots__ = ("alerts", "driver", "factor", "histories", "member", "since_seq", "stream")
+    __slots__ = (
+        "accepted_before", "alerts", "driver", "factor", "histories", "member", "since_seq", "stream", "stuck_before",
+    )  # fmt: skip
 
-    def __init__(self, plan: QueryPlan, stream: Stream, histories: Mapping[str, Stream]) -> None:
-        self.factor = plan.factors[0]
+    def __init__(self, factor: FactorPlan, stream: Stream, histories: Mapping[str, Stream]) -> None:
+        self.factor = factor
         self.stream = stream
         self.histories = dict(histories)
         self.since_seq = stream.live.next_seq
-        if stream.feed is None:
-            stream.feed = Feed(stream.schema)
-        self.member = stream.feed.add(self.factor.plan, self.since_seq)
+        self.accepted_before = stream.on_time_count
+        self.member: Member | None = None
+        self.stuck_before = 0
         self.driver = Driver(self.factor, LLAA(), live_matcher) if self.factor.histories else None
         self.alerts: Alerts
 
@@ -140,6 +150,8 @@ class Watch:
 
     def collect(self) -> None:
         """Hands on what the feed has found for it. Raises what the query failed of, behind what came before."""
+        if self.member is None:
+            return
         found = self.member.take_found()
         if self.driver is None:
             self.alerts.add(found)
@@ -150,19 +162,20 @@ class Watch:
             raise self.member.failure
 
     def leave(self) -> None:
-        """Gives up all that was kept for it."""
-        feed = self.stream.feed
-        if feed is not None:
-            feed.remove(self.member)
-            if not len(feed):
-                self.stream.feed = None
-        if self.driver is not None:
-            self.driver.discard()
+        """Takes no more events, and gives up what was kept for them."""
+        feed, member = self.stream.feed, self.member
+        if feed is None or member is None:
+            return
+        self.stuck_before, self.member = member.matcher.stuck, None
+        feed.remove(member)
+        if not len(feed):
+            self.stream.feed = None
 
     @property
     def stuck_count(self) -> int:
         """Matches from which AFTER MATCH SKIP TO would not have moved on."""
-        return self.member.matcher.stuck + (self.driver.stuck_count if self.driver is not None else 0)
+        own = self.stuck_before if self.member is None else self.member.matcher.stuck
+        return own + (self.driver.stuck_count if self.driver is not None else 0)
 
     def settle(self) -> None:
         """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
@@ -170,8 +183,8 @@ class Watch:
             answer = self.driver.settle(self.histories)
             if answer is not None and len(answer):
                 self.alerts.add_answer(answer)
-        if self.stream.ended and (self.driver is None or not self.driver.waiting_count):
-            self.alerts.finish()
+        if (self.stream.ended or self.member is None) and (self.driver is None or not self.driver.waiting_count):
+            self.alerts.finish("ended" if self.member is not None else "replaced")
 
 
 class Database:
@@ -319,14 +332,14 @@ class Database:
 
     def _collect(self, state: Stream) -> None:
         for watch in self._watches:
-            if watch.stream is state and (watch.member.found or watch.member.failure is not None):
+            member = watch.member
+            if watch.stream is state and member is not None and (member.found or member.failure is not None):
                 self._guarded(watch, Watch.collect)
 
     def _settle(self, state: Stream) -> None:
         for watch in self._watches:
-            if watch.driver is not None or state.ended:
-                if watch.takes(state):
-                    self._guarded(watch, Watch.settle)
+            if (watch.driver is not None or state.ended or watch.member is None) and watch.takes(state):
+                self._guarded(watch, Watch.settle)
         over = [w for w in self._watches if w.alerts.failed or w.alerts.done]
         for watch in over:
             watch.leave()
@@ -365,22 +378,110 @@ class Database:
         if tolerance is not None:
             raise not_supported("tolerance", text, "it belongs to strategies that are not there yet: leave it out")
         with self._lock:
-            self._check_open()
-            query, plan, outer = self._live_plan(text, tables or {})
-            factor = plan.factors[0]
-            stream = self._streams[_name(factor.input_sql)]
-            histories = {h.schema.name.lower(): self._streams[h.schema.name.lower()] for h in factor.histories}
-            if stream.ended:
-                raise fault("HQ400", f"stream {stream.schema.name} has ended", text, "ask db.sql or db.backtest")
-            watch = Watch(plan, stream, histories)
-            watch.alerts = Alerts(
-                plan, outer, lambda: self._lookups(watch), lambda stage: _explain(query, plan, strategy, stage),
-                lambda: self._watch_stats(watch), self._may_wait, evidence,
-            )
-            self._watches.append(watch)
-        for message in waits(factor.plan):
+            watch = self._asked(text, strategy, tables or {}, evidence)
+            self._begin(watch)
+        for message in waits(watch.factor.plan):
             warnings.warn(message, HybridWarning, stacklevel=2)
         return watch.alerts
+
+    def replace(
+        self,
+        alerts: Alerts,
+        text: str,
+        *,
+        fresh: bool = False,
+        evidence: bool = False,
+        tables: Mapping[str, Any] | None = None,
+    ) -> Alerts:
+        """Puts a new version of a running query over the same stream in its place; matches in progress are not lost.
+
+        The new version is as if it had run since the old one began; what it would have found before now does not come
+        out again. Where the two differ only in measures, in how these are shown and in the outer SELECT, all that was
+        in progress goes on; otherwise the events since then are replayed from what is kept, or those within WITHIN
+        where no others can matter. If they are not kept any more it is a DataError, or with `fresh` a HybridWarning,
+        and the new version sees the events from now on. The alerts of the old version keep what it has found, and what
+        waits for history still comes there. Raises QueryError, DataError; the old version then goes on.
+        """
+        with self._lock:
+            old = next((w for w in self._watches if w.alerts is alerts and w.member is not None), None)
+            self._check_open()
+            if old is None:
+                raise DataError("this query is not running", "start the new version with db.watch")
+            watch = self._asked(text, "auto", tables or {}, evidence)
+            if watch.stream is not old.stream:
+                was, now = old.stream.schema.name, watch.stream.schema.name
+                hint = "close the old query, and watch the new one"
+                raise fault("HQ400", f"the new version reads {now}, the old one {was}", text, hint)
+            member = self._successor(old, watch.factor.plan, fresh)
+            if member is not None:
+                watch.since_seq, watch.accepted_before = old.since_seq, old.accepted_before
+            self._begin(watch, member)
+            old.leave()
+            self._settle(old.stream)
+        for message in waits(watch.factor.plan):
+            warnings.warn(message, HybridWarning, stacklevel=2)
+        if member is None:
+            message = "events since the old version began are no longer kept: the new one begins with an empty state"
+            warnings.warn(message, HybridWarning, stacklevel=2)
+        return watch.alerts
+
+    def _successor(self, old: Watch, plan: Plan, fresh: bool) -> Member | None:
+        """The member of a new version as if it had run since the old one began; None: it may begin afresh instead."""
+        stream, feed = old.stream, old.stream.feed
+        assert feed is not None
+        assert old.member is not None
+        reader = stream.reader()
+        member = feed.succeed(old.member, plan, lambda low, high: reader.read(low, high, closed=True))
+        if member is not None:
+            return member
+        low_us = needed_from(plan, feed.advanced_us)
+        dropped_us = stream.dropped_us
+        if low_us is not None and (dropped_us is None or dropped_us <= low_us):
+            events, kept = reader.read(low_us, None), True
+        else:
+            events = reader.read(None, None)
+            kept = int(np.count_nonzero(events.seq >= old.since_seq)) == stream.on_time_count - old.accepted_before
+        if not kept:
+            if fresh:
+                return None
+            raise DataError(
+                "the new version cannot go on where the old one is: events since that began are no longer kept",
+                "db.replace(..., fresh=True) begins with an empty state; a longer retention keeps them",
+            )
+        return feed.replay(plan, old.since_seq, events.take(np.flatnonzero(events.seq >= old.since_seq)))
+
+    def _asked(self, text: str, strategy: str, tables: Mapping[str, Any], evidence: bool) -> Watch:
+        """A live query that may begin. Raises QueryError."""
+        self._check_open()
+        query, plan, outer = self._live_plan(text, tables)
+        factor = plan.factors[0]
+        stream = self._streams[_name(factor.input_sql)]
+        histories = {h.schema.name.lower(): self._streams[h.schema.name.lower()] for h in factor.histories}
+        if stream.ended:
+            raise fault("HQ400", f"stream {stream.schema.name} has ended", text, "ask db.sql or db.backtest")
+        watch = Watch(factor, stream, histories)
+        watch.alerts = Alerts(
+            plan, outer, lambda: self._lookups(watch), lambda stage: _explain(query, plan, strategy, stage),
+            lambda: self._watch_stats(watch), self._may_wait, lambda: self._stop(watch), evidence,
+        )
+        return watch
+
+    def _begin(self, watch: Watch, member: Member | None = None) -> None:
+        """Lets a live query begin, with an empty state or as that member."""
+        stream = watch.stream
+        if stream.feed is None:
+            stream.feed = Feed(stream.schema)
+        watch.member = member or stream.feed.add(watch.factor.plan, watch.since_seq)
+        self._watches.append(watch)
+
+    def _stop(self, watch: Watch) -> None:
+        """Ends one live query; nothing else changes."""
+        with self._lock:
+            watch.leave()
+            if watch.driver is not None:
+                watch.driver.discard()
+            self._watches = [w for w in self._watches if w is not watch]
+            watch.alerts.finish("closed")
 
     def _lookups(self, watch: Watch) -> Lookups:
         return (
@@ -393,7 +494,7 @@ class Database:
             feed = watch.stream.feed
             found: dict[str, Any] = {
                 "late": watch.stream.live.late_count,
-                "held_back": 0 if feed is None else feed.ordering.held_count(watch.since_seq),
+                "held_back": 0 if feed is None or watch.member is None else feed.ordering.held_count(watch.since_seq),
                 "watermark": show_us(watch.stream.live.watermark_us),
             }
             if watch.stuck_count:

@@ -14,6 +14,8 @@ import numpy as np
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import ROWS_MAX
 from matching.ordering import Ordering
+from query.language.ast import AfterMatchKind
+from query.plan.expression import MatchNumber, walk
 from query.plan.plan import Plan
 from query.schema import Schema
 
@@ -138,6 +140,46 @@ class Feed:
         group.members.append(member)
         return member
 
+    def succeed(self, old: Member, plan: Plan, read: Callable[[int, int], EventBatch]) -> Member | None:
+        """The query of another plan in the place of `old`, with all that the rows have become: where the two differ
+        only in measures and in how these are shown; else None, and nothing has changed. read: the events of the stream
+        with a time from the first to the second."""
+        for group in self._groups:
+            if old in group.members and old.kernel is not None:
+                kernel = old.kernel.successor(plan, read)
+                if kernel is not None:
+                    member = Member(kernel, kernel)
+                    group.members[group.members.index(old)] = member
+                    return member
+        return None
+
+    def replay(self, plan: Plan, since_seq: int, events: EventBatch) -> Member:
+        """A query that is as if it had been added before the event `since_seq`. events: those from there on, in the
+        total order; what has not been handed on yet may be among them. Raises what the query fails of."""
+        from matching.matcher import KernelMatcher, make_matcher
+
+        matcher = make_matcher(plan, lenient=True)
+        events = self.ordering.known(events)
+        held = np.isin(events.seq, self.ordering.held_seqs())
+        if held.any():
+            events = events.take(np.flatnonzero(~held))
+        for start in range(0, len(events), ROWS_MAX):
+            matcher.push(events.slice(start, min(start + ROWS_MAX, len(events))))
+        if self._advanced_us is not None:
+            matcher.advance(self._advanced_us)
+        kernel = matcher if isinstance(matcher, KernelMatcher) else None
+        member = Member(matcher, kernel)
+        hidden = self.ordering.held_count(since_seq) < len(self.ordering)
+        group = _Group(None if kernel is None else kernel.rows, since_seq if hidden else 0)
+        group.members.append(member)
+        self._groups.append(group)
+        return member
+
+    @property
+    def advanced_us(self) -> int | None:
+        """The watermark that the queries have been told, or None."""
+        return self._advanced_us
+
     def remove(self, member: Member) -> None:
         """Forgets a query and what only it needed."""
         for group in self._groups:
@@ -178,3 +220,21 @@ class Feed:
             self._advanced_us = watermark_us
         for group in self._groups:
             group.advance(watermark_us)
+
+
+def needed_from(plan: Plan, watermark_us: int | None) -> int | None:
+    """The time of the first event that can still matter to what comes out once the watermark is passed; None: all may.
+    An event is forgotten if matches do not hang on each other and read nothing before their first row."""
+    from query.automaton.program import NoKernel, assemble
+
+    free = plan.after.kind in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW)
+    numbered = (isinstance(e, MatchNumber) for m in plan.measures for e in walk(m.expression))
+    if watermark_us is None or plan.within is None or plan.within.interval_us is None or not free or any(numbered):
+        return None
+    try:
+        program = assemble(plan)
+    except NoKernel:
+        return None
+    if program.before or program.after or any(program.first_row) or program.absent or program.unmatched:
+        return None
+    return watermark_us - plan.within.interval_us

@@ -156,14 +156,44 @@ class KernelMatcher:
         #: whether a row that meets no condition does no more than end runs: where rows of a partition are counted, and
         #: where each has a fate, it does
         self._sparse = (
-            len(program.tested) == len(program.variables)
+            first <= set(program.tested)
             and not (program.accept[0] or program.unmatched or program.absent or program.within_rows is not None)
             and not program.strict and len(self._first_tests) > 0
         )
+        self._tested = len(program.tested) == len(program.variables)
         self._hot = np.zeros(0, np.bool_)  # per partition, whether it may have runs
         self._all_hot = True  # all may have
         #: of WITH UNMATCHED ROWS, where the engine does not settle rows itself
         self._unsettled = Unsettled() if program.unmatched and not engine.settles else None
+
+    def successor(self, plan: Plan, read: Callable[[int, int], EventBatch]) -> KernelMatcher | None:
+        """A matcher of another plan that goes on with all that this one has become, over the same rows; this one is of
+        no use afterwards. None, and nothing has changed, where the two do not search for the same: they may differ in
+        measures and in how these are shown. read: the events with a time from the first to the second, for columns that
+        only the new measures read."""
+        try:
+            program = assemble(plan)
+        except NoKernel:
+            return None
+        if program != self.program or plan.schema != self.plan.schema or plan.partition_by != self.plan.partition_by:
+            return None
+        known = {*self.store.numeric, *self.store.other}
+        new = KernelMatcher(plan, program, self.sources, self.lenient, self.rows)
+        filled = False
+        try:
+            filled = self.rows.fill([name for name in new.needs.schema.names if name not in known], read)
+        finally:
+            if not filled:
+                self.rows.remove(new)
+        if not filled:
+            return None
+        if type(self.engine) is not type(new.engine):
+            new._run_by(self.engine)  # conditions have failed
+        new.engine, new._unsettled, new._held, new.stuck = self.engine, self._unsettled, self._held, self.stuck
+        new.codes, new.values, new._hot, new._all_hot = self.codes, self.values, self._hot, self._all_hot
+        new.floor = self.floor
+        self.rows.remove(self)
+        return new
 
     # ---- Matcher
 
@@ -252,6 +282,7 @@ class KernelMatcher:
                 tests = [met[chosen] for met in tests]
                 features = [(v[chosen], None if ok is None else ok[chosen]) for v, ok in features]
         else:
+            chosen = None
             self._all_hot = True
         mask = np.full(count, self._always, np.int64)
         for met, (_, _, _, bits) in zip(tests, self._tests, strict=True):
@@ -273,6 +304,9 @@ class KernelMatcher:
             raise self._why(*failed.args) from None
         except OverBudget:
             raise self._over_budget() from None
+        if chosen is not None and not (self._tested and self.program.ignore is Ignore.NONE):
+            touched = self.store.partition[positions]
+            self._hot[touched] = self.engine.busy(touched)
 
     def _chosen(self, positions: Int64Array | slice, tests: list[np.ndarray]) -> Int64Array | None:
         """Indices of the rows at `positions` that can change what the partitions have become; None: take them all.
@@ -290,7 +324,8 @@ class KernelMatcher:
             return _NO_ROWS
         out = np.empty(len(begins), np.int64)
         passes = self.program.ignore is not Ignore.NONE
-        count = rows_that_matter(self.store.partition[positions], begins, _any(tests), self._hot, passes, out)
+        some = _any(tests) if self._tested else np.ones(len(begins), np.bool_)
+        count = rows_that_matter(self.store.partition[positions], begins, some, self._hot, passes, out)
         return out[:count]
 
     def _bad(self, failing: list[np.ndarray | None], mask: Int64Array) -> Int64Array:
@@ -418,8 +453,7 @@ class KernelMatcher:
     def move(self, moved: Int64Array) -> None:
         """Drops the nodes that `mark` did not reach; rows have new positions."""
         self.engine.move(len(self.keys), moved)
-        if self.program.ignore and not isinstance(self.engine, RunTable | RunStarts):
-            self._hot, self._all_hot = self.engine.busy(len(self.keys)), False
+        self._hot, self._all_hot = self.engine.busy(np.arange(len(self.keys))), False
         if self._unsettled is not None:
             self._unsettled.move(moved)
         if self._held is not None:

@@ -6,7 +6,7 @@ that several of them read is computed once. What a row has become is each matche
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -93,6 +93,22 @@ class Rows:
         tenant.floor = self.store.count
         self._tenants.append(tenant)
         self._adapt()
+
+    def fill(self, names: Sequence[str], read: Callable[[int, int], EventBatch]) -> bool:
+        """Gives the rows that are there the values of columns that were not kept for them. read: the events with a time
+        from the first to the second; False where one of the rows is not among them."""
+        store = self.store
+        if not store.count or not names:
+            return True
+        seq, ts = store.seq[: store.count], store.ts[: store.count]
+        events = read(int(ts.min()), int(ts.max()))
+        order = np.argsort(events.seq)
+        at = np.searchsorted(events.seq[order], seq)
+        if not len(events) or not np.array_equal(events.seq[order[np.minimum(at, len(order) - 1)]], seq):
+            return False
+        columns = pa.Table.from_batches([events.columns]).select(list(names))
+        store.fill(columns.take(pa.array(order[at])))
+        return True
 
     def remove(self, tenant: Tenant) -> None:
         """Forgets a matcher, and what only it has read."""

@@ -88,9 +88,9 @@ class RunGraph:
                 case graph.BUDGET:
                     raise OverBudget
 
-    def busy(self, partitions: int) -> np.ndarray:
-        """Per partition whether it may have runs, bool (partitions,)."""
-        return np.asarray((self._lists.head[:partitions] >= 0).any(axis=1))
+    def busy(self, partition: Int64Array) -> np.ndarray:
+        """Whether these partitions may have runs, bool (n,)."""
+        return np.asarray((self._lists.head[partition] >= 0).any(axis=1))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """No run that began before watermark - WITHIN counts; see matching.lists.RunLists.expire."""

@@ -43,6 +43,10 @@ class RunTable:
         kernels.first_rows(self._arrays, self._state, self._lengths, self._last, self._trail, begin)
         return begin
 
+    def busy(self, partition: Int64Array) -> np.ndarray:
+        """Whether these partitions have runs, bool (n,)."""
+        return np.asarray(self._state[partition] != 0)
+
     def numbers(self, partitions: int) -> Int64Array:
         """Per partition the last MATCH_NUMBER."""
         return self._number[:partitions]

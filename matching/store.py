@@ -122,6 +122,21 @@ class RowStore:
             self.last[:] = NONE
             self.linked = True
 
+    def fill(self, columns: pa.Table) -> None:
+        """Puts values into columns that are kept, for all rows that are there, in the order of their positions."""
+        for name in columns.column_names:
+            array = columns.column(name).combine_chunks()
+            if name in self.other:
+                self.arrow = self.arrow.set_column(self.arrow.column_names.index(name), self.schema.field(name), array)
+                continue
+            values, valid = lanes(array, self.numeric[name])
+            self.values[name][: self.count] = values
+            kept = self.valid[name]
+            if kept is None and valid is not None:
+                kept = self.valid[name] = np.ones(len(self.ts), np.bool_)
+            if kept is not None:
+                kept[: self.count] = True if valid is None else valid
+
     def _reserve(self, count: int, partitions: int) -> None:
         if count > len(self.ts):
             capacity = max(count, 2 * len(self.ts))

@@ -9,17 +9,20 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from matching.batch import EventBatch, Matches
+from matching.by_reference import ReferenceMatcher
 from matching.drive import Drive
-from matching.feed import Feed, Member
+from matching.feed import Feed, Member, needed_from
 from matching.matcher import KernelMatcher, make_matcher
 from matching.ordering import Ordering
 from query.automaton.program import NoKernel, assemble
 from query.errors import DataError, QueryError
-from query.plan.plan import Plan
+from query.language.ast import AfterMatchKind
+from query.plan.plan import AfterMatch, Plan, Within
+from query.schema import Schema
 from tests.events import batch_of
 from tests.properties.test_kernel import Answer, answer_of
 from tests.properties.test_skip_till import skipping
@@ -27,6 +30,8 @@ from tests.strategies import SCHEMA, SECOND_US, Row, events, plans
 
 #: AFTER MATCH SKIP TO that would not move on warns; these tests go on.
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+#: There are six variants of one property and four of the other.
+FEWER = settings(max_examples=max(20, settings().max_examples // 5))
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,7 @@ def test_each_query_gets_what_it_would_get_alone(
     schema = replace(SCHEMA, lateness_us=60 * SECOND_US) if late else SCHEMA
     seen: Counter[str] = Counter()
 
+    @FEWER
     @given(rows=events(min_size=4), data=st.data())
     def check(rows: list[Row], data: st.DataObject) -> None:
         order = data.draw(st.permutations(range(len(rows)))) if late else list(range(len(rows)))
@@ -149,3 +155,101 @@ def test_each_query_gets_what_it_would_get_alone(
         assert 5 * seen[what] >= seen["examples"], what
     if seen["examples"] >= 100:
         assert seen["a match of one that came later"] > 0
+
+
+class Referred(Alone):
+    """The same through the reference."""
+
+    def __init__(self, plan: Plan, schema: Schema) -> None:
+        self.drive = Drive(Ordering(schema), ReferenceMatcher(plan, lenient=True))
+        self.failed = False
+
+
+@st.composite
+def versions(draw: st.DrawFn) -> tuple[Plan, Plan]:
+    """A plan and what comes after it: most of the time the same with other measures, else any."""
+    old = draw(plans() | skipping())
+    if draw(st.integers(0, 2)) == 0:
+        new = replace(draw(plans() | skipping()), partition_by=old.partition_by)
+    else:
+        some = [[m for m in old.measures if draw(st.booleans())] for _ in range(2)]
+        old, new = replace(old, measures=tuple(some[0])), replace(old, measures=tuple(some[1]))
+        if draw(st.integers(0, 2)) == 0:
+            window = Within(interval_us=draw(st.integers(1, 8)) * SECOND_US)
+            new = replace(new, after=AfterMatch(AfterMatchKind.TO_NEXT_ROW), within=window)
+    assume(can_run(old) and can_run(new))
+    return old, new
+
+
+@pytest.mark.parametrize("slack", [0, 1 << 15])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
+    slack: int, late: bool, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    monkeypatch.setattr("matching.rows.SLACK", slack)
+    schema = replace(SCHEMA, lateness_us=60 * SECOND_US) if late else SCHEMA
+    seen: Counter[str] = Counter()
+
+    @FEWER
+    @given(rows=events(min_size=4), versions=versions(), other=plans(), data=st.data())
+    def check(rows: list[Row], versions: tuple[Plan, Plan], other: Plan, data: st.DataObject) -> None:
+        assume(can_run(other))
+        old, new = versions
+        order = data.draw(st.permutations(range(len(rows)))) if late else list(range(len(rows)))
+        parts = pieces(rows, order, data.draw(st.lists(st.integers(1, len(rows)), min_size=1, max_size=5)))
+        begin = data.draw(st.just(0) | st.integers(0, len(parts) - 1))
+        switch = data.draw(st.integers(begin, len(parts) - 1))
+        whole = replace(batch_of(SCHEMA, rows), seq=np.argsort(np.array(order, np.int64)))
+        feed = Feed(schema)
+        beside, by_itself = feed.add(replace(other, partition_by=old.partition_by), 0), Alone(other)
+        by_itself.drive = Drive(
+            Ordering(schema), make_matcher(replace(other, partition_by=old.partition_by), lenient=True)
+        )
+        member, since_seq, seq, how = beside, 0, 0, ""
+        expected, was = Referred(new, schema), Referred(old, schema)
+        for i, (part, watermark_us) in enumerate(parts):
+            kept = whole.take(np.flatnonzero(whole.seq < seq))
+            if i == begin:
+                member, since_seq = feed.add(old, seq), seq
+            if i == switch:
+
+                def read(low_us: int, high_us: int, kept: EventBatch = kept) -> EventBatch:
+                    return kept.take(np.flatnonzero((kept.ts_us >= low_us) & (kept.ts_us <= high_us)))
+
+                went_on = feed.succeed(member, new, read)
+                how = "went on" if went_on is not None else "replayed"
+                if went_on is None:
+                    low_us = needed_from(new, feed.advanced_us)
+                    if low_us is not None:
+                        how = "replayed in part"
+                    mine = kept.seq >= since_seq
+                    mine &= kept.ts_us >= (low_us if low_us is not None else kept.ts_us)
+                    went_on = feed.replay(new, since_seq, kept.take(np.flatnonzero(mine)))
+                    feed.remove(member)
+                member = went_on
+            seq += len(part)
+            last = i == len(parts) - 1
+            feed.push(part, watermark_us)
+            if last:
+                feed.advance(None)
+            others = by_itself.push(part, watermark_us, last)
+            assert others is not None
+            assert answer_of(beside.take_found()) == answer_of(others)
+            if i >= begin:
+                theirs, before = expected.push(part, watermark_us, last), was.push(part, watermark_us, last)
+                assume(theirs is not None and before is not None)  # more steps than the reference allows itself
+                assert theirs is not None
+                assert before is not None
+                assert member.failure is None
+                ours, due = answer_of(member.take_found()), answer_of(before if i < switch else theirs)
+                if how == "replayed in part":  # nobody asks for the numbers of its matches
+                    ours, due = ([(m[0], *m[2:]) for m in answer] for answer in (ours, due))
+                assert ours == due
+                seen[f"{how} and found"] += i >= switch and bool(ours)
+        seen["examples"] += 1
+        seen[how] += switch > begin
+
+    check()
+    record_property("examples", ", ".join(f"{what} {count:,}" for what, count in seen.items()))
+    assert seen["went on and found"] > 0
+    assert seen["replayed and found"] > 0
