@@ -7,13 +7,14 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, assert_never
 
+import numpy as np
 import pyarrow as pa
 
 from archive.history import History
@@ -32,8 +33,8 @@ from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
 from hybrid.times import duration_us, instant_us, show_us
 from live.stream import LiveStream
-from matching.batch import EventBatch, Matches
-from matching.drive import Drive
+from matching.batch import EventBatch
+from matching.feed import Feed, Member, needed_from
 from matching.ordering import Ordering
 from query.errors import DataError, HybridWarning, nearest
 from query.language import ast
@@ -57,7 +58,7 @@ from query.plan.pattern import (
 from query.plan.pattern import (
     Sequence as PatternSequence,
 )
-from query.plan.plan import Plan, QueryPlan
+from query.plan.plan import FactorPlan, Plan, QueryPlan
 from query.schema import Field, Schema
 
 STREAM_FILE = "stream.json"
@@ -74,6 +75,7 @@ class Stream:
     kept: History
     directory: Path | None
     dropped_us: int | None = None
+    feed: Feed | None = None
 
     @property
     def watermark_us(self) -> int | None:
@@ -82,6 +84,11 @@ class Stream:
     @property
     def ended(self) -> bool:
         return self.live.ended
+
+    @property
+    def on_time_count(self) -> int:
+        """How many on-time events it has taken since it was opened."""
+        return self.live.accepted_count - self.live.late_count
 
     def begins_us(self) -> int | None:
         first_us, watermark_us, retention_us = self.kept.first_us, self.live.watermark_us, self.schema.retention_us
@@ -122,15 +129,23 @@ class Stream:
 
 
 class Watch:
-    """One live query on one stream: its own order, matcher and driver, from the moment it was asked."""
+    """One live query on one stream: a member of the stream's feed, and a driver if it joins history.
 
-    __slots__ = ("alerts", "drive", "driver", "factor", "histories", "stream")
+    since_seq: the ingest sequence of the first event it may see; accepted_before: how many on-time events the stream
+    had taken by then. member: None before it begins, and once no more events are for it."""
 
-    def __init__(self, plan: QueryPlan, stream: Stream, histories: Mapping[str, Stream]) -> None:
-        self.factor = plan.factors[0]
+    __slots__ = (
+        "accepted_before", "alerts", "driver", "factor", "histories", "member", "since_seq", "stream", "stuck_before",
+    )  # fmt: skip
+
+    def __init__(self, factor: FactorPlan, stream: Stream, histories: Mapping[str, Stream]) -> None:
+        self.factor = factor
         self.stream = stream
         self.histories = dict(histories)
-        self.drive = Drive(Ordering(stream.schema), live_matcher(self.factor.plan))
+        self.since_seq = stream.live.next_seq
+        self.accepted_before = stream.on_time_count
+        self.member: Member | None = None
+        self.stuck_before = 0
         self.driver = Driver(self.factor, LLAA(), live_matcher) if self.factor.histories else None
         self.alerts: Alerts
 
@@ -138,23 +153,34 @@ class Watch:
         """Whether a change of that stream may decide something."""
         return stream is self.stream or any(h is stream for h in self.histories.values())
 
-    def push(self, batch: EventBatch, watermark_us: int | None) -> None:
-        self._found(self.drive.push(batch, watermark_us))
-
-    def advance(self, watermark_us: int | None) -> None:
-        self._found(self.drive.advance(watermark_us))
-
-    def _found(self, found: list[Matches]) -> None:
+    def collect(self) -> None:
+        """Hands on what the feed has found for it. Raises what the query failed of, behind what came before."""
+        if self.member is None:
+            return
+        found = self.member.take_found()
         if self.driver is None:
             self.alerts.add(found)
         elif found:
             self.driver.take(found)
             self.alerts.count(count_matches(found))
+        if self.member.failure is not None:
+            raise self.member.failure
+
+    def leave(self) -> None:
+        """Takes no more events, and gives up what was kept for them."""
+        feed, member = self.stream.feed, self.member
+        if feed is None or member is None:
+            return
+        self.stuck_before, self.member = member.matcher.stuck, None
+        feed.remove(member)
+        if not len(feed):
+            self.stream.feed = None
 
     @property
     def stuck_count(self) -> int:
         """Matches from which AFTER MATCH SKIP TO would not have moved on."""
-        return self.drive.matcher.stuck + (self.driver.stuck_count if self.driver is not None else 0)
+        own = self.stuck_before if self.member is None else self.member.matcher.stuck
+        return own + (self.driver.stuck_count if self.driver is not None else 0)
 
     def settle(self) -> None:
         """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
@@ -162,8 +188,8 @@ class Watch:
             answer = self.driver.settle(self.histories)
             if answer is not None and len(answer):
                 self.alerts.add_answer(answer)
-        if self.stream.ended and (self.driver is None or not self.driver.waiting_count):
-            self.alerts.finish()
+        if (self.stream.ended or self.member is None) and (self.driver is None or not self.driver.waiting_count):
+            self.alerts.finish("ended" if self.member is not None else "replaced")
 
 
 class Database:
@@ -297,9 +323,9 @@ class Database:
             except (DataError, OSError) as error:  # the events are in memory; only the files could not be written
                 trouble.append(f"{state.schema.name}: events stay in memory, they cannot be archived: {error}")
         on_time = arrival.on_time
-        for watch in self._watches:
-            if watch.stream is state:
-                self._guarded(watch, lambda w: w.push(on_time, arrival.watermark_us))
+        if state.feed is not None:
+            state.feed.push(on_time, arrival.watermark_us)
+            self._collect(state)
         self._settle(state)
         self._chain(state, on_time)
         return len(arrival.batch), trouble + self._pour(state)
@@ -318,9 +344,9 @@ class Database:
         """Raises the watermark of a stream, for all that watches it too; what could not be archived by that."""
         state.live.advance(t_us)
         watermark_us = None if t_us is None else state.live.watermark_us
-        for watch in self._watches:
-            if watch.stream is state:
-                self._guarded(watch, lambda w: w.advance(watermark_us))
+        if state.feed is not None:
+            state.feed.advance(watermark_us)
+            self._collect(state)
         self._settle(state)
         self._chain(state, None)
         return self._pour(state)
@@ -356,19 +382,25 @@ class Database:
                 self._guarded(watch, lambda w: w.push(name, batch, watermark_us))
             if name in watch.streams or name in watch.histories:
                 self._guarded(watch, ChainWatch.settle)
-        self._drop_finished()
-
-    def _drop_finished(self) -> None:
-        self._watches = [w for w in self._watches if not (w.alerts.failed or w.alerts.done)]
         self._chains = [w for w in self._chains if not (w.alerts.failed or w.alerts.done)]
+
+    def _collect(self, state: Stream) -> None:
+        for watch in self._watches:
+            member = watch.member
+            if watch.stream is state and member is not None and (member.found or member.failure is not None):
+                self._guarded(watch, Watch.collect)
 
     def _settle(self, state: Stream) -> None:
         for watch in self._watches:
-            if watch.takes(state):
+            if (watch.driver is not None or state.ended or watch.member is None) and watch.takes(state):
                 self._guarded(watch, Watch.settle)
-        self._watches = [w for w in self._watches if not (w.alerts.failed or w.alerts.done)]
+        over = [w for w in self._watches if w.alerts.failed or w.alerts.done]
+        for watch in over:
+            watch.leave()
+        if over:
+            self._watches = [w for w in self._watches if w not in over]
 
-    def _guarded(self, watch: Watch | ChainWatch, act: Any) -> None:
+    def _guarded(self, watch: Watch | ChainWatch, act: Callable[[Any], None]) -> None:
         """A watch that fails is marked and left out from then on; the stream and the others go on."""
         if watch.alerts.failed:
             return
@@ -404,38 +436,138 @@ class Database:
         if tolerance is not None:
             raise not_supported("tolerance", text, "it belongs to strategies that are not there yet: leave it out")
         with self._lock:
-            self._check_open()
-            query, plan, outer, static = self._live_plan(text, tables or {})
-            names = plan_streams(plan)
-            streams = {name: self._streams[name] for name in names}
-            joined = [h.schema.name.lower() for h in plan.factors[-1].histories]
-            histories = {name: self._streams[name] for name in joined}
-            over = [s.schema.name for s in streams.values() if s.ended]
-            if len(over) == len(streams):
-                raise fault("HQ400", f"stream {over[0]} has ended", text, "ask db.sql or db.backtest")
-            watch: Watch | ChainWatch
-            if plain(plan):
-                watch = simple = Watch(plan, streams[names[0]], histories)
-                lookups, stats = lambda: self._lookups(simple), lambda: self._watch_stats(simple)
-                self._watches.append(simple)
+            watch, plan = self._asked(text, strategy, tables or {}, evidence)
+            if isinstance(watch, Watch):
+                self._begin(watch)
             else:
-                watch = chained = ChainWatch(plan, streams, histories, static)
-                lookups, stats = chained.lookups, chained.stats
-                self._chains.append(chained)
-            watch.alerts = Alerts(
-                outermost(plan), outer, lookups, lambda stage: _explain(query, plan, strategy, stage), stats,
-                self._may_wait, evidence,
-            )
+                self._chains.append(watch)
             if into is not None:
                 try:
                     self._pours.append(self._poured(plan, watch, into, time))
                 except Exception:
-                    watch.alerts.finish()
-                    self._drop_finished()
+                    self._stop(watch)
                     raise
         for message in dict.fromkeys(m for f in plan.factors for m in waits(f.plan)):
             warnings.warn(message, HybridWarning, stacklevel=2)
         return watch.alerts
+
+    def replace(
+        self,
+        alerts: Alerts,
+        text: str,
+        *,
+        fresh: bool = False,
+        evidence: bool = False,
+        tables: Mapping[str, Any] | None = None,
+    ) -> Alerts:
+        """Puts a new version of a running query over the same stream in its place; matches in progress are not lost.
+
+        The new version is as if it had run since the old one began; what it would have found before now does not come
+        out again. Where the two differ only in measures, in how these are shown and in the outer SELECT, all that was
+        in progress goes on; otherwise the events since then are replayed from what is kept, or those within WITHIN
+        where no others can matter. If they are not kept any more it is a DataError, or with `fresh` a HybridWarning,
+        and the new version sees the events from now on. The alerts of the old version keep what it has found, and what
+        waits for history still comes there. Raises QueryError, DataError; the old version then goes on.
+        """
+        with self._lock:
+            old = next((w for w in self._watches if w.alerts is alerts and w.member is not None), None)
+            self._check_open()
+            if old is None:
+                raise DataError("this query is not running", "start the new version with db.watch")
+            if any(p.alerts is alerts for p in self._pours):
+                raise DataError("this query feeds a stream", "close it, and start the new version with db.watch")
+            watch, _ = self._asked(text, "auto", tables or {}, evidence)
+            if not isinstance(watch, Watch):
+                hint = "close the old query, and watch the new one"
+                raise not_supported("a new version that reads several streams or patterns", text, hint)
+            if watch.stream is not old.stream:
+                was, now = old.stream.schema.name, watch.stream.schema.name
+                hint = "close the old query, and watch the new one"
+                raise fault("HQ400", f"the new version reads {now}, the old one {was}", text, hint)
+            member = self._successor(old, watch.factor.plan, fresh)
+            if member is not None:
+                watch.since_seq, watch.accepted_before = old.since_seq, old.accepted_before
+            self._begin(watch, member)
+            old.leave()
+            self._settle(old.stream)
+        for message in waits(watch.factor.plan):
+            warnings.warn(message, HybridWarning, stacklevel=2)
+        if member is None:
+            message = "events since the old version began are no longer kept: the new one begins with an empty state"
+            warnings.warn(message, HybridWarning, stacklevel=2)
+        return watch.alerts
+
+    def _successor(self, old: Watch, plan: Plan, fresh: bool) -> Member | None:
+        """The member of a new version as if it had run since the old one began; None: it may begin afresh instead."""
+        stream, feed = old.stream, old.stream.feed
+        assert feed is not None
+        assert old.member is not None
+        reader = stream.reader()
+        member = feed.succeed(old.member, plan, lambda low, high: reader.read(low, high, closed=True))
+        if member is not None:
+            return member
+        low_us = needed_from(plan, feed.advanced_us)
+        dropped_us = stream.dropped_us
+        if low_us is not None and (dropped_us is None or dropped_us <= low_us):
+            events, kept = reader.read(low_us, None), True
+        else:
+            events = reader.read(None, None)
+            kept = int(np.count_nonzero(events.seq >= old.since_seq)) == stream.on_time_count - old.accepted_before
+        if not kept:
+            if fresh:
+                return None
+            raise DataError(
+                "the new version cannot go on where the old one is: events since that began are no longer kept",
+                "db.replace(..., fresh=True) begins with an empty state; a longer retention keeps them",
+            )
+        return feed.replay(plan, old.since_seq, events.take(np.flatnonzero(events.seq >= old.since_seq)))
+
+    def _asked(
+        self, text: str, strategy: str, tables: Mapping[str, Any], evidence: bool
+    ) -> tuple[Watch | ChainWatch, QueryPlan]:
+        """A live query that may begin, and its plan. Raises QueryError."""
+        self._check_open()
+        query, plan, outer, static = self._live_plan(text, tables)
+        streams = {name: self._streams[name] for name in plan_streams(plan)}
+        joined = [h.schema.name.lower() for h in plan.factors[-1].histories]
+        histories = {name: self._streams[name] for name in joined}
+        over = [s.schema.name for s in streams.values() if s.ended]
+        if len(over) == len(streams):
+            raise fault("HQ400", f"stream {over[0]} has ended", text, "ask db.sql or db.backtest")
+        watch: Watch | ChainWatch
+        if plain(plan):
+            watch = simple = Watch(plan.factors[0], next(iter(streams.values())), histories)
+            lookups, stats = lambda: self._lookups(simple), lambda: self._watch_stats(simple)
+        else:
+            watch = chained = ChainWatch(plan, streams, histories, static)
+            lookups, stats = chained.lookups, chained.stats
+        watch.alerts = Alerts(
+            outermost(plan), outer, lookups, lambda stage: _explain(query, plan, strategy, stage), stats,
+            self._may_wait, lambda: self._stop(watch), evidence,
+        )
+        return watch, plan
+
+    def _begin(self, watch: Watch, member: Member | None = None) -> None:
+        """Lets a live query begin, with an empty state or as that member."""
+        stream = watch.stream
+        if stream.feed is None:
+            stream.feed = Feed(stream.schema)
+        watch.member = member or stream.feed.add(watch.factor.plan, watch.since_seq)
+        self._watches.append(watch)
+
+    def _stop(self, watch: Watch | ChainWatch) -> None:
+        """Ends one live query; nothing else changes."""
+        with self._lock:
+            if isinstance(watch, Watch):
+                watch.leave()
+            if watch.driver is not None:
+                watch.driver.discard()
+            self._watches = [w for w in self._watches if w is not watch]
+            self._chains = [w for w in self._chains if w is not watch]
+            for pour in [p for p in self._pours if p.alerts is watch.alerts]:
+                self._pours.remove(pour)
+                self._streams[pour.target].live.driven = False
+            watch.alerts.finish("closed")
 
     def _poured(self, plan: QueryPlan, watch: Watch | ChainWatch, into: str, time: str | None) -> Pour:
         """Declares the stream that the rows of a new live query go to."""
@@ -470,9 +602,10 @@ class Database:
 
     def _watch_stats(self, watch: Watch) -> dict[str, Any]:
         with self._lock:
+            feed = watch.stream.feed
             found: dict[str, Any] = {
                 "late": watch.stream.live.late_count,
-                "held_back": len(watch.drive.ordering),
+                "held_back": 0 if feed is None or watch.member is None else feed.ordering.held_count(watch.since_seq),
                 "watermark": show_us(watch.stream.live.watermark_us),
             }
             if watch.stuck_count:

@@ -275,6 +275,24 @@ def test_a_stream_of_rows_is_kept(tmp_path: Path) -> None:
         assert db.sql("SELECT first FROM pairs ORDER BY t").arrow().to_pylist() == [{"first": "s0"}, {"first": "s2"}]
 
 
+def test_a_query_that_is_closed_feeds_no_more(db: Database) -> None:
+    pairs = db.watch(PAIRS, into="pairs")
+    merged = db.watch(THEFT)
+    db.push("shelf", walk(0, 1))
+    with pytest.raises(hybrid.DataError, match="this query feeds a stream"):
+        db.replace(pairs, PAIRS)
+    with pytest.raises(hybrid.QueryError, match="a new version that reads several streams or patterns"):
+        db.replace(db.watch(PAIRS), THEFT)
+    pairs.close()
+    merged.close()
+    assert merged.stats()["state"] == "closed"
+    db.push("shelf", walk(2, 3))
+    assert db.streams()["pairs"]["events"] == 1
+    db.watch(PAIRS, into="pairs")  # another one may
+    db.push("shelf", walk(4, 5))
+    assert db.sql("SELECT first FROM pairs ORDER BY t").arrow().column("first").to_pylist() == ["s0", "s4"]
+
+
 # ---- live patterns over rows -----------------------------------------------------------------------------------
 
 
