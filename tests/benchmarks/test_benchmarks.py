@@ -58,7 +58,7 @@ def test_many_queries_find_together_what_each_finds_alone() -> None:
     result = printed("benchmarks.many", "--rows", "20_000", "--symbols", "50", "--counts", "1", "8")
     assert result["agree"]
     assert [together["queries"] for together in result["together"]] == [1, 8]
-    assert result["together"][1]["matches"] > 500
+    assert result["together"][1]["matches"] > 200
     assert result["never_met"]["queries"] == 8
 
 
