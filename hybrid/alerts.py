@@ -30,7 +30,8 @@ class Alerts:
 
     def __init__(
         self, plan: QueryPlan, outer: Outer, lookups: Callable[[], Lookups], explain: Callable[[str], str],
-        stats: Callable[[], dict[str, Any]], may_wait: Callable[[], bool], identified: bool = False,
+        stats: Callable[[], dict[str, Any]], may_wait: Callable[[], bool], leave: Callable[[], None],
+        identified: bool = False,
     ) -> None:
         self.plan = plan
         self._factor = plan.factors[0]
@@ -39,6 +40,8 @@ class Alerts:
         self._explain = explain
         self._stats = stats
         self._may_wait = may_wait
+        self._leave = leave
+        self._over = "ended"
         self._changed = threading.Condition()
         self._matches: list[Matches] = []
         self._answers: list[Answer] = []
@@ -76,10 +79,11 @@ class Alerts:
             self._failure = self._failure or failure
             self._changed.notify_all()
 
-    def finish(self) -> None:
-        """Nothing more will come."""
+    def finish(self, why: str = "ended") -> None:
+        """Nothing more will come. why: the state from now on."""
         with self._changed:
-            self._done = True
+            if not self._done:
+                self._done, self._over = True, why
             self._changed.notify_all()
 
     @property
@@ -91,6 +95,11 @@ class Alerts:
         return self._failure is not None
 
     # ---- for the user
+
+    def close(self) -> None:
+        """Stops the query and gives up what is kept for it; the stream and other queries go on. What it has found can
+        still be fetched. Closing it again does nothing."""
+        self._leave()
 
     def fetch(self) -> pa.Table:
         """The rows found since the last fetch, possibly none, always in the columns of `schema`.
@@ -163,7 +172,7 @@ class Alerts:
     def stats(self) -> dict[str, Any]:
         """Counts since the watch began: matches of PL, rows fetched, rows waiting for history, late rows, state."""
         with self._changed:
-            state = "failed" if self._failure else "ended" if self._done else "running"
+            state = "failed" if self._failure else self._over if self._done else "running"
             own = {"state": state, "matches": self._match_count, "rows_fetched": self._row_count}
         return own | self._stats()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import duckdb
 import numpy as np
@@ -103,6 +103,16 @@ class Driver:
     def stuck_count(self) -> int:
         """Matches on history from which AFTER MATCH SKIP TO would not have moved on."""
         return sum(m.stuck for m in self._matchers if m is not None)
+
+    def stats(self) -> dict[str, Any]:
+        """What it has done, and what it waits for."""
+        return {
+            "strategy": self._strategy.name,
+            "waiting_for_history": self.waiting_count,
+            "history_reads": self.read_count,
+            "history_incomplete": self.incomplete_count,
+            "late_left_out": self.late_left_out,
+        }
 
     def take(self, found: Sequence[Matches]) -> None:
         """Accepts new PL matches. Raises QueryError if a bound cannot be computed."""

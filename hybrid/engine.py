@@ -7,14 +7,19 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, assert_never
 
+import numpy as np
+import pyarrow as pa
+
 from archive.history import History
 from hybrid.alerts import Alerts
+from hybrid.chain import END_US, Chain, ChainWatch, outermost, plain, plan_streams
 from hybrid.correlate import Reader, answer_of, count_matches
 from hybrid.driver import Driver
 from hybrid.explain import explain_plan
@@ -23,12 +28,13 @@ from hybrid.front import Bounded, Relations, StreamInput, answer, explain_in, li
 from hybrid.inputs import BATCH_ROWS, fields_of, to_arrow
 from hybrid.lookup import lookup_in
 from hybrid.outer import Outer, empty_answer
+from hybrid.pour import Pour, rows_as_events
 from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
 from hybrid.times import duration_us, instant_us, show_us
 from live.stream import LiveStream
-from matching.batch import EventBatch, Matches
-from matching.drive import Drive
+from matching.batch import EventBatch
+from matching.feed import Feed, Member, needed_from
 from matching.ordering import Ordering
 from query.errors import DataError, HybridWarning, nearest
 from query.language import ast
@@ -52,7 +58,7 @@ from query.plan.pattern import (
 from query.plan.pattern import (
     Sequence as PatternSequence,
 )
-from query.plan.plan import Plan, QueryPlan
+from query.plan.plan import FactorPlan, Plan, QueryPlan
 from query.schema import Field, Schema
 
 STREAM_FILE = "stream.json"
@@ -69,6 +75,7 @@ class Stream:
     kept: History
     directory: Path | None
     dropped_us: int | None = None
+    feed: Feed | None = None
 
     @property
     def watermark_us(self) -> int | None:
@@ -77,6 +84,11 @@ class Stream:
     @property
     def ended(self) -> bool:
         return self.live.ended
+
+    @property
+    def on_time_count(self) -> int:
+        """How many on-time events it has taken since it was opened."""
+        return self.live.accepted_count - self.live.late_count
 
     def begins_us(self) -> int | None:
         first_us, watermark_us, retention_us = self.kept.first_us, self.live.watermark_us, self.schema.retention_us
@@ -117,15 +129,23 @@ class Stream:
 
 
 class Watch:
-    """One live query on one stream: its own order, matcher and driver, from the moment it was asked."""
+    """One live query on one stream: a member of the stream's feed, and a driver if it joins history.
 
-    __slots__ = ("alerts", "drive", "driver", "factor", "histories", "stream")
+    since_seq: the ingest sequence of the first event it may see; accepted_before: how many on-time events the stream
+    had taken by then. member: None before it begins, and once no more events are for it."""
 
-    def __init__(self, plan: QueryPlan, stream: Stream, histories: Mapping[str, Stream]) -> None:
-        self.factor = plan.factors[0]
+    __slots__ = (
+        "accepted_before", "alerts", "driver", "factor", "histories", "member", "since_seq", "stream", "stuck_before",
+    )  # fmt: skip
+
+    def __init__(self, factor: FactorPlan, stream: Stream, histories: Mapping[str, Stream]) -> None:
+        self.factor = factor
         self.stream = stream
         self.histories = dict(histories)
-        self.drive = Drive(Ordering(stream.schema), live_matcher(self.factor.plan))
+        self.since_seq = stream.live.next_seq
+        self.accepted_before = stream.on_time_count
+        self.member: Member | None = None
+        self.stuck_before = 0
         self.driver = Driver(self.factor, LLAA(), live_matcher) if self.factor.histories else None
         self.alerts: Alerts
 
@@ -133,23 +153,34 @@ class Watch:
         """Whether a change of that stream may decide something."""
         return stream is self.stream or any(h is stream for h in self.histories.values())
 
-    def push(self, batch: EventBatch, watermark_us: int | None) -> None:
-        self._found(self.drive.push(batch, watermark_us))
-
-    def advance(self, watermark_us: int | None) -> None:
-        self._found(self.drive.advance(watermark_us))
-
-    def _found(self, found: list[Matches]) -> None:
+    def collect(self) -> None:
+        """Hands on what the feed has found for it. Raises what the query failed of, behind what came before."""
+        if self.member is None:
+            return
+        found = self.member.take_found()
         if self.driver is None:
             self.alerts.add(found)
         elif found:
             self.driver.take(found)
             self.alerts.count(count_matches(found))
+        if self.member.failure is not None:
+            raise self.member.failure
+
+    def leave(self) -> None:
+        """Takes no more events, and gives up what was kept for them."""
+        feed, member = self.stream.feed, self.member
+        if feed is None or member is None:
+            return
+        self.stuck_before, self.member = member.matcher.stuck, None
+        feed.remove(member)
+        if not len(feed):
+            self.stream.feed = None
 
     @property
     def stuck_count(self) -> int:
         """Matches from which AFTER MATCH SKIP TO would not have moved on."""
-        return self.drive.matcher.stuck + (self.driver.stuck_count if self.driver is not None else 0)
+        own = self.stuck_before if self.member is None else self.member.matcher.stuck
+        return own + (self.driver.stuck_count if self.driver is not None else 0)
 
     def settle(self) -> None:
         """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
@@ -157,8 +188,8 @@ class Watch:
             answer = self.driver.settle(self.histories)
             if answer is not None and len(answer):
                 self.alerts.add_answer(answer)
-        if self.stream.ended and (self.driver is None or not self.driver.waiting_count):
-            self.alerts.finish()
+        if (self.stream.ended or self.member is None) and (self.driver is None or not self.driver.waiting_count):
+            self.alerts.finish("ended" if self.member is not None else "replaced")
 
 
 class Database:
@@ -173,6 +204,8 @@ class Database:
         self._memory_limit = memory_limit
         self._streams: dict[str, Stream] = {}
         self._watches: list[Watch] = []
+        self._chains: list[ChainWatch] = []
+        self._pours: list[Pour] = []
         self._pushers: set[int] = set()
         self._closed = False
         self._path = Path(path) if path is not None else None
@@ -270,47 +303,104 @@ class Database:
         they are kept and every watch has seen them. All or nothing: raises DataError and changes nothing.
         """
         with self._lock:
-            state = self._stream(stream)
+            state = self._open_stream(stream)
             self._pushers.add(threading.get_ident())
-            arrival = state.live.accept(data, source, offset)
-            trouble: Exception | None = None
-            if len(arrival.batch):
-                try:
-                    state.kept.append(arrival.batch, arrival.late)
-                    state.forget()
-                except (DataError, OSError) as error:  # the events are in memory; only the files could not be written
-                    trouble = error
-            on_time = arrival.on_time
-            for watch in self._watches:
-                if watch.stream is state:
-                    self._guarded(watch, lambda w: w.push(on_time, arrival.watermark_us))
-            self._settle(state)
-            if trouble is not None:
-                message = f"{state.schema.name}: events stay in memory, they cannot be archived: {trouble}"
+            taken, trouble = self._take(state, data, source, offset)
+            for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
-            return len(arrival.batch)
+            return taken
+
+    def _take(
+        self, state: Stream, data: Any, source: str = "default", offset: int | None = None
+    ) -> tuple[int, list[str]]:
+        """Takes events into a stream and all that watches it. How many were new, and what could not be archived."""
+        arrival = state.live.accept(data, source, offset)
+        trouble: list[str] = []
+        if len(arrival.batch):
+            try:
+                state.kept.append(arrival.batch, arrival.late)
+                state.forget()
+            except (DataError, OSError) as error:  # the events are in memory; only the files could not be written
+                trouble.append(f"{state.schema.name}: events stay in memory, they cannot be archived: {error}")
+        on_time = arrival.on_time
+        if state.feed is not None:
+            state.feed.push(on_time, arrival.watermark_us)
+            self._collect(state)
+        self._settle(state)
+        self._chain(state, on_time)
+        return len(arrival.batch), trouble + self._pour(state)
 
     def advance(self, stream: str, time: Any) -> None:
         """Raises the stream's watermark to `time` ("2024-01-02 10:00", a datetime, microseconds) without events: no
         event before it will come. None ends the stream. Raises DataError."""
         with self._lock:
-            state = self._stream(stream)
+            state = self._open_stream(stream)
             self._pushers.add(threading.get_ident())
-            t_us = None if time is None else instant_us(time, "the time to advance to")
-            state.live.advance(t_us)
-            watermark_us = None if time is None else state.live.watermark_us
-            for watch in self._watches:
-                if watch.stream is state:
-                    self._guarded(watch, lambda w: w.advance(watermark_us))
-            self._settle(state)
+            trouble = self._reach(state, None if time is None else instant_us(time, "the time to advance to"))
+            for message in trouble:
+                warnings.warn(message, HybridWarning, stacklevel=2)
+
+    def _reach(self, state: Stream, t_us: int | None) -> list[str]:
+        """Raises the watermark of a stream, for all that watches it too; what could not be archived by that."""
+        state.live.advance(t_us)
+        watermark_us = None if t_us is None else state.live.watermark_us
+        if state.feed is not None:
+            state.feed.advance(watermark_us)
+            self._collect(state)
+        self._settle(state)
+        self._chain(state, None)
+        return self._pour(state)
+
+    def _pour(self, state: Stream) -> list[str]:
+        """Lets the rows that have come of a change of a stream into the streams they are to go to; what could not be
+        archived."""
+        trouble: list[str] = []
+        for pour in [p for p in self._pours if state.schema.name.lower() in p.reads]:
+            target = self._streams[pour.target]
+            try:
+                rows = pour.alerts.fetch()
+                if rows.num_rows:
+                    trouble += self._take(target, rows)[1]
+                reached_us = pour.reached()
+                behind = target.watermark_us is None or (reached_us or 0) - pour.lag_us > target.watermark_us
+                if reached_us == END_US:
+                    trouble += self._reach(target, None)
+                elif reached_us is not None and behind:
+                    trouble += self._reach(target, reached_us - pour.lag_us)
+            except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's: its alerts raise it)
+                pour.alerts.fail(error)
+            if pour.alerts.failed or target.ended:
+                self._pours.remove(pour)
+                target.live.driven = False
+        return trouble
+
+    def _chain(self, state: Stream, batch: EventBatch | None) -> None:
+        """Hands new on-time events, or a new watermark, to the queries that read several streams or patterns."""
+        name, watermark_us = state.schema.name.lower(), END_US if state.ended else state.watermark_us
+        for watch in self._chains:
+            if name in watch.streams:
+                self._guarded(watch, lambda w: w.push(name, batch, watermark_us))
+            if name in watch.streams or name in watch.histories:
+                self._guarded(watch, ChainWatch.settle)
+        self._chains = [w for w in self._chains if not (w.alerts.failed or w.alerts.done)]
+
+    def _collect(self, state: Stream) -> None:
+        for watch in self._watches:
+            member = watch.member
+            if watch.stream is state and member is not None and (member.found or member.failure is not None):
+                self._guarded(watch, Watch.collect)
 
     def _settle(self, state: Stream) -> None:
         for watch in self._watches:
-            if watch.takes(state):
+            if (watch.driver is not None or state.ended or watch.member is None) and watch.takes(state):
                 self._guarded(watch, Watch.settle)
-        self._watches = [w for w in self._watches if not (w.alerts.failed or w.alerts.done)]
+        over = [w for w in self._watches if w.alerts.failed or w.alerts.done]
+        for watch in over:
+            watch.leave()
+        if over:
+            self._watches = [w for w in self._watches if w not in over]
 
-    def _guarded(self, watch: Watch, act: Any) -> None:
+    def _guarded(self, watch: Watch | ChainWatch, act: Callable[[Any], None]) -> None:
         """A watch that fails is marked and left out from then on; the stream and the others go on."""
         if watch.alerts.failed:
             return
@@ -328,12 +418,16 @@ class Database:
         tolerance: Any = None,
         evidence: bool = False,
         tables: Mapping[str, Any] | None = None,
+        into: str | None = None,
+        time: str | None = None,
     ) -> Alerts:
         """Starts a live query with an empty state: it sees the events pushed from now on, in the total order.
 
         strategy: when the archive is asked; "llaa" (also what "auto" means in this version). evidence: the rows carry
         the identity of their matches too, as last columns: match_id and, with a history join, join_id and
-        history_complete. tables: static tables the outer SELECT joins, as they are now. Raises QueryError.
+        history_complete. tables: static tables the outer SELECT joins, as they are now. into: a new stream that the
+        rows are the events of, for other queries to read (fetch then gives none); time: the column of their time, if
+        they have several. Raises QueryError, and DataError for rows that cannot be such events.
         """
         if strategy not in STRATEGIES:
             raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), STRATEGIES))
@@ -342,22 +436,163 @@ class Database:
         if tolerance is not None:
             raise not_supported("tolerance", text, "it belongs to strategies that are not there yet: leave it out")
         with self._lock:
-            self._check_open()
-            query, plan, outer = self._live_plan(text, tables or {})
-            factor = plan.factors[0]
-            stream = self._streams[_name(factor.input_sql)]
-            histories = {h.schema.name.lower(): self._streams[h.schema.name.lower()] for h in factor.histories}
-            if stream.ended:
-                raise fault("HQ400", f"stream {stream.schema.name} has ended", text, "ask db.sql or db.backtest")
-            watch = Watch(plan, stream, histories)
-            watch.alerts = Alerts(
-                plan, outer, lambda: self._lookups(watch), lambda stage: _explain(query, plan, strategy, stage),
-                lambda: self._watch_stats(watch), self._may_wait, evidence,
-            )
-            self._watches.append(watch)
-        for message in waits(factor.plan):
+            watch, plan = self._asked(text, strategy, tables or {}, evidence)
+            if isinstance(watch, Watch):
+                self._begin(watch)
+            else:
+                self._chains.append(watch)
+            if into is not None:
+                try:
+                    self._pours.append(self._poured(plan, watch, into, time))
+                except Exception:
+                    self._stop(watch)
+                    raise
+        for message in dict.fromkeys(m for f in plan.factors for m in waits(f.plan)):
             warnings.warn(message, HybridWarning, stacklevel=2)
         return watch.alerts
+
+    def replace(
+        self,
+        alerts: Alerts,
+        text: str,
+        *,
+        fresh: bool = False,
+        evidence: bool = False,
+        tables: Mapping[str, Any] | None = None,
+    ) -> Alerts:
+        """Puts a new version of a running query over the same stream in its place; matches in progress are not lost.
+
+        The new version is as if it had run since the old one began; what it would have found before now does not come
+        out again. Where the two differ only in measures, in how these are shown and in the outer SELECT, all that was
+        in progress goes on; otherwise the events since then are replayed from what is kept, or those within WITHIN
+        where no others can matter. If they are not kept any more it is a DataError, or with `fresh` a HybridWarning,
+        and the new version sees the events from now on. The alerts of the old version keep what it has found, and what
+        waits for history still comes there. Raises QueryError, DataError; the old version then goes on.
+        """
+        with self._lock:
+            old = next((w for w in self._watches if w.alerts is alerts and w.member is not None), None)
+            self._check_open()
+            if old is None:
+                raise DataError("this query is not running", "start the new version with db.watch")
+            if any(p.alerts is alerts for p in self._pours):
+                raise DataError("this query feeds a stream", "close it, and start the new version with db.watch")
+            watch, _ = self._asked(text, "auto", tables or {}, evidence)
+            if not isinstance(watch, Watch):
+                hint = "close the old query, and watch the new one"
+                raise not_supported("a new version that reads several streams or patterns", text, hint)
+            if watch.stream is not old.stream:
+                was, now = old.stream.schema.name, watch.stream.schema.name
+                hint = "close the old query, and watch the new one"
+                raise fault("HQ400", f"the new version reads {now}, the old one {was}", text, hint)
+            member = self._successor(old, watch.factor.plan, fresh)
+            if member is not None:
+                watch.since_seq, watch.accepted_before = old.since_seq, old.accepted_before
+            self._begin(watch, member)
+            old.leave()
+            self._settle(old.stream)
+        for message in waits(watch.factor.plan):
+            warnings.warn(message, HybridWarning, stacklevel=2)
+        if member is None:
+            message = "events since the old version began are no longer kept: the new one begins with an empty state"
+            warnings.warn(message, HybridWarning, stacklevel=2)
+        return watch.alerts
+
+    def _successor(self, old: Watch, plan: Plan, fresh: bool) -> Member | None:
+        """The member of a new version as if it had run since the old one began; None: it may begin afresh instead."""
+        stream, feed = old.stream, old.stream.feed
+        assert feed is not None
+        assert old.member is not None
+        reader = stream.reader()
+        member = feed.succeed(old.member, plan, lambda low, high: reader.read(low, high, closed=True))
+        if member is not None:
+            return member
+        low_us = needed_from(plan, feed.advanced_us)
+        dropped_us = stream.dropped_us
+        if low_us is not None and (dropped_us is None or dropped_us <= low_us):
+            events, kept = reader.read(low_us, None), True
+        else:
+            events = reader.read(None, None)
+            kept = int(np.count_nonzero(events.seq >= old.since_seq)) == stream.on_time_count - old.accepted_before
+        if not kept:
+            if fresh:
+                return None
+            raise DataError(
+                "the new version cannot go on where the old one is: events since that began are no longer kept",
+                "db.replace(..., fresh=True) begins with an empty state; a longer retention keeps them",
+            )
+        return feed.replay(plan, old.since_seq, events.take(np.flatnonzero(events.seq >= old.since_seq)))
+
+    def _asked(
+        self, text: str, strategy: str, tables: Mapping[str, Any], evidence: bool
+    ) -> tuple[Watch | ChainWatch, QueryPlan]:
+        """A live query that may begin, and its plan. Raises QueryError."""
+        self._check_open()
+        query, plan, outer, static = self._live_plan(text, tables)
+        streams = {name: self._streams[name] for name in plan_streams(plan)}
+        joined = [h.schema.name.lower() for h in plan.factors[-1].histories]
+        histories = {name: self._streams[name] for name in joined}
+        over = [s.schema.name for s in streams.values() if s.ended]
+        if len(over) == len(streams):
+            raise fault("HQ400", f"stream {over[0]} has ended", text, "ask db.sql or db.backtest")
+        watch: Watch | ChainWatch
+        if plain(plan):
+            watch = simple = Watch(plan.factors[0], next(iter(streams.values())), histories)
+            lookups, stats = lambda: self._lookups(simple), lambda: self._watch_stats(simple)
+        else:
+            watch = chained = ChainWatch(plan, streams, histories, static)
+            lookups, stats = chained.lookups, chained.stats
+        watch.alerts = Alerts(
+            outermost(plan), outer, lookups, lambda stage: _explain(query, plan, strategy, stage), stats,
+            self._may_wait, lambda: self._stop(watch), evidence,
+        )
+        return watch, plan
+
+    def _begin(self, watch: Watch, member: Member | None = None) -> None:
+        """Lets a live query begin, with an empty state or as that member."""
+        stream = watch.stream
+        if stream.feed is None:
+            stream.feed = Feed(stream.schema)
+        watch.member = member or stream.feed.add(watch.factor.plan, watch.since_seq)
+        self._watches.append(watch)
+
+    def _stop(self, watch: Watch | ChainWatch) -> None:
+        """Ends one live query; nothing else changes."""
+        with self._lock:
+            if isinstance(watch, Watch):
+                watch.leave()
+            if watch.driver is not None:
+                watch.driver.discard()
+            self._watches = [w for w in self._watches if w is not watch]
+            self._chains = [w for w in self._chains if w is not watch]
+            for pour in [p for p in self._pours if p.alerts is watch.alerts]:
+                self._pours.remove(pour)
+                self._streams[pour.target].live.driven = False
+            watch.alerts.finish("closed")
+
+    def _poured(self, plan: QueryPlan, watch: Watch | ChainWatch, into: str, time: str | None) -> Pour:
+        """Declares the stream that the rows of a new live query go to."""
+        reads, target = frozenset(plan_streams(plan)), into.lower()
+        upstream = set(reads)
+        while more := {name for p in self._pours if p.target in upstream for name in p.reads} - upstream:
+            upstream |= more
+        if target in upstream:
+            raise DataError(f"the rows cannot go into {into}, which they are made of", "choose another name")
+        if any(p.target == target for p in self._pours):
+            raise DataError(f"stream {into} is fed by a live query already", "choose another name")
+        rows = rows_as_events(plan, watch.alerts.schema, time)
+        keeping = [self._streams[name].schema.retention_us for name in reads]
+        retention = None if None in keeping else timedelta(microseconds=max(k for k in keeping if k is not None))
+        keys = [c.name for c in plan.factors[-1].plan.partition_by if c.name in rows.columns]
+        self.create_stream(into, rows.columns, rows.time, keys, rows.order, rows.lateness, retention)
+        state = self._streams[target]
+        if state.ended:
+            raise DataError(f"stream {into} has ended", "choose another name")
+        state.live.driven = True
+        if isinstance(watch, ChainWatch):
+            chain = watch.chain
+            return Pour(watch.alerts, reads, target, rows.lag_us, lambda: chain.watermark_us)
+        read = watch.stream
+        return Pour(watch.alerts, reads, target, rows.lag_us, lambda: END_US if read.ended else read.watermark_us)
 
     def _lookups(self, watch: Watch) -> Lookups:
         return (
@@ -367,39 +602,29 @@ class Database:
 
     def _watch_stats(self, watch: Watch) -> dict[str, Any]:
         with self._lock:
+            feed = watch.stream.feed
             found: dict[str, Any] = {
                 "late": watch.stream.live.late_count,
-                "held_back": len(watch.drive.ordering),
+                "held_back": 0 if feed is None or watch.member is None else feed.ordering.held_count(watch.since_seq),
                 "watermark": show_us(watch.stream.live.watermark_us),
             }
             if watch.stuck_count:
                 found["skips_stuck"] = watch.stuck_count
             if watch.driver is not None:
-                found |= {
-                    "strategy": "llaa",
-                    "waiting_for_history": watch.driver.waiting_count,
-                    "history_reads": watch.driver.read_count,
-                    "history_incomplete": watch.driver.incomplete_count,
-                    "late_left_out": watch.driver.late_left_out,
-                }
+                found |= watch.driver.stats()
             return found
 
     def _may_wait(self) -> bool:
         """Whether another thread may still push: not from the thread that did, nor with one thread only."""
         return not self._closed and threading.get_ident() not in self._pushers and threading.active_count() > 1
 
-    def _live_plan(self, text: str, tables: Mapping[str, Any]) -> tuple[ast.Query, QueryPlan, Outer]:
+    def _live_plan(
+        self, text: str, tables: Mapping[str, Any]
+    ) -> tuple[ast.Query, QueryPlan, Outer, dict[str, pa.Table]]:
+        """The plan of a live query, what runs its outer SELECT, and the tables that stand still."""
         query = parse(text, tuple(s.schema.name for s in self._streams.values()))
         if not query.factors:
             raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "ask db.sql")
-        if len(query.factors) > 1:
-            hint = "watch them one by one, or push the rows of the first into a stream that the second watches"
-            raise not_supported("a live query with two patterns", text, hint, query.factors[1].span)
-        source = query.factors[0]
-        bare = re.fullmatch(r'\s*("[^"]+"|\w+)\s*', source.input)
-        if not bare or any(_name(source.input) in scope.names for scope in source.scopes):
-            hint = "name the stream itself and put the conditions into DEFINE"
-            raise not_supported("a live query over anything but a stream", text, hint, source.input_span)
 
         def resolve(name: str) -> Schema:
             stream = self._streams.get(_name(name))
@@ -410,9 +635,9 @@ class Database:
         words = {w.lower() for w in re.findall(r"\w+", text)}
         static = {name: to_arrow(data, name) for name, data in tables.items() if name.lower() in words}
         plan = bind(query, resolve, live=True, relations={name: fields_of(t) for name, t in static.items()})
-        outer = Outer(plan, static)
+        outer = Outer(outermost(plan), static)
         outer.schema()  # DuckDB's own view of the outer SELECT, before any event
-        return query, plan, outer
+        return query, plan, outer, static
 
     def sql(self, text: str, *, late: bool = True, **tables: Any) -> Result:
         """Answers one statement over streams (archive and memory, one consistent snapshot) and named tables.
@@ -439,18 +664,24 @@ class Database:
             raise DataError("a backtest ends before it starts", "backtest(text, start, end)")
         with self._lock:
             self._check_open()
-            query, plan, outer = self._live_plan(text, tables or {})
-            factor = plan.factors[0]
-            stream = self._streams[_name(factor.input_sql)]
+            query, plan, outer, static = self._live_plan(text, tables or {})
+            factor, names = plan.factors[-1], plan_streams(plan)
+            schemas = {name: self._streams[name].schema for name in names}
             snapshots = {key: s.kept.snapshot() for key, s in self._streams.items()}
             begins = {key: s.begins_us() for key, s in self._streams.items()}
-        snapshot = snapshots[stream.schema.name.lower()]
-        batch = snapshot.read(start_us, end_us)
-        matcher = live_matcher(factor.plan)
-        found = [
-            matcher.push(batch.slice(i, min(i + BATCH_ROWS, len(batch)))) for i in range(0, len(batch), BATCH_ROWS)
-        ]
-        found.append(matcher.advance(end_us))
+        reader: Reader = snapshots[names[0]]
+        if plain(plan):
+            batch = reader.read(start_us, end_us)
+            matcher = live_matcher(factor.plan)
+            found = [
+                matcher.push(batch.slice(i, min(i + BATCH_ROWS, len(batch)))) for i in range(0, len(batch), BATCH_ROWS)
+            ]
+            found.append(matcher.advance(end_us))
+        else:
+            chain = Chain(plan, schemas, static, live_matcher)
+            found = [m for name in names for m in chain.push(name, snapshots[name].read(start_us, end_us), None)]
+            found += [m for name in names for m in chain.push(name, None, END_US if end_us is None else end_us)]
+            reader = chain.reader(snapshots)
         keys = [h.schema.name.lower() for h in factor.histories]
         if factor.histories:
             driver = Driver(factor, LLAA(), live_matcher)
@@ -461,9 +692,10 @@ class Database:
         else:
             rows = answer_of(factor.plan, found)
         table = outer.run([rows])
-        lookups = (lookup_in(snapshot), tuple(lookup_in(snapshots[key]) for key in keys))
+        lookups = (lookup_in(reader), tuple(lookup_in(snapshots[key]) for key in keys))
+        top = outermost(plan)
         return Result(
-            table, plan, lambda n: evidence_table(plan, [rows], outer.sources([rows]), [lookups], n),
+            table, top, lambda n: evidence_table(top, [rows], outer.sources([rows]), [lookups], n),
             lambda stage: _explain(query, plan, "llaa", stage), lambda events: series(factor, lookups[0], events),
         )  # fmt: skip
 
@@ -493,8 +725,8 @@ class Database:
                 self.flush()
             finally:
                 self._closed = True
-                for watch in self._watches:
-                    watch.alerts.finish()
+                for alerts in (*(w.alerts for w in self._watches), *(w.alerts for w in self._chains)):
+                    alerts.finish()
                 for stream in self._streams.values():
                     stream.kept.close()
 
@@ -509,6 +741,13 @@ class Database:
     def _check_open(self) -> None:
         if self._closed:
             raise DataError("this database is closed", "open it again with hybrid.connect")
+
+    def _open_stream(self, name: str) -> Stream:
+        """A stream that may be pushed to."""
+        state = self._stream(name)
+        if state.live.driven:
+            raise DataError(f"stream {state.schema.name} is fed by a live query", "push to the streams that it reads")
+        return state
 
     def _stream(self, name: str) -> Stream:
         self._check_open()
@@ -633,4 +872,4 @@ def _explain(query: ast.Query, plan: QueryPlan, strategy: str, stage: str) -> st
     if strategy == "auto":
         line += " (auto: the only one in this version)"
     text = explain_plan(query, plan, stage)
-    return f"{line}\n\n{text}" if plan.factors[0].histories else text
+    return f"{line}\n\n{text}" if plan.factors[-1].histories else text

@@ -28,6 +28,7 @@ from hybrid.inputs import (
     to_arrow,
 )
 from hybrid.lookup import lookup_in
+from hybrid.merged import Merged, MergedReader
 from hybrid.outer import Outer, empty_answer
 from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
@@ -167,7 +168,8 @@ class Relations:
 
     def load(self, plan: QueryPlan) -> None:
         """Registers the events of the streams that DuckDB itself selects from."""
-        selected = [plan.select_sql, *(f.input_sql for f in plan.factors if _bare(f.input_sql) is None)]
+        inputs = [sql for f in plan.factors for sql in f.inputs]
+        selected = [plan.select_sql, *(sql for sql in inputs if _bare(sql) is None)]
         words = {w.lower() for sql in selected for w in re.findall(r"\w+", sql)}
         for key, stream in self._streams.items():
             if key in words & self._words and key not in self._given:
@@ -287,6 +289,8 @@ class Relations:
     def factor(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], Reader, bool]:
         """The events of a pattern factor in its total order, in batches; what reads them again; and whether late rows
         are among them."""
+        if factor.members:
+            return self.merged(factor)
         stream = self.stream(factor.input_sql)
         if stream is None:
             plan, name = factor.plan, factor.plan.schema.name
@@ -301,6 +305,24 @@ class Relations:
         if index is not None:
             batch = batch.take(index)
         return _slices(batch), stream.snapshot, stream.late
+
+    def merged(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], Reader, bool]:
+        """The same for several inputs, merged by time."""
+        readers: list[tuple[Reader, bool]] = []
+        for member in factor.members:
+            stream = self.stream(member.input_sql)
+            if stream is not None:
+                readers.append((stream.snapshot, stream.late))
+            else:
+                time = member.schema.field(member.schema.time or "")
+                assert time is not None, "bind refuses a member without a time"
+                rows = self.rows(member.input_sql, member.name)
+                order_by = (Order(Column(time.name, time.type)),)
+                readers.append((Ordered.of(member.name, rows, order_by, time.name), False))
+        reader = MergedReader(Merged(factor.plan.schema, factor.members), readers)
+        batch = reader.read(None, None)
+        index = order_index(pa.Table.from_batches([batch.columns]), factor.plan.order_by, bare=False)
+        return _slices(batch if index is None else batch.take(index)), reader, False
 
     def history(self, history: HistoryPlan) -> tuple[Bounded, bool]:
         """The history of a join, a stream's snapshot or a plain relation by its time; whether late rows are seen."""

@@ -41,12 +41,13 @@ class LiveStream:
     Not thread safe. Nothing is kept of an event once it is handed on.
     first_seq: ingest sequence of the next event. offsets: for sources seen before, the offset expected next.
     watermark_us: where the watermark stood; those sources then hold it until they have gone on (live.watermark).
+    driven: only `advance` raises the watermark, as whoever feeds the stream knows what can still come.
     Raises DataError for a schema without a time column of a time type.
     """
 
     __slots__ = (
-        "_incoming", "_next_offset", "_source_names", "_watermark", "accepted_count", "duplicate_count", "ended",
-        "late_count", "next_seq", "schema",
+        "_incoming", "_next_offset", "_source_names", "_watermark", "accepted_count", "driven",
+        "duplicate_count", "ended", "late_count", "next_seq", "schema",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +64,7 @@ class LiveStream:
         self._source_names: tuple[str, ...] = tuple(self._next_offset)
         self._watermark = Watermark(schema.lateness_us, watermark_us, self._source_names)
         self.next_seq = first_seq
+        self.driven = False
         self.ended = False
         self.accepted_count = 0
         self.late_count = 0
@@ -118,7 +120,7 @@ class LiveStream:
             np.arange(self.next_seq, self.next_seq + n, dtype=np.int64),
             self._source_names,
         )
-        late = self._watermark.observe(source, ts_us)
+        late = self._watermark.behind(ts_us) if self.driven else self._watermark.observe(source, ts_us)
         if n:
             self._next_offset[source] = first + n
         self.next_seq += n

@@ -61,6 +61,10 @@ class Watermark:
         self.raise_to(value if ceiling is None else min(value, ceiling))
         return late
 
+    def behind(self, ts_us: Int64Array) -> BoolArray:
+        """Which of n events are late, bool (n,). They raise nothing."""
+        return np.zeros(len(ts_us), np.bool_) if self.value_us is None else ts_us < self.value_us
+
     def raise_to(self, t_us: int) -> None:
         """From now on w is at least t_us: an event with time < t_us is late."""
         if self.value_us is None or t_us > self.value_us:

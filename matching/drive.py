@@ -1,4 +1,4 @@
-"""The one loop that drives a Matcher: order, push, advance, drain; the same for live streams and archived input."""
+"""The loop that drives one Matcher: order, push, advance, drain. The queries of a stream are in matching.feed."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from typing import Any
 
@@ -108,7 +108,7 @@ class RowValues:
     def __init__(self, expressions: Sequence[Expression], codes: Codes | None = None) -> None:
         self.codes = codes or Codes()
         self.expressions = tuple(expressions)
-        self.lowered = tuple(map(lowered, self.expressions))
+        self.lowered, self._repeated = _interned(map(lowered, self.expressions))
         self._words = tuple(map(_word_read, self.expressions))
 
     def evaluate(self, store: RowStore, positions: Int64Array | slice) -> list[Values]:
@@ -116,6 +116,7 @@ class RowValues:
         when a value cannot be computed (overflow, a bad cast), as DuckDB would."""
         count = positions.stop - positions.start if isinstance(positions, slice) else len(positions)
         gathered: dict[tuple[str, int], Values] = {}
+        computed: dict[int, Values] = {}
 
         def read(key: tuple[str, int]) -> Values:
             if key not in gathered:
@@ -129,7 +130,7 @@ class RowValues:
             value: Values | None = None
             if low is not None:
                 try:
-                    value = run_lanes(low, count, read)
+                    value = run_lanes(low, count, read, self._repeated, computed)
                 except Overflow:
                     value = None
             if value is None:
@@ -210,6 +211,22 @@ class RowValues:
         except DataError as error:
             return error
         return DataError(f"{show(self.expressions[index])} cannot be computed for one of the rows")
+
+
+def _interned(trees: Iterable[Lowered | None]) -> tuple[tuple[Lowered | None, ...], frozenset[int]]:
+    """The trees with equal operations as one object, and the ids of those that occur more than once."""
+    known: dict[Lowered, Lowered] = {}
+    repeated: set[int] = set()
+
+    def one(node: Lowered) -> Lowered:
+        if not isinstance(node, Op):
+            return node
+        node = Op(node.name, tuple(map(one, node.arguments)), node.lane)
+        if node in known:
+            repeated.add(id(known[node]))
+        return known.setdefault(node, node)
+
+    return tuple(None if tree is None else one(tree) for tree in trees), frozenset(repeated)
 
 
 #: A string column is evaluated once a value from so many rows on, if at most one in so many of them is a new value.
@@ -413,12 +430,23 @@ def _checked(result: np.ndarray, bad: np.ndarray | bool, valid: np.ndarray | Non
     return result
 
 
-def run_lanes(low: Lowered, count: int, read: Callable[[Any], Values]) -> Values:
-    """Values and validity of a lowered expression for `count` rows. read: those of a leaf, by its key.
+def run_lanes(
+    low: Lowered, count: int, read: Callable[[Any], Values], repeated: Set[int] = frozenset(),
+    computed: dict[int, Values] | None = None,
+) -> Values:  # fmt: skip
+    """Values and validity of a lowered expression for `count` rows. read: those of a leaf, by its key. computed: of
+    nodes, by id; those in `repeated` are taken from there, and put there.
 
     Raises Overflow where DuckDB may raise."""
 
     def run(node: Lowered) -> Values:
+        if computed is None or id(node) not in repeated:
+            return compute(node)
+        if id(node) not in computed:
+            computed[id(node)] = compute(node)
+        return computed[id(node)]
+
+    def compute(node: Lowered) -> Values:
         match node:
             case Leaf(key):
                 return read(key)
@@ -472,7 +500,7 @@ def run_lanes(low: Lowered, count: int, read: Callable[[Any], Values]) -> Values
 def _neighbours(store: RowStore, positions: Int64Array | slice, offset: int) -> Int64Array:
     if isinstance(positions, slice):
         chain = store.next if offset > 0 else store.previous
-        positions = chain[positions]
+        positions = store.above(chain[positions])
         offset += -1 if offset > 0 else 1
     return store.chase(positions, offset)
 

@@ -121,6 +121,10 @@ class RunLists:
         head = self._partitions.head[:partitions]
         return np.where(head >= 0, self._runs.row[np.maximum(head, 0)], -1)
 
+    def busy(self, partition: Int64Array) -> np.ndarray:
+        """Whether these partitions have runs, bool (n,)."""
+        return np.asarray(self._partitions.head[partition] >= 0)
+
     def go_on(self, numbers: Int64Array, stuck: int) -> None:
         """Counts on from what another engine has found: MATCH_NUMBER per partition, and `stuck`."""
         self.reserve(len(numbers))

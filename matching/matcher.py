@@ -13,17 +13,18 @@ import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.features import Codes, RowValues, columns_read, storable, truth
-from matching.keys import Keys
+from matching.kernels.layout import grown
+from matching.kernels.select import rows_that_matter
 from matching.lists import NONE_BAD, PER_MATCH, PER_ROW, Decode, Failed, OverBudget, RunLists
 from matching.measures import Found, Measures
+from matching.rows import Needs, Rows
 from matching.run_graph import RunGraph
 from matching.run_starts import RunStarts
 from matching.run_table import RunTable
-from matching.store import RowStore
 from matching.types import plain_type
 from matching.unmatched import Unsettled
 from query.automaton.determinise import Table
-from query.automaton.program import Mode, NoKernel, OpCode, Program, assemble
+from query.automaton.program import Ignore, Mode, NoKernel, OpCode, Program, assemble
 from query.automaton.starts import StartTable
 from query.automaton.tables import shares_paths, table_of
 from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
@@ -31,17 +32,21 @@ from query.plan.expression import TRUE, Expression
 from query.plan.plan import Plan
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
-STATE_VERSION = 2
+STATE_VERSION = 3
+#: A block of so many rows of which many matter is taken whole.
+DENSE_ROWS_MIN = 256
 #: Most partial matches one partition may have at a time.
 RUNS_MAX = 200_000
-#: Rows and nodes that may pile up before what no run needs is dropped.
-SLACK = 1 << 15
 
 
-def make_matcher(plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False) -> Matcher:
+def make_matcher(
+    plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None
+) -> Matcher:
     """The matcher of a plan: the kernel, or with a HybridWarning the reference (exact, slow) for what the kernel has
     not learnt yet. sources: names that EventBatch.source indexes. lenient: AFTER MATCH SKIP TO that would not move on
-    goes on one row behind the start of the match, with a HybridWarning the first time; otherwise it is an error."""
+    goes on one row behind the start of the match, with a HybridWarning the first time; otherwise it is an error.
+    shared: rows of the same input that it may share, to which its own are added where none of them will do; what is
+    pushed then goes to these rows (see matching.feed)."""
     try:
         program = assemble(plan)
     except NoKernel as why:
@@ -53,7 +58,21 @@ def make_matcher(plan: Plan, sources: tuple[str, ...] = ("default",), lenient: b
             stacklevel=2,
         )
         return ReferenceMatcher(plan, sources, lenient)
-    return KernelMatcher(plan, program, sources, lenient)
+    rows = None
+    if shared is not None:
+        rows = next((r for r in shared if _may_share(plan, program, r)), None)
+        if rows is None:
+            rows = Rows(plan.partition_by, program.after)
+            shared.append(rows)
+    return KernelMatcher(plan, program, sources, lenient, rows)
+
+
+def _may_share(plan: Plan, program: Program, rows: Rows) -> bool:
+    """Whether the matcher of a plan may share rows with others. What has gone before is unseen by one that comes later;
+    yet rows that are still held back, and the first row of a partition, are not told apart by that."""
+    if rows.partition_by != plan.partition_by or rows.after != program.after:
+        return False
+    return not rows.began or not (program.after or any(program.first_row))
 
 
 #: One kind of condition that rows are tested for: index of its row value (-1: always true), first row, last row of the
@@ -67,8 +86,10 @@ class KernelMatcher:
     AFTER MATCH SKIP TO would not have moved on."""
 
     def __init__(
-        self, plan: Plan, program: Program, sources: tuple[str, ...] = ("default",), lenient: bool = False
-    ) -> None:
+        self, plan: Plan, program: Program, sources: tuple[str, ...] = ("default",), lenient: bool = False,
+        rows: Rows | None = None,
+    ) -> None:  # fmt: skip
+        """rows: those it shares with other matchers, which then push and advance together (see `take`)."""
         self.plan = plan
         self.program = program
         self.sources = sources
@@ -88,8 +109,8 @@ class KernelMatcher:
             case _:
                 assert_never(table)
         self.codes = Codes(program.texts)
-        self._values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes)
-        wanted = columns_read([*self._values.expressions, *self.measures.needs()])
+        self.values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes)
+        wanted = columns_read([*self.values.expressions, *self.measures.needs()])
         fields = {f.name: f for f in plan.schema.fields}
         numeric, other = {}, []
         for name in wanted:
@@ -99,13 +120,16 @@ class KernelMatcher:
             else:
                 numeric[name] = lane.floating
         schema = pa.schema([(name, plain_type(fields[name].type)) for name in wanted])
-        self._reach = program.before + program.after + program.ahead
+        reach = program.before + program.after + program.ahead
+        linked = reach > 0 or program.unmatched or any(program.first_row)
+        behind = max(program.after, program.ahead)
+        self.needs = Needs(numeric, tuple(other), schema, linked, program.before, behind, reach)
+        self.floor = 0
         self._held: Decode | None = None  # decided matches that wait for what NEXT in their measures reads
-        linked = self._reach > 0 or program.unmatched or any(program.first_row)
-        self.store = RowStore(numeric, other, schema, linked)
-        self.keys = Keys([plain_type(c.type) for c in plan.partition_by])
+        self.rows = Rows(plan.partition_by, program.after) if rows is None else rows
+        self.rows.add(self)
+        self.store, self.keys = self.rows.store, self.rows.keys
         self._empty = self.measures.schema.empty_table()
-        self._compact_at = SLACK
 
     def _run_by(self, engine: RunTable | RunStarts | RunGraph | RunLists) -> None:
         """Lets `engine` find the matches: the mask of a row has the bits it reads."""
@@ -119,6 +143,8 @@ class KernelMatcher:
             self._always = sum(1 << v for v in places if v not in program.tested)
         local: dict[Expression, int] = {}
         self._tests: list[_Test] = []
+        first = set(program.edge_variable[program.edge_start[0] : program.edge_start[1]])
+        self._first_tests = [i for i, same in enumerate(program.tests) if first.intersection(same)]
         for same in program.tests:
             v = same[0]
             at = -1
@@ -127,47 +153,98 @@ class KernelMatcher:
             bits = tuple(places[w] for w in same if w in places)
             self._tests.append((at, program.first_row[v], program.last_row[v], bits))
         self._local = tuple(local)
+        #: whether a row that meets no condition does no more than end runs: where rows of a partition are counted, and
+        #: where each has a fate, it does
+        self._sparse = (
+            first <= set(program.tested)
+            and not (program.accept[0] or program.unmatched or program.absent or program.within_rows is not None)
+            and not program.strict and len(self._first_tests) > 0
+        )
+        self._tested = len(program.tested) == len(program.variables)
+        self._hot = np.zeros(0, np.bool_)  # per partition, whether it may have runs
+        self._all_hot = True  # all may have
         #: of WITH UNMATCHED ROWS, where the engine does not settle rows itself
         self._unsettled = Unsettled() if program.unmatched and not engine.settles else None
+
+    def successor(self, plan: Plan, read: Callable[[int, int], EventBatch]) -> KernelMatcher | None:
+        """A matcher of another plan that goes on with all that this one has become, over the same rows; this one is of
+        no use afterwards. None, and nothing has changed, where the two do not search for the same: they may differ in
+        measures and in how these are shown. read: the events with a time from the first to the second, for columns that
+        only the new measures read."""
+        try:
+            program = assemble(plan)
+        except NoKernel:
+            return None
+        if program != self.program or plan.schema != self.plan.schema or plan.partition_by != self.plan.partition_by:
+            return None
+        known = {*self.store.numeric, *self.store.other}
+        new = KernelMatcher(plan, program, self.sources, self.lenient, self.rows)
+        filled = False
+        try:
+            filled = self.rows.fill([name for name in new.needs.schema.names if name not in known], read)
+        finally:
+            if not filled:
+                self.rows.remove(new)
+        if not filled:
+            return None
+        if type(self.engine) is not type(new.engine):
+            new._run_by(self.engine)  # conditions have failed
+        new.engine, new._unsettled, new._held, new.stuck = self.engine, self._unsettled, self._held, self.stuck
+        new.codes, new.values, new._hot, new._all_hot = self.codes, self.values, self._hot, self._all_hot
+        new.floor = self.floor
+        self.rows.remove(self)
+        return new
 
     # ---- Matcher
 
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher. Raises DataError when a condition cannot be computed and QueryError HQ600 when a
         partition needs more than RUNS_MAX partial matches; the matcher is of no use after either."""
-        self.sources = batch.sources
-        keys = [batch.columns.column(c.name) for c in self.plan.partition_by]
-        partition = self.keys.encode(keys, len(batch))
-        self.engine.reserve(len(self.keys))
-        begin = self.store.append(batch, partition, len(self.keys))
-        if self._unsettled is not None:
-            self._unsettled.append(self.store, begin, len(self.keys))
-        if self.program.after:
-            # a row is matched when the rows that NEXT reads behind it are there
-            ready = self.store.chase(np.arange(begin, self.store.count), -self.program.after)
-            self._run(ready[ready >= 0])
-        else:
-            self._run(slice(begin, self.store.count))
-        matches = self._emit()
-        self._compact()
+        self.rows.append(batch)
+        self.take(batch.sources)
+        self.rows.taken()
+        matches = self.emit()
+        self.rows.compact()
         return matches
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""
-        held = np.zeros(0, np.int64)
-        if self.program.after:
-            held = np.flatnonzero(~self.store.released[: self.store.count])
+        held = self.rows.held()
+        self.expire(watermark_us, held)
+        if watermark_us is None:
+            self.rows.let_go(held)
+        return self.emit(ended=watermark_us is None)
+
+    # ---- the parts of push and advance, for one of the matchers of shared rows
+
+    def take(self, sources: tuple[str, ...]) -> None:
+        """Takes the block of `rows`; raises what `push` does."""
+        self.sources = sources
+        self.store.floor = self.floor
+        self._reserve(self.rows.begin)
+        self._run(self.rows.block)
+
+    def expire(self, watermark_us: int | None, held: Int64Array) -> None:
+        """No event with time < watermark_us can still come; None: none at all. held: the rows not taken yet."""
+        if watermark_us is not None and self.program.within_us is None:
+            return
+        self.store.floor = self.floor
+        self._reserve(self.store.count)
         if watermark_us is None:
             self._run(held)
             self._guarded(lambda: self.engine.finish(len(self.keys)))
-        elif self.program.within_us is not None:
+        else:
             until = np.zeros(0, np.int64)
             if len(held):
                 until = np.full(len(self.keys), np.iinfo(np.int64).max)
                 np.minimum.at(until, self.store.partition[held], self.store.ts[held])
-            at = watermark_us
-            self._guarded(lambda: self.engine.expire(at, until))
-        return self._emit(ended=watermark_us is None)
+            self._guarded(lambda: self.engine.expire(watermark_us, until))
+
+    def _reserve(self, begin: int) -> None:
+        """Room for all partitions, and for the rows of the store from `begin` on, which have not been taken."""
+        self.engine.reserve(len(self.keys))
+        if self._unsettled is not None:
+            self._unsettled.append(self.store, begin, len(self.keys))
 
     def _guarded(self, act: Callable[[], None]) -> None:
         """Acts; a condition that turns out to be read and cannot be computed is a DataError."""
@@ -181,27 +258,42 @@ class KernelMatcher:
         count = positions.stop - positions.start if isinstance(positions, slice) else len(positions)
         if count == 0:
             return
-        values, failing = self._values.attempt(self.store, positions)
-        if any(failed is not None for failed in failing):
+        whole = positions is self.rows.block
+        values, failing = self.rows.attempt(self) if whole else self.values.attempt(self.store, positions)
+        fails = any(failed is not None for failed in failing)
+        if fails:
             self._leave_tables(positions)
-        mask = np.full(count, self._always, np.int64)
-        for at, first, last, bits in self._tests:
+        tests = []
+        for at, first, last, _ in self._tests:
             met = truth(values[at]) if at >= 0 else np.ones(count, np.bool_)
             if first:
                 met = met & self.store.first[positions]
             if last:
                 met = met & (self.store.next[positions] < 0)
-            for bit in bits:
-                mask |= met.astype(np.int64) << bit
+            tests.append(met)
         features = values[len(self._local) :]
+        if self._sparse and not fails:
+            chosen = self._chosen(positions, tests)
+            if chosen is not None:
+                count = len(chosen)
+                if count == 0:
+                    return
+                positions = chosen + positions.start if isinstance(positions, slice) else positions[chosen]
+                tests = [met[chosen] for met in tests]
+                features = [(v[chosen], None if ok is None else ok[chosen]) for v, ok in features]
+        else:
+            chosen = None
+            self._all_hot = True
+        mask = np.full(count, self._always, np.int64)
+        for met, (_, _, _, bits) in zip(tests, self._tests, strict=True):
+            for bit in bits:
+                mask |= np.left_shift(met, bit, dtype=np.int64)
         feature = np.zeros((max(1, len(features)), count if features else 0), np.int64)
         feature_valid = np.ones(feature.shape, np.bool_)
         for f, (numbers, valid) in enumerate(features):
             (feature.view(np.float64) if self.program.features[f][1].floating else feature)[f] = numbers
             if valid is not None:
                 feature_valid[f] = valid
-        if self.program.after:
-            self.store.released[positions] = True
         try:
             if isinstance(self.engine, RunLists | RunGraph):
                 bad = self._bad(failing, mask)
@@ -212,6 +304,29 @@ class KernelMatcher:
             raise self._why(*failed.args) from None
         except OverBudget:
             raise self._over_budget() from None
+        if chosen is not None and not (self._tested and self.program.ignore is Ignore.NONE):
+            touched = self.store.partition[positions]
+            self._hot[touched] = self.engine.busy(touched)
+
+    def _chosen(self, positions: Int64Array | slice, tests: list[np.ndarray]) -> Int64Array | None:
+        """Indices of the rows at `positions` that can change what the partitions have become; None: take them all.
+        tests: for each kind of condition whether a row meets it."""
+        begins = _any([tests[i] for i in self._first_tests])
+        if len(begins) >= DENSE_ROWS_MIN and 4 * int(np.count_nonzero(begins)) > len(begins):
+            self._all_hot = True
+            return None
+        if self._all_hot:
+            self._hot = np.ones(max(len(self.keys), len(self._hot)), np.bool_)
+            self._all_hot = False
+        elif len(self._hot) < len(self.keys):
+            self._hot = grown(self._hot, max(len(self.keys), 2 * len(self._hot)))
+        if len(begins) >= DENSE_ROWS_MIN and not begins.any() and not self._hot.any():
+            return _NO_ROWS
+        out = np.empty(len(begins), np.int64)
+        passes = self.program.ignore is not Ignore.NONE
+        some = _any(tests) if self._tested else np.ones(len(begins), np.bool_)
+        count = rows_that_matter(self.store.partition[positions], begins, some, self._hot, passes, out)
+        return out[:count]
 
     def _bad(self, failing: list[np.ndarray | None], mask: Int64Array) -> Int64Array:
         """Like the mask, the labels whose conditions cannot be computed; empty if all can."""
@@ -243,10 +358,10 @@ class KernelMatcher:
 
     def _why(self, position: int, label: int) -> DataError:
         """The error of a condition at a row of the store."""
-        _, failing = self._values.attempt(self.store, np.array([position], np.int64))
+        _, failing = self.values.attempt(self.store, np.array([position], np.int64))
         for index in self._reads(label):
             if index >= 0 and failing[index] is not None:
-                return self._values.why(self.store, position, index)
+                return self.values.why(self.store, position, index)
         return DataError(
             f"the condition of {self.program.variables[label]} overflows or divides by zero at "
             f"{self.store.ts[position]} us",
@@ -319,36 +434,40 @@ class KernelMatcher:
             )
         self.stuck = self.engine.stuck
 
-    def _compact(self) -> None:
-        """Drops nodes and rows that no run, waiting match or navigation can reach; amortised by doubling."""
+    @property
+    def size(self) -> int:
+        """Nodes of its own, beside the rows."""
+        return self.engine.size
+
+    def mark(self, keep: np.ndarray) -> None:
+        """Marks the rows that a run or a waiting match can reach; to be followed by `move`."""
         store, partitions = self.store, len(self.keys)
-        if max(self.engine.size, store.count) < self._compact_at:
-            return
-        keep = np.zeros(store.count + 1, np.bool_)
+        self._reserve(store.count)
         self.engine.mark(store, partitions, keep)
         if self._unsettled is not None:
             self._unsettled.mark(store, partitions, keep)
         if self._held is not None:
             keep[self._held.rows] = True
             keep[self._held.start] = True
-        if self._reach:
-            behind = max(self.program.after, self.program.ahead)
-            for offset in (*range(-self.program.before, 0), *range(1, behind + 1)):
-                near = store.chase(np.flatnonzero(keep[: store.count]), offset)
-                keep[near[near >= 0]] = True
-            # the last rows of each partition, which later rows may read
-            keep[: store.count] |= store.chase(np.arange(store.count), self._reach) < 0
-        moved = store.compact(keep)
-        self.engine.move(partitions, moved)
+
+    def move(self, moved: Int64Array) -> None:
+        """Drops the nodes that `mark` did not reach; rows have new positions."""
+        self.engine.move(len(self.keys), moved)
+        self._hot, self._all_hot = self.engine.busy(np.arange(len(self.keys))), False
         if self._unsettled is not None:
             self._unsettled.move(moved)
         if self._held is not None:
             self._held.rows, self._held.start = moved[self._held.rows], moved[self._held.start]
-        self._compact_at = 2 * max(self.engine.size, store.count) + SLACK
 
-    def _emit(self, ended: bool = False) -> Matches:
+    @property
+    def settled(self) -> bool:
+        """Whether `emit` has nothing to give."""
+        return not self.engine.decided and self._held is None and self._unsettled is None
+
+    def emit(self, ended: bool = False) -> Matches:
         """The matches decided since the last call, with their output rows and evidence."""
-        if not self.engine.decided and self._held is None and self._unsettled is None:
+        self.store.floor = self.floor
+        if self.settled:
             return self._none()
         self._look_whether_stuck()
         out = Decode()
@@ -425,7 +544,7 @@ class KernelMatcher:
         arrays |= {f"code.{type}": _ipc(pa.table({"v": v})) for type, v in self.codes.snapshot().items()}
         head = {
             "version": STATE_VERSION, "engine": type(self.engine).__name__, "plan": self.plan.fingerprint,
-            "sources": list(self.sources),
+            "sources": list(self.sources), "floor": self.floor,
         }  # fmt: skip
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         out = io.BytesIO()
@@ -465,7 +584,17 @@ class KernelMatcher:
             for name, array in held.items():
                 setattr(self._held, name, array)
         self.sources = tuple(head["sources"])
-        self._compact_at = 2 * max(self.engine.size, self.store.count) + SLACK
+        self._all_hot = True
+        self.floor = head["floor"]
+        self.rows.restored()
+
+
+_NO_ROWS = np.zeros(0, np.int64)
+
+
+def _any(tests: list[np.ndarray]) -> np.ndarray:
+    """Where one of the tests holds; there is at least one."""
+    return tests[0] if len(tests) == 1 else np.asarray(np.logical_or.reduce(tests))
 
 
 def found_of(out: Decode) -> Found:

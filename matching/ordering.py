@@ -105,13 +105,21 @@ class Ordering:
         """How many events are held back."""
         return sum(map(len, self._runs))
 
+    def held_count(self, since_seq: int) -> int:
+        """How many of the events from that ingest sequence on are held back."""
+        return sum(int(np.count_nonzero(run.seq >= since_seq)) for run in self._runs)
+
+    def held_seqs(self) -> Int64Array:
+        """The ingest sequences of the events that are held back, in no order."""
+        return np.concatenate([np.zeros(0, np.int64), *(run.seq for run in self._runs)])
+
     def push(self, batch: EventBatch, watermark_us: int | None) -> EventBatch:
         """Takes on-time events in arrival order and the watermark after them (None: there is none yet).
 
         Returns the events that may be matched now, in the total order. Its `sources` names all sources seen so far,
         in order of appearance, so an index keeps its meaning from batch to batch.
         """
-        batch = self._known(batch)
+        batch = self.known(batch)
         self._raise(watermark_us)
         if self._at_once and len(self._sources) <= 1:
             return batch
@@ -166,8 +174,8 @@ class Ordering:
         if watermark_us is not None and (self.watermark_us is None or watermark_us > self.watermark_us):
             self.watermark_us = watermark_us
 
-    def _known(self, batch: EventBatch) -> EventBatch:
-        """The batch with indices into self._sources, which takes in the sources that are new."""
+    def known(self, batch: EventBatch) -> EventBatch:
+        """The batch with the sources of those handed on; sources that are new are added to them."""
         if batch.sources == self._sources:
             return batch
         self._sources += tuple(name for name in batch.sources if name not in self._sources)

@@ -88,6 +88,10 @@ class RunGraph:
                 case graph.BUDGET:
                     raise OverBudget
 
+    def busy(self, partition: Int64Array) -> np.ndarray:
+        """Whether these partitions may have runs, bool (n,)."""
+        return np.asarray((self._lists.head[partition] >= 0).any(axis=1))
+
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """No run that began before watermark - WITHIN counts; see matching.lists.RunLists.expire."""
         if self.program.within_us is not None:

@@ -50,6 +50,10 @@ class RunStarts:
         """Per partition the row where the first attempt began that is not decided; -1: all rows taken are settled."""
         return self._partitions[:partitions, kernels.HEAD].copy()
 
+    def busy(self, partition: Int64Array) -> np.ndarray:
+        """Whether these partitions have starts that are not settled, bool (n,)."""
+        return np.asarray(self._partitions[partition, kernels.HEAD] >= 0)
+
     def numbers(self, partitions: int) -> Int64Array:
         """Per partition the last MATCH_NUMBER."""
         return self._partitions[:partitions, kernels.NUMBER]

@@ -43,6 +43,10 @@ class RunTable:
         kernels.first_rows(self._arrays, self._state, self._lengths, self._last, self._trail, begin)
         return begin
 
+    def busy(self, partition: Int64Array) -> np.ndarray:
+        """Whether these partitions have runs, bool (n,)."""
+        return np.asarray(self._state[partition] != 0)
+
     def numbers(self, partitions: int) -> Int64Array:
         """Per partition the last MATCH_NUMBER."""
         return self._number[:partitions]
@@ -108,6 +112,8 @@ class RunTable:
 
     def move(self, partitions: int, row_moved: Int64Array) -> None:
         kept = np.flatnonzero(row_moved[:-1] >= 0)
+        if len(row_moved) > len(self._trail):
+            self._trail = grown(self._trail, len(row_moved))
         kernels.move_trail(kept, row_moved, self._trail)
         self._last = row_moved[self._last]
 

@@ -76,8 +76,11 @@ class RowStore:
     """Rows in arrival order at positions 0, 1, 2, ...; positions change only in `compact`.
 
     numeric: columns kept as lanes (name -> floating); other: columns kept as Arrow. linked: whether rows know their
-    neighbours in the partition (needed for PREV, NEXT and anchors).
+    neighbours in the partition (needed for PREV, NEXT and anchors). floor: rows before it are as if they were not
+    there when neighbours are looked for.
     """
+
+    floor = 0
 
     def __init__(self, numeric: dict[str, bool], other: Sequence[str], schema: pa.Schema, linked: bool) -> None:
         self.numeric = numeric
@@ -98,6 +101,41 @@ class RowStore:
         self.values = {n: np.zeros(1024, np.float64 if f else np.int64) for n, f in numeric.items()}
         self.valid: dict[str, np.ndarray | None] = dict.fromkeys(numeric)
         self.arrow = pa.table({n: pa.array([], schema.field(n).type) for n in self.other})
+
+    def adapt(self, numeric: dict[str, bool], other: Sequence[str], schema: pa.Schema, linked: bool) -> None:
+        """Keeps other columns from now on. Rows that are there have nulls in those that are new, and links only to rows
+        behind them that are new."""
+        size = len(self.ts)
+        for name in numeric.keys() - self.numeric.keys():
+            self.values[name] = np.zeros(size, np.float64 if numeric[name] else np.int64)
+            self.valid[name] = np.zeros(size, np.bool_) if self.count else None
+        for name in self.numeric.keys() - numeric.keys():
+            del self.values[name], self.valid[name]
+        arrays = {
+            name: self.arrow.column(name) if name in self.other else pa.nulls(self.count, schema.field(name).type)
+            for name in other
+        }
+        self.arrow = pa.table(arrays)
+        self.numeric, self.other, self.schema = numeric, tuple(other), schema
+        if linked and not self.linked:
+            self.previous[: self.count] = self.next[: self.count] = -1
+            self.last[:] = NONE
+            self.linked = True
+
+    def fill(self, columns: pa.Table) -> None:
+        """Puts values into columns that are kept, for all rows that are there, in the order of their positions."""
+        for name in columns.column_names:
+            array = columns.column(name).combine_chunks()
+            if name in self.other:
+                self.arrow = self.arrow.set_column(self.arrow.column_names.index(name), self.schema.field(name), array)
+                continue
+            values, valid = lanes(array, self.numeric[name])
+            self.values[name][: self.count] = values
+            kept = self.valid[name]
+            if kept is None and valid is not None:
+                kept = self.valid[name] = np.ones(len(self.ts), np.bool_)
+            if kept is not None:
+                kept[: self.count] = True if valid is None else valid
 
     def _reserve(self, count: int, partitions: int) -> None:
         if count > len(self.ts):
@@ -139,10 +177,14 @@ class RowStore:
         """The row `offset` rows further on (or back, if negative) in each row's partition; -1 where there is none."""
         chain = self.next if offset > 0 else self.previous
         for _ in range(min(abs(offset), self.count)):
-            positions = np.where(positions >= 0, chain[np.maximum(positions, 0)], -1)
+            positions = self.above(np.where(positions >= 0, chain[np.maximum(positions, 0)], -1))
             if abs(offset) > 1 and not np.any(positions >= 0):
                 break
         return positions
+
+    def above(self, positions: Int64Array) -> Int64Array:
+        """The positions that are not below the floor, -1 in place of those that are."""
+        return np.where(positions >= self.floor, positions, -1) if self.floor else positions
 
     def lane(self, name: str, positions: Int64Array | slice) -> tuple[np.ndarray, np.ndarray | None]:
         """Values and validity (None: all valid) of a numeric column at `positions`; -1 gives null."""
@@ -212,7 +254,7 @@ class RowStore:
             n: grown(arrays[f"valid.{n}"], max(1024, self.count), 1) if f"valid.{n}" in arrays else None
             for n in self.numeric
         }
-        self.arrow = arrow
+        self.arrow = arrow.select(self.other)
 
 
 def to_arrow(values: np.ndarray, valid: np.ndarray | None, type: pa.DataType) -> pa.Array:

@@ -47,6 +47,8 @@ CODES: dict[str, str] = {
     "HQ216": "a subset that does not fit",
     "HQ217": "an output without columns",
     "HQ218": "a reference to the events of a SASE+ variable that does not fit",
+    "HQ219": "inputs that cannot be merged into one",
+    "HQ220": "a live pattern over rows whose time has no bound",
     "HQ300": "a JOIN HISTORY that cannot be answered",
     "HQ301": "a history range that is not made of times",
     "HQ400": "an outer SELECT that has no answer on an unbounded stream",

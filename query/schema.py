@@ -16,6 +16,10 @@ class Field:
     type: str
 
 
+#: The column of merged inputs that names the stream or table of each row.
+STREAM = "stream"
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
     """The columns of an input and, if it is a stream or has one, its time.

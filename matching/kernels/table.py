@@ -208,9 +208,10 @@ def first_rows(table, state, list_length, last, trail, begin):
 
 @kernel
 def move_trail(kept, row_moved, trail):
-    """Keeps the words of the rows `kept`, in order, and renumbers the rows they point to; -1 where one has left."""
+    """Keeps the words of the rows `kept`, in order, and renumbers the rows they point to; -1 where one has left. A row
+    that was never taken has a word that means nothing."""
     for i in range(len(kept)):
         word = trail[kept[i]]
         before = word >> SHIFT
-        before = row_moved[before] if before >= 0 else -1
+        before = row_moved[before] if 0 <= before < len(row_moved) else -1
         trail[i] = (before << SHIFT) | (word & TRANSITION)

@@ -247,7 +247,7 @@ class PatternFactor:
 
     `span` covers all of it, `input_span` the input. The input's name is no part of the input, unless it names columns
     too. scopes: the WITH lists the input sees, outermost first. head: what has to stand before the factor in SQL and is
-    not in the text.
+    not in the text. merged: the inputs of `MERGE(a, b)`, which are one by time.
     """
 
     input: str
@@ -259,6 +259,7 @@ class PatternFactor:
     columns: tuple[Identifier, ...] = ()
     scopes: tuple[WithScope, ...] = ()
     head: str = ""
+    merged: tuple[Identifier, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,7 +390,9 @@ def _sase(tokens: Tokens, keyword: int) -> SaseCut:
             f"PATTERN SEQ stands behind FROM, not behind {items[first - 1].text}",
             items[keyword],
             items[keyword + 1],
-            hint="write FROM stream PATTERN SEQ ( ... ), or put that into parentheses: (FROM ... PATTERN SEQ ...) AS m",
+            hint="write FROM stream PATTERN SEQ ( ... ), or put that into parentheses: (FROM ... PATTERN SEQ ...) AS m"
+            if not tokens.words(first - 1, ",")
+            else "write FROM MERGE(a, b) PATTERN SEQ ( ... ) for several streams, merged by time",
         )
     return SaseCut(first, behind, alias, column, keyword, last)
 

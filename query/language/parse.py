@@ -94,7 +94,7 @@ def parse(text: str, inputs: Sequence[str] = ()) -> ast.Query:
     for piece in cuts:
         try:
             if isinstance(piece, FactorCut):
-                factors.append(_factor(tokens, piece))
+                factors.append(_factor(tokens, piece, inputs))
             elif isinstance(piece, SaseCut):
                 factors.append(_sase(tokens, piece, inputs))
             else:
@@ -147,7 +147,7 @@ def _kind(tokens: Tokens, patterns: bool) -> ast.StatementKind:
     )
 
 
-def _factor(tokens: Tokens, piece: FactorCut) -> ast.PatternFactor:
+def _factor(tokens: Tokens, piece: FactorCut, inputs: Sequence[str]) -> ast.PatternFactor:
     items, text = tokens.items, tokens.text
 
     def name(i: int) -> ast.Identifier:
@@ -156,6 +156,11 @@ def _factor(tokens: Tokens, piece: FactorCut) -> ast.PatternFactor:
     clauses = _read(tokens, "clauses", piece.open + 1, piece.close, items[piece.close].start)
     keyword, close = items[piece.keyword], items[piece.close]
     columned = piece.input_alias is not None and tokens.words(piece.input_alias + 1, "(")
+    merged = _merged(tokens, piece, inputs)
+    if merged and columned and piece.input_alias is not None:
+        opening = items[piece.input_alias + 1].span
+        hint = "the columns are called as those of the merged inputs"
+        raise _error(text, "HQ500", "names for the columns of MERGE are not supported", opening, hint=hint)
     input_span = items[piece.first].span.to(items[(piece.keyword if columned else piece.behind) - 1].span)
     return ast.PatternFactor(
         input=text[input_span.start : input_span.end],
@@ -166,7 +171,30 @@ def _factor(tokens: Tokens, piece: FactorCut) -> ast.PatternFactor:
         input_alias=None if piece.input_alias is None else name(piece.input_alias),
         columns=tuple(map(name, piece.columns)),
         scopes=_scopes(tokens, piece.first),
+        merged=merged,
     )
+
+
+def _merged(tokens: Tokens, piece: FactorCut | SaseCut, inputs: Sequence[str]) -> tuple[ast.Identifier, ...]:
+    """The names in `MERGE(a, b)`, if that is the input; those of `inputs` as they are spelt there."""
+    spelt = {name.lower(): name for name in inputs}
+    items, first = tokens.items, piece.first
+    if first == piece.behind or not tokens.words(first, "MERGE", "("):
+        return ()
+    close = tokens.partner[first + 1]
+    found: list[ast.Identifier] = []
+    for i in range(first + 2, close + 1):
+        token, due = items[i], (i - first) % 2 == 0
+        if due and i < close and token.kind in (TokenKind.WORD, TokenKind.QUOTED):
+            name = _identifier(token.text, token.span)
+            if name.written.lower() in (n.written.lower() for n in found):
+                raise _error(tokens.text, "HQ219", f"{name.written} is merged twice", token.span, "the second time")
+            found.append(replace(name, written=spelt.get(name.written.lower(), name.written)))
+        elif due or not (i == close or token.word == ","):
+            what = "the name of a stream or table" if due else "',' or ')'"
+            raise _error(tokens.text, "HQ100", f"expected {what}, found {token.text}", token.span,
+                         hint="MERGE(a, b) takes names; name a subquery by WITH")
+    return tuple(found)
 
 
 def _scopes(tokens: Tokens, at: int) -> tuple[ast.WithScope, ...]:
@@ -188,28 +216,53 @@ def _scopes(tokens: Tokens, at: int) -> tuple[ast.WithScope, ...]:
 def _sase(tokens: Tokens, piece: SaseCut, inputs: Sequence[str]) -> ast.PatternFactor:
     items, text = tokens.items, tokens.text
     keyword = items[piece.keyword].span.to(items[piece.keyword + 1].span)
-    tree = _read(tokens, "sase", piece.keyword, piece.last + 1, items[piece.last].end)
+    statement = _statement(text, _read(tokens, "sase", piece.keyword, piece.last + 1, items[piece.last].end))
     named = None if piece.input_alias is None else items[piece.input_alias]
     alias = None if named is None else _identifier(named.text, named.span)
+    merged = _merged(tokens, piece, inputs)
     if piece.behind > piece.first:
         input_span, head = items[piece.first].span.to(items[piece.behind - 1].span), ""
         input = text[input_span.start : input_span.end]
         last = items[piece.behind - 1]
         names = [last.text.strip('"')] if last.kind in (TokenKind.WORD, TokenKind.QUOTED) else []
         names += [alias.written] if alias is not None else []
-    elif len(inputs) == 1:
-        input_span, head = keyword, "FROM "
-        input = inputs[0] if inputs[0].isidentifier() else '"' + inputs[0].replace('"', '""') + '"'
-        names = [inputs[0]]
     else:
-        there = f"there are {len(inputs)} inputs" if inputs else "there is no input"
-        listed = ", ".join(sorted(inputs)[:8])
-        hint = f"write FROM and one of {listed}" if inputs else "write FROM stream PATTERN SEQ ( ... )"
-        raise _error(text, "HQ200", f"FROM is left out, and {there}", keyword, "about which events?", hint)
+        input_span, head = keyword, "FROM "
+        merged = _types(text, statement, piece, inputs, keyword)
+        names = [n.written for n in merged]
+        input = _sql_name(names[0]) if len(names) == 1 else f"MERGE({', '.join(map(_sql_name, names))})"
+        merged = merged if len(names) > 1 else ()
     column = None if piece.type_column is None else items[piece.type_column].span
-    match = sase.recognize(tokens, _statement(text, tree), sase.Input(tuple(names), column), keyword)
+    streams = tuple(n.written for n in merged)
+    match = sase.recognize(tokens, statement, sase.Input(tuple(names), column, streams), keyword)
     span = items[piece.first].span.to(items[piece.last].span)
-    return ast.PatternFactor(input, input_span, match, alias, span, alias, (), _scopes(tokens, piece.first), head)
+    scopes = _scopes(tokens, piece.first)
+    return ast.PatternFactor(input, input_span, match, alias, span, alias, (), scopes, head, merged)
+
+
+def _types(
+    text: str, statement: sase.Statement, piece: SaseCut, inputs: Sequence[str], keyword: Span
+) -> tuple[ast.Identifier, ...]:
+    """What a SASE+ statement without FROM is about: the only input, or the inputs that the types of its events name."""
+    spelt = {name.lower(): name for name in inputs}
+    types = {e.type.written.lower(): e.type for e in statement.events}
+    if len(inputs) != 1 and piece.type_column is None and types.keys() <= spelt.keys():
+        return tuple(replace(type, written=spelt[name]) for name, type in types.items())
+    if len(inputs) == 1:
+        return (ast.Identifier(inputs[0], inputs[0], True, keyword),)
+    listed = ", ".join(sorted(inputs)[:8])
+    if inputs and piece.type_column is None and types.keys() & spelt.keys():
+        type = next(t for name, t in types.items() if name not in spelt)
+        hint = f"the inputs are {listed}; where a column holds the types: FROM input TYPE BY column PATTERN SEQ ( ... )"
+        message = f"there is no event type {type.written}"
+        raise _error(text, "HQ200", message, type.span, "no such stream or table", hint)
+    there = f"there are {len(inputs)} inputs" if inputs else "there is no input"
+    hint = f"write FROM and one of {listed}" if inputs else "write FROM stream PATTERN SEQ ( ... )"
+    raise _error(text, "HQ200", f"FROM is left out, and {there}", keyword, "about which events?", hint)
+
+
+def _sql_name(name: str) -> str:
+    return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
 
 
 def _statement(text: str, tree: _Node) -> sase.Statement:

@@ -18,6 +18,7 @@ from query.language.cut import enclosing
 from query.language.lexer import Token, TokenKind, Tokens, words_of
 from query.language.pieces import Piece
 from query.language.pieces import Statement as Pieces
+from query.schema import STREAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,12 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What the events come from: what it may be called, and where the column that holds their types is named."""
+    """What the events come from: what it may be called, and where the column that holds their types is named. merged:
+    the names of the inputs that it is merged of, which are types too."""
 
     names: tuple[str, ...]
     type_column: Span | None
+    merged: tuple[str, ...] = ()
 
 
 def recognize(tokens: Tokens, statement: Statement, input: Input, keyword: Span) -> ast.MatchRecognize:
@@ -235,8 +238,14 @@ class _Translation:
         )
 
     def types(self) -> None:
-        """Without TYPE BY every event is of the one type that the input is called."""
+        """Without TYPE BY every event is of the type that its stream is called."""
         if self.input.type_column is not None:
+            return
+        if self.input.merged:
+            for event in self.events:
+                if event.type.written.lower() not in (name.lower() for name in self.input.merged):
+                    self.fault("HQ200", f"there is no event type {event.type.written}", event.type.span,
+                               "no such type", nearest(event.type.written, self.input.merged))
             return
         known = [n.lower() for n in self.input.names]
         for event in self.events:
@@ -611,6 +620,11 @@ class _Translation:
             typed.own(f"{written}.", self.input.type_column)
             typed.written(self.input.type_column.start, self.input.type_column.end)
             typed.own(" = '" + event.type.written.replace("'", "''") + "'", event.type.span)
+            found.append(typed)
+        elif self.input.merged:
+            stream = next(n for n in self.input.merged if n.lower() == event.type.written.lower())
+            typed = _Text(self.text)
+            typed.own(f"{written}.{STREAM} = '" + stream.replace("'", "''") + "'", event.type.span)
             found.append(typed)
         first, later = (
             [self.sql(c.first, c.last, c.references, (i, part)) for c in homes.get((i, part), [])]

@@ -15,8 +15,11 @@ from query.language.pieces import Statement
 from query.plan.bind_expression import syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import TIME_TYPES, MatchBinder
 from query.plan.expression import quote
+from query.plan.lag import lag_us
+from query.plan.merge import TIMES as MERGED_TIMES
+from query.plan.merge import Member, merge
 from query.plan.output import output_columns
-from query.plan.plan import FactorPlan, HistoryPlan, Plan, QueryPlan
+from query.plan.plan import FactorPlan, HistoryPlan, Plan, QueryPlan, RowsOf
 from query.plan.statement import (
     FACTOR_TABLE,
     HISTORY_TABLE,
@@ -24,12 +27,14 @@ from query.plan.statement import (
     Describe,
     Names,
     check,
+    factors_in,
     input_statement,
     rewrite,
     tables_of,
     unbounded_clauses,
     volatile_calls,
 )
+from query.plan.statement import origin as origin_of
 from query.plan.typed import type_diagnostic
 from query.schema import Field, Schema
 
@@ -100,9 +105,12 @@ class _Query:
         self.raise_faults()
         select_sql = self.select()
         self.raise_faults()
+        bound = tuple(f for f in factors if f is not None)
+        if self.live:
+            bound = self.live_rows(bound, select_sql)
+            self.raise_faults()
         for message in self.warnings:
             warnings.warn(message, HybridWarning, stacklevel=4)
-        bound = tuple(f for f in factors if f is not None)
         return QueryPlan(self.query.text, select_sql, bound, self.query.kind)
 
     def live_statement(self) -> None:
@@ -110,11 +118,57 @@ class _Query:
         if query.kind is not StatementKind.SELECT:
             self.fault("HQ400", f"{query.kind.value} has no end on a stream that never ends", whole,
                        hint="watch the SELECT, and keep the fetched tables")
-        if len(query.factors) > 1:
-            self.fault("HQ500", "a live query of two patterns is not supported yet", query.factors[1].span,
-                       hint="watch each on its own, or ask for the second by JOIN HISTORY")
-        elif not query.factors:
+        if not query.factors:
             self.fault("HQ100", "a live query needs a pattern", whole, hint="write FROM stream MATCH_RECOGNIZE ( ... )")
+
+    def live_rows(self, factors: tuple[FactorPlan, ...], select_sql: str) -> tuple[FactorPlan, ...]:
+        """The factors of a live query with where their rows come from. Those of the last one go out, those of each
+        other one into one pattern behind it."""
+        readers = [i for f in factors for sql in f.inputs for i in factors_in(sql)]
+        for i in range(len(factors) - 1):
+            if i in factors_in(select_sql) or readers.count(i) != 1:
+                self.fault("HQ500", "a live query of two patterns side by side is not supported yet",
+                           self.query.factors[-1].span,
+                           hint="watch each on its own, let one stand in FROM of the other, or merge their rows")
+                return factors
+            if factors[i].histories:
+                self.fault("HQ500", "a live pattern over rows joined with history is not supported yet",
+                           self.query.factors[i].span, hint="join the history to the outermost pattern")
+        return tuple(self.fed(factor, k, factors) for k, factor in enumerate(factors))
+
+    def fed(self, factor: FactorPlan, k: int, factors: tuple[FactorPlan, ...]) -> FactorPlan:
+        """The factor with the patterns whose rows its inputs are."""
+        syntax = self.query.factors[k]
+        orders = syntax.match.order_by
+        where = orders[0].span if orders else syntax.match.sase.span if syntax.match.sase else syntax.match.pattern.span
+        found: list[RowsOf | None] = []
+        for n, sql in enumerate(factor.inputs):
+            inner = factors_in(sql)
+            if not inner:
+                found.append(None)
+                continue
+            if len(inner) > 1:
+                self.fault("HQ500", "a live pattern over the rows of two patterns at once is not supported yet",
+                           syntax.input_span, hint="merge them by time: WITH a AS ..., b AS ... FROM MERGE(a, b)")
+                continue
+            order = factor.plan.order_by[0] if factor.plan.order_by else None
+            time = order.column.name if order is not None else ""
+            if factor.members:
+                time, where = factor.members[n].schema.time or "", syntax.merged[n].span
+            elif order is None or order.descending or order.column.type not in MERGED_TIMES:
+                self.fault("HQ212", "a live pattern over rows of a pattern goes by a time of theirs", where,
+                           "in which order do they come?", "write ORDER BY and a TIMESTAMP among them, ascending")
+                continue
+            origin = origin_of(sql, time)
+            lag = lag_us(factors[inner[0]].plan, None if origin is None else origin[1])
+            if lag is None:
+                alias = factors[inner[0]].alias
+                self.fault("HQ220", f"rows of {alias} may come out any time after {time}", where, "no bound",
+                           f"add WITHIN INTERVAL '...' to {alias}; where each match ends with its last event, LAST of "
+                           "the time will do; NEXT and $ always wait")
+                continue
+            found.append(RowsOf(inner[0], time, lag))
+        return replace(factor, rows_of=tuple(found))
 
     def raise_faults(self) -> None:
         if self.faults:
@@ -139,8 +193,8 @@ class _Query:
     # ---- factors
 
     def factor(self, i: int, factor: ast.PatternFactor, joins: list[ast.HistoryJoin]) -> FactorPlan | None:
-        found = self.input(factor)
-        input_sql, schema = found if found is not None else (factor.input, None)
+        found = self.merged(factor) if factor.merged else self.input(factor)
+        input_sql, schema, members = found if found is not None else (factor.input, None, ())
         plan = self.match(factor.match, schema) if schema is not None else None
         bare = _BARE_NAME.fullmatch(factor.input)
         alias = factor.alias.written if factor.alias else _unquote(bare[1]) if bare else "m"
@@ -149,7 +203,7 @@ class _Query:
         if plan is None:
             return None
         given = tuple(c.written for c in factor.columns)
-        bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given)
+        bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given, members)
         self.replace(i, factor, bound, columns)
         return bound
 
@@ -189,8 +243,25 @@ class _Query:
         named = [replace(c, name=n.written) for c, n in zip(columns, factor.columns)]
         return (*named, *columns[len(named) :])
 
-    def input(self, factor: ast.PatternFactor) -> tuple[str, Schema] | None:
-        """What DuckDB evaluates to get the input (a bare name where it is one), and its columns."""
+    def merged(self, factor: ast.PatternFactor) -> tuple[str, Schema, tuple[Member, ...]] | None:
+        """MERGE(a, b) as it is shown, the columns of it, and what it is made of."""
+        found: list[tuple[Member, Span]] = []
+        for name in factor.merged:
+            sql = quote(name.written) if name.quoted else name.written
+            one = self.input(replace(factor, input=sql, input_span=name.span, input_alias=None, merged=()))
+            if one is not None:
+                found.append((Member(name.written, one[0], one[1]), name.span))
+        if len(found) < len(factor.merged):
+            return None
+        shown = f"MERGE({', '.join(m.name for m, _ in found)})"
+        orders = factor.match.order_by
+        order = _unquote(orders[0].expression.text.strip()) if orders else None
+        alias = factor.input_alias.written if factor.input_alias else shown
+        made = merge(alias, found, order, self.faults)
+        return None if made is None else (shown, *made)
+
+    def input(self, factor: ast.PatternFactor) -> tuple[str, Schema, tuple[Member, ...]] | None:
+        """What DuckDB evaluates to get the input (a bare name where it is one), and its columns; nothing is merged."""
         text = factor.input.strip()
         bare = _BARE_NAME.fullmatch(text)
         names = {name for scope in factor.scopes for name in scope.names}
@@ -204,19 +275,26 @@ class _Query:
         nested = any(span.start >= factor.span.start for span, sql in self.cuts if sql)
         if bare is None and not self.volatile:
             self.faults += volatile_calls(statement)
+        if self.live:
+            inner = factors_in(statement.sql)
+            if not inner and (bare is not None if names & tables_of(statement) else bare is None):
+                self.fault("HQ500", "a live query over anything but a stream is not supported yet", factor.input_span,
+                           hint="name the stream itself and put the conditions into DEFINE")
+                return None
+            self.faults += unbounded_clauses(statement) if inner else []
         if not names & tables_of(statement) and not nested:
             schema = self.schema(text, factor.input_span)
             if schema is None or bare is not None:
-                return None if schema is None else (text, schema)
+                return None if schema is None else (text, schema, ())
             named = factor.input_alias.written if factor.input_alias else schema.name
-            return f"SELECT * FROM {text}", replace(schema, name=named)
+            return f"SELECT * FROM {text}", replace(schema, name=named), ()
         fields = self.check(statement)
         if isinstance(fields, Diagnostic):
             self.faults.append(fields)
             return None
         alias = factor.input_alias.written if factor.input_alias else shortened(text)
         name = _unquote(bare[1]) if bare is not None else alias
-        return statement.sql, Schema(name, tuple(Field(f.name, duck.canonical_type(f.type)) for f in fields))
+        return statement.sql, Schema(name, tuple(Field(f.name, duck.canonical_type(f.type)) for f in fields)), ()
 
     def schema(self, input_sql: str, span: Span) -> Schema | None:
         try:

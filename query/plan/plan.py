@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
 from query.plan.expression import Column, Expression, quote, show
+from query.plan.merge import Member
 from query.plan.pattern import RowPattern
 from query.schema import Schema
 
@@ -164,11 +165,24 @@ class QueryPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsOf:
+    """An input that is made of the rows of another pattern of a live query. factor: the index of that one. time: the
+    column of the input that holds their time. lag_us: how far behind the watermark one may come out
+    (query.plan.lag)."""
+
+    factor: int
+    time: str
+    lag_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class FactorPlan:
     """One pattern factor with the history joins that follow it.
 
-    input_sql: a bare name, or the whole SELECT that DuckDB evaluates to get the input. alias: how the outer SELECT
-    calls its output; columns: what it calls the first columns of it, if the text names them.
+    input_sql: a bare name, or the whole SELECT that DuckDB evaluates to get the input. members: what MERGE makes the
+    input of; then input_sql only says so. alias: how the outer SELECT calls its output; columns: what it calls the
+    first columns of it, if the text names them. rows_of: of a live query, for each of its inputs the pattern whose
+    rows it reads, None for a stream.
     """
 
     input_sql: str
@@ -176,6 +190,13 @@ class FactorPlan:
     plan: Plan
     histories: tuple[HistoryPlan, ...]
     columns: tuple[str, ...] = ()
+    members: tuple[Member, ...] = ()
+    rows_of: tuple[RowsOf | None, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What DuckDB evaluates for it, each a bare name or a SELECT."""
+        return tuple(m.input_sql for m in self.members) or (self.input_sql,)
 
     @property
     def alias_sql(self) -> str:

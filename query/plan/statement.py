@@ -67,6 +67,88 @@ def tables_of(statement: Statement) -> set[str]:
     return {str(node["table_name"]).lower() for node in _nodes(tree) if node.get("type") == "BASE_TABLE"}
 
 
+def factors_in(sql: str) -> tuple[int, ...]:
+    """Which pattern factors a SELECT reads the rows of: entries of WITH that nothing reads do not count."""
+    if FACTOR_TABLE not in sql:
+        return ()
+    try:
+        tree = duck.parse_statement(sql)
+    except DuckFault:
+        return ()
+    found: set[str] = set()
+    _read(tree, {}, found)
+    return tuple(sorted(int(name.removeprefix(FACTOR_TABLE)) for name in found if name.startswith(FACTOR_TABLE)))
+
+
+def _read(value: Any, entries: Mapping[str, Node], found: set[str]) -> None:
+    """Adds the tables that a part of a syntax tree reads. entries: of the WITH lists around it."""
+    if isinstance(value, list):
+        for item in value:
+            _read(item, entries, found)
+    elif isinstance(value, dict):
+        if "cte_map" in value:
+            own = {str(e["key"]).lower(): e["value"]["query_node"] for e in value["cte_map"]["map"]}
+            entries = {**entries, **own}
+        name = str(value.get("table_name", "")).lower()
+        if value.get("type") == "BASE_TABLE" and name in entries:
+            _read(entries[name], {k: e for k, e in entries.items() if k != name}, found)
+        elif value.get("type") == "BASE_TABLE":
+            found.add(name)
+        for key, child in value.items():
+            if key != "cte_map":
+                _read(child, entries, found)
+
+
+def origin(sql: str, column: str) -> tuple[str, str] | None:
+    """The table and the column of it that an output column of a SELECT is, unchanged; None where it is none."""
+    try:
+        return _origin_in(duck.parse_statement(sql), column.lower(), {})
+    except DuckFault:
+        return None
+
+
+def _origin_in(node: Node, column: str, entries: Mapping[str, Node]) -> tuple[str, str] | None:
+    """entries: the WITH lists that the node sees."""
+    if node["type"] != "SELECT_NODE":
+        return None
+    entries = {**entries, **{str(e["key"]).lower(): e["value"]["query_node"] for e in node["cte_map"]["map"]}}
+    for item in node["select_list"]:
+        if item["type"] == "STAR":
+            changed = ("exclude_list", "replace_list", "rename_list", "qualified_exclude_list")
+            plain = not (any(item[name] for name in changed) or item["expr"] or item["columns"])
+            found = _origin_from(node["from_table"], column, item["relation_name"].lower(), entries) if plain else None
+            if found is not None or not plain:
+                return found
+        elif item["type"] == "COLUMN_REF":
+            *qualifier, name = (str(n).lower() for n in item["column_names"])
+            if (str(item["alias"]) or name).lower() == column and len(qualifier) <= 1:
+                return _origin_from(node["from_table"], name, "".join(qualifier), entries)
+        elif str(item["alias"]).lower() == column:
+            return None
+    return None
+
+
+def _origin_from(
+    table: Node, column: str, qualifier: str, entries: Mapping[str, Node]
+) -> tuple[str, str] | None:
+    """The same for a column of a table of FROM. qualifier: what the table is called there, or empty."""
+    if table["type"] == "JOIN":
+        left = _origin_from(table["left"], column, qualifier, entries)
+        return left if left is not None else _origin_from(table["right"], column, qualifier, entries)
+    if table["type"] not in ("BASE_TABLE", "SUBQUERY") or table["column_name_alias"]:
+        return None
+    called = str(table["alias"] or table.get("table_name", "")).lower()
+    if qualifier not in ("", called):
+        return None
+    if table["type"] == "SUBQUERY":
+        return _origin_in(table["subquery"]["node"], column, entries)
+    name = str(table["table_name"])
+    inner = entries.get(name.lower())
+    if inner is not None:
+        return _origin_in(inner, column, {k: e for k, e in entries.items() if k != name.lower()})
+    return (name, column) if name.startswith(FACTOR_TABLE) else None
+
+
 class Describe(Protocol):
     """Asks DuckDB for the output columns of a SELECT over these tables and whatever else it knows; other statements
     (select=False) are only bound. Raises DuckFault with character offsets."""

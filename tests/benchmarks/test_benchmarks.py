@@ -54,6 +54,15 @@ def test_like_agrees_with_code_by_hand() -> None:
 
 
 @pytest.mark.slow
+def test_many_queries_find_together_what_each_finds_alone() -> None:
+    result = printed("benchmarks.many", "--rows", "20_000", "--symbols", "50", "--counts", "1", "8")
+    assert result["agree"]
+    assert [together["queries"] for together in result["together"]] == [1, 8]
+    assert result["together"][1]["matches"] > 200
+    assert result["never_met"]["queries"] == 8
+
+
+@pytest.mark.slow
 def test_first_row_comes_from_a_warm_and_from_a_new_process() -> None:
     result = printed("benchmarks.first_row", "--runs", "2", "--processes", "1")
     assert result["warm"]["matches"] > 50

@@ -23,12 +23,14 @@ import hybrid.engine
 import hybrid.front
 from hybrid.correlate import Reader
 from hybrid.front import Relations, answer
+from hybrid.inputs import Ordered
 from matching.batch import EventBatch
 from matching.by_reference import ReferenceMatcher
 from query.errors import DataError, HybridWarning, QueryError
 from query.language.parse import parse
 from query.plan.bind import bind
-from query.plan.plan import FactorPlan, QueryPlan
+from query.plan.expression import Column
+from query.plan.plan import FactorPlan, Order, QueryPlan
 from tests.cases.golden import Case, Cell, Cells, arrow, expected, read_cases, shown
 
 CASES = read_cases()
@@ -149,6 +151,8 @@ def outcomes(case: Case, tables: dict[str, pa.Table]) -> Iterator[tuple[str, Wan
     longest = max([0, *(t.num_rows for t in tables.values())])
     for size in SIZES[: 1 + (longest > 1) + (longest > 7)]:  # the first that holds all rows is the last
         found = None if rows is None else attempt(watched, case, tables, plan, rows, size)
+        if merges(plan, tables):
+            found = attempt(watched_merged, case, tables, plan, size)
         if isinstance(found, Fault) and found.codes & BOUNDED_ONLY:
             rows = found = None
         if found is not None:
@@ -220,6 +224,30 @@ def watched(case: Case, tables: dict[str, pa.Table], plan: QueryPlan, rows: pa.T
         for start in range(0, rows.num_rows, size):
             db.push(name, rows.slice(start, size))
         db.advance(name, None)
+        return alerts.fetch()
+
+
+def merges(plan: QueryPlan, tables: dict[str, pa.Table]) -> bool:
+    """Whether a statement is one pattern over several of the inputs."""
+    return len(plan.factors) == 1 and bool(plan.factors[0].members) and set(plan.factors[0].inputs) <= tables.keys()
+
+
+def watched_merged(case: Case, tables: dict[str, pa.Table], plan: QueryPlan, size: int) -> pa.Table:
+    """The alerts of streams of the inputs' columns to which the rows are pushed in turns, and which then end."""
+    with hybrid.connect(None) as db:
+        parts: list[list[tuple[str, pa.Table]]] = []
+        for member in plan.factors[0].members:
+            time = member.schema.time or ""
+            db.create_stream(member.name, {f.name: f.type for f in member.schema.fields}, time=time)
+            order = (Order(Column(time, "TIMESTAMP")),)
+            rows = Ordered.of(member.name, tables[member.input_sql], order, time).table
+            parts.append([(member.name, rows.slice(at, size)) for at in range(0, rows.num_rows, size)])
+        alerts = db.watch(case.query)
+        for turn in zip_longest(*parts):
+            for name, batch in filter(None, turn):
+                db.push(name, batch)
+        for member in plan.factors[0].members:
+            db.advance(member.name, None)
         return alerts.fetch()
 
 

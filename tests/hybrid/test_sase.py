@@ -331,8 +331,9 @@ def test_live_archive_and_backtest_agree(strategy: str) -> None:
         assert set(live) >= set(RISES)
         assert "SEQ" not in db.explain(rise, "plan")
         db.create_stream("others", {"ts": "TIMESTAMP"}, time="ts")
-        with pytest.raises(QueryError, match="there are 2 inputs"):
-            db.watch(rise)
+        assert live == rows_of(db.sql(rise))  # its types say which stream is meant
+        with pytest.raises(QueryError, match="there is no event type tick"):
+            db.watch(rise.replace("ticks a", "tick a"))
 
 
 def test_a_cell_that_cannot_be_computed() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from matching.batch import EventBatch, Matches
 from matching.lists import RunLists
-from matching.matcher import SLACK, KernelMatcher
+from matching.matcher import KernelMatcher
+from matching.rows import SLACK
 from matching.run_table import RunTable
 from query.automaton.program import assemble
 from query.errors import DataError, HybridWarning, QueryError

@@ -50,7 +50,7 @@ class Starts(KernelMatcher):
         self._run_by(RunStarts(table, program))
         self.found: list[Entry] = []
 
-    def _emit(self, ended: bool = False) -> Matches:
+    def emit(self, ended: bool = False) -> Matches:
         out = Decode()
         self.engine.decode(self.store, out)
         program, bounds = self.program, out.bounds.tolist()
@@ -160,7 +160,7 @@ def test_each_comes_out_with_the_event_or_watermark_that_decides_it(
 
 @pytest.mark.parametrize("slack", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_cuts_snapshots_and_compaction_change_nothing(slack: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matching.matcher.SLACK", slack)  # compaction after almost every batch
+    monkeypatch.setattr("matching.rows.SLACK", slack)  # compaction after almost every batch
 
     @settings(max_examples=max(20, settings().max_examples // 4))
     @given(rows=events(max_size=20), plan=row_local_plans(), data=st.data())
@@ -213,7 +213,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("within", [None, Within(interval_us=900), Within(rows=40)])
 def test_starts_equal_run_lists(name: str, within: Within | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matching.matcher.SLACK", 100)
+    monkeypatch.setattr("matching.rows.SLACK", 100)
     plan = replace(PLANS[name], within=within, after=AfterMatch(AfterMatchKind.TO_NEXT_ROW), measures=())
     program = assemble(plan)
     batch = larger.events(20_000, 3)
@@ -246,7 +246,7 @@ def test_groups_of_many_starts_equal_run_lists(plan: Plan, seed: int) -> None:
         for begin in range(0, len(rows), 7):
             matcher.push(batch_of(SCHEMA, rows[begin : begin + 7], begin))
             matcher.advance(int(rows[begin]["ts"]))  # type: ignore[call-overload]
-            matcher._compact_at = 0 if begin % 2 else 50
+            matcher.rows.compact_at = 0 if begin % 2 else 50
         matcher.advance(None)
         answers.append(sorted(matcher.found))
     assert answers[0] == answers[1]

@@ -158,7 +158,7 @@ def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
 def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
     slack: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("matching.matcher.SLACK", slack)
+    monkeypatch.setattr("matching.rows.SLACK", slack)
 
     @given(rows=events(), plan=absences(), data=st.data())
     def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
@@ -182,7 +182,7 @@ def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
     slack: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("matching.matcher.SLACK", slack)
+    monkeypatch.setattr("matching.rows.SLACK", slack)
 
     @given(rows=events(min_size=5), plan=absences(raising=True), size=st.sampled_from((1, 3, 100)))
     def check(plan: Plan, rows: list[Row], size: int) -> None:

@@ -215,7 +215,7 @@ def test_restoring_a_snapshot_changes_nothing(
 
 @pytest.mark.parametrize("slack", [0, 3])
 def test_dropping_what_no_run_needs_changes_nothing(slack: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matching.matcher.SLACK", slack)  # compaction after almost every batch
+    monkeypatch.setattr("matching.rows.SLACK", slack)  # compaction after almost every batch
 
     @given(rows=events(), plan=plans(), general=st.booleans())
     def check(plan: Plan, rows: list[Row], general: bool) -> None:

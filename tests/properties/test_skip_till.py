@@ -123,7 +123,7 @@ def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
 def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
     slack: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("matching.matcher.SLACK", slack)
+    monkeypatch.setattr("matching.rows.SLACK", slack)
 
     @FEWER
     @given(rows=events(), plan=skipping(), data=st.data())
@@ -148,7 +148,7 @@ def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
     slack: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("matching.matcher.SLACK", slack)
+    monkeypatch.setattr("matching.rows.SLACK", slack)
 
     @FEWER
     @given(rows=events(min_size=4), plan=skipping(raising=True), size=st.sampled_from((1, 3, 100)))

@@ -26,11 +26,25 @@ OTHERS = {
     "names": Schema("names", (Field("symbol", "VARCHAR"),)),
     "visits": Schema("visits", (Field("came", "TIMESTAMP"), Field("went", "TIMESTAMP"))),
     "(select * from ticks)": TICKS,
+    "shelf": Schema("shelf", (Field("ts", "TIMESTAMP"), Field("tag_id", "INTEGER"), Field("site", "VARCHAR")), "ts"),
+    "register": Schema(
+        "REGISTER", (Field("at", "TIMESTAMP"), Field("TAG_ID", "BIGINT"), Field("price", "REAL")), "at", (), ("price",)
+    ),
+    "exit": Schema("exit", (Field("ts", "DATE"), Field("tag_id", "SMALLINT")), "ts"),
+    "bare": Schema("bare", (Field("ts", "TIMESTAMP"), Field("tag_id", "VARCHAR"))),
+    "marked": Schema("marked", (Field("t", "TIMESTAMP"), Field("stream", "VARCHAR"))),
+    "odd": Schema("odd", (Field("t", "TIMESTAMP"), Field("ts", "VARCHAR")), "t"),
+    "tied": Schema("tied", (Field("ts", "TIMESTAMP"), Field("n", "BIGINT")), "ts", order=("n",)),
+    "numbered": Schema("numbered", (Field("ts", "TIMESTAMP"), Field("n", "BIGINT")), "ts"),
 }
 
 
+def resolved(name: str) -> Schema:
+    return OTHERS[name.lower()] if name.lower() in OTHERS else resolve(name)
+
+
 def plan_of(text: str, live: bool = False) -> QueryPlan:
-    return bind(parse(text), lambda name: OTHERS[name.lower()] if name.lower() in OTHERS else resolve(name), live)
+    return bind(parse(text), resolved, live)
 
 
 @pytest.mark.parametrize(("name", "query", "expected"), read_cases("sase_plans.case"), ids=lambda v: v[:40])
@@ -103,8 +117,18 @@ def test_the_only_input_is_meant_without_from() -> None:
     text = "PATTERN SEQ(ticks a, ticks b) WHERE skip_till_next_match(a, b) { [symbol] } RETURN b.price"
     alone = bind(parse(text, ["ticks"]), resolve)
     assert alone.factors == plan_of(f"FROM ticks {text}").factors
+    assert bind(parse(text, ["rel", "ticks"]), resolve).factors == alone.factors  # what the types name
     with pytest.raises(QueryError, match="there are 2 inputs"):
-        parse(text, ["ticks", "rel"])
+        parse("TYPE BY symbol PATTERN SEQ(x a) WHERE skip_till_next_match(a) { }", ["ticks", "rel"])
+
+
+def test_types_are_streams_without_from() -> None:
+    text = "PATTERN SEQ(Shelf a, ~(Register b), Exit c) WHERE skip_till_next_match(a, b, c) { [tag_id] } WITHIN 1 hour"
+    streams = ["exit", "names", "REGISTER", "shelf"]
+    named = bind(parse(text, streams), resolved)
+    assert named.factors == plan_of(f"FROM MERGE(shelf, REGISTER, exit) {text}").factors
+    with pytest.raises(QueryError, match="there is no event type Register"):
+        parse(text, ["exit", "shelf", "names"])
 
 
 def test_mutated_statements_fail_as_query_errors_only() -> None:

@@ -1,0 +1,417 @@
+"""The patterns of a live query that reads several streams, or in which a pattern reads the rows of another.
+
+A pattern has one input, or several that are merged by time. An input is a stream, whose events come as they are pushed,
+or the rows of another pattern, put through the SQL that stands between the two: their time is a column of theirs, and
+they are held back until none that sorts before them can come (query.plan.lag says how far behind one may be).
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from hybrid import duck
+from hybrid.alerts import Alerts
+from hybrid.correlate import Reader, count_matches, output_schema
+from hybrid.driver import Driver
+from hybrid.front import live_matcher
+from hybrid.inputs import Ordered, one_batch, table_of, times_us
+from hybrid.lookup import lookup_in
+from hybrid.merged import Merged, MergedReader
+from hybrid.outer import factor_name
+from hybrid.result import Lookups
+from hybrid.strategies.llaa import LLAA
+from hybrid.times import show_us
+from live.stream import LiveStream
+from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.drive import Drive
+from matching.ordering import Ordering
+from matching.types import arrow_schema
+from query.errors import DataError, HybridWarning
+from query.plan.expression import Column
+from query.plan.plan import FactorPlan, Order, Plan, QueryPlan, RowsOf
+from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
+from query.schema import Schema
+
+#: Above every time: the watermark of an input that has ended.
+END_US = 2**63 - 1
+
+#: So many rows of a pattern are kept at least to show what the matches over them are made of.
+KEPT_ROWS = 1_000_000
+
+#: So many events that wait for a stream are worth a warning.
+HELD_BACK_WARNED = 1_000_000
+
+#: How far each stream has come, by its name in lower case: its watermark, END_US, or None.
+Frontier = Mapping[str, int | None]
+
+
+def plain(plan: QueryPlan) -> bool:
+    """Whether a live query is one pattern over one stream."""
+    return len(plan.factors) == 1 and not plan.factors[0].members
+
+
+def plan_streams(plan: QueryPlan) -> tuple[str, ...]:
+    """The streams that a live query reads, by name in lower case."""
+    names = [sql for f in plan.factors for sql, r in zip(f.inputs, f.rows_of, strict=True) if r is None]
+    return tuple(dict.fromkeys(stream_key(name) for name in names))
+
+
+def stream_key(text: str) -> str:
+    """The lower-case name of a stream, as it is written or quoted."""
+    return text.strip().strip('"').lower()
+
+
+def outermost(plan: QueryPlan) -> QueryPlan:
+    """The plan of a live query from the rows of its last pattern on."""
+    last = len(plan.factors) - 1
+    if not last:
+        return plan
+    renamed = re.sub(rf"\b({FACTOR_TABLE}|{HISTORY_TABLE}){last}(?=\b|_)", r"\g<1>0", plan.select_sql)
+    return replace(plan, select_sql=renamed, factors=(plan.factors[last],))
+
+
+class Chain:
+    """What finds the matches of the last pattern of a live query. Not thread safe; an error leaves it of no use.
+
+    schemas: of the streams, by name in lower case. static: the tables that SQL between patterns may read. Raises
+    DataError for inputs without a total order.
+    """
+
+    __slots__ = ("_last", "_reached", "streams")
+
+    def __init__(
+        self, plan: QueryPlan, schemas: Mapping[str, Schema], static: Mapping[str, pa.Table],
+        make: Callable[[Plan], Matcher],
+    ) -> None:
+        patterns: list[_Pattern] = []
+        for factor in plan.factors:
+            inputs: list[_Stream | _Rows] = []
+            for k, (sql, rows_of) in enumerate(zip(factor.inputs, factor.rows_of, strict=True)):
+                if rows_of is None:
+                    inputs.append(_Stream(schemas[stream_key(sql)]))
+                else:
+                    inputs.append(_Rows(patterns[rows_of.factor], sql, rows_of, factor, k, static))
+            patterns.append(_Pattern(factor, inputs, make))
+        self._last = patterns[-1]
+        self.streams = self._last.streams
+        self._reached: dict[str, int | None] = dict.fromkeys(self.streams)
+
+    def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
+        """Takes on-time events of a stream in order of arrival, or None, and its watermark after them (END_US: it has
+        ended; None: there is none yet). Returns the matches decided by that, in order of emission."""
+        if watermark_us is not None:
+            self._reached[stream] = watermark_us
+        return self._last.push(stream, batch, self._reached)
+
+    @property
+    def ended(self) -> bool:
+        return self.watermark_us == END_US
+
+    @property
+    def watermark_us(self) -> int | None:
+        """How far the input of the last pattern has come."""
+        return self._last.watermark_us(self._reached)
+
+    @property
+    def held_back(self) -> int:
+        """Events and rows that wait for something that may sort before them."""
+        return self._last.held_back
+
+    @property
+    def stuck(self) -> int:
+        """Matches from which AFTER MATCH SKIP TO would not have moved on."""
+        return self._last.stuck
+
+    def reader(self, readers: Mapping[str, Reader]) -> Reader:
+        """What the last pattern has read, to be found again. readers: of the streams."""
+        return self._last.reader(readers)
+
+
+class Source(Protocol):
+    """A stream as a live query that reads several sees it."""
+
+    schema: Schema
+    live: LiveStream
+
+    @property
+    def watermark_us(self) -> int | None: ...
+    @property
+    def ended(self) -> bool: ...
+    def begins_us(self) -> int | None: ...
+    def reader(self) -> Reader: ...
+
+
+class ChainWatch:
+    """One live query that is more than a pattern over a stream, from the moment it was asked.
+
+    streams: those it reads, by name in lower case; histories: those its joins read."""
+
+    __slots__ = ("_warned", "alerts", "chain", "driver", "factor", "histories", "streams")
+
+    def __init__(
+        self, plan: QueryPlan, streams: Mapping[str, Source], histories: Mapping[str, Source],
+        static: Mapping[str, pa.Table],
+    ) -> None:
+        self.factor = plan.factors[-1]
+        self.streams, self.histories = dict(streams), dict(histories)
+        self.chain = Chain(plan, {name: s.schema for name, s in streams.items()}, static, live_matcher)
+        self.driver = Driver(self.factor, LLAA(), live_matcher) if self.factor.histories else None
+        self.alerts: Alerts
+        self._warned = False
+        for name, stream in streams.items():  # where it stands already; none of them has sent anything yet
+            self.chain.push(name, None, END_US if stream.ended else stream.watermark_us)
+
+    def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> None:
+        """See Chain.push. Warns, once, when a stream that is behind makes many events of the others wait."""
+        found = self.chain.push(stream, batch, watermark_us)
+        if not self._warned and self.chain.held_back > HELD_BACK_WARNED:
+            self._warned = True
+            slowest = min(self.streams.values(), key=lambda s: END_US if s.ended else s.watermark_us or -END_US)
+            warnings.warn(
+                f"{self.chain.held_back:,} events wait for stream {slowest.schema.name}, which has come to "
+                f"{show_us(slowest.watermark_us)}: db.advance says how far it is without events",
+                HybridWarning,
+                stacklevel=2,
+            )
+        if self.driver is None:
+            self.alerts.add(found)
+        elif found:
+            self.driver.take(found)
+            self.alerts.count(count_matches(found))
+
+    def settle(self) -> None:
+        """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
+        if self.driver is not None:
+            answer = self.driver.settle(self.histories)
+            if answer is not None and len(answer):
+                self.alerts.add_answer(answer)
+        if self.chain.ended and (self.driver is None or not self.driver.waiting_count):
+            self.alerts.finish()
+
+    def lookups(self) -> Lookups:
+        """Where the events of its matches are found again."""
+        readers = {name: s.reader() for name, s in self.streams.items()}
+        sides = tuple(lookup_in(self.histories[h.schema.name.lower()].reader()) for h in self.factor.histories)
+        return lookup_in(self.chain.reader(readers)), sides
+
+    def stats(self) -> dict[str, Any]:
+        """watermark: of the last pattern's input, which waits for the stream that is furthest behind: watermarks."""
+        found: dict[str, Any] = {
+            "late": sum(s.live.late_count for s in self.streams.values()),
+            "held_back": self.chain.held_back,
+            "watermark": None if self.chain.ended else show_us(self.chain.watermark_us),
+            "watermarks": {s.schema.name: show_us(s.watermark_us) for s in self.streams.values()},
+        }
+        stuck = self.chain.stuck + (self.driver.stuck_count if self.driver is not None else 0)
+        if stuck:
+            found["skips_stuck"] = stuck
+        return found | (self.driver.stats() if self.driver is not None else {})
+
+
+class _Pattern:
+    """One pattern with its inputs."""
+
+    streams: tuple[str, ...]
+
+    def __init__(self, factor: FactorPlan, inputs: list[_Stream | _Rows], make: Callable[[Plan], Matcher]) -> None:
+        self.factor = factor
+        self.inputs = inputs
+        self.streams = tuple(dict.fromkeys(name for i in inputs for name in i.streams))
+        self.merged = Merged(factor.plan.schema, factor.members) if factor.members else None
+        # rows of a pattern are in order as they are handed on, and are not held back again
+        self.drive = Drive(Ordering(inputs[0].schema if self.merged is None else self.merged.schema), make(factor.plan))
+        self.ended = False
+
+    def push(self, stream: str, batch: EventBatch | None, reached: Frontier) -> list[Matches]:
+        found: list[Matches] = []
+        for k, source in enumerate(self.inputs):
+            events = source.take(stream, batch, reached)
+            if events is not None and len(events):
+                found += self.drive.push(self.merged.events(k, events) if self.merged is not None else events, None)
+        w = self.watermark_us(reached)
+        if w == END_US and not self.ended:
+            self.ended = True
+            found += self.drive.advance(None)
+        elif w is not None and w != END_US:
+            found += self.drive.advance(w)
+        return found
+
+    def watermark_us(self, reached: Frontier) -> int | None:
+        """The least of the inputs'; None as long as one has none."""
+        least = END_US
+        for source in self.inputs:
+            w = source.watermark_us(reached)
+            if w is None:
+                return None
+            least = min(least, w)
+        return least
+
+    @property
+    def held_back(self) -> int:
+        return len(self.drive.ordering) + sum(i.held_back for i in self.inputs)
+
+    @property
+    def stuck(self) -> int:
+        return self.drive.matcher.stuck + sum(i.below.stuck for i in self.inputs if isinstance(i, _Rows))
+
+    def reader(self, readers: Mapping[str, Reader]) -> Reader:
+        own = [i.reader(readers) for i in self.inputs]
+        return own[0] if self.merged is None else MergedReader(self.merged, [(r, False) for r in own])
+
+
+class _Stream:
+    """A stream as an input."""
+
+    held_back = 0
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema: Schema = schema
+        self.name = schema.name.lower()
+        self.streams: tuple[str, ...] = (self.name,)
+
+    def take(self, stream: str, batch: EventBatch | None, reached: Frontier) -> EventBatch | None:
+        return batch if stream == self.name else None
+
+    def watermark_us(self, reached: Frontier) -> int | None:
+        return reached[self.name]
+
+    def reader(self, readers: Mapping[str, Reader]) -> Reader:
+        return readers[self.name]
+
+
+class _Rows:
+    """The rows of a pattern as an input: numbered in their total order, the one that hybrid.inputs gives a table."""
+
+    def __init__(
+        self, below: _Pattern, sql: str, rows_of: RowsOf, factor: FactorPlan, k: int, static: Mapping[str, pa.Table],
+    ) -> None:
+        self.below = below
+        self.streams: tuple[str, ...] = below.streams
+        self.time = rows_of.time
+        own = factor.members[k].schema if factor.members else factor.plan.schema
+        self.schema: Schema = replace(own, time=rows_of.time)
+        self._sql, self._lag_us, self._static = sql, rows_of.lag_us, static
+        self._table = factor_name(rows_of.factor)
+        time = self.schema.field(rows_of.time)
+        assert time is not None, "bind has found it there"
+        # merged rows go by their time alone, as those of a table do
+        by_time = (Order(Column(time.name, time.type)),)
+        self._order_by = by_time if factor.members else factor.plan.order_by
+        self._held: list[tuple[pa.Table, Int64Array]] = []
+        self._kept: deque[EventBatch] = deque()
+        self._count = 0
+        self._reached_us: int | None = None
+
+    @property
+    def held_back(self) -> int:
+        return sum(len(times) for _, times in self._held) + self.below.held_back
+
+    def take(self, stream: str, batch: EventBatch | None, reached: Frontier) -> EventBatch | None:
+        """The rows that nothing can come before any more."""
+        if stream not in self.streams:
+            return None
+        found = self.below.push(stream, batch, reached)
+        if found:
+            self._hold(found)
+        self._reached_us = self.watermark_us(reached)
+        return self._release(self._reached_us) if self._reached_us is not None else None
+
+    def watermark_us(self, reached: Frontier) -> int | None:
+        w = self.below.watermark_us(reached)
+        return w if w is None or w == END_US else w - self._lag_us
+
+    def reader(self, readers: Mapping[str, Reader]) -> Reader:
+        return _Recent(self.schema, tuple(self._kept))
+
+    def _hold(self, found: list[Matches]) -> None:
+        rows = pa.concat_tables([m.rows for m in found])
+        connection = duck.cursor()
+        try:
+            for name, table in self._static.items():
+                connection.register(name, table)
+            connection.register(self._table, rows.cast(output_schema(self.below.factor.plan)))
+            table = table_of(connection.sql(self._sql), self.schema.name)
+        except duckdb.Error as error:
+            raise duck.query_error(error, self._sql) from None
+        if not table.num_rows:
+            return
+        times = times_us(table, self.time, self.schema.name)
+        if self._reached_us is not None and int(times.min()) < self._reached_us:
+            raise DataError(
+                f"a row of {self.below.factor.alias} came out with {self.time} {show_us(int(times.min()))}, and rows "
+                f"up to {show_us(self._reached_us)} are matched already",
+                "let its time be that of an event of its match",
+            )
+        self._held.append((table, times))
+
+    def _release(self, w: int) -> EventBatch | None:
+        out: list[pa.Table] = []
+        kept: list[tuple[pa.Table, Int64Array]] = []
+        for table, times in self._held:
+            ready = times < w
+            if not ready.any():
+                kept.append((table, times))
+            elif ready.all():
+                out.append(table)
+            else:
+                out.append(table.filter(pa.array(ready)))
+                kept.append((table.filter(pa.array(~ready)), times[~ready]))
+        self._held = kept
+        if not out:
+            return None
+        ordered = Ordered.of(self.schema.name, pa.concat_tables(out), self._order_by, self.time)
+        columns = one_batch(ordered.table)
+        n = columns.num_rows
+        columns = pa.RecordBatch.from_arrays(columns.columns, schema=arrow_schema(self.schema))
+        at = np.arange(self._count, self._count + n, dtype=np.int64)
+        self._count += n
+        events = EventBatch(columns, ordered.ts_us, np.zeros(n, np.int32), at, at)
+        self._kept.append(events)
+        while self._count - int(self._kept[0].seq[-1]) > KEPT_ROWS:
+            self._kept.popleft()
+        return events
+
+
+@dataclass(frozen=True, slots=True)
+class _Recent:
+    """Rows of a pattern that are still kept, in their order."""
+
+    schema: Schema
+    batches: tuple[EventBatch, ...]
+
+    def read(
+        self,
+        low_us: int | None,
+        high_us: int | None,
+        *,
+        closed: bool = False,
+        keys: Mapping[str, Sequence[Any]] | None = None,
+        late: bool = False,
+    ) -> EventBatch:
+        """Those with low <= time < high (<= high if closed). They are no history: nobody asks for keys."""
+        assert not keys
+        parts = []
+        for batch in self.batches:
+            start = 0 if low_us is None else int(np.searchsorted(batch.ts_us, low_us))
+            above = "right" if closed else "left"
+            stop = len(batch) if high_us is None else int(np.searchsorted(batch.ts_us, high_us, above))  # type: ignore[call-overload]
+            if start < stop:
+                parts.append(batch.slice(start, stop))
+        if not parts:
+            none = np.zeros(0, np.int64)
+            columns = pa.RecordBatch.from_pylist([], schema=arrow_schema(self.schema))
+            return EventBatch(columns, none, none.astype(np.int32), none, none)
+        return EventBatch(
+            pa.concat_batches([p.columns for p in parts]), np.concatenate([p.ts_us for p in parts]),
+            np.concatenate([p.source for p in parts]), np.concatenate([p.offset for p in parts]),
+            np.concatenate([p.seq for p in parts]),
+        )  # fmt: skip

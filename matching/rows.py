@@ -1,0 +1,238 @@
+"""The rows that the matchers of one input share: partition ids, columns, links, and what their conditions make of them.
+
+Matchers with the same PARTITION BY see each row once: its key is looked up once, it is stored once, and an expression
+that several of them read is computed once. What a row has become is each matcher's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from matching.batch import EventBatch, Int64Array
+from matching.features import Codes, RowValues, Values
+from matching.keys import Keys
+from matching.store import RowStore
+from matching.types import plain_type
+from query.automaton.lanes import CODED
+from query.plan.expression import Column, Expression, Navigation, walk
+
+#: Rows and nodes that may pile up before what no run needs is dropped.
+SLACK = 1 << 15
+
+#: Expressions whose values are computed together: those of one row; of a row and its neighbours, by the first row that
+#: is seen; and those that are codes, by matcher.
+_Joint = tuple[str, int]
+#: The values of some expressions, and for each the rows where it cannot be computed (see RowValues.attempt).
+Attempt = tuple[list[Values], list[np.ndarray | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a matcher reads of rows. numeric: columns kept as lanes (name -> floating); other: columns kept as Arrow;
+    schema: of both. linked: whether rows must know their neighbours. before, behind: rows of the partition that are
+    read before and behind one. reach: the last rows of a partition that rows to come may read."""
+
+    numeric: dict[str, bool]
+    other: tuple[str, ...]
+    schema: pa.Schema
+    linked: bool
+    before: int
+    behind: int
+    reach: int
+
+
+class Tenant(Protocol):
+    """A matcher as its rows see it. floor: the first row that it sees."""
+
+    needs: Needs
+    values: RowValues
+    floor: int
+
+    @property
+    def size(self) -> int:
+        """Nodes of its own."""
+
+    def mark(self, keep: np.ndarray) -> None:
+        """Marks the rows it can still reach."""
+
+    def move(self, moved: Int64Array) -> None:
+        """Rows have new positions, -1 those that left."""
+
+
+class Rows:
+    """Rows of one input by one PARTITION BY, for one matcher or several. Not thread safe.
+
+    after: rows of its partition that must be there before a row is taken. block: the positions that may be taken now,
+    since the last `append`.
+    """
+
+    def __init__(self, partition_by: Sequence[Column], after: int) -> None:
+        self.partition_by = tuple(partition_by)
+        self.after = after
+        self.keys = Keys([plain_type(c.type) for c in partition_by])
+        self.store = RowStore({}, (), pa.schema([]), False)
+        self.block: Int64Array | slice = slice(0, 0)
+        self.begin = 0
+        self.began = False
+        self.compact_at = SLACK
+        self._tenants: list[Tenant] = []
+        #: expressions that are computed together, what they are for this block, and where those of each tenant stand
+        self._joint: dict[_Joint, RowValues] = {}
+        self._attempts: dict[_Joint, Attempt] = {}
+        self._places: dict[int, tuple[tuple[_Joint, int], ...]] = {}
+
+    # ---- matchers
+
+    def add(self, tenant: Tenant) -> None:
+        """A matcher that sees the rows appended from now on."""
+        tenant.floor = self.store.count
+        self._tenants.append(tenant)
+        self._adapt()
+
+    def fill(self, names: Sequence[str], read: Callable[[int, int], EventBatch]) -> bool:
+        """Gives the rows that are there the values of columns that were not kept for them. read: the events with a time
+        from the first to the second; False where one of the rows is not among them."""
+        store = self.store
+        if not store.count or not names:
+            return True
+        seq, ts = store.seq[: store.count], store.ts[: store.count]
+        events = read(int(ts.min()), int(ts.max()))
+        order = np.argsort(events.seq)
+        at = np.searchsorted(events.seq[order], seq)
+        if not len(events) or not np.array_equal(events.seq[order[np.minimum(at, len(order) - 1)]], seq):
+            return False
+        columns = pa.Table.from_batches([events.columns]).select(list(names))
+        store.fill(columns.take(pa.array(order[at])))
+        return True
+
+    def remove(self, tenant: Tenant) -> None:
+        """Forgets a matcher, and what only it has read."""
+        self._tenants = [t for t in self._tenants if t is not tenant]
+        self._adapt()
+
+    def __len__(self) -> int:
+        """How many matchers there are."""
+        return len(self._tenants)
+
+    def _adapt(self) -> None:
+        """Brings together what all tenants read."""
+        numeric: dict[str, bool] = {}
+        other: dict[str, None] = {}
+        types: dict[str, pa.DataType] = {}
+        for tenant in self._tenants:
+            numeric |= tenant.needs.numeric
+            other |= dict.fromkeys(tenant.needs.other)
+            types |= zip(tenant.needs.schema.names, tenant.needs.schema.types, strict=True)
+        linked = any(tenant.needs.linked for tenant in self._tenants)
+        self.store.adapt(numeric, tuple(other), pa.schema(list(types.items())), linked)
+        self._before = max((t.needs.before for t in self._tenants), default=0)
+        self._behind = max((t.needs.behind for t in self._tenants), default=0)
+        self._reach = max((t.needs.reach for t in self._tenants), default=0)
+        self._join()
+
+    def _join(self) -> None:
+        """Brings together the expressions that have the same values for several tenants."""
+        joint: dict[_Joint, dict[Expression, None]] = {}
+        codes: dict[_Joint, Codes] = {}
+        self._places, self._attempts = {}, {}
+        for tenant in self._tenants if len(self._tenants) > 1 else ():
+            places = []
+            for e in tenant.values.expressions:
+                together: _Joint = ("row", 0)
+                if e.type in CODED:
+                    together = ("coded", id(tenant))  # a matcher has codes of its own
+                    codes[together] = tenant.values.codes
+                elif any(isinstance(x, Navigation) for x in walk(e)):
+                    together = ("near", tenant.floor)
+                known = joint.setdefault(together, {})
+                known.setdefault(e)
+                places.append((together, list(known).index(e)))
+            self._places[id(tenant)] = tuple(places)
+        self._joint = {key: RowValues(tuple(known), codes.get(key)) for key, known in joint.items()}
+
+    # ---- rows
+
+    def append(self, batch: EventBatch) -> None:
+        """Takes the next rows of the total order; `block` is what may be matched by that."""
+        self.store.floor = 0
+        self.began = self.began or len(batch) > 0
+        keys = [batch.columns.column(c.name) for c in self.partition_by]
+        partition = self.keys.encode(keys, len(batch))
+        self.begin = self.store.append(batch, partition, len(self.keys))
+        self._attempts = {}
+        if not self.after:
+            self.block = slice(self.begin, self.store.count)
+            return
+        # a row is matched when the rows that NEXT reads behind it are there
+        ready = self.store.chase(np.arange(self.begin, self.store.count), -self.after)
+        self.block = ready[ready >= 0]
+
+    def taken(self) -> None:
+        """All matchers have taken the block."""
+        self.let_go(self.block)
+
+    def let_go(self, positions: Int64Array | slice) -> None:
+        """All matchers have taken these rows."""
+        if self.after:
+            self.store.released[positions] = True
+
+    def held(self) -> Int64Array:
+        """The rows that no block has had yet."""
+        if not self.after:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(~self.store.released[: self.store.count])
+
+    def attempt(self, tenant: Tenant) -> Attempt:
+        """The values of the tenant's expressions for the rows of the block."""
+        if len(self._tenants) == 1:
+            return tenant.values.attempt(self.store, self.block)
+        values: list[Values] = []
+        failing: list[np.ndarray | None] = []
+        for key, index in self._places[id(tenant)]:
+            found = self._attempts.get(key)
+            if found is None:
+                found = self._attempts[key] = self._joint[key].attempt(self.store, self.block)
+            values.append(found[0][index])
+            failing.append(found[1][index])
+        return values, failing
+
+    # ---- memory
+
+    def compact(self) -> None:
+        """Drops rows and nodes that no run, waiting match or navigation can reach; amortised by doubling."""
+        store, tenants = self.store, self._tenants
+        self._attempts = {}
+        if self._size() < self.compact_at:
+            return
+        store.floor = 0
+        keep = np.zeros(store.count + 1, np.bool_)
+        for tenant in tenants:
+            tenant.mark(keep)
+        if self._reach:
+            for offset in (*range(-self._before, 0), *range(1, self._behind + 1)):
+                near = store.chase(np.flatnonzero(keep[: store.count]), offset)
+                keep[near[near >= 0]] = True
+            # the last rows of each partition, which later rows may read
+            keep[: store.count] |= store.chase(np.arange(store.count), self._reach) < 0
+        floors = [tenant.floor for tenant in tenants]
+        for tenant in tenants:
+            tenant.floor = int(np.count_nonzero(keep[: tenant.floor]))
+        if any(floors):
+            self._join()
+        moved = store.compact(keep)
+        for tenant in tenants:
+            tenant.move(moved)
+        self.compact_at = 2 * self._size() + SLACK
+
+    def restored(self) -> None:
+        """Keys and rows have been put in from a snapshot."""
+        self.began = True
+        self.compact_at = 2 * self._size() + SLACK
+
+    def _size(self) -> int:
+        return max([self.store.count, *(tenant.size for tenant in self._tenants)])

@@ -1,0 +1,119 @@
+"""How far behind the watermark the rows of a live pattern may lie that are still to come out."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
+from query.plan.expression import Column, Logical, Navigation, walk
+from query.plan.pattern import (
+    Alternation,
+    Anchor,
+    Empty,
+    Exclusion,
+    Negation,
+    Repeat,
+    RowPattern,
+    Sequence,
+    Variable,
+    anchors,
+    min_rows,
+)
+from query.plan.plan import Plan
+
+
+def lag_us(plan: Plan, column: str | None) -> int | None:
+    """With the watermark at w, no row whose time in `column` is below w - lag_us can still come out. None: there is no
+    such bound. column: a column of the output, or None for a time that is computed from several.
+
+    0 for the time of the last event where matches come out with it. Else the time of WITHIN: by then all that began
+    with an event is decided; none where rows wait for the next row of their partition, however late that comes.
+    """
+    if _looks_ahead(plan):
+        return None
+    if column is not None and _is_last(plan, column) and _ends_at_once(plan):
+        return 0
+    return plan.within.interval_us if plan.within is not None else None
+
+
+def _looks_ahead(plan: Plan) -> bool:
+    expressions = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
+    ahead = any(isinstance(e, Navigation) and e.physical_offset > 0 for root in expressions for e in walk(root))
+    return ahead or False in anchors(plan.pattern)
+
+
+def _is_last(plan: Plan, column: str) -> bool:
+    """Whether the output column is the time of the match's last event."""
+    measure = next((m.expression for m in plan.measures if m.name.lower() == column.lower()), None)
+    if plan.rows is not RowsPerMatch.ONE or not plan.order_by:
+        return False
+    time = plan.order_by[0].column.name
+    if isinstance(measure, Column):
+        return measure.name == time
+    if not isinstance(measure, Navigation):
+        return False
+    plain = isinstance(measure.argument, Column) and measure.argument.name == time
+    to_last = measure.logical is Logical.LAST and not measure.logical_offset and not measure.physical_offset
+    ends = _endings(plan.pattern)
+    return plain and to_last and (not measure.variables or (None not in ends and ends <= set(measure.variables)))
+
+
+def _ends_at_once(plan: Plan) -> bool:
+    """Whether every match comes out with its last event: nothing that comes later can replace it, or rule it out."""
+    if plan.timeout_rows or _forbids_behind(plan.pattern):
+        return False
+    if plan.after.kind is AfterMatchKind.NO_SKIP:
+        return True
+    if plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):
+        return True
+    return min_rows(plan.pattern) == _max_rows(plan.pattern)
+
+
+def _forbids_behind(pattern: RowPattern) -> bool:
+    """Whether a negation may stand behind the last row."""
+    parts = pattern.parts if isinstance(pattern, Sequence) else (pattern,)
+    return any(isinstance(p, Negation) and not sum(map(min_rows, parts[i + 1 :])) for i, p in enumerate(parts))
+
+
+def _endings(pattern: RowPattern) -> frozenset[str | None]:
+    """The variables that the last row may have; None: there may be no row."""
+    match pattern:
+        case Variable(name):
+            return frozenset({name})
+        case Sequence(parts):
+            found: frozenset[str | None] = frozenset({None})
+            for part in reversed(parts):
+                found = (found - {None}) | _endings(part)
+                if None not in found:
+                    break
+            return found
+        case Alternation(choices):
+            return frozenset().union(*map(_endings, choices))
+        case Repeat(body, at_least):
+            return _endings(body) | (frozenset() if at_least else frozenset({None}))
+        case Exclusion(body):
+            return _endings(body)
+        case Empty() | Negation() | Anchor():
+            return frozenset({None})
+        case _:
+            assert_never(pattern)
+
+
+def _max_rows(pattern: RowPattern) -> float:
+    """Most rows any match can have."""
+    match pattern:
+        case Variable():
+            return 1
+        case Sequence(parts):
+            return sum(map(_max_rows, parts))
+        case Alternation(choices):
+            return max(map(_max_rows, choices))
+        case Repeat(body, _, at_most):
+            most = _max_rows(body)
+            return 0 if not most else float("inf") if at_most is None else at_most * most
+        case Exclusion(body):
+            return _max_rows(body)
+        case Empty() | Negation() | Anchor():
+            return 0
+        case _:
+            assert_never(pattern)

@@ -1,0 +1,255 @@
+"""Many queries over one stream: each gets what it would get alone, whenever the others come, go or fail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from matching.batch import EventBatch, Matches
+from matching.by_reference import ReferenceMatcher
+from matching.drive import Drive
+from matching.feed import Feed, Member, needed_from
+from matching.matcher import KernelMatcher, make_matcher
+from matching.ordering import Ordering
+from query.automaton.program import NoKernel, assemble
+from query.errors import DataError, QueryError
+from query.language.ast import AfterMatchKind
+from query.plan.plan import AfterMatch, Plan, Within
+from query.schema import Schema
+from tests.events import batch_of
+from tests.properties.test_kernel import Answer, answer_of
+from tests.properties.test_skip_till import skipping
+from tests.strategies import SCHEMA, SECOND_US, Row, events, plans
+
+#: AFTER MATCH SKIP TO that would not move on warns; these tests go on.
+pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+#: There are six variants of one property and four of the other.
+FEWER = settings(max_examples=max(20, settings().max_examples // 5))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A query, the push before which it is added, and the one before which it is removed."""
+
+    plan: Plan
+    begin: int
+    end: int
+
+
+class Alone:
+    """A query with an order and rows of its own."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.drive = Drive(Ordering(SCHEMA), make_matcher(plan, lenient=True))
+        self.failed = False
+
+    def push(self, batch: EventBatch, watermark_us: int | None, end: bool = False) -> list[Matches] | None:
+        """None: it has failed."""
+        if self.failed:
+            return None
+        try:
+            found = self.drive.push(batch, watermark_us)
+            return found + (self.drive.advance(None) if end else [])
+        except (DataError, QueryError):
+            self.failed = True
+            return None
+
+
+def can_run(plan: Plan) -> bool:
+    try:
+        assemble(plan)
+    except NoKernel:
+        return False
+    return True
+
+
+@st.composite
+def askings(draw: st.DrawFn, pushes: int) -> list[Asked]:
+    """Two to four queries, most of them with one PARTITION BY, with conditions in common."""
+    raising = draw(st.booleans())
+    drawn = [draw(plans(raising=raising) | skipping(raising)) for _ in range(draw(st.integers(2, 4)))]
+    if draw(st.booleans()):
+        drawn = [replace(plan, partition_by=drawn[0].partition_by) for plan in drawn]
+    if draw(st.booleans()):
+        drawn[1] = drawn[0]
+    out = []
+    for plan in drawn:
+        begin = draw(st.just(0) | st.integers(0, pushes - 1))
+        out.append(Asked(plan, begin, draw(st.just(pushes) | st.integers(begin, pushes))))
+    return out
+
+
+def pieces(rows: list[Row], order: list[int], cuts: list[int]) -> list[tuple[EventBatch, int | None]]:
+    """The rows in order of arrival, cut, each piece with the watermark behind it: nothing is late."""
+    whole = batch_of(SCHEMA, rows)
+    bounds = sorted({0, len(rows), *cuts})
+    out: list[tuple[EventBatch, int | None]] = []
+    for low, high in pairwise(bounds):
+        at = np.array(order[low:high], np.int64)
+        part = replace(whole.take(at), seq=np.arange(low, high))
+        left = [int(rows[i]["ts"]) for i in order[high:]]  # type: ignore[call-overload]
+        last = max(int(row["ts"]) for row in rows)  # type: ignore[call-overload]
+        out.append((part, min(left, default=last)))
+    return out
+
+
+@pytest.mark.parametrize(("slack", "dense"), [(0, 256), (3, 2), (1 << 15, 256)])
+@pytest.mark.parametrize("late", [False, True])
+def test_each_query_gets_what_it_would_get_alone(
+    slack: int, dense: int, late: bool, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    monkeypatch.setattr("matching.rows.SLACK", slack)  # compaction after almost every batch
+    monkeypatch.setattr("matching.matcher.DENSE_ROWS_MIN", dense)
+    schema = replace(SCHEMA, lateness_us=60 * SECOND_US) if late else SCHEMA
+    seen: Counter[str] = Counter()
+
+    @FEWER
+    @given(rows=events(min_size=4), data=st.data())
+    def check(rows: list[Row], data: st.DataObject) -> None:
+        order = data.draw(st.permutations(range(len(rows)))) if late else list(range(len(rows)))
+        parts = pieces(rows, order, data.draw(st.lists(st.integers(1, len(rows)), max_size=5)))
+        asked = data.draw(askings(len(parts)))
+        feed = Feed(schema)
+        members: dict[int, Member] = {}
+        alone: dict[int, Alone] = {}
+        seq = 0
+        for i, (part, watermark_us) in enumerate(parts):
+            for k, query in enumerate(asked):
+                if query.end == i and k in members:
+                    feed.remove(members.pop(k))
+                if query.begin == i < query.end:
+                    members[k] = feed.add(query.plan, seq)
+                    alone[k] = Alone(query.plan)
+                    alone[k].drive.ordering = Ordering(schema)
+            seq += len(part)
+            last = i == len(parts) - 1
+            feed.push(part, watermark_us)
+            if last:
+                feed.advance(None)
+            for k, member in members.items():
+                theirs = alone[k].push(part, watermark_us, last)
+                assert (member.failure is not None) == (theirs is None)
+                found = member.take_found()
+                if theirs is not None:
+                    ours: Answer = answer_of(found)
+                    assert ours == answer_of(theirs)
+                    seen["a match"] += bool(ours)
+                    seen["a match of one that came later"] += bool(ours) and asked[k].begin > 0
+        kernels = [m.matcher for m in members.values() if isinstance(m.matcher, KernelMatcher)]
+        seen["examples"] += 1
+        seen["rows shared"] += any(len(kernel.rows) > 1 for kernel in kernels)
+        seen["shared by one that came later"] += any(len(kernel.rows) > 1 and kernel.floor > 0 for kernel in kernels)
+        seen["through the reference"] += len(kernels) < len(members)
+        seen["a failure"] += any(one.failed for one in alone.values())
+
+    check()
+    record_property("examples", ", ".join(f"{what} {count:,}" for what, count in seen.items()))
+    for what in ("a match", "rows shared"):
+        assert 5 * seen[what] >= seen["examples"], what
+    if seen["examples"] >= 100:
+        assert seen["a match of one that came later"] > 0
+
+
+class Referred(Alone):
+    """The same through the reference."""
+
+    def __init__(self, plan: Plan, schema: Schema) -> None:
+        self.drive = Drive(Ordering(schema), ReferenceMatcher(plan, lenient=True))
+        self.failed = False
+
+
+@st.composite
+def versions(draw: st.DrawFn) -> tuple[Plan, Plan]:
+    """A plan and what comes after it: most of the time the same with other measures, else any."""
+    old = draw(plans() | skipping())
+    if draw(st.integers(0, 2)) == 0:
+        new = replace(draw(plans() | skipping()), partition_by=old.partition_by)
+    else:
+        some = [[m for m in old.measures if draw(st.booleans())] for _ in range(2)]
+        old, new = replace(old, measures=tuple(some[0])), replace(old, measures=tuple(some[1]))
+        if draw(st.integers(0, 2)) == 0:
+            window = Within(interval_us=draw(st.integers(1, 8)) * SECOND_US)
+            new = replace(new, after=AfterMatch(AfterMatchKind.TO_NEXT_ROW), within=window)
+    assume(can_run(old) and can_run(new))
+    return old, new
+
+
+@pytest.mark.parametrize("slack", [0, 1 << 15])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
+    slack: int, late: bool, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    monkeypatch.setattr("matching.rows.SLACK", slack)
+    schema = replace(SCHEMA, lateness_us=60 * SECOND_US) if late else SCHEMA
+    seen: Counter[str] = Counter()
+
+    @FEWER
+    @given(rows=events(min_size=4), versions=versions(), other=plans(), data=st.data())
+    def check(rows: list[Row], versions: tuple[Plan, Plan], other: Plan, data: st.DataObject) -> None:
+        assume(can_run(other))
+        old, new = versions
+        order = data.draw(st.permutations(range(len(rows)))) if late else list(range(len(rows)))
+        parts = pieces(rows, order, data.draw(st.lists(st.integers(1, len(rows)), min_size=1, max_size=5)))
+        begin = data.draw(st.just(0) | st.integers(0, len(parts) - 1))
+        switch = data.draw(st.integers(min(begin + 1, len(parts) - 1), len(parts) - 1))
+        whole = replace(batch_of(SCHEMA, rows), seq=np.argsort(np.array(order, np.int64)))
+        feed = Feed(schema)
+        beside, by_itself = feed.add(replace(other, partition_by=old.partition_by), 0), Alone(other)
+        by_itself.drive = Drive(
+            Ordering(schema), make_matcher(replace(other, partition_by=old.partition_by), lenient=True)
+        )
+        member, since_seq, seq, how = beside, 0, 0, ""
+        expected, was = Referred(new, schema), Referred(old, schema)
+        for i, (part, watermark_us) in enumerate(parts):
+            kept = whole.take(np.flatnonzero(whole.seq < seq))
+            if i == begin:
+                member, since_seq = feed.add(old, seq), seq
+            if i == switch:
+
+                def read(low_us: int, high_us: int, kept: EventBatch = kept) -> EventBatch:
+                    return kept.take(np.flatnonzero((kept.ts_us >= low_us) & (kept.ts_us <= high_us)))
+
+                went_on = feed.succeed(member, new, read)
+                how = "went on" if went_on is not None else "replayed"
+                if went_on is None:
+                    low_us = needed_from(new, feed.advanced_us)
+                    if low_us is not None:
+                        how = "replayed in part"
+                    mine = kept.seq >= since_seq
+                    mine &= kept.ts_us >= (low_us if low_us is not None else kept.ts_us)
+                    went_on = feed.replay(new, since_seq, kept.take(np.flatnonzero(mine)))
+                    feed.remove(member)
+                member = went_on
+            seq += len(part)
+            last = i == len(parts) - 1
+            feed.push(part, watermark_us)
+            if last:
+                feed.advance(None)
+            others = by_itself.push(part, watermark_us, last)
+            assert others is not None
+            assert answer_of(beside.take_found()) == answer_of(others)
+            if i >= begin:
+                theirs, before = expected.push(part, watermark_us, last), was.push(part, watermark_us, last)
+                assume(theirs is not None and before is not None)  # more steps than the reference allows itself
+                assert theirs is not None
+                assert before is not None
+                assert member.failure is None
+                ours, due = answer_of(member.take_found()), answer_of(before if i < switch else theirs)
+                if how == "replayed in part":  # nobody asks for the numbers of its matches
+                    ours, due = ([(m[0], *m[2:]) for m in answer] for answer in (ours, due))
+                assert ours == due
+                seen[f"{how} and found"] += i >= switch and bool(ours)
+        seen["examples"] += 1
+        seen[how] += switch > begin
+
+    check()
+    record_property("examples", ", ".join(f"{what} {count:,}" for what, count in seen.items()))
+    assert seen["went on and found"] > 0
+    assert seen["replayed and found"] > 0
