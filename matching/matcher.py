@@ -31,7 +31,7 @@ from query.plan.expression import TRUE, Expression
 from query.plan.plan import Plan
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
-STATE_VERSION = 2
+STATE_VERSION = 3
 #: Most partial matches one partition may have at a time.
 RUNS_MAX = 200_000
 #: Rows and nodes that may pile up before what no run needs is dropped.
@@ -417,11 +417,7 @@ class KernelMatcher:
         if self._unsettled is not None:
             arrays |= {f"unsettled.{n}": a for n, a in self._unsettled.snapshot().items()}
         arrays["arrow"] = _ipc(arrow)
-        values, packed = self.keys.snapshot()
-        for i, v in enumerate(values):
-            arrays[f"key.{i}"] = _ipc(pa.table({"v": v}))
-        if packed is not None:
-            arrays["packed"] = packed
+        arrays |= {f"key.{name}": _ipc(pa.table({"v": v})) for name, v in self.keys.snapshot().items()}
         arrays |= {f"code.{type}": _ipc(pa.table({"v": v})) for type, v in self.codes.snapshot().items()}
         head = {
             "version": STATE_VERSION, "engine": type(self.engine).__name__, "plan": self.plan.fingerprint,
@@ -448,8 +444,7 @@ class KernelMatcher:
             return {n.removeprefix(f"{name}."): a for n, a in arrays.items() if n.startswith(f"{name}.")}
 
         self.store.restore(group("store"), _table(arrays["arrow"]))
-        values = [_table(arrays[f"key.{i}"]).column("v").combine_chunks() for i in range(len(self.plan.partition_by))]
-        self.keys.restore(values, arrays.get("packed"))
+        self.keys.restore({name: _table(a).column("v").combine_chunks() for name, a in group("key").items()})
         self.codes.restore({type: _table(a).column("v").combine_chunks() for type, a in group("code").items()})
         if head["engine"] != type(self.engine).__name__:
             self._run_by(RunLists(self.program, RUNS_MAX))
