@@ -27,7 +27,7 @@ from query.automaton.program import Mode, NoKernel, OpCode, Program, assemble
 from query.automaton.starts import StartTable
 from query.automaton.tables import shares_paths, table_of
 from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
-from query.plan.expression import TRUE, Expression
+from query.plan.expression import TRUE, Expression, MatchNumber, walk
 from query.plan.plan import Plan
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
@@ -36,6 +36,8 @@ STATE_VERSION = 3
 RUNS_MAX = 200_000
 #: Rows and nodes that may pile up before what no run needs is dropped.
 SLACK = 1 << 15
+#: Keys from which on those that are idle are forgotten.
+KEYS_MIN = 1 << 16
 
 
 def make_matcher(plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False) -> Matcher:
@@ -104,6 +106,8 @@ class KernelMatcher:
         linked = self._reach > 0 or program.unmatched or any(program.first_row)
         self.store = RowStore(numeric, other, schema, linked)
         self.keys = Keys([plain_type(c.type) for c in plan.partition_by])
+        self._forgets = bool(plan.partition_by) and not self._reach and _is_new_when_idle(plan, program)
+        self._forget_at = KEYS_MIN
         self._empty = self.measures.schema.empty_table()
         self._compact_at = SLACK
 
@@ -345,6 +349,20 @@ class KernelMatcher:
         if self._held is not None:
             self._held.rows, self._held.start = moved[self._held.rows], moved[self._held.start]
         self._compact_at = 2 * max(self.engine.size, store.count) + SLACK
+        self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        """Gives the ids of keys of which no run knows to new keys; amortised by doubling. No row of theirs is left."""
+        used = len(self.keys) - len(self.keys.free)
+        if not self._forgets or used < self._forget_at:
+            return
+        idle = self.engine.idle(len(self.keys))
+        idle[self.keys.free] = False
+        ids = np.flatnonzero(idle)
+        if len(ids):
+            self.keys.forget(ids)
+            self.engine.forget(ids)
+        self._forget_at = max(KEYS_MIN, 2 * (used - len(ids)))
 
     def _emit(self, ended: bool = False) -> Matches:
         """The matches decided since the last call, with their output rows and evidence."""
@@ -461,6 +479,17 @@ class KernelMatcher:
                 setattr(self._held, name, array)
         self.sources = tuple(head["sources"])
         self._compact_at = 2 * max(self.engine.size, self.store.count) + SLACK
+        self._forget_at = KEYS_MIN
+
+
+def _is_new_when_idle(plan: Plan, program: Program) -> bool:
+    """Whether a partition without runs is like one without rows: nothing asks what stood before in it, and no row waits
+    to be settled. Rows that PREV and NEXT read are not looked at here."""
+    remembers = program.strict or program.unmatched or program.absent_before
+    anchored = any(program.first_row) or any(program.last_row)
+    read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
+    numbered = any(isinstance(e, MatchNumber) for x in read for e in walk(x))
+    return not (remembers or anchored or numbered)
 
 
 def found_of(out: Decode) -> Found:
