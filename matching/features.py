@@ -467,13 +467,19 @@ def _both(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
     return a & b
 
 
+def _some_nan(x: np.ndarray) -> bool:
+    return bool(x.size) and bool(np.isnan(np.min(x)))
+
+
 def _less(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """DuckDB's order of doubles: NaN is the largest."""
-    return ~np.isnan(x) & ((x < y) | np.isnan(y))
+    less = x < y  # false where one is NaN
+    return less | (np.isnan(y) & ~np.isnan(x)) if _some_nan(y) else less
 
 
 def _equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return (x == y) | (np.isnan(x) & np.isnan(y))
+    equal = x == y
+    return equal | (np.isnan(x) & np.isnan(y)) if _some_nan(x) else equal
 
 
 def _checked(result: np.ndarray, bad: np.ndarray | bool, valid: np.ndarray | None, lane: Lane) -> np.ndarray:

@@ -123,7 +123,9 @@ class Texts(_Codes):
         where = np.flatnonzero(nulls)
         super().__init__(len(texts), int(where[0]) if len(where) else -1, free)
         offsets, data = _bytes(texts)
-        self._places = np.stack([offsets[:-1], np.diff(offsets)], 1).astype(np.int64)
+        lengths = np.diff(offsets)
+        self._places = np.stack([offsets[:-1], lengths, np.zeros_like(lengths)], 1).astype(np.int64)
+        hashing.put_words(self._places, data)
         self._kept = data
         self._rebuild()
 
@@ -131,10 +133,12 @@ class Texts(_Codes):
         """Slots with room, and only the bytes of the values in use."""
         capacity = self.capacity()
         live = self.live()
-        ends, kept = self._gathered(live, 1 << 16)
+        ends, kept = self._gathered(live, 1 << 12)
         self._places = grown(self._places[: len(self)], len(self) + capacity // 2 + 1)
-        self._places[: len(self)] = 0
-        self._places[live, 0], self._places[live, 1] = ends[:-1], np.diff(ends)
+        places = self._places[live]
+        places[:, 0] = ends[:-1]
+        self._places[: len(self)] = 0  # of a free code an empty text
+        self._places[live] = places
         self._kept = kept
         self._slots = np.zeros(capacity, np.int64)
         self.counters[Counters.LIVE], self.counters[Counters.BYTES] = len(live), ends[-1]

@@ -188,7 +188,9 @@ class KernelMatcher:
         values, failing = self._values.attempt(self.store, positions)
         if any(failed is not None for failed in failing):
             self._leave_tables(positions)
-        mask = np.full(count, self._always, np.int64)
+        # one byte a row where that is enough: a good part of the time of simple queries goes by here
+        narrow = len(self.program.variables) < 8
+        mask = np.full(count, self._always, np.uint8 if narrow else np.int64)
         for at, first, last, bits in self._tests:
             met = truth(values[at]) if at >= 0 else np.ones(count, np.bool_)
             if first:
@@ -196,7 +198,8 @@ class KernelMatcher:
             if last:
                 met = met & (self.store.next[positions] < 0)
             for bit in bits:
-                mask |= met.astype(np.int64) << bit
+                mask |= met.view(np.uint8) << bit if narrow else met.astype(np.int64) << bit
+        mask = mask.astype(np.int64, copy=False)
         features = values[len(self._local) :]
         feature = np.zeros((max(1, len(features)), count if features else 0), np.int64)
         feature_valid = np.ones(feature.shape, np.bool_)
@@ -341,7 +344,7 @@ class KernelMatcher:
                 near = store.chase(np.flatnonzero(keep[: store.count]), offset)
                 keep[near[near >= 0]] = True
             # the last rows of each partition, which later rows may read
-            keep[: store.count] |= store.chase(np.arange(store.count), self._reach) < 0
+            keep[: store.count] |= store.chase(store.next[: store.count], self._reach - 1) < 0
         moved = store.compact(keep)
         self.engine.move(partitions, moved)
         if self._unsettled is not None:

@@ -66,8 +66,10 @@ def mixed(h):
 
 
 @inlined
-def short_word(data, at, n):
-    """Up to 7 bytes as a number, different for different bytes of one length."""
+def end_word(data, at, n):
+    """The last 8 bytes as a number; of fewer another one, different for different bytes of one length."""
+    if n >= 8:
+        return word_at(data, at + n - 8)
     if n >= 4:
         return half_at(data, at) | (half_at(data, at + n - 4) << 32)
     if n > 0:
@@ -76,28 +78,22 @@ def short_word(data, at, n):
 
 
 @inlined
-def hash_text(data, at, n):
-    """Of the n bytes from `at` on."""
+def hash_text(data, at, n, word):
+    """Of the n bytes from `at` on; word: what `end_word` gives for them."""
     h = n * FACTOR
-    if n < 8:
-        return mixed(h ^ short_word(data, at, n))
-    end = at + n - 8
-    while at < end:
-        h = (h ^ word_at(data, at)) * MIX_1
+    for i in range(at, at + n - 8, 8):
+        h = (h ^ word_at(data, i)) * MIX_1
         h ^= (h >> 32) & LOW_32
-        at += 8
-    return mixed((h ^ word_at(data, end)) * FACTOR)
+    return mixed(h ^ word)
 
 
 @inlined
-def same_text(data, at, other, there, n):
-    """Whether n bytes are the same in both arrays."""
-    if n < 8:
-        return short_word(data, at, n) == short_word(other, there, n)
+def same_beginning(data, at, other, there, n):
+    """Whether n bytes are the same in both arrays, but for the last 8, which are known to be."""
+    differ = np.int64(0)
     for i in range(0, n - 8, 8):
-        if word_at(data, at + i) != word_at(other, there + i):
-            return False
-    return word_at(data, at + n - 8) == word_at(other, there + n - 8)
+        differ |= word_at(data, at + i) ^ word_at(other, there + i)
+    return differ == 0
 
 
 @inlined
@@ -164,9 +160,9 @@ def put_numbers(live, numbers, slots):
 def encode_texts(at, offsets, data, valid, slots, places, kept, free, counters, codes):
     """Writes the codes of the texts data[offsets[i] : offsets[i + 1]] from `at` on.
 
-    slots: int64 (capacity,), a power of two: the upper half of a hash and 1 + code, 0: none; places: int64 (n, 2), by
-    code where its text begins in `kept` and its length, with room for one more than half the capacity. Returns the next
-    position; that is not the end where the table is half full or `kept` has no room for the text there."""
+    slots: int64 (capacity,), a power of two: the upper half of a hash and 1 + code, 0: none; places: int64 (n, 3), by
+    code where its text begins in `kept`, its length and its `end_word`, with room for one more than half the capacity.
+    Returns the next position; that is not the end where the table is half full or `kept` has no room for the text."""
     full = len(slots) >> 1
     last = len(slots) - 1
     for i in range(at, len(codes)):
@@ -177,7 +173,8 @@ def encode_texts(at, offsets, data, valid, slots, places, kept, free, counters, 
             continue
         begin = np.int64(offsets[i])
         n = np.int64(offsets[i + 1]) - begin
-        h = hash_text(data, begin, n)
+        word = end_word(data, begin, n)
+        h = hash_text(data, begin, n, word)
         tag = h & ~LOW_32
         slot = h & last
         while True:
@@ -191,6 +188,7 @@ def encode_texts(at, offsets, data, valid, slots, places, kept, free, counters, 
                 there = counters[C_BYTES]
                 places[code, 0] = there
                 places[code, 1] = n
+                places[code, 2] = word
                 for j in range(n):
                     kept[there + j] = data[begin + j]
                 counters[C_BYTES] += n
@@ -198,7 +196,8 @@ def encode_texts(at, offsets, data, valid, slots, places, kept, free, counters, 
                 break
             if (entry & ~LOW_32) == tag:
                 code = (entry & LOW_32) - 1
-                if places[code, 1] == n and same_text(data, begin, kept, places[code, 0], n):
+                same = places[code, 1] == n and places[code, 2] == word
+                if same and (n <= 8 or same_beginning(data, begin, kept, places[code, 0], n)):
                     codes[i] = code
                     break
             slot = (slot + 1) & last
@@ -206,11 +205,18 @@ def encode_texts(at, offsets, data, valid, slots, places, kept, free, counters, 
 
 
 @kernel
+def put_words(places, kept):
+    """Sets the words of all places."""
+    for code in range(len(places)):
+        places[code, 2] = end_word(kept, places[code, 0], places[code, 1])
+
+
+@kernel
 def put_texts(live, places, kept, slots):
     """Fills an empty table; live: the codes in use, without that of null."""
     last = len(slots) - 1
     for code in live:
-        h = hash_text(kept, places[code, 0], places[code, 1])
+        h = hash_text(kept, places[code, 0], places[code, 1], places[code, 2])
         slot = h & last
         while slots[slot] != 0:
             slot = (slot + 1) & last
