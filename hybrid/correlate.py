@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybrid import duck
-from hybrid.evidence import NO_EVIDENCE, Evidence, concat, of_matches, of_rows
+from hybrid.evidence import NO_EVIDENCE, Evidence, Parts, concat, of_matches, of_rows
 from hybrid.inputs import BATCH_ROWS
 from matching.batch import EventBatch, Matcher, Matches
 from matching.types import arrow_schema, arrow_type
@@ -69,12 +69,13 @@ class Side:
 class Answer:
     """The rows of one pattern factor: PL's output rows and, row by row, what each history join added.
 
-    match: for each row the index of its match in `evidence`. matched: for each row whether it belongs to a match, and
-    not to an unmatched row or a partial match whose time ran out; None: all do, as always where there are sides.
+    events: the evidence, or its parts. match: for each row the index of its match in `evidence`. matched: for each row
+    whether it belongs to a match, and not to an unmatched row or a partial match whose time ran out; None: all do, as
+    always where there are sides.
     """
 
     live: pa.Table
-    evidence: Evidence
+    events: Evidence | Parts
     match: np.ndarray
     sides: tuple[Side, ...] = ()
     matched: np.ndarray | None = None
@@ -82,11 +83,15 @@ class Answer:
     def __len__(self) -> int:
         return int(self.live.num_rows)
 
+    @property
+    def evidence(self) -> Evidence:
+        return self.events.whole() if isinstance(self.events, Parts) else self.events
+
     def take(self, index: np.ndarray) -> Answer:
         """The rows at `index`, in that order."""
         at = pa.array(index)
         return Answer(
-            self.live.take(at), self.evidence, self.match[index],
+            self.live.take(at), self.events, self.match[index],
             tuple(Side(_take(s.rows, at), s.evidence, s.match[index], s.complete[index]) for s in self.sides),
             None if self.matched is None else self.matched[index],
         )
@@ -110,7 +115,7 @@ def answer_of(plan: Plan, found: Sequence[Matches]) -> Answer:
     shifts = np.concatenate([[0], np.cumsum([len(m) for m in found])])
     return Answer(
         pa.concat_tables([m.rows for m in found]) if len(found) > 1 else found[0].rows,
-        concat([of_matches(m) for m in found]),
+        Parts([of_matches(m) for m in found]),
         np.concatenate([m.row_match + s for m, s in zip(found, shifts)]),
         matched=_matched(found),
     )

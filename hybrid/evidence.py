@@ -112,6 +112,19 @@ def concat(parts: Sequence[Evidence]) -> Evidence:
     )
 
 
+class Parts:
+    """Evidence of several parts, put together when somebody asks for it: most answers are only looked at."""
+
+    def __init__(self, parts: Sequence[Evidence]) -> None:
+        self._parts = parts
+        self._whole: Evidence | None = None
+
+    def whole(self) -> Evidence:
+        if self._whole is None:
+            self._whole, self._parts = concat(self._parts), ()
+        return self._whole
+
+
 class Lookup(Protocol):
     """Finds events again: the columns of those with these sequence numbers and times, in that order; and all events
     between two times, both included."""

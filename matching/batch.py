@@ -55,8 +55,8 @@ class Matches:
 
     rows: the output rows: partition columns then measures (ONE ROW PER MATCH); partition, order, measures, remaining
     columns (ALL ROWS PER MATCH). row_match: int64, for each output row the index of its match.
-    number: int64 (n,), MATCH_NUMBER. first_us, last_us: int64 (n,) times of the first and last matched event (of the
-    start row, for an empty match).
+    number: int64 (n,), MATCH_NUMBER; where the plan does not read it, it begins anew with a key that was idle.
+    first_us, last_us: int64 (n,) times of the first and last matched event (of the start row, for an empty match).
     Evidence: the matched events of match i are event_*[event_bounds[i]:event_bounds[i+1]], in order; event_variable is
     an index into `variables`.
     """

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from matching.batch import Int64Array
-from matching.keys import Encoder
+from matching.keys import Encoder, Texts
 from matching.store import RowStore, lanes
 from matching.types import duckdb_type, plain_type
 from query.automaton.lanes import CODED, Lane, Leaf, Literal, Lowered, NoLane, Op, is_wide, lane_of, lower
@@ -87,7 +87,7 @@ class Codes:
 
     def __init__(self, texts: Sequence[str] = ()) -> None:
         self.encoders = {type: Encoder(plain_type(type)) for type in CODED}
-        self.encoders["VARCHAR"] = Encoder.of(pa.array(texts, pa.string()))
+        self.encoders["VARCHAR"] = Encoder(pa.string(), pa.array(texts, pa.string()))
 
     def encode(self, column: pa.Array, type: str) -> Values:
         encoder = self.encoders[type]
@@ -99,7 +99,7 @@ class Codes:
         return {type: e.values for type, e in self.encoders.items() if len(e)}
 
     def restore(self, values: Mapping[str, pa.Array]) -> None:
-        self.encoders |= {type: Encoder.of(array) for type, array in values.items()}
+        self.encoders |= {type: Encoder(array.type, array) for type, array in values.items()}
 
 
 class RowValues:
@@ -109,7 +109,12 @@ class RowValues:
         self.codes = codes or Codes()
         self.expressions = tuple(expressions)
         self.lowered, self._repeated = _interned(map(lowered, self.expressions))
-        self._words = tuple(map(_word_read, self.expressions))
+        read: dict[Column, list[int]] = {}
+        for index, expression in enumerate(self.expressions):
+            if self.lowered[index] is None and (word := _word_read(expression)) is not None:
+                read.setdefault(word, []).append(index)
+        #: by text column, the expressions that read nothing else
+        self._words = [(Words(word, [self.expressions[i] for i in at], self._kept), at) for word, at in read.items()]
 
     def evaluate(self, store: RowStore, positions: Int64Array | slice) -> list[Values]:
         """Values (int64 or float64, (n,); codes for the CODED types) and validity of each expression. Raises DataError
@@ -136,45 +141,38 @@ class RowValues:
             if value is None:
                 by_duckdb.append(index)
             results.append(value)
+        for words, indices in self._words:
+            if words.diverse:
+                continue
+            column = store.column(words.column.name, positions)
+            for index, value in zip(indices, words.look_up(column), strict=True):
+                if value is not None:
+                    results[index] = value
+                    by_duckdb.remove(index)
         if by_duckdb:
             arrays = self._by_duckdb(by_duckdb, store, positions)
             for i, array in arrays.items():
                 if (wide := _wide(array)) is not None:
                     raise _too_wide(self.expressions[i], array[int(np.flatnonzero(wide)[0])])
-                results[i] = self._kept(i, array)
+                results[i] = self._kept(self.expressions[i], array)
         return [r for r in results if r is not None]
 
-    def _kept(self, index: int, array: pa.Array) -> Values:
-        """The values of expression `index` as they are kept in a lane."""
-        type = self.expressions[index].type
+    def _kept(self, expression: Expression, array: pa.Array) -> Values:
+        """The values of an expression as they are kept in a lane."""
+        type = expression.type
         return self.codes.encode(array, type) if type in CODED else lanes(array, lane_of(type).floating)
 
     def _by_duckdb(
         self, wanted: Sequence[int], store: RowStore, positions: Int64Array | slice
     ) -> dict[int, pa.Array]:
-        """Expressions by index through DuckDB; one of a single string column with few values only once a value."""
+        """Expressions by index through DuckDB, but for columns as they are."""
         found: dict[int, pa.Array] = {}
-        encoded: dict[Column, pa.DictionaryArray | None] = {}
         for i in wanted:
             match self.expressions[i]:
                 case Column(name, "VARCHAR" | "BLOB"):
                     found[i] = store.column(name, positions)
-                    continue
                 case Navigation(Column(name, "VARCHAR" | "BLOB"), logical=None, physical_offset=offset):
                     found[i] = store.column(name, _neighbours(store, positions, offset))
-                    continue
-            word = self._words[i]
-            if word is None:
-                continue
-            if word not in encoded:
-                encoded[word] = _few_values(store.column(word.name, positions))
-            column = encoded[word]
-            if column is not None:
-                names: dict[Expression, str] = {word: leaf_sql("word", word.type)}
-                words = pa.concat_arrays([column.dictionary, pa.nulls(1, column.dictionary.type)])
-                expression = self.expressions[i]
-                (values,) = project({"word": words}, [to_sql(expression, names)], _failure([expression]))
-                found[i] = values.take(pc.fill_null(column.indices, len(words) - 1))
         rest = [i for i in wanted if i not in found]
         if rest:
             found |= zip(rest, duckdb_values([self.expressions[i] for i in rest], store, positions), strict=True)
@@ -193,13 +191,13 @@ class RowValues:
             pass
         results: list[Values] = []
         failing: list[np.ndarray | None] = []
-        for index, expression in enumerate(self.expressions):
+        for expression in self.expressions:
             try:
                 (value,) = RowValues([expression], self.codes).evaluate(store, positions)
                 failed = None
             except DataError:
-                array, failed = _tried(self.expressions[index], store, positions)
-                value = self._kept(index, array)
+                array, failed = _tried(expression, store, positions)
+                value = self._kept(expression, array)
             results.append(value)
             failing.append(failed)
         return results, failing
@@ -229,30 +227,97 @@ def _interned(trees: Iterable[Lowered | None]) -> tuple[tuple[Lowered | None, ..
     return tuple(None if tree is None else one(tree) for tree in trees), frozenset(repeated)
 
 
-#: A string column is evaluated once a value from so many rows on, if at most one in so many of them is a new value.
-ENCODED_ROWS_MIN = 4096
-ENCODED_ROWS_A_VALUE = 16
+#: Values of a text column whose answers are kept: at most WORDS_MAX at a time; from WORDS_MIN on only as long as there
+#: are ROWS_A_WORD rows for each.
+WORDS_MIN = 1 << 12
+WORDS_MAX = 1 << 16
+ROWS_A_WORD = 16
+
+
+class Words:
+    """What expressions over one text column are for each of its values: computed once a value, looked up for a row.
+
+    Only a cache. diverse: the column has too many different values for that."""
+
+    def __init__(
+        self, column: Column, expressions: Sequence[Expression], keep: Callable[[Expression, pa.Array], Values]
+    ) -> None:
+        """keep: an array of values of an expression as they are kept in a lane."""
+        self.column = column
+        self.expressions = tuple(expressions)
+        self.diverse = False
+        self._keep = keep
+        self._begin()
+
+    def _begin(self) -> None:
+        self._texts = Texts(pa.string())
+        self._rows = 0
+        #: of each expression by code: values, validity, and where it cannot be computed
+        self._answers: list[tuple[np.ndarray, np.ndarray, np.ndarray] | None] = [None for _ in self.expressions]
+
+    def look_up(self, column: pa.Array) -> list[Values | None]:
+        """The values of each expression for a column of n rows; None where DuckDB has to be asked, as for rows whose
+        value cannot be computed."""
+        known = len(self._texts)
+        codes = self._texts.encode(column)
+        self._rows += len(column)
+        count = len(self._texts)
+        if count > max(WORDS_MIN, self._rows // ROWS_A_WORD) or count > WORDS_MAX:
+            self.diverse = count <= WORDS_MAX or ROWS_A_WORD * count > self._rows
+            self._begin()
+            return [None for _ in self.expressions]
+        if count > known:
+            try:
+                self._add(self._texts.of(np.arange(known, count)))
+            except DataError:  # not one that TRY catches
+                self.diverse = True
+                return [None for _ in self.expressions]
+        found: list[Values | None] = []
+        for answers in self._answers:
+            assert answers is not None or not len(column)
+            if answers is None or answers[2][codes].any():
+                found.append(None)
+            else:
+                values, valid, _ = answers
+                found.append((values[codes], None if valid.all() else valid[codes]))
+        return found
+
+    def _add(self, words: pa.Array) -> None:
+        """Computes the answers for values that are new."""
+        names: dict[Expression, str] = {self.column: leaf_sql("word", self.column.type)}
+        columns = {"word": words}
+        tried: list[tuple[pa.Array, np.ndarray | None]] = []
+        try:
+            arrays = project(columns, [to_sql(e, names) for e in self.expressions], _failure(self.expressions))
+            tried += [(array, None) for array in arrays]
+        except DataError:
+            pass
+        if not tried or any(_wide(array) is not None for array, _ in tried):
+            tried = [_try(columns, to_sql(_lazy(e), names)) for e in self.expressions]
+        for i, (array, failed) in enumerate(tried):
+            values, valid = self._keep(self.expressions[i], array)
+            if pa.types.is_boolean(array.type):
+                values = values != 0
+            there = np.ones(len(words), np.bool_) if valid is None else valid
+            bad = np.zeros(len(words), np.bool_) if failed is None else failed
+            if (before := self._answers[i]) is None:
+                self._answers[i] = values, there, bad
+            else:
+                joined = zip(before, (values, there, bad))
+                self._answers[i] = tuple(np.concatenate(pair) for pair in joined)  # type: ignore[assignment]
 
 
 def _word_read(expression: Expression) -> Column | None:
-    """The string column that is all an expression reads; None if it reads more, or has another value each time."""
+    """The text column that is all an expression reads; None if it reads more, or has another value each time, or is
+    that column."""
+    if isinstance(expression, Column):
+        return None
     leaves = set(leaves_of(expression))
     match list(leaves):
         case [Column(type="VARCHAR") as column]:
             words = set(re.findall(r"\w+", to_sql(expression).lower()))
             return None if words & volatile_names() else column
     return None
-
-
-def _few_values(column: pa.Array) -> pa.DictionaryArray | None:
-    """The column by its distinct values, if there are few."""
-    if len(column) < ENCODED_ROWS_MIN:
-        return None
-    sample = column.slice(0, ENCODED_ROWS_MIN // 4)
-    if ENCODED_ROWS_A_VALUE * len(sample.unique()) > 2 * len(sample):
-        return None
-    encoded = column.dictionary_encode()
-    return encoded if ENCODED_ROWS_A_VALUE * len(encoded.dictionary) <= len(column) else None
 
 
 def _wide(array: pa.Array) -> np.ndarray | None:
@@ -295,6 +360,11 @@ def _tried(
 ) -> tuple[pa.Array, np.ndarray | None]:
     """The values of an expression, null where it cannot be computed, and where that is (None: nowhere)."""
     columns, (text,) = row_columns([_lazy(expression)], store, positions)
+    return _try(columns, text)
+
+
+def _try(columns: Mapping[str, pa.Array], text: str) -> tuple[pa.Array, np.ndarray | None]:
+    """An SQL expression row by row, null where it cannot be computed, and where that is (None: nowhere)."""
     # NULL IS NULL is true, so only an error makes the second one null
     array, known = project(columns, [f"TRY({text})", f"TRY(({text}) IS NULL)"], DataError)
     failed = known.is_null().to_numpy(zero_copy_only=False)
@@ -414,13 +484,19 @@ def _both(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
     return a & b
 
 
+def _some_nan(x: np.ndarray) -> bool:
+    return bool(x.size) and bool(np.isnan(np.min(x)))
+
+
 def _less(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """DuckDB's order of doubles: NaN is the largest."""
-    return ~np.isnan(x) & ((x < y) | np.isnan(y))
+    less = x < y  # false where one is NaN
+    return less | (np.isnan(y) & ~np.isnan(x)) if _some_nan(y) else less
 
 
 def _equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return (x == y) | (np.isnan(x) & np.isnan(y))
+    equal = x == y
+    return equal | (np.isnan(x) & np.isnan(y)) if _some_nan(x) else equal
 
 
 def _checked(result: np.ndarray, bad: np.ndarray | bool, valid: np.ndarray | None, lane: Lane) -> np.ndarray:

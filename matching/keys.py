@@ -1,8 +1,9 @@
-"""Partition keys as dense ids, in order of first appearance."""
+"""Partition keys as dense ids: in order of first appearance, and those that were forgotten handed out again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +11,265 @@ import pyarrow.compute as pc
 
 from matching.batch import Int64Array
 from matching.kernels import hashing
+from matching.kernels.hashing import Counters
+from matching.kernels.layout import grown
 
-#: Most values for which a lookup table is built anew for every batch (and at most 8 a row).
-FEW = 1 << 14
+Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+ALL_VALID: Bools = np.zeros(0, np.bool_)
+NO_CODES: Int64Array = np.zeros(0, np.int64)
+
+
+class _Codes:
+    """Which codes are in use, which is null's, and which are free."""
+
+    def __init__(self, count: int, null: int, free: Int64Array) -> None:
+        """Codes 0 to count - 1, without the free ones, are in use; null: its code, -1 none."""
+        self.counters = np.zeros(len(Counters), np.int64)
+        self.counters[Counters.CODES], self.counters[Counters.NULL] = count, null
+        self.counters[Counters.FREE] = len(free)
+        self._free = free.copy()
+
+    def __len__(self) -> int:
+        """The codes made so far, in use or free."""
+        return int(self.counters[Counters.CODES])
+
+    @property
+    def null(self) -> int:
+        return int(self.counters[Counters.NULL])
+
+    @property
+    def free(self) -> Int64Array:
+        """In the order in which they will not be handed out: the last one goes first."""
+        return self._free[: self.counters[Counters.FREE]]
+
+    def live(self) -> Int64Array:
+        """The codes of values that are no null."""
+        there = np.ones(len(self), np.bool_)
+        there[self.free] = False
+        if self.null >= 0:
+            there[self.null] = False
+        return np.flatnonzero(there)
+
+    def release(self, codes: Int64Array) -> None:
+        """Frees codes in use."""
+        if self.null in codes:
+            self.counters[Counters.NULL] = -1
+        self._free = np.concatenate([self.free, codes[::-1]])
+        self.counters[Counters.FREE] = len(self._free)
+
+    def take(self) -> int:
+        """A code for a new value."""
+        if self.counters[Counters.FREE]:
+            self.counters[Counters.FREE] -= 1
+            return int(self._free[self.counters[Counters.FREE]])
+        self.counters[Counters.CODES] += 1
+        return len(self) - 1
+
+    def capacity(self) -> int:
+        """Slots for twice the values in use and more."""
+        return 1 << max(10, (4 * (len(self) - len(self.free)) + 1).bit_length())
+
+
+class Numbers(_Codes):
+    """Whole numbers as codes. Cost: one hash lookup a row."""
+
+    def __init__(self, numbers: Int64Array = NO_CODES, null: int = -1, free: Int64Array = NO_CODES) -> None:
+        """numbers: by code."""
+        super().__init__(len(numbers), null, free)
+        self._numbers = numbers
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        capacity = self.capacity()
+        self._slots = np.zeros((capacity, 2), np.int64)
+        self._numbers = grown(self._numbers[: len(self)], len(self) + capacity // 2 + 1)
+        live = self.live()
+        self.counters[Counters.LIVE] = len(live)
+        hashing.put_numbers(live, self._numbers, self._slots)
+
+    def encode(self, values: Int64Array, valid: Bools = ALL_VALID) -> Int64Array:
+        """Codes of the values; valid: bool (n,), empty if none is null."""
+        given, codes = _constant(values), np.empty(len(values), np.int64)
+        at = 0
+        while True:
+            at = hashing.encode_numbers(
+                at, given, valid, self._slots, self._numbers, self._free, self.counters, codes
+            )
+            if at == len(values):
+                return codes
+            self._rebuild()
+
+    def forget(self, codes: Int64Array) -> None:
+        """Frees these codes. Cost: linear in the codes in use."""
+        self.release(codes)
+        self._rebuild()
+
+    @property
+    def numbers(self) -> Int64Array:
+        """The number of every code; of a free one any, of null 0."""
+        return self._numbers[: len(self)]
+
+
+class Texts(_Codes):
+    """Texts or blobs as codes. Cost: one hash lookup a row, a copy of the bytes of each new value."""
+
+    def __init__(self, type: pa.DataType, texts: pa.Array | None = None, free: Int64Array = NO_CODES) -> None:
+        """type: with offsets of 32 bits; texts: by code."""
+        self.type = type
+        texts = pa.array([], type) if texts is None else texts
+        nulls = texts.is_null().to_numpy(zero_copy_only=False)
+        nulls[free] = False
+        where = np.flatnonzero(nulls)
+        super().__init__(len(texts), int(where[0]) if len(where) else -1, free)
+        offsets, data = _bytes(texts)
+        lengths = np.diff(offsets)
+        self._places = np.stack([offsets[:-1], lengths, np.zeros_like(lengths)], 1).astype(np.int64)
+        hashing.put_words(self._places, data)
+        self._kept = data
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Slots with room, and only the bytes of the values in use."""
+        capacity = self.capacity()
+        live = self.live()
+        ends, kept = self._gathered(live, 1 << 12)
+        self._places = grown(self._places[: len(self)], len(self) + capacity // 2 + 1)
+        places = self._places[live]
+        places[:, 0] = ends[:-1]
+        self._places[: len(self)] = 0  # of a free code an empty text
+        self._places[live] = places
+        self._kept = kept
+        self._slots = np.zeros(capacity, np.int64)
+        self.counters[Counters.LIVE], self.counters[Counters.BYTES] = len(live), ends[-1]
+        hashing.put_texts(live, self._places, kept, self._slots)
+
+    def _gathered(self, codes: Int64Array, more: int = 0) -> tuple[Int64Array, np.ndarray]:
+        """Where the texts of these codes begin in an array of their bytes (n + 1,), and that array with room for as
+        much again and `more`."""
+        ends = np.empty(len(codes) + 1, np.int64)
+        hashing.measure_texts(codes, self._places, ends)
+        out = np.empty((2 * int(ends[-1]) if more else int(ends[-1])) + more, np.uint8)
+        hashing.gather_texts(codes, self._places, _constant(self._kept), ends, out)
+        return ends, out
+
+    def encode(self, column: pa.Array) -> Int64Array:
+        """Codes of a column of the type."""
+        offsets, data = _bytes(column)
+        valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else ALL_VALID
+        codes = np.empty(len(column), np.int64)
+        at = 0
+        while True:
+            at = hashing.encode_texts(
+                at, offsets, data, valid, self._slots, self._places, self._kept, self._free, self.counters, codes
+            )
+            if at == len(column):
+                return codes
+            short = int(self.counters[Counters.BYTES]) + int(offsets[at + 1] - offsets[at])
+            if short > len(self._kept):
+                self._kept = grown(self._kept, 2 * short)
+            else:
+                self._rebuild()
+
+    def forget(self, codes: Int64Array) -> None:
+        """Frees these codes. Cost: linear in the values in use and their bytes."""
+        self.release(codes)
+        self._rebuild()
+
+    def of(self, codes: Int64Array) -> pa.Array:
+        """The texts of codes; any for a free one."""
+        ends, data = self._gathered(codes)
+        null = None
+        if self.null >= 0 and (mask := codes == self.null).any():
+            null = pa.array(~mask).buffers()[1]
+        if ends[-1] < 1 << 31:
+            buffers = [null, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)]
+            return pa.Array.from_buffers(self.type, len(codes), buffers)
+        large = pa.large_string() if pa.types.is_string(self.type) else pa.large_binary()
+        return pa.Array.from_buffers(large, len(codes), [null, pa.py_buffer(ends), pa.py_buffer(data)]).cast(self.type)
+
+
+def _constant(array: np.ndarray) -> np.ndarray:
+    """A view that cannot be written to: kernels are compiled for one kind of array."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _bytes(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets int32 (n + 1,) and bytes of a string or binary column."""
+    n = len(column)
+    _, offsets, data = column.buffers()
+    whole = np.zeros(1, np.int32) if offsets is None else np.frombuffer(offsets, np.int32)
+    found = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    return _constant(whole[column.offset : column.offset + n + 1]), _constant(found)
+
+
+class Others(_Codes):
+    """Values of any other type as codes: by dictionary encoding of a batch and a Python lookup of each distinct value,
+    or of each row for lists, structs and maps."""
+
+    def __init__(self, type: pa.DataType, values: pa.Array | None = None, free: Int64Array = NO_CODES) -> None:
+        """values: by code."""
+        self.type = type
+        self._parts: list[pa.Array] = [pa.array([], type) if values is None else values]
+        self._place = np.arange(len(self._parts[0]))  # by code, where in all parts its value is
+        self._found = len(self._place)  # values in the parts
+        self._by_value: dict[object, int] = {}
+        gone = set(free.tolist())
+        for code, value in enumerate(self._parts[0].to_pylist()):
+            if code not in gone:
+                self._by_value[_hashable(value)] = code
+        super().__init__(len(self._place), self._by_value.get(None, -1), free)
+
+    def encode(self, column: pa.Array) -> Int64Array:
+        """Codes of a column of the type, or of a dictionary of it."""
+        if pa.types.is_nested(column.type):
+            return self._codes_of(column)
+        if not isinstance(column, pa.DictionaryArray):
+            column = column.dictionary_encode(null_encoding="encode")
+        elif column.null_count:
+            return self.encode(column.cast(self.type))
+        return self._codes_of(column.dictionary)[column.indices.to_numpy(zero_copy_only=False)]
+
+    def _codes_of(self, column: pa.Array) -> Int64Array:
+        codes = np.empty(len(column), np.int64)
+        fresh: list[int] = []
+        for i, value in enumerate(column.to_pylist()):
+            key = _hashable(value)
+            code = self._by_value.get(key, -1)
+            if code < 0:
+                code = self._by_value[key] = self.take()
+                if code >= len(self._place):
+                    self._place = grown(self._place, 2 * code + 16)
+                self._place[code] = self._found + len(fresh)
+                fresh.append(i)
+                if value is None:
+                    self.counters[Counters.NULL] = code
+            codes[i] = code
+        if fresh:
+            self._parts.append(column.take(pa.array(fresh, pa.int64())).cast(self.type))
+            self._found += len(fresh)
+        return codes
+
+    def forget(self, codes: Int64Array) -> None:
+        """Frees these codes. Cost: linear in the codes in use."""
+        gone = set(codes.tolist())
+        self._by_value = {value: code for value, code in self._by_value.items() if code not in gone}
+        left = np.fromiter(self._by_value.values(), np.int64, len(self._by_value))
+        self._parts = [self.of(left)]
+        self.release(codes)
+        self._place[: len(self)] = 0
+        self._place[left] = np.arange(len(left))
+        self._found = len(left)
+
+    def of(self, codes: Int64Array) -> pa.Array:
+        """The values of codes; any, or null, for a free one."""
+        if len(self._parts) > 1:
+            self._parts = [pa.concat_arrays(self._parts)]
+        if not self._found:
+            return pa.nulls(len(codes), self.type)
+        return self._parts[0].take(pa.array(self._place[codes]))
 
 
 def _hashable(value: object) -> object:
@@ -28,193 +285,98 @@ def _hashable(value: object) -> object:
     return value
 
 
-class Numbers:
-    """Whole numbers as codes 0, 1, 2, ... in order of first appearance. Cost: one hash lookup a row."""
-
-    def __init__(self, numbers: Int64Array | None = None) -> None:
-        """numbers: those that have the first codes."""
-        self._count = 0 if numbers is None else len(numbers)
-        self._parts = [] if numbers is None else [numbers]
-        self._make(1 << max(10, (2 * self._count + 1).bit_length()))
-
-    def _make(self, capacity: int) -> None:
-        self._numbers, self._slots = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
-        hashing.put_all(self.numbers, self._numbers, self._slots)
-
-    def encode(self, values: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Codes of the values, and which of these are new, in order of their codes."""
-        codes, fresh = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
-        at = found = put = 0
-        while True:
-            at, self._count, found = hashing.encode(
-                at, values, self._numbers, self._slots, self._count, codes, fresh, found
-            )
-            if found > put:
-                self._parts.append(fresh[put:found].copy())
-                put = found
-            if at == len(values):
-                return codes, fresh[:found]
-            self._make(4 * len(self._slots))
-
-    @property
-    def numbers(self) -> Int64Array:
-        """The number of every code."""
-        if len(self._parts) != 1:
-            self._parts = [np.concatenate(self._parts)] if self._parts else [np.zeros(0, np.int64)]
-        return self._parts[0]
-
-    def __len__(self) -> int:
-        return self._count
-
-
 def _as_numbers(column: pa.Array) -> Int64Array | None:
-    """The values of a column without nulls as whole numbers of their own, if its type has at most 64 bits of them."""
+    """The values of a column as whole numbers of their own, if its type has at most 64 bits of them; of null any."""
     type = column.type
-    if pa.types.is_uint64(type):
-        return column.to_numpy().view(np.int64)
     if pa.types.is_integer(type):
-        return column.to_numpy().astype(np.int64, copy=False)
-    if pa.types.is_timestamp(type) or pa.types.is_time64(type):
-        return column.cast(pa.int64()).to_numpy()
-    if pa.types.is_date32(type) or pa.types.is_time32(type):
-        return column.cast(pa.int32()).to_numpy().astype(np.int64)
-    return None
+        pass
+    elif pa.types.is_timestamp(type) or pa.types.is_time64(type):
+        column = column.view(pa.int64())
+    elif pa.types.is_date32(type) or pa.types.is_time32(type):
+        column = column.view(pa.int32())
+    else:
+        return None
+    if column.null_count:
+        column = pc.fill_null(column, 0)
+    numbers = column.to_numpy()
+    return numbers.view(np.int64) if numbers.dtype == np.uint64 else numbers.astype(np.int64, copy=False)
 
 
-def _from_numbers(numbers: Int64Array, type: pa.DataType) -> pa.Array:
-    """What `_as_numbers` was given."""
+def _from_numbers(numbers: Int64Array, null: Bools | None, type: pa.DataType) -> pa.Array:
+    """What `_as_numbers` was given; null: where it was null."""
     if pa.types.is_uint64(type):
-        return pa.array(numbers.view(np.uint64))
+        return pa.array(numbers.view(np.uint64), mask=null)
     if pa.types.is_date32(type) or pa.types.is_time32(type):
-        return pa.array(numbers.astype(np.int32)).cast(type)
-    return pa.array(numbers).cast(type)
+        return pa.array(numbers.astype(np.int32), mask=null).view(type)
+    array = pa.array(numbers, mask=null)
+    return array.cast(type) if pa.types.is_integer(type) else array.view(type)
 
 
 class Encoder:
-    """Values of one column as codes 0, 1, 2, ... in order of first appearance; null has a code like any value.
+    """Values of one column as codes 0, 1, 2, ... in order of first appearance, but for codes that have been forgotten,
+    which go first; null has a code like any value."""
 
-    Cost: one hash lookup a row for whole numbers and times, and for others while there are few values; with many, one
-    dictionary encoding a batch and one lookup a distinct value."""
-
-    def __init__(self, type: pa.DataType) -> None:
+    def __init__(self, type: pa.DataType, values: pa.Array | None = None, free: Int64Array = NO_CODES) -> None:
+        """values: by code; what stands at the codes `free` does not matter."""
         self.type = type
-        self.codes: dict[object, int] = {}
-        self._parts: list[pa.Array] = []  # distinct values in order of their codes
-        self._values: pa.Array | None = None
-        #: codes of whole numbers as if there were no null
-        self._numbers = Numbers() if _as_numbers(pa.array([], type)) is not None else None
-        self._null = -1  # code of null
+        self._table: Numbers | Texts | Others
+        if pa.types.is_string(type) or pa.types.is_binary(type):
+            self._table = Texts(type, values, free)
+        elif (numbers := _as_numbers(pa.array([], type) if values is None else values)) is not None:
+            null = -1
+            if values is not None and values.null_count:
+                nulls = values.is_null().to_numpy(zero_copy_only=False)
+                nulls[free] = False
+                null = int(nulls.argmax()) if nulls.any() else -1
+            self._table = Numbers(numbers, null, free)
+        else:
+            self._table = Others(type, values, free)
 
     def __len__(self) -> int:
-        if self._numbers is not None:
-            return len(self._numbers) + (self._null >= 0)
-        return len(self.codes)
+        """The codes made so far: those in use and those that are free."""
+        return len(self._table)
+
+    @property
+    def free(self) -> Int64Array:
+        """The codes that are free, the next one last."""
+        return self._table.free
 
     def encode(self, column: pa.Array) -> Int64Array:
         """Codes of a column, int64 (n,)."""
-        if column.null_count and self._null < 0:  # what stands before the first null has a code before it
-            first = int(pc.index(column.is_null(), True).as_py())
-            before = self.encode(column[:first])
-            self._null = len(self)
-            if self._numbers is None:
-                self.codes[None] = self._null
-                self._parts.append(pa.nulls(1, self.type))
-            self._values = None
-            return np.concatenate([before, self.encode(column[first:])])
-        if self._numbers is not None:
-            return self._by_number(self._numbers, column)
-        few = 0 < len(self.codes) <= min(FEW, 8 * len(column))
-        if isinstance(column, pa.DictionaryArray) or pa.types.is_nested(column.type) or not few:
-            return self._by_dictionary(column)
-        found = pc.index_in(column, value_set=self.values)
-        if not found.null_count:
-            return found.to_numpy().astype(np.int64)
-        codes = pc.fill_null(found, -1).to_numpy().astype(np.int64)
-        fresh = np.flatnonzero(codes < 0)
-        codes[fresh] = self._by_dictionary(column.take(pa.array(fresh)))
-        return codes
+        table = self._table
+        if not isinstance(table, Others) and column.type != self.type:
+            column = column.cast(self.type)
+        match table:
+            case Numbers():
+                values = _as_numbers(column)
+                assert values is not None
+                valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else ALL_VALID
+                return table.encode(values, valid)
+            case Texts() | Others():
+                return table.encode(column)
+            case _:
+                assert_never(table)
 
-    def _by_number(self, numbers: Numbers, column: pa.Array) -> Int64Array:
-        column = column.cast(self.type)
-        given = column.drop_null() if column.null_count else column
-        values = _as_numbers(given)
-        assert values is not None
-        codes, fresh = numbers.encode(values)
-        if len(fresh):
-            self._values = None
-        if self._null >= 0:  # its place is kept free
-            codes += codes >= self._null
-        if not column.null_count:
-            return codes
-        out = np.full(len(column), self._null, np.int64)
-        out[column.is_valid().to_numpy(zero_copy_only=False)] = codes
-        return out
+    def forget(self, codes: Int64Array) -> None:
+        """Frees codes in use: they will stand for other values."""
+        self._table.forget(codes)
 
-    def _by_dictionary(self, column: pa.Array) -> Int64Array:
-        if not isinstance(column, pa.DictionaryArray):
-            if pa.types.is_nested(column.type):
-                return self._by_value(column)
-            column = column.dictionary_encode()
-        dictionary = column.dictionary
-        known = len(self.codes)
-        table = np.empty(len(dictionary) + 1, np.int64)
-        fresh: list[int] = []
-        for i, value in enumerate(dictionary.to_pylist()):
-            key = _hashable(value)
-            code = self.codes.get(key, -1)
-            if code < 0:
-                code = self.codes[key] = known + len(fresh)
-                fresh.append(i)
-            table[i] = code
-        indices = column.indices
-        if indices.null_count:
-            where = len(dictionary)
-            indices = pc.fill_null(indices.cast(pa.int64()), where)
-            table[where] = self._null
-        if fresh:
-            self._parts.append(dictionary.take(pa.array(fresh, pa.int64())).cast(self.type))
-            self._values = None
-        return table[indices.to_numpy(zero_copy_only=False)]
-
-    def _by_value(self, column: pa.Array) -> Int64Array:
-        """Codes of lists, structs and maps, which Arrow does not encode."""
-        codes = np.empty(len(column), np.int64)
-        fresh: list[int] = []
-        for i, value in enumerate(column.to_pylist()):
-            key = _hashable(value)
-            known = len(self.codes)
-            codes[i] = self.codes.setdefault(key, known)
-            if codes[i] == known:
-                fresh.append(i)
-        if fresh:
-            self._parts.append(column.take(pa.array(fresh, pa.int64())).cast(self.type))
-            self._values = None
-        return codes
+    def of(self, codes: Int64Array) -> pa.Array:
+        """The values of codes."""
+        table = self._table
+        match table:
+            case Numbers():
+                null = codes == table.null if table.null >= 0 else None
+                return _from_numbers(table.numbers[codes], null, self.type)
+            case Texts() | Others():
+                return table.of(codes)
+            case _:
+                assert_never(table)
 
     @property
     def values(self) -> pa.Array:
-        """The value of every code."""
-        if self._values is None and self._numbers is not None:
-            found = _from_numbers(self._numbers.numbers, self.type)
-            if self._null >= 0:
-                found = pa.concat_arrays([found[: self._null], pa.nulls(1, self.type), found[self._null :]])
-            self._values = found
-        if self._values is None:
-            self._values = pa.concat_arrays(self._parts) if self._parts else pa.array([], self.type)
-            self._parts = [self._values]
-        return self._values
-
-    @classmethod
-    def of(cls, values: pa.Array) -> Encoder:
-        """The encoder whose codes are the positions in `values`."""
-        encoder = cls(values.type)
-        if encoder._numbers is not None:
-            encoder.encode(values)
-            return encoder
-        encoder.codes = {_hashable(v): i for i, v in enumerate(values.to_pylist())}
-        encoder._null = encoder.codes.get(None, -1)
-        encoder._parts = [values] if len(values) else []
-        return encoder
+        """The value of every code; any for a free one."""
+        return self.of(np.arange(len(self)))
 
 
 class Keys:
@@ -237,28 +399,59 @@ class Keys:
             packed = (packed << bits) | code
         if any(len(e) >> bits for e in self.encoders):
             raise OverflowError(f"more than {1 << bits} values in one of {len(codes)} partition columns")
-        return self.tuples.encode(packed)[0]
+        return self.tuples.encode(packed)
 
     def __len__(self) -> int:
+        """All ids are below it; some may be free."""
         if not self.encoders:
             return 1
         return len(self.encoders[0]) if self.tuples is None else len(self.tuples)
 
-    def values(self, column: int, ids: Int64Array) -> pa.Array:
-        """The values of partition column `column` for these partition ids."""
-        encoder = self.encoders[column]
+    @property
+    def free(self) -> Int64Array:
+        """The ids that stand for no key, the next one to be handed out last."""
+        if not self.encoders:
+            return NO_CODES
+        return self.encoders[0].free if self.tuples is None else self.tuples.free
+
+    def forget(self, ids: Int64Array) -> None:
+        """Frees ids in use: they will stand for other keys. Cost: linear in the ids in use."""
         if self.tuples is None:
-            return encoder.values.take(pa.array(ids))
+            self.encoders[0].forget(ids)
+            return
+        self.tuples.forget(ids)
+        left = self.tuples.live()
+        for column, encoder in enumerate(self.encoders):
+            unused = np.ones(len(encoder), np.bool_)
+            unused[encoder.free] = False
+            unused[self._codes(column, left)] = False
+            encoder.forget(np.flatnonzero(unused))
+
+    def _codes(self, column: int, ids: Int64Array) -> Int64Array:
+        """The codes of one of several columns."""
+        assert self.tuples is not None
         bits = 62 // len(self.encoders)
         shift = bits * (len(self.encoders) - 1 - column)
-        codes = (self.tuples.numbers[ids] >> shift) & ((1 << bits) - 1)
-        return encoder.values.take(pa.array(codes))
+        return (self.tuples.numbers[ids] >> shift) & ((1 << bits) - 1)
 
-    def snapshot(self) -> tuple[list[pa.Array], Int64Array | None]:
-        """Values by code of each column, and the packed codes of each id where there are several columns."""
-        return [e.values for e in self.encoders], None if self.tuples is None else self.tuples.numbers
+    def values(self, column: int, ids: Int64Array) -> pa.Array:
+        """The values of partition column `column` for these partition ids."""
+        return self.encoders[column].of(ids if self.tuples is None else self._codes(column, ids))
 
-    def restore(self, values: Sequence[pa.Array], packed: Int64Array | None) -> None:
-        self.encoders = [Encoder.of(v) for v in values]
-        if packed is not None:
-            self.tuples = Numbers(packed)
+    def snapshot(self) -> dict[str, pa.Array]:
+        """By name the values and the free codes of each column, and of several columns the packed codes of each id."""
+        tables: dict[str, pa.Array] = {}
+        for i, encoder in enumerate(self.encoders):
+            tables |= {f"values.{i}": encoder.values, f"free.{i}": pa.array(encoder.free)}
+        if self.tuples is not None:
+            tables |= {"packed": pa.array(self.tuples.numbers), "free": pa.array(self.tuples.free)}
+        return tables
+
+    def restore(self, tables: dict[str, pa.Array]) -> None:
+        """Takes over what `snapshot` gave."""
+        self.encoders = [
+            Encoder(e.type, tables[f"values.{i}"], tables[f"free.{i}"].to_numpy())
+            for i, e in enumerate(self.encoders)
+        ]
+        if self.tuples is not None:
+            self.tuples = Numbers(tables["packed"].to_numpy(), -1, tables["free"].to_numpy())

@@ -222,6 +222,15 @@ class RunLists:
         step.move_live(partitions, self._runs, self._partitions, self._buffer, self.size, self._moved, row_moved)
         self._counters[Counters.NODES] = self._live
 
+    def idle(self, partitions: int) -> np.ndarray:
+        """Per partition whether it has no run and no match that waits, bool (partitions,)."""
+        return (self._partitions.head[:partitions] < 0) & ~self._partitions.queued[:partitions]
+
+    def forget(self, ids: Int64Array) -> None:
+        """Makes idle partitions what they were before their first row."""
+        for array, new in zip(self._partitions, layout.new_partitions(1), strict=True):
+            array[ids] = new[0]
+
     def _more_decided(self, capacity: int) -> None:
         self._decided = layout.Decided(*(layout.grown(a, capacity) for a in self._decided))
 

@@ -28,7 +28,7 @@ from query.automaton.program import Ignore, Mode, NoKernel, OpCode, Program, ass
 from query.automaton.starts import StartTable
 from query.automaton.tables import shares_paths, table_of
 from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
-from query.plan.expression import TRUE, Expression
+from query.plan.expression import TRUE, Expression, MatchNumber, walk
 from query.plan.plan import Plan
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
@@ -129,6 +129,7 @@ class KernelMatcher:
         self.rows = Rows(plan.partition_by, program.after) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
+        self.forgets = bool(plan.partition_by) and not reach and _is_new_when_idle(plan, program)
         self._empty = self.measures.schema.empty_table()
 
     def _run_by(self, engine: RunTable | RunStarts | RunGraph | RunLists) -> None:
@@ -284,10 +285,13 @@ class KernelMatcher:
         else:
             chosen = None
             self._all_hot = True
-        mask = np.full(count, self._always, np.int64)
+        # one byte a row where that is enough: a good part of the time of simple queries goes by here
+        narrow = len(self.program.variables) < 8
+        mask = np.full(count, self._always, np.uint8 if narrow else np.int64)
         for met, (_, _, _, bits) in zip(tests, self._tests, strict=True):
             for bit in bits:
-                mask |= np.left_shift(met, bit, dtype=np.int64)
+                mask |= met.view(np.uint8) << bit if narrow else np.left_shift(met, bit, dtype=np.int64)
+        mask = mask.astype(np.int64, copy=False)
         feature = np.zeros((max(1, len(features)), count if features else 0), np.int64)
         feature_valid = np.ones(feature.shape, np.bool_)
         for f, (numbers, valid) in enumerate(features):
@@ -459,6 +463,15 @@ class KernelMatcher:
         if self._held is not None:
             self._held.rows, self._held.start = moved[self._held.rows], moved[self._held.start]
 
+    def idle(self) -> np.ndarray:
+        """Per partition whether no run knows of it."""
+        return self.engine.idle(len(self.keys))
+
+    def forget(self, ids: Int64Array) -> None:
+        """These partitions are those of other keys from now on."""
+        self.engine.forget(ids)
+        self._hot[ids[ids < len(self._hot)]] = False
+
     @property
     def settled(self) -> bool:
         """Whether `emit` has nothing to give."""
@@ -536,11 +549,7 @@ class KernelMatcher:
         if self._unsettled is not None:
             arrays |= {f"unsettled.{n}": a for n, a in self._unsettled.snapshot().items()}
         arrays["arrow"] = _ipc(arrow)
-        values, packed = self.keys.snapshot()
-        for i, v in enumerate(values):
-            arrays[f"key.{i}"] = _ipc(pa.table({"v": v}))
-        if packed is not None:
-            arrays["packed"] = packed
+        arrays |= {f"key.{name}": _ipc(pa.table({"v": v})) for name, v in self.keys.snapshot().items()}
         arrays |= {f"code.{type}": _ipc(pa.table({"v": v})) for type, v in self.codes.snapshot().items()}
         head = {
             "version": STATE_VERSION, "engine": type(self.engine).__name__, "plan": self.plan.fingerprint,
@@ -567,8 +576,7 @@ class KernelMatcher:
             return {n.removeprefix(f"{name}."): a for n, a in arrays.items() if n.startswith(f"{name}.")}
 
         self.store.restore(group("store"), _table(arrays["arrow"]))
-        values = [_table(arrays[f"key.{i}"]).column("v").combine_chunks() for i in range(len(self.plan.partition_by))]
-        self.keys.restore(values, arrays.get("packed"))
+        self.keys.restore({name: _table(a).column("v").combine_chunks() for name, a in group("key").items()})
         self.codes.restore({type: _table(a).column("v").combine_chunks() for type, a in group("code").items()})
         if head["engine"] != type(self.engine).__name__:
             self._run_by(RunLists(self.program, RUNS_MAX))
@@ -595,6 +603,16 @@ _NO_ROWS = np.zeros(0, np.int64)
 def _any(tests: list[np.ndarray]) -> np.ndarray:
     """Where one of the tests holds; there is at least one."""
     return tests[0] if len(tests) == 1 else np.asarray(np.logical_or.reduce(tests))
+
+
+def _is_new_when_idle(plan: Plan, program: Program) -> bool:
+    """Whether a partition without runs is like one without rows: nothing asks what stood before in it, and no row waits
+    to be settled. Rows that PREV and NEXT read are not looked at here."""
+    remembers = program.strict or program.unmatched or program.absent_before
+    anchored = any(program.first_row) or any(program.last_row)
+    read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
+    numbered = any(isinstance(e, MatchNumber) for x in read for e in walk(x))
+    return not (remembers or anchored or numbered)
 
 
 def found_of(out: Decode) -> Found:

@@ -329,15 +329,21 @@ class _Rows:
         if e.logical is None:
             return self.view.index
         key = (e.variables, e.logical, e.logical_offset, e.final)
+        if key not in self._logical and self.of.plan.rows is RowsPerMatch.ONE:
+            # a row for each match: one look at its rows
+            wanted = np.array([not e.variables or v in e.variables for v in self.of.variables], np.bool_)
+            index, first = np.empty(len(self), np.int64), e.logical is Logical.FIRST
+            fold.choose(self.low, self.high, _own(self.found.variables), wanted, e.logical_offset, first, index)
+            self._logical[key] = index
         if key not in self._logical:
             at, before = self.chosen(e.variables)
             low, high = before[self.low], before[self.final if e.final else self.high]
             if e.logical is Logical.FIRST:
-                wanted = low + e.logical_offset
-                self._logical[key] = _at(at, np.where(wanted < high, wanted, -1))
+                nth = low + e.logical_offset
+                self._logical[key] = _at(at, np.where(nth < high, nth, -1))
             else:
-                wanted = high - 1 - e.logical_offset
-                self._logical[key] = _at(at, np.where(wanted >= low, wanted, -1))
+                nth = high - 1 - e.logical_offset
+                self._logical[key] = _at(at, np.where(nth >= low, nth, -1))
         return self._logical[key]
 
     def reached(self, e: Navigation) -> Int64Array:

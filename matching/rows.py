@@ -23,6 +23,8 @@ from query.plan.expression import Column, Expression, Navigation, walk
 
 #: Rows and nodes that may pile up before what no run needs is dropped.
 SLACK = 1 << 15
+#: Keys from which on those that are idle are forgotten.
+KEYS_MIN = 1 << 16
 
 #: Expressions whose values are computed together: those of one row; of a row and its neighbours, by the first row that
 #: is seen; and those that are codes, by matcher.
@@ -47,11 +49,13 @@ class Needs:
 
 
 class Tenant(Protocol):
-    """A matcher as its rows see it. floor: the first row that it sees."""
+    """A matcher as its rows see it. floor: the first row that it sees. forgets: whether a partition without runs is to
+    it like one without rows."""
 
     needs: Needs
     values: RowValues
     floor: int
+    forgets: bool
 
     @property
     def size(self) -> int:
@@ -62,6 +66,12 @@ class Tenant(Protocol):
 
     def move(self, moved: Int64Array) -> None:
         """Rows have new positions, -1 those that left."""
+
+    def idle(self) -> np.ndarray:
+        """Per partition whether no run knows of it."""
+
+    def forget(self, ids: Int64Array) -> None:
+        """These partitions are those of other keys from now on."""
 
 
 class Rows:
@@ -80,6 +90,7 @@ class Rows:
         self.begin = 0
         self.began = False
         self.compact_at = SLACK
+        self._forget_at = KEYS_MIN
         self._tenants: list[Tenant] = []
         #: expressions that are computed together, what they are for this block, and where those of each tenant stand
         self._joint: dict[_Joint, RowValues] = {}
@@ -218,7 +229,7 @@ class Rows:
                 near = store.chase(np.flatnonzero(keep[: store.count]), offset)
                 keep[near[near >= 0]] = True
             # the last rows of each partition, which later rows may read
-            keep[: store.count] |= store.chase(np.arange(store.count), self._reach) < 0
+            keep[: store.count] |= store.chase(store.next[: store.count], self._reach - 1) < 0
         floors = [tenant.floor for tenant in tenants]
         for tenant in tenants:
             tenant.floor = int(np.count_nonzero(keep[: tenant.floor]))
@@ -228,11 +239,27 @@ class Rows:
         for tenant in tenants:
             tenant.move(moved)
         self.compact_at = 2 * self._size() + SLACK
+        self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        """Gives the ids of keys of which no run knows to new keys; amortised by doubling. No row of theirs is left."""
+        used = len(self.keys) - len(self.keys.free)
+        if used < self._forget_at or not self._tenants or not all(tenant.forgets for tenant in self._tenants):
+            return
+        idle = np.logical_and.reduce([tenant.idle() for tenant in self._tenants])
+        idle[self.keys.free] = False
+        ids = np.flatnonzero(idle)
+        if len(ids):
+            self.keys.forget(ids)
+            for tenant in self._tenants:
+                tenant.forget(ids)
+        self._forget_at = max(KEYS_MIN, 2 * (used - len(ids)))
 
     def restored(self) -> None:
         """Keys and rows have been put in from a snapshot."""
         self.began = True
         self.compact_at = 2 * self._size() + SLACK
+        self._forget_at = KEYS_MIN
 
     def _size(self) -> int:
         return max([self.store.count, *(tenant.size for tenant in self._tenants)])

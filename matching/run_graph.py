@@ -131,6 +131,17 @@ class RunGraph:
         graph.move_live(partitions, self._lists, self._cells, self.size, self._moved, row_moved)
         self._counters[Counters.CELLS] = self._live
 
+    def idle(self, partitions: int) -> np.ndarray:
+        """Per partition whether it has no run, bool (partitions,). To be asked behind `move`, which drops those that
+        WITHIN has ended."""
+        return np.all(self._lists.head[:partitions] < 0, axis=1)
+
+    def forget(self, ids: Int64Array) -> None:
+        """Makes idle partitions what they were before their first row."""
+        new = graph.Lists(np.array(-1), np.array(0), np.array(0), np.array(graph.LOWEST))
+        for array, value in zip(self._lists, new, strict=True):
+            array[ids] = value
+
     def snapshot(self) -> Arrays:
         arrays = {"counters": self._counters, "floor": np.array([self._floor])}
         for name, group in (("cells", self._cells), ("lists", self._lists)):

@@ -153,6 +153,15 @@ class RunStarts:
             self._partitions[:, column] = row_moved[self._partitions[:, column]]
         self._filled = int(np.count_nonzero(row_moved[:-1] >= 0))
 
+    def idle(self, partitions: int) -> np.ndarray:
+        """Per partition whether all its starts are settled, bool (partitions,)."""
+        of = self._partitions[:partitions]
+        return (of[:, kernels.HEAD] < 0) & (of[:, kernels.QUEUED] == 0)
+
+    def forget(self, ids: Int64Array) -> None:
+        """Makes idle partitions what they were before their first row."""
+        self._partitions[ids] = kernels.NEW_PARTITION
+
     def snapshot(self) -> Arrays:
         return {
             "counters": self._counters, "rows": self._rows[: self._filled], "partitions": self._partitions,

@@ -117,6 +117,14 @@ class RunTable:
         kernels.move_trail(kept, row_moved, self._trail)
         self._last = row_moved[self._last]
 
+    def idle(self, partitions: int) -> np.ndarray:
+        """Per partition whether it has no run and no match that waits, bool (partitions,)."""
+        return self._lengths[self._state[:partitions]] == 0
+
+    def forget(self, ids: Int64Array) -> None:
+        """Makes idle partitions what they were before their first row."""
+        self._state[ids], self._number[ids], self._last[ids] = 0, 0, -1
+
     def snapshot(self) -> Arrays:
         last = np.array([self._last_partition])
         return {

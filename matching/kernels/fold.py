@@ -74,6 +74,22 @@ def fold_floats(low, high, values, valid, kind, out, counts):
 
 
 @kernel
+def choose(low, high, variables, wanted, offset, forward, out):
+    """out[k]: the index in [low[k], high[k]) of the first row, or going backward of the last one, of a wanted variable
+    but for `offset` such rows; -1 if there is none. wanted: bool per variable. O(rows)."""
+    for k in range(len(low)):
+        left = offset
+        out[k] = -1
+        for j in range(high[k] - low[k]):
+            at = low[k] + j if forward else high[k] - 1 - j
+            if wanted[variables[at]]:
+                if left == 0:
+                    out[k] = at
+                    break
+                left -= 1
+
+
+@kernel
 def locate(low, high, rows, wanted, out):
     """out[k]: the index in [low[k], high[k]) at which `rows`, ascending there, holds wanted[k]; -1 if it does not."""
     for k in range(len(low)):

@@ -1,50 +1,262 @@
-"""Whole numbers as dense codes: a hash table in two arrays, by linear probing."""
+"""Values as dense codes: hash tables in arrays, by linear probing, at most half full.
+
+A code that was freed is handed out again before a new one is made. Hashes mix every bit of a value into every bit of
+the place, so that no regular sequence of keys makes long probes.
+"""
 
 from __future__ import annotations
 
-from matching.kernels.jit import kernel
+from enum import IntEnum
+from typing import Any
 
-#: Fibonacci hashing: 2**64 / golden ratio, as a signed number.
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from matching.kernels.jit import inlined, kernel
+
+#: Odd numbers with bits in no pattern: 2**64 / golden ratio, and those of MurmurHash3, as signed numbers.
 FACTOR = -7046029254386353131
+MIX_1 = -49064778989728563
+MIX_2 = -4265267296055464877
+LOW_32 = (1 << 32) - 1
+
+
+class Counters(IntEnum):
+    """Slots of the one array of scalars of a table."""
+
+    CODES = 0  # codes made so far, in use or free
+    LIVE = 1  # values in the slots
+    FREE = 2  # codes in the array `free`
+    NULL = 3  # the code of null, -1 none
+    BYTES = 4  # bytes of texts kept
+
+
+C_CODES, C_LIVE, C_FREE = int(Counters.CODES), int(Counters.LIVE), int(Counters.FREE)
+C_NULL, C_BYTES = int(Counters.NULL), int(Counters.BYTES)
+
+
+def _loader(bits: int) -> Any:
+    @intrinsic
+    def load(context: Any, data: Any, at: Any) -> Any:
+        def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = target.make_array(signature.args[0])(target, builder, arguments[0])
+            place = cgutils.gep(builder, array.data, arguments[1])
+            word = builder.load(builder.bitcast(place, ir.IntType(bits).as_pointer()), align=1)
+            return word if bits == 64 else builder.zext(word, ir.IntType(64))
+
+        return types.int64(data, types.intp), build
+
+    return load
+
+
+#: The 8 or 4 bytes of a uint8 array from an index on as a number; nothing checks that they are there.
+word_at = _loader(64)
+half_at = _loader(32)
+
+
+@inlined
+def mixed(h):
+    """MurmurHash3's finalizer."""
+    h = (h ^ ((h >> 33) & 0x7FFFFFFF)) * MIX_1
+    h = (h ^ ((h >> 33) & 0x7FFFFFFF)) * MIX_2
+    return h ^ ((h >> 33) & 0x7FFFFFFF)
+
+
+@inlined
+def end_word(data, at, n):
+    """The last 8 bytes as a number; of fewer another one, different for different bytes of one length."""
+    if n >= 8:
+        return word_at(data, at + n - 8)
+    if n >= 4:
+        return half_at(data, at) | (half_at(data, at + n - 4) << 32)
+    if n > 0:
+        return np.int64(data[at]) | (np.int64(data[at + (n >> 1)]) << 8) | (np.int64(data[at + n - 1]) << 16)
+    return np.int64(0)
+
+
+@inlined
+def hash_text(data, at, n, word):
+    """Of the n bytes from `at` on; word: what `end_word` gives for them."""
+    h = n * FACTOR
+    for i in range(at, at + n - 8, 8):
+        h = (h ^ word_at(data, i)) * MIX_1
+        h ^= (h >> 32) & LOW_32
+    return mixed(h ^ word)
+
+
+@inlined
+def same_beginning(data, at, other, there, n):
+    """Whether n bytes are the same in both arrays, but for the last 8, which are known to be."""
+    differ = np.int64(0)
+    for i in range(0, n - 8, 8):
+        differ |= word_at(data, at + i) ^ word_at(other, there + i)
+    return differ == 0
+
+
+@inlined
+def next_code(free, counters):
+    """A code for a new value."""
+    if counters[C_FREE]:
+        counters[C_FREE] -= 1
+        return free[counters[C_FREE]]
+    counters[C_CODES] += 1
+    return counters[C_CODES] - 1
+
+
+@inlined
+def null_code(free, counters):
+    """The code of null."""
+    if counters[C_NULL] < 0:
+        counters[C_NULL] = next_code(free, counters)
+    return counters[C_NULL]
 
 
 @kernel
-def encode(at, values, numbers, slots, count, codes, fresh, fresh_count):
-    """Writes the code of values[at:] into codes; a new value gets the next one and goes to `fresh`.
+def encode_numbers(at, values, valid, slots, numbers, free, counters, codes):
+    """Writes the codes of values[at:] to codes; valid: bool, empty if none is null.
 
-    numbers, slots: int64 (capacity,), a power of two; slots: 1 + code of the number there, 0 for none. count: codes
-    given so far. Returns (next position, count, fresh_count); that is not the end where the table is half full."""
-    capacity = len(slots)
-    bits = 0
-    while 1 << bits < capacity:
-        bits += 1
+    slots: int64 (capacity, 2), a power of two, number and 1 + code (0: none); numbers: by code, room for one more than
+    half the capacity. Returns the next position; that is not the end where the table is half full."""
+    full = len(slots) >> 1
+    last = len(slots) - 1
     for i in range(at, len(values)):
+        if len(valid) and not valid[i]:
+            if counters[C_NULL] < 0 and counters[C_LIVE] >= full:
+                return i
+            codes[i] = null_code(free, counters)
+            continue
         value = values[i]
-        slot = ((value * FACTOR) >> (64 - bits)) & (capacity - 1)
-        while slots[slot] != 0 and numbers[slot] != value:
-            slot = (slot + 1) & (capacity - 1)
-        if slots[slot] == 0:
-            if 2 * count >= capacity:
-                return i, count, fresh_count
-            count += 1
-            slots[slot] = count
-            numbers[slot] = value
-            fresh[fresh_count] = value
-            fresh_count += 1
-        codes[i] = slots[slot] - 1
-    return len(values), count, fresh_count
+        slot = mixed(value) & last
+        while slots[slot, 1] != 0 and slots[slot, 0] != value:
+            slot = (slot + 1) & last
+        if slots[slot, 1] == 0:
+            if counters[C_LIVE] >= full:
+                return i
+            code = next_code(free, counters)
+            counters[C_LIVE] += 1
+            slots[slot, 0] = value
+            slots[slot, 1] = code + 1
+            numbers[code] = value
+        codes[i] = slots[slot, 1] - 1
+    return len(values)
 
 
 @kernel
-def put_all(values, numbers, slots):
-    """Fills an empty table with values whose codes are their positions."""
-    capacity = len(slots)
-    bits = 0
-    while 1 << bits < capacity:
-        bits += 1
-    for i in range(len(values)):
-        slot = ((values[i] * FACTOR) >> (64 - bits)) & (capacity - 1)
+def put_numbers(live, numbers, slots):
+    """Fills an empty table; live: the codes in use, without that of null."""
+    last = len(slots) - 1
+    for code in live:
+        slot = mixed(numbers[code]) & last
+        while slots[slot, 1] != 0:
+            slot = (slot + 1) & last
+        slots[slot, 0] = numbers[code]
+        slots[slot, 1] = code + 1
+
+
+@kernel
+def encode_texts(at, offsets, data, valid, slots, places, kept, free, counters, codes):
+    """Writes the codes of the texts data[offsets[i] : offsets[i + 1]] from `at` on.
+
+    slots: int64 (capacity,), a power of two: the upper half of a hash and 1 + code, 0: none; places: int64 (n, 3), by
+    code where its text begins in `kept`, its length and its `end_word`, with room for one more than half the capacity.
+    Returns the next position; that is not the end where the table is half full or `kept` has no room for the text."""
+    full = len(slots) >> 1
+    last = len(slots) - 1
+    for i in range(at, len(codes)):
+        if len(valid) and not valid[i]:
+            if counters[C_NULL] < 0 and counters[C_LIVE] >= full:
+                return i
+            codes[i] = null_code(free, counters)
+            continue
+        begin = np.int64(offsets[i])
+        n = np.int64(offsets[i + 1]) - begin
+        word = end_word(data, begin, n)
+        h = hash_text(data, begin, n, word)
+        tag = h & ~LOW_32
+        slot = h & last
+        while True:
+            entry = slots[slot]
+            if entry == 0:
+                if counters[C_LIVE] >= full or counters[C_BYTES] + n > len(kept):
+                    return i
+                code = next_code(free, counters)
+                counters[C_LIVE] += 1
+                slots[slot] = tag | (code + 1)
+                there = counters[C_BYTES]
+                places[code, 0] = there
+                places[code, 1] = n
+                places[code, 2] = word
+                for j in range(n):
+                    kept[there + j] = data[begin + j]
+                counters[C_BYTES] += n
+                codes[i] = code
+                break
+            if (entry & ~LOW_32) == tag:
+                code = (entry & LOW_32) - 1
+                same = places[code, 1] == n and places[code, 2] == word
+                if same and (n <= 8 or same_beginning(data, begin, kept, places[code, 0], n)):
+                    codes[i] = code
+                    break
+            slot = (slot + 1) & last
+    return len(codes)
+
+
+@kernel
+def put_words(places, kept):
+    """Sets the words of all places."""
+    for code in range(len(places)):
+        places[code, 2] = end_word(kept, places[code, 0], places[code, 1])
+
+
+@kernel
+def put_texts(live, places, kept, slots):
+    """Fills an empty table; live: the codes in use, without that of null."""
+    last = len(slots) - 1
+    for code in live:
+        h = hash_text(kept, places[code, 0], places[code, 1], places[code, 2])
+        slot = h & last
         while slots[slot] != 0:
-            slot = (slot + 1) & (capacity - 1)
-        slots[slot] = i + 1
-        numbers[slot] = values[i]
+            slot = (slot + 1) & last
+        slots[slot] = (h & ~LOW_32) | (code + 1)
+
+
+@kernel
+def measure_texts(codes, places, ends):
+    """ends[i + 1]: how many bytes the first i + 1 texts have together."""
+    total = np.int64(0)
+    ends[0] = 0
+    for i in range(len(codes)):
+        total += places[codes[i], 1]
+        ends[i + 1] = total
+
+
+@kernel
+def gather_texts(codes, places, kept, ends, out):
+    """The bytes of the texts, one behind the other."""
+    for i in range(len(codes)):
+        there = places[codes[i], 0]
+        begin = ends[i]
+        n = ends[i + 1] - begin
+        if n >= 8:
+            for j in range(0, n - 8, 8):
+                store_word(out, begin + j, word_at(kept, there + j))
+            store_word(out, begin + n - 8, word_at(kept, there + n - 8))
+        else:
+            for j in range(n):
+                out[begin + j] = kept[there + j]
+
+
+@intrinsic
+def store_word(context: Any, data: Any, at: Any, word: Any) -> Any:
+    """Writes 8 bytes of a uint8 array; nothing checks that they are there."""
+
+    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = target.make_array(signature.args[0])(target, builder, arguments[0])
+        place = cgutils.gep(builder, array.data, arguments[1])
+        builder.store(arguments[2], builder.bitcast(place, ir.IntType(64).as_pointer()), align=1)
+        return target.get_dummy_value()
+
+    return types.void(data, types.intp, types.int64), build

@@ -70,3 +70,17 @@ def test_first_row_comes_from_a_warm_and_from_a_new_process() -> None:
     assert set(result["warm"]["profiled"]) == {"parse", "bind", "match and measure", "outer select"}
     assert result["cold"]["matches"] > 50
     assert result["cold"]["seconds"] > result["cold"]["sql"] > 0
+
+
+@pytest.mark.slow
+def test_memory_is_measured_along_the_stream(tmp_path: Path) -> None:
+    picture = tmp_path / "memory.png"
+    few = ["--events", "400_000", "--keys", "2_000", "--most", "1.5", "--plot", str(picture)]
+    result = printed("benchmarks.memory", *few)
+    assert len(result["queries"]) == 3
+    for run in result["queries"].values():
+        assert run["matches"] > 5000
+        assert run["events"][-1] == 400_000
+        assert min(run["resident_bytes"]) > 10_000_000
+        assert run["ratio"] == pytest.approx(run["last_half_bytes"] / run["second_quarter_bytes"], abs=1e-4)
+    assert picture.stat().st_size > 1000

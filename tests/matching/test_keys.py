@@ -46,7 +46,7 @@ def test_codes_are_places_of_first_appearance(type: pa.DataType, values: st.Sear
             assert encoder.encode(column).tolist() == expected
             assert [repr(v) for v in encoder.values.to_pylist()] == seen
             assert len(encoder) == len(seen)
-            encoder = Encoder.of(encoder.values) if data.draw(st.booleans()) else encoder
+            encoder = Encoder(type, encoder.values) if data.draw(st.booleans()) else encoder
 
     check()
 
@@ -61,7 +61,7 @@ def test_several_columns_together(rows: list[tuple[int | None, str | None]]) -> 
     assert len(keys) == len(distinct)
     assert list(zip(*(keys.values(c, ids).to_pylist() for c in range(2)))) == rows
     again = Keys([pa.int64(), pa.string()])
-    again.restore(*keys.snapshot())
+    again.restore(keys.snapshot())
     assert again.encode(columns, len(rows)).tolist() == ids.tolist()
 
 
@@ -69,10 +69,88 @@ def test_a_table_grows_as_numbers_come() -> None:
     numbers = Numbers()
     values = np.arange(50_000, dtype=np.int64) * 4096 - 77
     for low in range(0, 50_000, 7_000):
-        codes, fresh = numbers.encode(values[low : low + 7_000])
+        codes = numbers.encode(values[low : low + 7_000])
         assert codes.tolist() == list(range(low, min(50_000, low + 7_000)))
-        assert fresh.tolist() == values[low : low + 7_000].tolist()
-    codes, fresh = numbers.encode(values[::-1].copy())
-    assert codes.tolist() == list(range(49_999, -1, -1))
-    assert len(fresh) == 0
+    assert numbers.encode(values[::-1].copy()).tolist() == list(range(49_999, -1, -1))
     assert numbers.numbers.tolist() == values.tolist()
+
+
+FORGETFUL = [
+    (pa.int64(), st.integers(0, 9)), (pa.string(), st.sampled_from(["", "a", "ab", "12345678", "123456789", "ä" * 20])),
+    (pa.binary(), st.binary(max_size=9)), (pa.float64(), st.sampled_from([0.5, 1.5, float("nan")])),
+    (pa.list_(pa.int64()), st.lists(st.integers(0, 2), max_size=2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("type", "values"), FORGETFUL, ids=[str(t) for t, _ in FORGETFUL])
+def test_codes_that_were_forgotten_are_handed_out_again(type: pa.DataType, values: st.SearchStrategy[object]) -> None:
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        encoder, known, most = Encoder(type), dict[str, int](), 0
+        for _ in range(data.draw(st.integers(1, 5))):
+            column = pa.array(data.draw(st.lists(st.none() | values, max_size=8)), type)
+            codes = encoder.encode(column)
+            for value, code in zip(column.to_pylist(), codes.tolist(), strict=True):
+                assert known.setdefault(repr(value), code) == code
+            assert len(set(known.values())) == len(known)
+            most = max(most, len(known))
+            assert len(encoder) == most, "a free code goes first"
+            assert [repr(v) for v in encoder.of(codes).to_pylist()] == [repr(v) for v in column.to_pylist()]
+            gone = data.draw(st.lists(st.sampled_from(sorted(known)), unique=True)) if known else []
+            if gone:
+                encoder.forget(np.array([known.pop(value) for value in gone]))
+            if data.draw(st.booleans()):
+                encoder = Encoder(type, encoder.values, encoder.free)
+
+    check()
+
+
+@given(data=st.data())
+def test_keys_of_several_columns_that_were_forgotten(data: st.DataObject) -> None:
+    keys, known = Keys([pa.int64(), pa.string()]), dict[tuple[object, ...], int]()
+    cells = st.tuples(st.none() | st.integers(0, 3), st.none() | st.sampled_from("abc"))
+    for _ in range(data.draw(st.integers(1, 5))):
+        rows = data.draw(st.lists(cells, max_size=8))
+        columns = [pa.array([a for a, _ in rows], pa.int64()), pa.array([b for _, b in rows], pa.string())]
+        ids = keys.encode(columns, len(rows))
+        for row, i in zip(rows, ids.tolist(), strict=True):
+            assert known.setdefault(row, i) == i
+        assert len(set(known.values())) == len(known)
+        assert list(zip(*(keys.values(c, ids).to_pylist() for c in range(2)))) == rows
+        gone = data.draw(st.lists(st.sampled_from(sorted(known, key=repr)), unique=True)) if known else []
+        if gone:
+            keys.forget(np.array([known.pop(row) for row in gone]))
+            for column, encoder in enumerate(keys.encoders):
+                assert len(encoder) - len(encoder.free) == len({row[column] for row in known})
+        assert len(keys) - len(keys.free) == len(known)
+        if data.draw(st.booleans()):
+            tables = keys.snapshot()
+            keys = Keys([pa.int64(), pa.string()])
+            keys.restore(tables)
+
+
+@pytest.mark.parametrize("step", [1, 1 << 20, 1 << 32, 1 << 44, 0x9E3779B97F4A7C15])
+def test_regular_numbers_do_not_crowd(step: int) -> None:
+    numbers = Numbers()
+    values = (np.arange(100_000, dtype=np.uint64) * np.uint64(step)).view(np.int64)
+    numbers.encode(values)
+    last = len(numbers._slots) - 1
+    from matching.kernels.hashing import mixed
+
+    slots = np.flatnonzero(numbers._slots[:, 1])
+    away = [(slot - (mixed(number) & last)) & last for slot, number in zip(slots, numbers._slots[slots, 0].tolist())]
+    assert max(away) < 100
+
+
+def test_texts_of_a_slice_and_of_other_layouts() -> None:
+    words = ["x" * (i % 19) + str(i % 50) for i in range(300)]
+    column = pa.array([None, *words, None])
+    encoder = Encoder(pa.string())
+    codes = encoder.encode(column)
+    for same in (
+        column, column.cast(pa.large_string()), column.cast(pa.string_view()), column.dictionary_encode(),
+        pa.concat_arrays([column, column])[302:], pa.array(column.to_pylist(), pa.string()),
+    ):  # fmt: skip
+        assert encoder.encode(same).tolist() == codes.tolist()
+        assert encoder.encode(same[3:290]).tolist() == codes[3:290].tolist()
+    assert encoder.encode(pa.array(["", ""])[1:]).tolist() == [len(encoder) - 1]

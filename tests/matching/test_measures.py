@@ -323,7 +323,7 @@ def test_attempt_marks_what_cannot_be_computed() -> None:
     assert none == [None] * 6
 
 
-def test_few_strings_are_computed_once_a_value() -> None:
+def test_texts_are_computed_once_a_value() -> None:
     rng = random.Random(1)
     words = [rng.choice(["ab", "abc", "b", None, ""]) for _ in range(6000)]
     rows: list[Row] = [{"k": "a", "ts": i, "s": word} for i, word in enumerate(words)]
@@ -335,15 +335,52 @@ def test_few_strings_are_computed_once_a_value() -> None:
     plan = bind(parse(text), lambda name: schema).factors[0].plan
     expressions = [m.expression for m in plan.measures]
     store = store_of(plan, rows, expressions)
-    for positions in (slice(0, 6000), slice(7, 5000), np.arange(5999, -1, -1)):
+    values = RowValues(expressions)
+    for positions in (slice(0, 0), slice(0, 1), slice(0, 6000), slice(7, 5000), np.arange(5999, -1, -1)):
         chosen = words[positions] if isinstance(positions, slice) else words[::-1]
-        a, n, length, _, r = RowValues(expressions).evaluate(store, positions)
+        a, n, (length, there), _, r = values.evaluate(store, positions)
+        there = np.ones(len(chosen), np.bool_) if there is None else there
         assert truth(a).tolist() == [w is not None and w.startswith("ab") for w in chosen]
         assert truth(n).tolist() == [w is None for w in chosen]
         assert [None if w is None else len(w) for w in chosen] == [
-            int(v) if known else None for v, known in zip(length[0], length[1], strict=True)
+            int(v) if known else None for v, known in zip(length, there, strict=True)
         ]
-        assert 0.3 < truth(r).sum() / chosen.count("b") < 0.7
+        if chosen.count("b") > 100:
+            assert 0.3 < truth(r).sum() / chosen.count("b") < 0.7
+
+
+@pytest.mark.parametrize(("least", "most"), [(0, 40), (1 << 12, 40), (0, 1 << 16), (1 << 12, 1 << 16)])
+def test_a_text_that_cannot_be_computed_fails_where_it_is_read(
+    least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("matching.features.WORDS_MIN", least)
+    monkeypatch.setattr("matching.features.WORDS_MAX", most)
+    texts = [None if i % 31 == 5 else "no number" if i == 333 else str(i % 37 if i < 350 else i) for i in range(400)]
+    rows: list[Row] = [{"k": "a", "ts": i, "s": s} for i, s in enumerate(texts)]
+    schema = Schema("t", tuple(f for f in SCHEMA.fields if f.name in rows[0]), time="ts")
+    text = (
+        "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES CAST(s AS INTEGER) AS i, s > '3' AS b, "
+        "upper(s) AS u PATTERN (A) DEFINE A AS true) AS m"
+    )
+    plan = bind(parse(text), lambda name: schema).factors[0].plan
+    expressions = [m.expression for m in plan.measures]
+    store = store_of(plan, rows, expressions)
+    values = RowValues(expressions)
+    for low, high in ((0, 100), (100, 350), (300, 333), (334, 360), (360, 400), (320, 340)):
+        ours, failing = values.attempt(store, slice(low, high))
+        (i, i_valid), (b, b_valid), (u, _) = ours
+        here = texts[low:high]
+        fails = [s == "no number" for s in here]
+        assert [False] * len(here) == fails if failing[0] is None else failing[0].tolist() == fails
+        assert failing[1:] == [None, None]
+        there = [s is not None for s in here]
+        assert (b_valid.tolist() if b_valid is not None else [True] * len(here)) == there
+        assert truth((b, b_valid)).tolist() == [s is not None and s > "3" for s in here]
+        readable = np.array(there) & ~np.array(fails)
+        assert (i_valid is None and all(there)) or i_valid.tolist() == readable.tolist()
+        assert i[readable].tolist() == [int(s) for s, ok in zip(here, readable) if ok and s is not None]
+        names = values.codes.encoders["VARCHAR"].of(u.astype(np.int64)).to_pylist()
+        assert [name for name, ok in zip(names, there) if ok] == [s.upper() for s in here if s is not None]
 
 
 def test_a_running_aggregate_is_linear_in_the_rows() -> None:
