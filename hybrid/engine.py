@@ -551,7 +551,9 @@ class Database:
         """Lets a live query begin, with an empty state or as that member."""
         stream = watch.stream
         if stream.feed is None:
-            stream.feed = Feed(stream.schema)
+            from hybrid.kernels import builder  # loads the kernels
+
+            stream.feed = Feed(stream.schema, builder())
         watch.member = member or stream.feed.add(watch.factor.plan, watch.since_seq)
         self._watches.append(watch)
 

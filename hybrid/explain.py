@@ -14,14 +14,17 @@ from query.plan.plan import Plan, QueryPlan
 from query.schema import Schema
 
 STAGES = ("ast", "plan", "nfab", "automaton", "program")
+#: Shown only when it is asked for: it is long.
+KERNEL = "kernel"
 
 
 def explain(
     text: str, stage: str = "all", resolve: Callable[[str], Schema] | None = None, live: bool = False,
     inputs: Sequence[str] = (),
 ) -> str:
-    """The stages of a statement: ast, plan, nfab, automaton, program or all. resolve: the schemas of its inputs (for
-    every stage but ast). inputs: their names, where the statement may leave its FROM out. Raises QueryError."""
+    """The stages of a statement: ast, plan, nfab, automaton, program, all of these, or kernel. resolve: the schemas of
+    its inputs (for every stage but ast). inputs: their names, where the statement may leave its FROM out. Raises
+    QueryError."""
     from query.language.parse import parse
 
     query = parse(text, inputs)
@@ -37,8 +40,8 @@ def explain(
 
 def explain_plan(query: ast.Query, plan: QueryPlan, stage: str) -> str:
     """The stages of a bound statement."""
-    if stage not in (*STAGES, "all"):
-        raise fault("HQ500", f"there is no stage {stage}", plan.text, f"there is {', '.join(STAGES)} and all")
+    if stage not in (*STAGES, KERNEL, "all"):
+        raise fault("HQ500", f"there is no stage {stage}", plan.text, f"there is {', '.join(STAGES)}, {KERNEL} and all")
     wanted = STAGES if stage == "all" else (stage,)
     shown = {
         "ast": lambda: show_ast(query),
@@ -46,6 +49,7 @@ def explain_plan(query: ast.Query, plan: QueryPlan, stage: str) -> str:
         "nfab": lambda: _each(plan, _nfab),
         "automaton": lambda: _each(plan, _automaton),
         "program": lambda: _each(plan, _program),
+        KERNEL: lambda: _each(plan, _kernel),
     }
     parts = [(name, shown[name]()) for name in wanted]
     if len(parts) == 1:
@@ -91,6 +95,23 @@ def _program(plan: Plan) -> str:
     except NoKernel as why:
         return f"engine      reference matcher: {why} has no kernel"
     return f"{program}\n{show_engine(program)}"
+
+
+def _kernel(plan: Plan) -> str:
+    """The source of the kernel that the query goes on with when it has run for a while."""
+    from matching.kernels import skip_till, step
+    from matching.matcher import RUNS_MAX
+    from matching.specialise import source_of
+    from query.automaton.program import NoKernel, assemble
+    from query.automaton.tables import shares_paths, show_engine, table_of
+
+    try:
+        program = assemble(plan)
+    except NoKernel as why:
+        return f"# none: {why} runs through the reference matcher"
+    if shares_paths(program) or table_of(program) is not None:
+        return f"# none of its own\n{show_engine(program)}"
+    return source_of(skip_till if program.ignore else step, program, RUNS_MAX)
 
 
 def show_ast(query: ast.Query) -> str:

@@ -49,9 +49,10 @@ from query.schema import Field, Schema
 
 def make_matcher(plan: Plan, lenient: bool = False) -> Matcher:
     """The matcher of a plan; the numba kernel is loaded by the first one. lenient: see `live_matcher`."""
+    from hybrid.kernels import builder
     from matching.matcher import make_matcher as make
 
-    return make(plan, lenient=lenient)
+    return make(plan, lenient=lenient, builder=builder())
 
 
 def live_matcher(plan: Plan) -> Matcher:

@@ -20,7 +20,7 @@ from query.plan.plan import Plan
 from query.schema import Schema
 
 if TYPE_CHECKING:  # loads the kernels, which the first query does
-    from matching.matcher import KernelMatcher
+    from matching.matcher import Builder, KernelMatcher
     from matching.rows import Rows
 
 
@@ -112,10 +112,12 @@ class _Group:
 class Feed:
     """The matchers of one stream behind one Ordering. Takes on-time events in arrival order. Not thread safe."""
 
-    __slots__ = ("_advanced_us", "_groups", "ordering")
+    __slots__ = ("_advanced_us", "_builder", "_groups", "ordering")
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, builder: Builder | None = None) -> None:
+        """builder: who makes kernels of their own for queries that run long (see matching.matcher.make_matcher)."""
         self.ordering = Ordering(schema)
+        self._builder = builder
         self._groups: list[_Group] = []
         self._advanced_us: int | None = None
 
@@ -129,7 +131,7 @@ class Feed:
 
         hidden_seq = since_seq if len(self.ordering) else 0  # what is held back is not for it
         shared = [g.rows for g in self._groups if g.rows is not None and g.since_seq == hidden_seq]
-        matcher = make_matcher(plan, lenient=True, shared=shared)
+        matcher = make_matcher(plan, lenient=True, shared=shared, builder=self._builder)
         kernel = matcher if isinstance(matcher, KernelMatcher) else None
         member = Member(matcher, kernel)
         rows = None if kernel is None else kernel.rows
@@ -158,7 +160,7 @@ class Feed:
         total order; what has not been handed on yet may be among them. Raises what the query fails of."""
         from matching.matcher import KernelMatcher, make_matcher
 
-        matcher = make_matcher(plan, lenient=True)
+        matcher = make_matcher(plan, lenient=True, builder=self._builder)
         events = self.ordering.known(events)
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():

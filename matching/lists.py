@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
 import numpy as np
 
 from matching.batch import Int64Array
-from matching.kernels import layout, skip_till, step
+from matching.kernels import layout, step
 from matching.kernels.layout import Counters, Parameters
+from matching.specialise import source_of
 from matching.store import RowStore
 from query.automaton.program import Program
 from query.plan.output import Outcome
@@ -27,6 +31,16 @@ class Failed(Exception):
 
 
 NONE_BAD = np.zeros(0, np.int64)
+
+
+#: A step of matching.kernels.step or skip_till, or one written out for a program.
+Step = Callable[..., tuple[int, int]]
+
+
+def no_rows() -> tuple[np.ndarray, ...]:
+    """What a step is given of rows, for none: as the first call, it has the step compiled."""
+    none, feature = np.zeros(0, np.int64), np.zeros((1, 0), np.int64)
+    return none, none, NONE_BAD, none, none, feature, feature.view(np.float64), np.ones((1, 0), np.bool_)
 
 
 class Decode:
@@ -88,7 +102,6 @@ class RunLists:
 
     def __init__(self, program: Program, runs_max: int) -> None:
         self.program = program
-        self._step = skip_till.step if program.ignore else step.step
         self._tables = layout.program_arrays(program, runs_max)
         self._runs = layout.new_runs(4096, len(program.registers))
         self._buffer = layout.new_buffer(1 << 15)
@@ -99,6 +112,22 @@ class RunLists:
         self._counters = np.zeros(len(Counters), np.int64)
         self._counters[Counters.FREE] = 4096
         self._counters[Counters.LAST_PARTITION] = -1
+        self._special: Step | None = None
+
+    @cached_property
+    def source(self) -> str:
+        """A module with the kernel written out for the program."""
+        return source_of(step, self.program, int(self._tables.parameters[Parameters.RUNS_MAX]))
+
+    def run_by(self, special: Step) -> None:
+        """Goes on with the step of a module with that source, which is compiled now unless it is in the cache."""
+        special(0, 0, *no_rows(), self._tables, *self._state())
+        self._special = special
+
+    def _state(self) -> tuple[object, ...]:
+        return (
+            self._runs, self._buffer, self._partitions, self._heap, self._decided, self._scratch, self._counters,
+        )  # fmt: skip
 
     @property
     def size(self) -> int:
@@ -149,11 +178,9 @@ class RunLists:
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, count = 0, len(mask)
         while at < count:
-            at, status = self._step(
-                at, count, partition, mask, bad, ts, rows, feature, feature.view(np.float64), feature_valid,
-                self._tables, self._runs, self._buffer, self._partitions, self._heap, self._decided, self._scratch,
-                self._counters,
-            )  # fmt: skip
+            given = partition, mask, bad, ts, rows, feature, feature.view(np.float64), feature_valid
+            run = step.step if self._special is None or len(bad) else self._special
+            at, status = run(at, count, *given, self._tables, *self._state())
             if status == step.ROOM:
                 self._grow(int(partition[at]))
             elif status == step.ERROR:

@@ -6,7 +6,8 @@ import io
 import json
 import warnings
 from collections.abc import Callable
-from typing import assert_never
+from types import ModuleType
+from typing import Protocol, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from matching.kernels.select import rows_that_matter
 from matching.lists import NONE_BAD, PER_MATCH, PER_ROW, Decode, Failed, OverBudget, RunLists
 from matching.measures import Found, Measures
 from matching.rows import Needs, Rows
+from matching.run_blocks import RunBlocks
 from matching.run_graph import RunGraph
 from matching.run_starts import RunStarts
 from matching.run_table import RunTable
@@ -39,14 +41,23 @@ DENSE_ROWS_MIN = 256
 RUNS_MAX = 200_000
 
 
+class Builder(Protocol):
+    """Gives the module with the specialised kernel of an engine; None: there is none yet, the matcher goes on with the
+    interpreted one and asks again with the next batch. rows: how many the matcher has had."""
+
+    def __call__(self, engine: RunBlocks | RunLists, rows: int, /) -> ModuleType | None: ...
+
+
 def make_matcher(
-    plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None
-) -> Matcher:
+    plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None,
+    builder: Builder | None = None,
+) -> Matcher:  # fmt: skip
     """The matcher of a plan: the kernel, or with a HybridWarning the reference (exact, slow) for what the kernel has
     not learnt yet. sources: names that EventBatch.source indexes. lenient: AFTER MATCH SKIP TO that would not move on
     goes on one row behind the start of the match, with a HybridWarning the first time; otherwise it is an error.
     shared: rows of the same input that it may share, to which its own are added where none of them will do; what is
-    pushed then goes to these rows (see matching.feed)."""
+    pushed then goes to these rows (see matching.feed). builder: asked for a specialised kernel between
+    batches; None: the interpreted ones alone."""
     try:
         program = assemble(plan)
     except NoKernel as why:
@@ -64,7 +75,7 @@ def make_matcher(
         if rows is None:
             rows = Rows(plan.partition_by, program.after)
             shared.append(rows)
-    return KernelMatcher(plan, program, sources, lenient, rows)
+    return KernelMatcher(plan, program, sources, lenient, rows, builder)
 
 
 def _may_share(plan: Plan, program: Program, rows: Rows) -> bool:
@@ -80,6 +91,10 @@ def _may_share(plan: Plan, program: Program, rows: Rows) -> bool:
 _Test = tuple[int, bool, bool, tuple[int, ...]]
 
 
+#: What finds the matches of a program.
+Engine = RunTable | RunStarts | RunGraph | RunBlocks | RunLists
+
+
 class KernelMatcher:
     """Matcher over compiled kernels: a table for most row-local patterns, a table of starts where those are kept apart,
     a graph for all matches that pass over rows, run lists for the rest. State is arrays. stuck: matches from which
@@ -87,7 +102,7 @@ class KernelMatcher:
 
     def __init__(
         self, plan: Plan, program: Program, sources: tuple[str, ...] = ("default",), lenient: bool = False,
-        rows: Rows | None = None,
+        rows: Rows | None = None, builder: Builder | None = None,
     ) -> None:  # fmt: skip
         """rows: those it shares with other matchers, which then push and advance together (see `take`)."""
         self.plan = plan
@@ -95,11 +110,15 @@ class KernelMatcher:
         self.sources = sources
         self.lenient = lenient
         self.stuck = 0
+        self._builder = builder  # until it has given its module
+        self._rows = 0
         self.measures = Measures(plan, program.variables, program.shown, program.waiting)
-        self.engine: RunTable | RunStarts | RunGraph | RunLists
+        self.engine: Engine
         match table := table_of(program):
             case None if shares_paths(program):
                 self._run_by(RunGraph(program))
+            case None if program.ignore:
+                self._run_by(RunBlocks(program, RUNS_MAX))
             case None:
                 self._run_by(RunLists(program, RUNS_MAX))
             case Table():
@@ -131,8 +150,9 @@ class KernelMatcher:
         self.store, self.keys = self.rows.store, self.rows.keys
         self.forgets = bool(plan.partition_by) and not reach and _is_new_when_idle(plan, program)
         self._empty = self.measures.schema.empty_table()
+        self._specialise(0)
 
-    def _run_by(self, engine: RunTable | RunStarts | RunGraph | RunLists) -> None:
+    def _run_by(self, engine: Engine) -> None:
         """Lets `engine` find the matches: the mask of a row has the bits it reads."""
         program = self.program
         self.engine = engine
@@ -193,6 +213,7 @@ class KernelMatcher:
         new.engine, new._unsettled, new._held, new.stuck = self.engine, self._unsettled, self._held, self.stuck
         new.codes, new.values, new._hot, new._all_hot = self.codes, self.values, self._hot, self._all_hot
         new.floor = self.floor
+        new._builder, new._rows = self._builder, self._rows
         self.rows.remove(self)
         return new
 
@@ -207,6 +228,17 @@ class KernelMatcher:
         matches = self.emit()
         self.rows.compact()
         return matches
+
+    def _specialise(self, rows: int) -> None:
+        """Goes on with a kernel made for the program, once there is one. rows: that have come since this was asked."""
+        self._rows += rows
+        if self._builder is None:
+            return
+        if not isinstance(self.engine, RunBlocks | RunLists):
+            self._builder = None
+        elif (module := self._builder(self.engine, self._rows)) is not None:
+            self.engine.run_by(module.step)
+            self._builder = None
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""
@@ -224,6 +256,7 @@ class KernelMatcher:
         self.store.floor = self.floor
         self._reserve(self.rows.begin)
         self._run(self.rows.block)
+        self._specialise(self.store.count - self.rows.begin)
 
     def expire(self, watermark_us: int | None, held: Int64Array) -> None:
         """No event with time < watermark_us can still come; None: none at all. held: the rows not taken yet."""
@@ -299,7 +332,7 @@ class KernelMatcher:
             if valid is not None:
                 feature_valid[f] = valid
         try:
-            if isinstance(self.engine, RunLists | RunGraph):
+            if isinstance(self.engine, RunLists | RunBlocks | RunGraph):
                 bad = self._bad(failing, mask)
                 self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
             else:
@@ -376,7 +409,7 @@ class KernelMatcher:
         """Goes on with run lists, in which a condition that cannot be computed waits until it is known to be read. The
         attempts that are not decided are read again from their first rows. positions: rows not taken yet."""
         old, store, partitions = self.engine, self.store, len(self.keys)
-        if isinstance(old, RunLists | RunGraph):
+        if isinstance(old, RunLists | RunBlocks | RunGraph):
             return
         taken = np.ones(store.count, np.bool_)
         if self.program.after:

@@ -41,6 +41,7 @@ class Stage(StrEnum):
     nfab = "nfab"
     automaton = "automaton"
     program = "program"
+    kernel = "kernel"
 
 
 class Scenario(StrEnum):
@@ -213,7 +214,8 @@ def explain(
     directory: Directory = None,
     stage: Annotated[Stage, typer.Option(help="Which stage.")] = Stage.all,
 ) -> None:
-    """Shows what the stages make of a query: syntax tree, plan, NFA^b, automaton, program."""
+    """Shows what the stages make of a query: syntax tree, plan, NFA^b, automaton, program;
+    and alone the source of the kernel that it goes on with when it runs long."""
     from hybrid.explain import explain as explained
 
     demo = _demo_query(text)

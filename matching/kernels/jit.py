@@ -8,11 +8,14 @@ on.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import platform
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -57,6 +60,44 @@ def kernel(function: F) -> F:
 def inlined(function: F) -> F:
     """A kernel whose code stands where it is called: passing it tuples of arrays would copy them."""
     return _compiled(function, forceinline=True)
+
+
+def module_of(source: str) -> ModuleType:
+    """The module with this source, which is kept beside the compiled kernels; its kernels are cached like any other."""
+    path = _place(source)
+    if path.stem in sys.modules:
+        return sys.modules[path.stem]
+    if not path.exists():
+        _put(path, source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # numba finds what it has cached by the name
+    spec.loader.exec_module(module)
+    return module
+
+
+def is_built(source: str) -> bool:
+    """Whether `mark_built` was called for this source, by any process."""
+    return _place(source).with_suffix(".built").exists()
+
+
+def mark_built(source: str) -> None:
+    """Says that what this module needs is compiled and in the cache."""
+    _put(_place(source).with_suffix(".built"), "")
+
+
+def _place(source: str) -> Path:
+    return _CACHE / f"kernel_{hashlib.blake2b(source.encode(), digest_size=12).hexdigest()}.py"
+
+
+def _put(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+        file.write(text)
+    os.replace(file.name, path)
 
 
 def _compiled(function: F, **more: bool) -> F:

@@ -92,7 +92,6 @@ class Runs(NamedTuple):
     valid: np.ndarray  # bit r: register r is not null
     nearest: np.ndarray  # of a run: Partitions.nearest before its first row
     nearest_bad: np.ndarray  # also: 1 + node of a row passed over whose negated condition could not be computed
-    passed: np.ndarray  # of a run that passes over rows: what matching.kernels.skip_till notes of them
     registers: np.ndarray  # (n, registers) int64
     registers_f: np.ndarray  # the same memory as float64
     free: np.ndarray  # stack of free slots
@@ -143,6 +142,8 @@ class Scratch(NamedTuple):
     stack_f: np.ndarray
     stack_valid: np.ndarray
     old: np.ndarray  # registers of the run being advanced
+    fresh: np.ndarray  # and of what becomes of it
+    fresh_f: np.ndarray  # the same memory as float64
 
 
 def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
@@ -207,7 +208,7 @@ def new_runs(capacity: int, registers: int) -> Runs:
 
     values = np.zeros((capacity, max(1, registers)), np.int64)
     return Runs(
-        np.zeros(capacity, np.int32), ints(), ints(), ints(), ints(), ints(), ints(), ints(), ints(), ints(), values,
+        np.zeros(capacity, np.int32), ints(), ints(), ints(), ints(), ints(), ints(), ints(), ints(), values,
         values.view(np.float64), np.arange(capacity - 1, -1, -1, dtype=np.int64),
     )  # fmt: skip
 
@@ -230,7 +231,7 @@ def grown_runs(runs: Runs, capacity: int, free_count: int) -> tuple[Runs, int]:
     larger = Runs(
         grown(runs.state, capacity), grown(runs.first, capacity), grown(runs.ts, capacity), grown(runs.row, capacity),
         grown(runs.node, capacity), grown(runs.next, capacity), grown(runs.valid, capacity),
-        grown(runs.nearest, capacity), grown(runs.nearest_bad, capacity), grown(runs.passed, capacity), registers,
+        grown(runs.nearest, capacity), grown(runs.nearest_bad, capacity), registers,
         registers.view(np.float64), free,
     )  # fmt: skip
     return larger, free_count + len(fresh)
@@ -265,9 +266,10 @@ def new_decided(capacity: int) -> Decided:
 
 def new_scratch(program: Program) -> Scratch:
     stack = np.zeros(STACK, np.int64)
+    old, fresh = (np.zeros(max(1, len(program.registers)), np.int64) for _ in range(2))
     return Scratch(
         np.zeros(len(program.accept), np.int64), np.zeros(1, np.int64), stack, stack.view(np.float64),
-        np.zeros(STACK, np.bool_), np.zeros(max(1, len(program.registers)), np.int64),
+        np.zeros(STACK, np.bool_), old, fresh, fresh.view(np.float64),
     )  # fmt: skip
 
 

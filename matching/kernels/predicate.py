@@ -1,4 +1,7 @@
-"""Bytecode of run-dependent conditions, and the registers they read (OpCode, Register in query.automaton.program)."""
+"""Bytecode of run-dependent conditions, and the registers they read (OpCode, Register in query.automaton.program).
+
+What stands below `holds` is how the kernels ask; in a kernel written out for a program (matching.specialise) code made
+for it takes its place."""
 
 from __future__ import annotations
 
@@ -59,6 +62,8 @@ POP_JUMP_UNLESS_TRUE = int(OpCode.POP_JUMP_UNLESS_TRUE)
 JUMP_IF_VALUE = int(OpCode.JUMP_IF_VALUE)
 FAVG = int(OpCode.FAVG)
 INT_MIN = np.int64(-(2**63))
+#: Products of numbers up to it have at most 62 bits.
+HALF = 1 << 31
 
 
 @inlined
@@ -75,6 +80,8 @@ def sub_overflows(x, y):
 
 @inlined
 def mul_overflows(x, y):
+    if -HALF <= x <= HALF and -HALF <= y <= HALF:  # a division costs as much as twenty other things
+        return False
     if x == 0 or y == 0:
         return False
     if (x == -1 and y == INT_MIN) or (y == -1 and x == INT_MIN):
@@ -337,3 +344,44 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
                 total = stack_f[top] if b == 1 else float(stack[top])
                 stack_f[top] = total / (float(count) * program.constant_f[a])
     return 1 if ok[0] and stack[0] == 1 else 0
+
+
+@inlined
+def has(program, mask, v):
+    """Whether a row meets the row-local condition of v."""
+    return (mask >> v) & 1 == 1
+
+
+@inlined
+def concerns(program, mask, state):
+    """Whether a row may be one that a run in this state waits for."""
+    return mask & program.state_mask[state] != 0
+
+
+@inlined
+def read_features(program, feature, feature_f, feature_valid, i):
+    """Row i: what conditions and registers read of it stays in machine registers in a kernel written out."""
+
+
+@inlined
+def begin_registers(program, scratch):
+    """`scratch.old` becomes the registers of a run that begins."""
+    for r in range(len(program.register_kind)):
+        scratch.old[r] = 0
+
+
+@inlined
+def bind(program, v, valid, feature, feature_f, feature_valid, i, scratch):
+    """`scratch.fresh` becomes what `old` is once row i is bound to v; returns the validity bits, or -1 on overflow."""
+    for r in range(len(program.register_kind)):
+        scratch.fresh[r] = scratch.old[r]
+    return update_registers(program, scratch.fresh, scratch.fresh_f, valid, v, feature, feature_f, feature_valid, i)
+
+
+@inlined
+def meets(program, v, valid, feature, feature_f, feature_valid, i, scratch):
+    """Whether row i meets what the condition of v says of `scratch.fresh`: 1 it does, 0 not, -1 it cannot be
+    computed."""
+    if program.code_start[v + 1] == program.code_start[v]:
+        return 1
+    return holds(program, v, scratch.fresh, valid, feature, feature_valid, i, scratch)

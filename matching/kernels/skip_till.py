@@ -1,25 +1,34 @@
-"""Run lists of the strategies that pass over rows: SKIP TILL NEXT MATCH and SKIP TILL ANY MATCH ([SASE] section 4.2).
+"""Runs of the strategies that pass over rows: SKIP TILL NEXT MATCH and SKIP TILL ANY MATCH ([SASE] section 4.2).
 
-The runs of a partition stand in order of their first rows, those of one first row in order of preference: at the first
-row where two differ take comes before begin, and both before passing over it. So matches that one row ends come out in
-the order of the list, and rows end matches in their own order. A run that passes over a row stays as it is, behind the
-runs that took it; a row that meets no condition a run waits for costs a look at a mask.
+The runs of a partition stand side by side in a block, in order of their first rows, those of one first row in order of
+preference: at the first row where two differ take comes before begin, and both before passing over it. So matches that
+one row ends come out in the order of the block, and rows end matches in their own order. A run that passes over a row
+stays as it is, behind the runs that took it; a row that meets no condition a run waits for costs a look at a mask.
+
+A row reads its partition's block from front to back and writes it anew in place: what becomes of a run is written
+where it stood, as long as the runs before it have not become more. If they have, the runs not read yet are moved to the
+end of the block, or all to a larger one. What WITHIN has ended stands at the front, so that dropping it moves nothing.
 
 Where all matches are not wanted the first one decides: one per start drops the runs of its start, matches that do not
 overlap drop all runs.
 
 Rows that negations forbid between two rows of a match are noted in a run as it passes over them. What it forbids
 is asked when the next row is bound, which also clears the notes.
+
+`step` is also the source of specialised kernels (matching.specialise): STATIC names what is known of a program.
 """
 
 from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Counters, Parameters
-from matching.kernels.predicate import holds, update_registers
-from matching.kernels.step import BAD, BUDGET, ERROR, OK, ROOM, decide, heap_push, negated
+from matching.kernels.predicate import bind, concerns, has, meets, read_features
+from matching.kernels.step import BAD, BUDGET, ERROR, OK, ROOM, heap_pop, heap_push, negated
 from query.automaton.program import Ignore, Mode
 
 P_MODE = int(Parameters.MODE)
@@ -30,7 +39,6 @@ P_COUNTS = int(Parameters.COUNT_REGISTERS)
 P_RUNS_MAX = int(Parameters.RUNS_MAX)
 P_IGNORE = int(Parameters.IGNORE)
 C_NODES = int(Counters.NODES)
-C_FREE = int(Counters.FREE)
 C_DECIDED = int(Counters.DECIDED)
 C_HEAP = int(Counters.HEAP)
 C_FAILED_ROW = int(Counters.FAILED_ROW)
@@ -39,17 +47,80 @@ PAST_LAST_ROW = int(Mode.PAST_LAST_ROW)
 ALL = int(Mode.ALL)
 ANY = int(Ignore.ANY)
 
-#: `Runs.passed`: of the rows passed over since the last one bound, the first that says something of gap g: bit g if it
-#: meets a condition of the gap, bit 32 + g if that cannot be computed; then `Runs.nearest_bad` has the row.
+
+class Run(IntEnum):
+    """Columns of a run; its registers stand behind them."""
+
+    STATE = 0
+    FIRST = 1  # ordinal of the first row in its partition
+    TS = 2  # time of the first row
+    ROW = 3  # position of the first row in the row store
+    NODE = 4  # last node in the match buffer
+    VALID = 5  # bit r: register r is not null
+    PASSED = 6  # what the rows passed over said; see BAD_SHIFT
+    BAD_NODE = 7  # 1 + node of a row passed over whose negated condition could not be computed
+    REGISTERS = 8
+
+
+class Block(IntEnum):
+    """Columns of a partition. Its runs are lines [BASE + BEGIN, BASE + BEGIN + LENGTH) of 1 << SIZE (-1: no block)."""
+
+    BASE = 0
+    BEGIN = 1
+    LENGTH = 2
+    SIZE = 3
+    ORDINAL = 4  # rows seen
+    NUMBER = 5  # matches found
+    QUEUED = 6  # 1 if it has an entry in the deadline heap
+
+
+STATE = int(Run.STATE)
+FIRST = int(Run.FIRST)
+TS = int(Run.TS)
+ROW = int(Run.ROW)
+NODE = int(Run.NODE)
+VALID = int(Run.VALID)
+PASSED = int(Run.PASSED)
+BAD_NODE = int(Run.BAD_NODE)
+REGISTERS = int(Run.REGISTERS)
+BASE = int(Block.BASE)
+BEGIN = int(Block.BEGIN)
+LENGTH = int(Block.LENGTH)
+SIZE = int(Block.SIZE)
+ORDINAL = int(Block.ORDINAL)
+NUMBER = int(Block.NUMBER)
+QUEUED = int(Block.QUEUED)
+
+#: Of a row passed over since the last one bound, the first that says something of gap g: bit g if it meets a condition
+#: of the gap, bit 32 + g if that cannot be computed; then BAD_NODE has the row.
 BAD_SHIFT = 32
 GAPS = (1 << 30) - 1
 #: A gap that lies behind was of the latter kind: it is an error if the run ends in a match.
 POISONED = 1 << 62
 
 
+class Runs(NamedTuple):
+    """line: int64 (n, REGISTERS + registers), runs in blocks of 1 << size lines; line_f: the same memory as float64.
+    spare: int64 (64,), the first of the blocks of each size that are free, -1 none; a free block's first number is the
+    next one. top: int64 (1,), lines handed out."""
+
+    line: np.ndarray
+    line_f: np.ndarray
+    spare: np.ndarray
+    top: np.ndarray
+
+
+#: What matching.specialise knows of a program when it writes `step` out for it, and where registers stand.
+PLACE = "runs.{line}[{at}, {column}]"
+STATIC = frozenset({
+    "mode", "skips_any", "within_us", "within_rows", "degree", "runs_max", "counts", "some_gaps", "some_bad", "b",
+    "cannot", "passed", "spent", "e", "v", "gap", "q",
+})  # fmt: skip
+
+
 @inlined
 def passed_over(program, mask, bad):
-    """What a row that is passed over adds to `Runs.passed`."""
+    """What a row that is passed over adds to PASSED of a run."""
     passed = np.int64(0)
     for g in range(len(program.gap_start) - 1):
         said, _ = negated(program.gap_label[program.gap_start[g] : program.gap_start[g + 1]], mask, bad)
@@ -58,32 +129,123 @@ def passed_over(program, mask, bad):
     return passed
 
 
-@inlined
-def link(item, tail, head, runs):
-    """Puts an item behind `tail` (-1: at the head of the list); returns the head. Most items stand there already."""
-    if tail < 0:
-        return item
-    if runs.next[tail] != item:
-        runs.next[tail] = item
-    return head
+@kernel
+def size_for(lines):
+    """The smallest size of a block of so many lines."""
+    size = 1
+    while (np.int64(1) << size) < lines:
+        size += 1
+    return size
 
 
 @kernel
-def drop_behind(kept, tail, head, runs, free):
-    """Drops the items behind `kept` (-1: all) up to `tail`; returns how many slots are free then."""
-    item = head if kept < 0 else runs.next[kept]
-    while kept != tail:
-        runs.free[free] = item
-        free += 1
-        kept = item
-        item = runs.next[item]
-    return free
+def take_block(size, runs):
+    """Returns the first line of a free block."""
+    base = runs.spare[size]
+    if base >= 0:
+        runs.spare[size] = runs.line[base, 0]
+        return base
+    base = runs.top[0]
+    runs.top[0] = base + (np.int64(1) << size)
+    return base
+
+
+@kernel
+def give_block(base, size, runs):
+    runs.line[base, 0] = runs.spare[size]
+    runs.spare[size] = base
+
+
+@kernel
+def copy_lines(of, count, to, runs):
+    width = runs.line.shape[1]
+    if to < of:
+        for k in range(count):
+            for c in range(width):
+                runs.line[to + k, c] = runs.line[of + k, c]
+    else:
+        for k in range(count - 1, -1, -1):
+            for c in range(width):
+                runs.line[to + k, c] = runs.line[of + k, c]
+
+
+@kernel
+def make_gap(p, low, write, read, stop, blocks, runs):
+    """Runs [low, write) have been written, [read, stop) not read yet: makes room between. Returns the new bounds."""
+    written = write - low
+    unread = stop - read
+    size = blocks[p, SIZE]
+    base = blocks[p, BASE]
+    to = base
+    if size < 0 or 4 * (written + unread + 1) > 3 * (np.int64(1) << size):
+        larger = size_for(2 * (written + unread + 1))
+        to = take_block(larger, runs)
+        room = np.int64(1) << larger
+        copy_lines(read, unread, to + room - unread, runs)
+        copy_lines(low, written, to, runs)
+        if size >= 0:
+            give_block(base, size, runs)
+        blocks[p, BASE] = to
+        blocks[p, SIZE] = larger
+    else:  # the written ones stand before those not read
+        room = np.int64(1) << size
+        copy_lines(low, written, to, runs)
+        copy_lines(read, unread, to + room - unread, runs)
+    return to, to + written, to + room - unread, to + room
+
+
+@kernel
+def leave_block(p, blocks, runs):
+    """The partition has no runs."""
+    give_block(blocks[p, BASE], blocks[p, SIZE], runs)
+    blocks[p, BASE] = 0
+    blocks[p, BEGIN] = 0
+    blocks[p, LENGTH] = 0
+    blocks[p, SIZE] = -1
+
+
+@inlined
+def decide(p, node, row, blocks, decided, counters):
+    """Hands out a match."""
+    n = counters[C_DECIDED]
+    counters[C_DECIDED] = n + 1
+    blocks[p, NUMBER] += 1
+    decided.node[n] = node
+    decided.row[n] = row
+    decided.partition[n] = p
+    decided.waiting[n] = -1
+    decided.number[n] = blocks[p, NUMBER]
+
+
+@inlined
+def read_or_begin(program, of, runs, scratch):
+    """`scratch.old` becomes the registers of the run on a line; -1: of a run that begins."""
+    for r in range(len(program.register_kind)):
+        scratch.old[r] = 0 if of < 0 else runs.line[of, REGISTERS + r]
+
+
+@inlined
+def write_fresh(program, to, runs, scratch):
+    for r in range(len(program.register_kind)):
+        runs.line[to, REGISTERS + r] = scratch.fresh[r]
+
+
+@inlined
+def write_old(program, to, runs, scratch):
+    for r in range(len(program.register_kind)):
+        runs.line[to, REGISTERS + r] = scratch.old[r]
+
+
+@inlined
+def copy_line(of, to, width, runs):
+    for c in range(width):
+        runs.line[to, c] = runs.line[of, c]
 
 
 @kernel
 def step(
     begin, end, partition, mask, bad, ts, row, feature, feature_f, feature_valid,
-    program, runs, buffer, partitions, heap, decided, scratch, counters,
+    program, runs, blocks, buffer, heap, decided, scratch, counters,
 ):  # fmt: skip
     """Like matching.kernels.step.step, for programs that pass over rows. O(rows * runs of their partitions * edges)."""
     mode = program.parameters[P_MODE]
@@ -91,120 +253,118 @@ def step(
     within_us = program.parameters[P_WITHIN_US]
     within_rows = program.parameters[P_WITHIN_ROWS]
     degree = program.parameters[P_DEGREE]
-    some_bad = len(bad) > 0
+    runs_max = program.parameters[P_RUNS_MAX]
+    counts = program.parameters[P_COUNTS]
     some_gaps = len(program.gap_label) > 0
-    registers = len(program.register_kind)
+    some_bad = len(bad) > 0
+    line = runs.line
+    width = line.shape[1]
     nodes = counters[C_NODES]
-    free = counters[C_FREE]
 
     i = begin
     status = OK
     while i < end:
         p = partition[i]
-        length = partitions.length[p]
+        length = blocks[p, LENGTH]
+        m = mask[i]
+        b = bad[i] if some_bad else np.int64(0)
+        if length == 0 and not concerns(program, m | b, 0):  # nothing is there, and nothing begins
+            blocks[p, ORDINAL] += 1
+            i += 1
+            continue
         most = (length + 2) * (degree + 1)
         if (
-            free < 2 * most
-            or nodes + most > len(buffer.row)
+            nodes + most > len(buffer.row)
+            or runs.top[0] + 8 * most > len(line)
             or counters[C_DECIDED] + most > len(decided.node)
             or counters[C_HEAP] + 1 > len(heap.deadline)
         ):
             status = ROOM
             break
-        if length > program.parameters[P_RUNS_MAX]:
+        if length > runs_max:
             status = BUDGET
             break
         t = ts[i]
-        m = mask[i]
-        b = bad[i] if some_bad else np.int64(0)
         position = row[i]
-        ordinal = partitions.ordinal[p]
-        partitions.ordinal[p] = ordinal + 1
+        ordinal = blocks[p, ORDINAL]
+        blocks[p, ORDINAL] = ordinal + 1
         passed = passed_over(program, m, b) if some_gaps else np.int64(0)
+        read_features(program, feature, feature_f, feature_valid, i)
         bad_node = np.int64(-1)  # of this row, as one whose negated condition cannot be computed
 
-        item = partitions.head[p]
-        head = np.int64(-1)
-        tail = np.int64(-1)
-        some_old = within_us >= 0 or within_rows >= 0  # the first runs may be over time; behind one that is not none is
-        count = 0
+        # runs [low, write) are as this row leaves them, [read, stop) not looked at yet; the block ends at block_end
+        low = blocks[p, BASE] + blocks[p, BEGIN]
+        stop = low + length
+        block_end = stop
+        if blocks[p, SIZE] >= 0:
+            block_end = blocks[p, BASE] + (np.int64(1) << blocks[p, SIZE])
+        if within_us >= 0:
+            while low < stop and t - line[low, TS] > within_us:
+                low += 1
+        if within_rows >= 0:
+            while low < stop and ordinal - line[low, FIRST] + 1 > within_rows:
+                low += 1
+        write = low
+        read = low
         group = np.int64(-1)  # the start whose runs are looked at
-        group_tail = np.int64(-1)
-        group_count = 0
+        group_count = np.int64(0)  # runs kept before it
         found = np.int64(-1)  # the last start that has its match
         ended = False  # matches may not overlap, and one has ended here
         at_start = False
-        while True:
+        while not ended:
             # ---- the next run, then the start of this row
-            mine = item
-            if item >= 0:
-                item = runs.next[mine]
-                if some_old:
-                    some_old = (within_us >= 0 and t - runs.ts[mine] > within_us) or (
-                        within_rows >= 0 and ordinal - runs.first[mine] + 1 > within_rows
-                    )
-                if some_old or ended:
-                    runs.free[free] = mine
-                    free += 1
+            mine = np.int64(-1)
+            if read < stop:
+                mine = read
+                read += 1
+                state = line[mine, STATE]
+                if mode == ALL and passed == 0 and not concerns(program, m | b, state):
+                    if write != mine:
+                        copy_line(mine, write, width, runs)
+                    write += 1
                     continue
-                state = np.int64(runs.state[mine])
-                if mode == ALL and passed == 0 and (m | b) & program.state_mask[state] == 0:
-                    head = link(mine, tail, head, runs)
-                    tail = mine
-                    count += 1
-                    continue
-                first = runs.first[mine]
+                first = line[mine, FIRST]
                 if first == found:
-                    runs.free[free] = mine
-                    free += 1
                     continue
-                if first != group:
-                    group = first
-                    group_tail = tail
-                    group_count = count
-                start_ts = runs.ts[mine]
-                start_row = runs.row[mine]
-                node = runs.node[mine]
-                valid = runs.valid[mine]
-                before = runs.passed[mine]
-                bad_before = runs.nearest_bad[mine]
-            elif not at_start and not ended:
+                start_ts = line[mine, TS]
+                start_row = line[mine, ROW]
+                node = line[mine, NODE]
+                valid = line[mine, VALID]
+                before = line[mine, PASSED]
+                bad_before = line[mine, BAD_NODE]
+            elif not at_start and concerns(program, m | b, 0):
                 at_start = True
                 state = np.int64(0)
                 first = ordinal
-                group = first
-                group_tail = tail
-                group_count = count
                 start_ts = t
                 start_row = position
                 node = np.int64(-1)
-                valid = program.parameters[P_COUNTS]
+                valid = np.int64(counts)
                 before = np.int64(0)
                 bad_before = np.int64(0)
             else:
                 break
-            may_pass = True
-            over = False  # a match has ended that drops this run
+            if first != group:
+                group = first
+                group_count = write - low
+            may_pass = mine >= 0
+            taken = False  # a line has been written for it
             # a run that already spans WITHIN n ROWS can take no further row
             spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
-            if (m | b) & program.state_mask[state] != 0:
+            if concerns(program, m | b, state):
+                read_or_begin(program, mine, runs, scratch)
                 for e in range(program.edge_start[state], program.edge_start[state + 1]):
                     v = program.edge_variable[e]
-                    failed = (b >> v) & 1 == 1
-                    if (m >> v) & 1 == 0 and not failed:
+                    cannot = some_bad and (b >> v) & 1 == 1
+                    if not cannot and not has(program, m, v):
                         continue
-                    new = runs.free[free - 1]
+                    failed = cannot
                     new_valid = valid
-                    if registers > 0 and not failed:
-                        for r in range(registers):
-                            runs.registers[new, r] = 0 if mine < 0 else runs.registers[mine, r]
-                        new_valid = update_registers(
-                            program, runs.registers[new], runs.registers_f[new], valid, v, feature, feature_f,
-                            feature_valid, i,
-                        )  # fmt: skip
+                    if not failed:
+                        new_valid = bind(program, v, valid, feature, feature_f, feature_valid, i, scratch)
                         failed = new_valid == -1
-                    if not failed and program.code_start[v + 1] > program.code_start[v]:
-                        truth = holds(program, v, runs.registers[new], new_valid, feature, feature_valid, i, scratch)
+                    if not failed:
+                        truth = meets(program, v, new_valid, feature, feature_f, feature_valid, i, scratch)
                         failed = truth < 0
                         if truth == 0:
                             continue
@@ -214,83 +374,215 @@ def step(
                         continue
                     if program.edge_waits[e] and not skips_any:
                         may_pass = False
-                    poison = before & POISONED
-                    gap = program.edge_gap[e]
-                    if gap >= 0:
-                        if poison == 0 and (before >> gap) & 1 == 1:
-                            continue
-                        if (before >> (gap + BAD_SHIFT)) & 1 == 1:
-                            poison = np.int64(POISONED)
+                    poison = np.int64(0)
+                    if some_gaps:
+                        poison = before & POISONED
+                        gap = program.edge_gap[e]
+                        if gap >= 0:
+                            if poison == 0 and (before >> gap) & 1 == 1:
+                                continue
+                            if (before >> (gap + BAD_SHIFT)) & 1 == 1:
+                                poison = np.int64(POISONED)
                     q = program.edge_target[e]
                     buffer.previous[nodes] = node
                     buffer.row[nodes] = position
                     buffer.variable[nodes] = v
                     nodes += 1
                     if program.edge_start[q + 1] > program.edge_start[q] and not spent:
-                        free -= 1
-                        runs.state[new] = q
-                        runs.first[new] = first
-                        runs.ts[new] = start_ts
-                        runs.row[new] = start_row
-                        runs.node[new] = nodes - 1
-                        runs.valid[new] = new_valid
-                        runs.passed[new] = poison
-                        runs.nearest_bad[new] = bad_before if poison != 0 else 0
-                        head = link(new, tail, head, runs)
-                        tail = new
-                        count += 1
+                        if write == (read if read < stop else block_end):
+                            low, write, read, stop = make_gap(p, low, write, read, stop, blocks, runs)
+                            block_end = stop
+                        line[write, STATE] = q
+                        line[write, FIRST] = first
+                        line[write, TS] = start_ts
+                        line[write, ROW] = start_row
+                        line[write, NODE] = nodes - 1
+                        line[write, VALID] = new_valid
+                        line[write, PASSED] = poison
+                        line[write, BAD_NODE] = bad_before if poison != 0 else 0
+                        write_fresh(program, write, runs, scratch)
+                        write += 1
+                        taken = True
                     if not program.accept[q]:
                         continue
                     if poison != 0:
                         counters[C_FAILED_ROW] = buffer.row[bad_before - 1] + 1
                         counters[C_FAILED_LABEL] = buffer.variable[bad_before - 1]
                         continue
-                    decide(p, nodes - 1, start_row, -1, partitions, decided, counters)
+                    decide(p, nodes - 1, start_row, blocks, decided, counters)
                     if mode != ALL:
                         found = first
-                        over = True
+                        may_pass = False
                         if mode == PAST_LAST_ROW:
                             ended = True
-                            group_tail = np.int64(-1)
-                            group_count = 0
-                        free = drop_behind(group_tail, tail, head, runs, free)
-                        tail = group_tail
-                        count = group_count
+                            group_count = np.int64(0)
+                        write = low + group_count
                         break
-            if mine < 0:
+            if not may_pass or spent:
                 continue
-            if may_pass and not over and not spent:
-                if passed != 0:
-                    known = (before | before >> BAD_SHIFT) & GAPS
-                    fresh = passed & ~(known | known << BAD_SHIFT)
-                    if fresh >> BAD_SHIFT != 0 and bad_before == 0:
-                        if bad_node < 0:
-                            bad_node = nodes
-                            buffer.previous[nodes] = -1
-                            buffer.row[nodes] = position
-                            buffer.variable[nodes] = program.gap_label[0]
-                            nodes += 1
-                        runs.nearest_bad[mine] = bad_node + 1
-                    runs.passed[mine] = before | fresh
-                head = link(mine, tail, head, runs)
-                tail = mine
-                count += 1
-            else:
-                runs.free[free] = mine
-                free += 1
-        if tail < 0:
-            head = np.int64(-1)
-        elif runs.next[tail] != -1:
-            runs.next[tail] = -1
-        partitions.head[p] = head
-        partitions.length[p] = count
-        if within_us >= 0 and not partitions.queued[p] and head >= 0:
-            partitions.queued[p] = True
-            heap_push(heap, counters, runs.ts[head] + within_us, p)
+            if passed != 0:
+                known = (before | before >> BAD_SHIFT) & GAPS
+                news = passed & ~(known | known << BAD_SHIFT)
+                if news >> BAD_SHIFT != 0 and bad_before == 0:
+                    if bad_node < 0:
+                        bad_node = nodes
+                        buffer.previous[nodes] = -1
+                        buffer.row[nodes] = position
+                        buffer.variable[nodes] = program.gap_label[0]
+                        nodes += 1
+                    bad_before = bad_node + 1
+                before |= news
+            if taken:  # what it became may stand where it stood
+                if write == (read if read < stop else block_end):
+                    low, write, read, stop = make_gap(p, low, write, read, stop, blocks, runs)
+                    block_end = stop
+                line[write, STATE] = state
+                line[write, FIRST] = first
+                line[write, TS] = start_ts
+                line[write, ROW] = start_row
+                line[write, NODE] = node
+                line[write, VALID] = valid
+                line[write, PASSED] = before
+                line[write, BAD_NODE] = bad_before
+                write_old(program, write, runs, scratch)
+            elif write != mine:
+                copy_line(mine, write, width, runs)
+            if passed != 0:
+                line[write, PASSED] = before
+                line[write, BAD_NODE] = bad_before
+            write += 1
+        count = write - low
+        blocks[p, LENGTH] = count
+        if count > 0:
+            blocks[p, BEGIN] = low - blocks[p, BASE]
+            if within_us >= 0 and blocks[p, QUEUED] == 0:
+                blocks[p, QUEUED] = 1
+                heap_push(heap, counters, line[low, TS] + within_us, p)
+        elif blocks[p, SIZE] >= 0:
+            leave_block(p, blocks, runs)
         i += 1
         if counters[C_FAILED_ROW] > 0:
             status = ERROR
             break
-    counters[C_FREE] = free
     counters[C_NODES] = nodes
     return i, status
+
+
+@kernel
+def expire(watermark, held, within_us, runs, blocks, heap, counters):
+    """Drops the runs that no event can complete any more; see matching.kernels.step.expire."""
+    while counters[C_HEAP] > 0 and heap.deadline[0] < watermark:
+        p = heap.partition[0]
+        heap_pop(heap, counters)
+        blocks[p, QUEUED] = 0
+        bound = watermark
+        if len(held) > 0 and held[p] < bound:
+            bound = held[p]
+        low = blocks[p, BASE] + blocks[p, BEGIN]
+        stop = low + blocks[p, LENGTH]
+        while low < stop and bound - runs.line[low, TS] > within_us:
+            low += 1
+        blocks[p, BEGIN] = low - blocks[p, BASE]
+        blocks[p, LENGTH] = stop - low
+        if low < stop:
+            # what is over time but for the row that is held is queued when that row is taken
+            if runs.line[low, TS] + within_us >= watermark:
+                blocks[p, QUEUED] = 1
+                heap_push(heap, counters, runs.line[low, TS] + within_us, p)
+        elif blocks[p, SIZE] >= 0:
+            leave_block(p, blocks, runs)
+
+
+@kernel
+def oldest_row(partitions, runs, blocks, rows):
+    """The first row of the oldest run of all; `rows` if there is none."""
+    oldest = rows
+    for p in range(partitions):
+        if blocks[p, LENGTH] > 0:
+            row = runs.line[blocks[p, BASE] + blocks[p, BEGIN], ROW]
+            oldest = min(oldest, row)
+    return oldest
+
+
+@kernel
+def first_behind(row, buffer, nodes):
+    """The first node that is not before this row. Nodes are made in the order of their rows."""
+    low = 0
+    high = nodes
+    while low < high:
+        middle = (low + high) // 2
+        if buffer.row[middle] < row:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def keep_rows(begin, end, buffer, keep):
+    """Marks the rows of the nodes [begin, end)."""
+    for n in range(begin, end):
+        keep[buffer.row[n]] = True
+
+
+@kernel
+def cut(partitions, runs, blocks, buffer, nodes, first, row_moved):
+    """Drops the nodes before `first` and renumbers the others and their rows."""
+    for n in range(first, nodes):
+        buffer.previous[n - first] = max(buffer.previous[n] - first, -1)
+        buffer.row[n - first] = row_moved[buffer.row[n]]
+        buffer.variable[n - first] = buffer.variable[n]
+    for p in range(partitions):
+        low = blocks[p, BASE] + blocks[p, BEGIN]
+        for at in range(low, low + blocks[p, LENGTH]):
+            if runs.line[at, BAD_NODE] > 0:
+                runs.line[at, BAD_NODE] -= first
+            runs.line[at, NODE] -= first
+            runs.line[at, ROW] = row_moved[runs.line[at, ROW]]
+
+
+@kernel
+def mark_live(partitions, runs, blocks, buffer, nodes, moved, keep):
+    """moved: int64 (nodes,), set to the new index of every node that a run can reach, else -1; keep: bool per row of
+    the store, set for their rows. Returns the number of live nodes."""
+    for n in range(nodes):
+        moved[n] = -1
+    for p in range(partitions):
+        low = blocks[p, BASE] + blocks[p, BEGIN]
+        for at in range(low, low + blocks[p, LENGTH]):
+            n = runs.line[at, BAD_NODE] - 1
+            if n >= 0:
+                moved[n] = 0
+                keep[buffer.row[n]] = True
+            n = runs.line[at, NODE]
+            keep[runs.line[at, ROW]] = True
+            while n >= 0 and moved[n] < 0:
+                moved[n] = 0
+                keep[buffer.row[n]] = True
+                n = buffer.previous[n]
+    live = 0
+    for n in range(nodes):
+        if moved[n] == 0:
+            moved[n] = live
+            live += 1
+    return live
+
+
+@kernel
+def move_live(partitions, runs, blocks, buffer, nodes, moved, row_moved):
+    """Compacts the match buffer in place and renumbers rows; order is kept, so predecessors stay before."""
+    for n in range(nodes):
+        to = moved[n]
+        if to >= 0:
+            previous = buffer.previous[n]
+            buffer.previous[to] = moved[previous] if previous >= 0 else -1
+            buffer.row[to] = row_moved[buffer.row[n]]
+            buffer.variable[to] = buffer.variable[n]
+    for p in range(partitions):
+        low = blocks[p, BASE] + blocks[p, BEGIN]
+        for at in range(low, low + blocks[p, LENGTH]):
+            if runs.line[at, BAD_NODE] > 0:
+                runs.line[at, BAD_NODE] = moved[runs.line[at, BAD_NODE] - 1] + 1
+            if runs.line[at, NODE] >= 0:
+                runs.line[at, NODE] = moved[runs.line[at, NODE]]
+            runs.line[at, ROW] = row_moved[runs.line[at, ROW]]

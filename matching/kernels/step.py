@@ -24,7 +24,7 @@ import numpy as np
 
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import UNSEEN, Counters, Parameters
-from matching.kernels.predicate import holds, update_registers
+from matching.kernels.predicate import begin_registers, bind, concerns, has, meets, read_features
 from query.automaton.program import Mode, Skip
 
 PAST_LAST_ROW = int(Mode.PAST_LAST_ROW)
@@ -53,6 +53,13 @@ C_LAST = int(Counters.LAST_PARTITION)
 C_STUCK = int(Counters.STUCK)
 C_FAILED_ROW = int(Counters.FAILED_ROW)
 C_FAILED_LABEL = int(Counters.FAILED_LABEL)
+
+#: What matching.specialise knows of a program when it writes `step` out for it, and where registers stand.
+PLACE = "runs.{registers}[{at}, {r}]"
+STATIC = frozenset({
+    "mode", "merge", "ambiguous", "strict", "within_us", "within_rows", "degree", "runs_max", "timeouts", "absent",
+    "leads", "trails", "some_bad", "counts", "accept_empty", "b", "cannot", "spent", "e", "v", "q",
+})  # fmt: skip
 
 #: States of items that are no runs.
 MATCH = -1
@@ -290,6 +297,20 @@ def put(runs, tail, new, state, first, ts, row, node, valid):
         runs.next[tail] = new
 
 
+@inlined
+def read_registers(program, item, runs, scratch):
+    """`scratch.old` becomes the registers of a run."""
+    for r in range(len(program.register_kind)):
+        scratch.old[r] = runs.registers[item, r]
+
+
+@inlined
+def write_fresh(program, item, runs, scratch):
+    """`scratch.fresh` becomes the registers of a run."""
+    for r in range(len(program.register_kind)):
+        runs.registers[item, r] = scratch.fresh[r]
+
+
 @kernel
 def step(
     begin, end, partition, mask, bad, ts, row, feature, feature_f, feature_valid,
@@ -315,7 +336,7 @@ def step(
     leads = absent & 1 != 0
     trails = absent & 2 != 0
     some_bad = len(bad) > 0
-    registers = len(program.register_kind)
+    counts = program.parameters[P_COUNTS]
     accept_empty = program.accept[0]
     stamp = scratch.stamp[0]
     visited = scratch.visited
@@ -347,7 +368,9 @@ def step(
             break
         t = ts[i]
         m = mask[i]
+        b = bad[i] if some_bad else np.int64(0)
         position = row[i]
+        read_features(program, feature, feature_f, feature_valid, i)
         if strict:
             if last_p >= 0 and last_p != p:
                 counters[C_FREE] = free
@@ -373,7 +396,7 @@ def step(
         hit = 0
         hit_label = np.int64(-1)
         if trails:
-            hit, hit_label = negated(program.absent_behind, m, bad[i] if some_bad else 0)
+            hit, hit_label = negated(program.absent_behind, m, b)
         nearest = np.int64(UNSEEN)
         nearest_bad = np.int64(0)
         while True:
@@ -452,9 +475,7 @@ def step(
                     nearest = runs.nearest[item]
                     nearest_bad = runs.nearest_bad[item]
                 valid = runs.valid[item]
-                if registers > 0:
-                    for r in range(registers):
-                        scratch.old[r] = runs.registers[item, r]
+                read_registers(program, item, runs, scratch)
                 runs.free[free] = item
                 free += 1
                 item = following
@@ -467,12 +488,11 @@ def step(
                 start_ts = t
                 start_row = position
                 node = np.int64(-1)
-                valid = program.parameters[P_COUNTS]
+                valid = np.int64(counts)
                 if leads:
                     nearest = partitions.nearest[p]
                     nearest_bad = partitions.nearest_bad[p]
-                for r in range(registers):
-                    scratch.old[r] = 0
+                begin_registers(program, scratch)
             else:
                 break
             if merge == 1 and first != group:
@@ -481,167 +501,163 @@ def step(
             # ---- its edges, in order of preference
             made_variable = np.int64(-1)
             made_node = np.int64(-1)
-            for e in range(program.edge_start[state], program.edge_start[state + 1]):
-                v = program.edge_variable[e]
-                failed = some_bad and (bad[i] >> v) & 1 == 1
-                if (m >> v) & 1 == 0 and not failed:
-                    continue
-                q = program.edge_target[e]
-                if merge < 2 and visited[q] == stamp:
-                    continue
-                new = runs.free[free - 1]
-                new_valid = valid
-                if registers > 0 and not failed:
-                    for r in range(registers):
-                        runs.registers[new, r] = scratch.old[r]
-                    new_valid = update_registers(
-                        program, runs.registers[new], runs.registers_f[new], valid, v, feature, feature_f,
-                        feature_valid, i,
-                    )  # fmt: skip
-                    failed = new_valid == -1
-                if not failed and program.code_start[v + 1] > program.code_start[v]:
-                    truth = holds(program, v, runs.registers[new], new_valid, feature, feature_valid, i, scratch)
-                    failed = truth < 0
-                    if truth == 0:
+            if concerns(program, m | b, state):
+                for e in range(program.edge_start[state], program.edge_start[state + 1]):
+                    v = program.edge_variable[e]
+                    cannot = some_bad and (b >> v) & 1 == 1
+                    if not cannot and not has(program, m, v):
                         continue
-                if failed:
-                    # what is less preferred in this attempt is read after this only
-                    buffer.previous[nodes] = node
-                    buffer.row[nodes] = position
-                    buffer.variable[nodes] = v
-                    free -= 1
-                    put(runs, tail, new, FAILED, first, start_ts, start_row, nodes, 0)
-                    nodes += 1
-                    if tail < 0:
-                        head = new
-                    tail = new
-                    count += 1
-                    if mode == ALL:
-                        counters[C_FAILED_ROW] = position + 1
-                        counters[C_FAILED_LABEL] = v
-                    else:
-                        cut_first = first
-                    break
-                visited[q] = stamp
-                # ---- the match buffer: one node for one (row, variable, node before)
-                if made_variable != v:
-                    made_variable = v
-                    made_node = np.int64(-1)
-                    if ambiguous:
-                        other = head
-                        while other >= 0:
-                            n = runs.node[other]
-                            if n >= 0 and buffer.previous[n] == node and buffer.row[n] == position:
-                                if buffer.variable[n] == v and runs.first[other] == first:
-                                    made_node = n
-                                    break
-                            other = runs.next[other]
-                    if made_node < 0:
-                        made_node = nodes
+                    failed = cannot
+                    q = program.edge_target[e]
+                    if merge < 2 and visited[q] == stamp:
+                        continue
+                    new = runs.free[free - 1]
+                    new_valid = valid
+                    if not failed:
+                        new_valid = bind(program, v, valid, feature, feature_f, feature_valid, i, scratch)
+                        failed = new_valid == -1
+                    if not failed:
+                        truth = meets(program, v, new_valid, feature, feature_f, feature_valid, i, scratch)
+                        failed = truth < 0
+                        if truth == 0:
+                            continue
+                    if failed:
+                        # what is less preferred in this attempt is read after this only
                         buffer.previous[nodes] = node
                         buffer.row[nodes] = position
                         buffer.variable[nodes] = v
+                        free -= 1
+                        put(runs, tail, new, FAILED, first, start_ts, start_row, nodes, 0)
                         nodes += 1
-                if ambiguous:
-                    # a run that took the same rows to the same state is this run
-                    twin = False
-                    other = head
-                    while other >= 0:
-                        there = runs.state[other]
-                        if runs.node[other] == made_node and (
-                            there == q or (absent != 0 and there >= 0 and there == program.lesser[q])
-                        ):
-                            twin = True
-                            break
-                        other = runs.next[other]
-                    if twin:
-                        continue
-                # a run that already spans WITHIN n ROWS can take no further row
-                spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
-                if program.edge_start[q + 1] > program.edge_start[q]:
-                    becomes = q
-                    if spent:
-                        becomes = np.int64(TIMEOUT)
-                        new_valid = q
-                    if not spent or (timeouts and not program.accept[q] and not timed_out(tail, first, runs)):
-                        free -= 1
-                        put(runs, tail, new, becomes, first, start_ts, start_row, made_node, new_valid)
-                        if leads:
-                            runs.nearest[new] = nearest
-                            runs.nearest_bad[new] = nearest_bad
                         if tail < 0:
                             head = new
                         tail = new
                         count += 1
-                if program.accept[q]:
-                    if mode == ALL:
-                        decide(p, made_node, start_row, -1, partitions, decided, counters)
-                    elif timed_out(tail, first, runs):
-                        runs.state[tail] = MATCH
-                        runs.node[tail] = made_node
-                        if mode == PAST_LAST_ROW:
-                            cut = True
+                        if mode == ALL:
+                            counters[C_FAILED_ROW] = position + 1
+                            counters[C_FAILED_LABEL] = v
                         else:
                             cut_first = first
                         break
-                    elif absent == 0:
-                        new = runs.free[free - 1]
-                        free -= 1
-                        put(runs, tail, new, -1, first, start_ts, start_row, made_node, 0)
-                        if tail < 0:
-                            head = new
-                        tail = new
-                        count += 1
-                        if mode == PAST_LAST_ROW:
-                            cut = True
-                        else:
-                            cut_first = first
-                        break
-                    else:
-                        ends = np.int64(MATCH)
-                        node_of = made_node
-                        near = leads and nearest != UNSEEN
-                        if near and within_us >= 0:
-                            near = t - nearest <= within_us
-                        elif near:
-                            near = ordinal - nearest + 1 <= within_rows
-                        if near and nearest_bad > 0:
-                            ends = np.int64(FAILED)
-                            node_of = nearest_bad - 1
-                        elif near or (trails and ended_first == first):
-                            ends = np.int64(0)  # no match, or one that a preferred one stands for
-                        elif trails and not spent:
-                            ends = np.int64(PENDING)
-                            ended_first = first
-                        if ends < 0:
-                            item_made = runs.free[free - 1]
-                            free -= 1
-                            put(runs, tail, item_made, ends, first, start_ts, start_row, node_of, 0)
-                            if tail < 0:
-                                head = item_made
-                            tail = item_made
-                            count += 1
-                            if ends != PENDING:
-                                cut_first = first
+                    visited[q] = stamp
+                    # ---- the match buffer: one node for one (row, variable, node before)
+                    if made_variable != v:
+                        made_variable = v
+                        made_node = np.int64(-1)
+                        if ambiguous:
+                            other = head
+                            while other >= 0:
+                                n = runs.node[other]
+                                if n >= 0 and buffer.previous[n] == node and buffer.row[n] == position:
+                                    if buffer.variable[n] == v and runs.first[other] == first:
+                                        made_node = n
+                                        break
+                                other = runs.next[other]
+                        if made_node < 0:
+                            made_node = nodes
+                            buffer.previous[nodes] = node
+                            buffer.row[nodes] = position
+                            buffer.variable[nodes] = v
+                            nodes += 1
+                    if ambiguous:
+                        # a run that took the same rows to the same state is this run
+                        twin = False
+                        other = head
+                        while other >= 0:
+                            there = runs.state[other]
+                            if runs.node[other] == made_node and (
+                                there == q or (absent != 0 and there >= 0 and there == program.lesser[q])
+                            ):
+                                twin = True
                                 break
-                        # what is less preferred than ending here
-                        if program.lesser[q] >= 0 and not spent:
-                            item_made = runs.free[free - 1]
+                            other = runs.next[other]
+                        if twin:
+                            continue
+                    # a run that already spans WITHIN n ROWS can take no further row
+                    spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
+                    if program.edge_start[q + 1] > program.edge_start[q]:
+                        becomes = q
+                        if spent:
+                            becomes = np.int64(TIMEOUT)
+                            new_valid = q
+                        if not spent or (timeouts and not program.accept[q] and not timed_out(tail, first, runs)):
                             free -= 1
-                            if item_made != new:
-                                for r in range(registers):
-                                    runs.registers[item_made, r] = runs.registers[new, r]
-                            put(
-                                runs, tail, item_made, program.lesser[q], first, start_ts, start_row, made_node,
-                                new_valid,
-                            )  # fmt: skip
+                            put(runs, tail, new, becomes, first, start_ts, start_row, made_node, new_valid)
+                            write_fresh(program, new, runs, scratch)
                             if leads:
-                                runs.nearest[item_made] = nearest
-                                runs.nearest_bad[item_made] = nearest_bad
+                                runs.nearest[new] = nearest
+                                runs.nearest_bad[new] = nearest_bad
                             if tail < 0:
-                                head = item_made
-                            tail = item_made
+                                head = new
+                            tail = new
                             count += 1
+                    if program.accept[q]:
+                        if mode == ALL:
+                            decide(p, made_node, start_row, -1, partitions, decided, counters)
+                        elif timed_out(tail, first, runs):
+                            runs.state[tail] = MATCH
+                            runs.node[tail] = made_node
+                            if mode == PAST_LAST_ROW:
+                                cut = True
+                            else:
+                                cut_first = first
+                            break
+                        elif absent == 0:
+                            new = runs.free[free - 1]
+                            free -= 1
+                            put(runs, tail, new, -1, first, start_ts, start_row, made_node, 0)
+                            if tail < 0:
+                                head = new
+                            tail = new
+                            count += 1
+                            if mode == PAST_LAST_ROW:
+                                cut = True
+                            else:
+                                cut_first = first
+                            break
+                        else:
+                            ends = np.int64(MATCH)
+                            node_of = made_node
+                            near = leads and nearest != UNSEEN
+                            if near and within_us >= 0:
+                                near = t - nearest <= within_us
+                            elif near:
+                                near = ordinal - nearest + 1 <= within_rows
+                            if near and nearest_bad > 0:
+                                ends = np.int64(FAILED)
+                                node_of = nearest_bad - 1
+                            elif near or (trails and ended_first == first):
+                                ends = np.int64(0)  # no match, or one that a preferred one stands for
+                            elif trails and not spent:
+                                ends = np.int64(PENDING)
+                                ended_first = first
+                            if ends < 0:
+                                item_made = runs.free[free - 1]
+                                free -= 1
+                                put(runs, tail, item_made, ends, first, start_ts, start_row, node_of, 0)
+                                if tail < 0:
+                                    head = item_made
+                                tail = item_made
+                                count += 1
+                                if ends != PENDING:
+                                    cut_first = first
+                                    break
+                            # what is less preferred than ending here
+                            if program.lesser[q] >= 0 and not spent:
+                                item_made = runs.free[free - 1]
+                                free -= 1
+                                write_fresh(program, item_made, runs, scratch)
+                                put(
+                                    runs, tail, item_made, program.lesser[q], first, start_ts, start_row, made_node,
+                                    new_valid,
+                                )  # fmt: skip
+                                if leads:
+                                    runs.nearest[item_made] = nearest
+                                    runs.nearest_bad[item_made] = nearest_bad
+                                if tail < 0:
+                                    head = item_made
+                                tail = item_made
+                                count += 1
             # ---- the empty match of this row, less preferred than all that begins with it
             if at_start and item < 0 and accept_empty and mode != ALL and not cut and cut_first != first:
                 if timed_out(tail, first, runs):
@@ -661,7 +677,7 @@ def step(
             partitions.calm[p] = calm
             partitions.calm_length[p] = calm_length
         if leads:
-            hit, hit_label = negated(program.absent_before, m, bad[i] if some_bad else 0)
+            hit, hit_label = negated(program.absent_before, m, b)
             if hit != 0:
                 partitions.nearest[p] = t if within_us >= 0 else ordinal
                 partitions.nearest_bad[p] = 0

@@ -34,6 +34,8 @@ def show_engine(program: Program) -> str:
     match table:
         case None if shares_paths(program):
             return "engine      graph of runs"
+        case None if program.ignore:
+            return "engine      blocks of runs"
         case None:
             return "engine      run lists"
         case Table():

@@ -1,0 +1,100 @@
+"""A kernel written out for a program gives what the reference gives, from the start or swapped in between batches.
+
+The generated source runs as plain Python here, since a compiler would take seconds for each example; what is compiled
+is compared with that in tests/matching/test_specialise.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matching.batch import Matches
+from matching.lists import RunLists
+from matching.matcher import KernelMatcher
+from matching.run_blocks import RunBlocks
+from query.plan.plan import Plan
+from tests.events import batch_of
+from tests.properties import test_kernel
+from tests.properties.test_absence import kernel_of, reference_of
+from tests.properties.test_kernel import Answer, answer_of
+from tests.properties.test_skip_till import FEWER, skipping
+from tests.strategies import SCHEMA, Row, events, plans
+
+
+def interpreted_by_python(source: str) -> Any:
+    """The module of a source, not compiled."""
+    imported = "from matching.kernels.jit import inlined, kernel\n"
+    assert imported in source
+    scope: dict[str, Any] = {}
+    plain = source.replace(imported, "inlined = kernel = lambda function: function\n")
+    exec(compile(plain, "<kernel>", "exec"), scope)
+    return SimpleNamespace(step=scope["step"])
+
+
+def swapped(matcher: KernelMatcher, rows: list[Row], size: int, swap: int) -> Answer:
+    """What a matcher finds that goes on with the kernel written for its program before batch `swap`."""
+    assert isinstance(matcher.engine, RunBlocks | RunLists)
+    module = interpreted_by_python(matcher.engine.source)
+    found: list[Matches] = []
+    for at in range(0, len(rows), size):
+        if at // size == swap:
+            matcher.engine.run_by(module.step)
+        found.append(matcher.push(batch_of(SCHEMA, rows[at : at + size], at)))
+    return answer_of([*found, matcher.advance(None)])
+
+
+def blocks_of(plan: Plan) -> KernelMatcher:
+    """The matcher of a plan, its runs in blocks even where a graph would do."""
+    matcher = kernel_of(plan)
+    if not isinstance(matcher.engine, RunBlocks):
+        matcher._run_by(RunBlocks(matcher.program, 100_000))
+    return matcher
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_a_kernel_written_for_a_program_equals_the_reference(record_property: Callable[[str, object], None]) -> None:
+    counts: Counter[str] = Counter()
+
+    @FEWER
+    @given(rows=events(min_size=4), plan=skipping(), size=st.sampled_from((1, 4, 100)), swap=st.integers(0, 6))
+    def check(plan: Plan, rows: list[Row], size: int, swap: int) -> None:
+        matcher = blocks_of(plan)
+        expected = reference_of(plan, rows)
+        assert swapped(matcher, rows, size, swap) == expected
+        counts["examples"] += 1
+        counts["a match"] += bool(expected)
+        counts["swapped"] += len(rows) > swap * size
+        counts["registers"] += bool(matcher.program.registers)
+        counts["negation"] += bool(matcher.program.gaps)
+
+    with np.errstate(over="ignore"):
+        check()
+    record_property("examples", ", ".join(f"{what} {count:,}" for what, count in counts.items()))
+    for what in ("a match", "swapped", "registers"):
+        assert 10 * counts[what] >= counts["examples"], what
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*would not move on:query.errors.HybridWarning")
+def test_so_does_one_of_run_lists(record_property: Callable[[str, object], None]) -> None:
+    tally = test_kernel.Tally()
+
+    @FEWER
+    @given(rows=events(), plan=plans(), size=st.sampled_from((1, 4, 100)), swap=st.integers(0, 6))
+    def check(plan: Plan, rows: list[Row], size: int, swap: int) -> None:
+        matcher = test_kernel.kernel_of(plan, general=True)()
+        expected = test_kernel.reference_of(plan, rows)
+        assert swapped(matcher, rows, size, swap) == expected
+        tally.add(matcher, rows, expected)
+
+    with np.errstate(over="ignore"):
+        check()
+    for engine, counts in tally.counts.items():
+        record_property("examples", f"{engine}: " + ", ".join(f"{what} {count:,}" for what, count in counts.items()))
