@@ -3,11 +3,11 @@
     python -m benchmarks.latency [--keys 1_000_000] [--events 200_000] [--plot latency.png] [--no-pin] > result.json
 
 Prints one JSON object. Lateness 0, numeric conditions, one stream in memory, one watch a query. First every key gets an
-event that opens a match, in batches. Then events of drawn keys are pushed one at a time, each an Arrow batch of one row;
-the clock runs from before `db.push` until `fetch` has given the rows, if there are any, to a callback. Every event is
-timed, pauses of the garbage collector, growth and compaction included; the first hundred are not counted. `budget_us`
-is the goal for the 99th percentile. `us` is the clock, and what counts; `cpu_us` is the processor time of the thread:
-where others run on that CPU, the clock also shows how long they had it. Exits with 1 if a query finds no match.
+event that opens a match, in batches. Then events of drawn keys are pushed one at a time, each an Arrow batch of one
+row; the clock runs from before `db.push` until `fetch` has given the rows, if there are any, to a callback. Every event
+is timed, pauses of the garbage collector, growth and compaction included; the first hundred are not counted. `us` is
+the clock, and what counts; `cpu_us` is the processor time of the thread: where others run on that CPU, the clock also
+shows how long they had it. `budget_us` is the goal for the 99th percentile. Exits with 1 if a query finds no match.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def batch(ts_us: np.ndarray, keys: np.ndarray, prices: np.ndarray) -> pa.RecordB
 
 
 def pushed(query: str, keys: int, events: int, seed: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Nanoseconds of each event by the clock and of processor time, int64 (events,), and the rows that came out. A tenth of the drawn events completes the
-    match of its key, and another tenth opens one."""
+    """Nanoseconds of each event by the clock and of processor time, int64 (events,), and the rows that came out.
+    A tenth of the drawn events completes the match of its key, and another tenth opens one."""
     rng = generator(seed)
     key, price = rng.integers(0, keys, events), rng.random(events) * 100
     ts_us = START_US + MINUTE_US + np.arange(events, dtype=np.int64)

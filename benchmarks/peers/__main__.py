@@ -94,8 +94,8 @@ def asked(question: Question, rows: int, keys: int, seed: int, repeat: int, smal
 
 def benchmark(rows: int, keys: int, seed: int, repeat: int, only: list[str], progress: bool,
               smaller: bool = True) -> dict[str, Any]:  # fmt: skip
-    """The object that is printed. `disagreements` in it is empty if all is well. `ratios`: of processor seconds to those
-    by hand on the same events."""
+    """The object that is printed. `disagreements` in it is empty if all is well. `ratios`: of processor seconds to
+    those by hand on the same events."""
 
     def say(text: str) -> None:
         if progress:

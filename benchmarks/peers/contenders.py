@@ -137,7 +137,7 @@ def _core(question: Question, events: pa.Table, warm_rows: int) -> tuple[Mapping
 
 
 def written_from_arrays(constants: Funnel) -> Callable[[pa.Table, str], Timed]:
-    """Only what the answer of Q4 costs: its values are there, in the order of the answer, and are copied into a table."""
+    """Only what the answer of Q4 costs: its values are there, in its order, and are copied into a table."""
 
     def run(events: pa.Table, query: str) -> Timed:
         ready = limit.funnel(events, constants)
