@@ -114,8 +114,8 @@ def through_flink(question: Question, engine: str, rows_max: int = SLOW_ROWS) ->
     other = ""
     if isinstance(question.constants, Drop):
         other = (
-            "it leaves a repetition wherever it likes, also before a row that would have been taken, so it has more "
-            "matches; only its time is compared"
+            "it leaves a repetition also before a row that would have been taken, and ends a match with the first row "
+            "that can, which here may be passed over; its matches are others, and only its time is compared"
         )
 
     def run(events: pa.Table, warm_rows: int) -> tuple[Mapping[str, float], pa.Table]:
