@@ -83,6 +83,7 @@ def contenders(question: Question) -> dict[str, Contender]:
             found[CEP], found[SQL] = through_flink(question, "cep"), through_flink(question, "sql")
         case Funnel() as constants:
             found[BY_HAND] = Inside(by_hand(partial(limit.funnel, constants=constants)))
+            found["duckdb by hand"] = Inside(by_hand(partial(frames.funnel_duckdb, constants=constants)))
             if not constants.counted:
                 found[READY] = Inside(written_from_arrays(constants))
                 found[CORE] = Outside(partial(_core, question), SLOW_ROWS, core.absent())
