@@ -52,7 +52,9 @@ One core: one thread a library, the process pinned to one CPU. Figures of this p
 after one on the first rows; those of other processes are one run after a warm-up in the same process. *seconds* are by
 the clock, *of processor* is the processor time in them. *hash* is of all matches, whatever their order: equal hashes
 are equal answers, and the run fails where they differ. *to by hand* compares the processor time with that of
-`numba by hand` on the same events. benchmarks/README.md says what each contender is and what is timed."""
+`numba by hand` on the same events. Where the processor time is well below the seconds, other work ran on that core; the
+contender could have been that much faster. [benchmarks/README.md](../benchmarks/README.md) says what each contender is
+and what is timed."""
 
 NOTES = """Flink and CORE run in processes of their own and get all events as columns or objects in memory. *seconds* of
 Flink are from the first event to the last match in a warm JVM; its job's planning and start are left out and stand
@@ -76,6 +78,10 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def rate(events: float) -> str:
+    return f"{number(events / 1e6)} M" if events >= 10_000 else f"{events:,}"
+
+
 def contender_rows(sample: dict[str, Any]) -> Iterator[str]:
     for name, r in sample["contenders"].items():
         seconds = number(r["seconds"])
@@ -85,7 +91,7 @@ def contender_rows(sample: dict[str, Any]) -> Iterator[str]:
         shown = f"`{r['hash'][:8]}`" if "other" not in r else "another query"
         yield (
             f"| {name} | {r['rows']:,} | {seconds} | {number(r['cpu_seconds'])} | "
-            f"{number(r['events_per_second'] / 1e6)} M | {ratio} | {r['matches']:,} | {shown} |"
+            f"{rate(r['events_per_second'])} | {ratio} | {r['matches']:,} | {shown} |"
         )
 
 
