@@ -17,7 +17,7 @@ BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/python -m pip install --quiet
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test quick check lint types imports docs nightly bench peers flink differential golden-verify clean
+.PHONY: help setup demo test quick check lint types imports docs nightly bench performance peers flink pycer differential golden-verify clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -53,6 +53,16 @@ help:  ## list the targets
 		'apache-flink==2.3.0' </dev/null
 	@touch $@
 
+# CORE's Python package comes for Python 3.13 only. Without one there is no figure of it, and no failure.
+PYTHON313 ?= $(shell for p in python3.13 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.13.*/bin/python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null && echo "$$p" && break; done)
+
+.pycer/.ready: Makefile
+	@test -n "$(PYTHON313)" || { echo "Python 3.13 is needed: make PYTHON313=/path/to/python" >&2; exit 1; }
+	$(PYTHON313) -m venv .pycer
+	PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 .pycer/bin/python -m pip install --quiet 'pycer==0.1.6' </dev/null
+	@touch $@
+
 setup: .venv/.dev  ## install everything for development (about 1 min)
 	@echo "ready: make demo, make quick, make check"
 
@@ -85,9 +95,15 @@ nightly: .venv/.dev  ## the properties with 20,000 examples each (hours)
 bench: .venv/.dev  ## the V pattern beside its peers, as JSON; ROWS=1_000_000 for a short one
 	$(BIN)/python -m benchmarks.v_pattern --rows $(ROWS) </dev/null
 
+performance: .venv/.dev .peers/.ready .flink/.ready  ## docs/performance.md from one run, beside all peers (hours, on a quiet machine)
+	@$(MAKE) --no-print-directory pycer || echo "without CORE" >&2
+	$(BIN)/python -m benchmarks.performance </dev/null
+
 peers: .peers/.ready  ## pandas_match_recognize for make bench and make differential, in its own environment .peers
 
-flink: .flink/.ready  ## Flink SQL for make differential, in its own environment .flink; needs Java 17
+flink: .flink/.ready  ## Flink for make differential and make performance, in its own environment .flink; needs Java 17
+
+pycer: .pycer/.ready  ## CORE for make performance, in its own environment .pycer; needs Python 3.13
 
 differential: .venv/.dev .peers/.ready .flink/.ready  ## 300 random statements on each other engine, beside ours
 	$(BIN)/python -m tests.differential compare --seed $(SEED) --queries $(QUERIES) </dev/null
@@ -96,4 +112,4 @@ golden-verify: .venv/.dev .peers/.ready .flink/.ready  ## the golden cases of ot
 	$(BIN)/python -m tests.differential verify </dev/null
 
 clean:  ## remove environments and caches
-	rm -rf .venv .peers .flink build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache *.egg-info
+	rm -rf .venv .peers .flink .pycer build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache *.egg-info

@@ -35,6 +35,7 @@ from simulator import stock
 BATCH_ROWS = 65_536
 WARM_UP_ROWS = 200_000
 PEER_ROWS_MAX = 100_000
+PANDAS_VERSION = "0.2.5"  # what make peers installs
 PEER_PYTHON = Path(__file__).parent.parent / ".peers" / "bin" / "python"
 COLUMNS = ["symbol", "start_ts", "bottom", "top"]
 
@@ -70,7 +71,6 @@ def stopwatch() -> Callable[[], tuple[float, float]]:
     """Starts now; what it returns gives the seconds since, by the clock and of processor time."""
     clock, processor = time.perf_counter(), time.process_time()
     return lambda: (time.perf_counter() - clock, time.process_time() - processor)
-
 
 
 def drawn_queries(seed: int, count: int = 3) -> list[str]:
@@ -233,7 +233,7 @@ def benchmark(rows: int, symbols: int, seed: int, repeat: int, only: list[str], 
             results[name] = measured(run, ticks, QUERY, repeat)
             say(line(name, results[name]))
     skipped = {}
-    peer = "pandas_match_recognize 0.2.5"
+    peer = f"pandas_match_recognize {PANDAS_VERSION}"
     if wanted(peer) and PEER_PYTHON.exists():
         few = ticks.slice(0, PEER_ROWS_MAX)
         results["numba by hand, few rows"] = measured(CONTENDERS["numba by hand"], few, QUERY, 1)

@@ -14,102 +14,88 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import hybrid
 from benchmarks import answers
-from benchmarks.peers import frames, limit
-from benchmarks.peers.questions import Drop, Funnel, Path, Question, Rise, questions
-from benchmarks.v_pattern import (
-    BATCH_ROWS,
-    PEER_PYTHON,
-    PEER_ROWS_MAX,
-    Timed,
-    by_hand,
-    disagreements,
-    line,
-    measured,
-    one_core,
-    through_pandas_match_recognize,
-    through_sql,
-    through_watch,
-)
+from benchmarks.peers import core, flink
+from benchmarks.peers.contenders import BY_HAND, SLOW_ROWS, Contender, Inside, Outside, contenders, unable
+from benchmarks.peers.questions import Question, questions
+from benchmarks.v_pattern import BATCH_ROWS, PANDAS_VERSION, WARM_UP_ROWS, disagreements, line, measured, one_core
 
-Run = Callable[[pa.Table, str], Timed]
-BY_HAND = "numba by hand"
-PANDAS = "pandas_match_recognize 0.2.5"
+Say = Callable[[str], None]
 
 
-def contenders(question: Question) -> dict[str, Run]:
-    """Who answers the question on all of its rows."""
-    ours: dict[str, Run] = {"hybrid sql": partial(through_sql, name=question.schema.name)}
-    if not question.counts:
-        ours["hybrid watch"] = partial(through_watch, schema=question.schema)
-    match question.constants:
-        case Rise():
-            return ours | {
-                BY_HAND: by_hand(limit.rise),
-                "polars by hand": by_hand(frames.rise_polars),
-                "duckdb by hand": by_hand(frames.rise_duckdb),
-            }
-        case Drop() as constants:
-            return ours | {BY_HAND: by_hand(partial(limit.drop, constants=constants))}
-        case Path() as constants:
-            return ours | {
-                BY_HAND: by_hand(partial(limit.path, constants=constants)),
-                "polars by hand": by_hand(partial(frames.path_polars, constants=constants)),
-            }
-        case Funnel() as constants:
-            return ours | {BY_HAND: by_hand(partial(limit.funnel, constants=constants))}
+def outside(contender: Outside, question: Question, events: pa.Table) -> dict[str, Any]:
+    """As benchmarks.v_pattern.measured, of one run in another process, with whatever else it measured."""
+    times, answer = contender.run(events, min(len(events), WARM_UP_ROWS))
+    found = {name: round(seconds, 4) for name, seconds in times.items() if name != "rows"}
+    counted = pc.sum(answer[question.counts]).as_py() or 0 if question.counts else len(answer)
+    return {"rows": len(events), "events_per_second": round(len(events) / times["seconds"]), "matches": counted,
+            "hash": answers.fingerprint(answer, list(question.columns))} | found  # fmt: skip
 
 
-def contenders_on_few(question: Question) -> dict[str, Run]:
-    """Who answers it too slowly for all rows, with someone to compare with."""
-    if isinstance(question.constants, Rise):
-        return {f"{BY_HAND}, few rows": by_hand(limit.rise), PANDAS: through_pandas_match_recognize}
-    return {}
-
-
-def asked(question: Question, rows: int, keys: int, seed: int, repeat: int, wanted: Callable[[str], bool],
-          say: Callable[[str], None]) -> dict[str, Any]:  # fmt: skip
-    """One question with its contenders. keys: 0 for those of the question."""
-    keys = keys or question.keys
+def sample(runs: Mapping[str, Contender], question: Question, rows: int, keys: int, seed: int, repeat: int,
+           say: Say) -> dict[str, Any]:  # fmt: skip
+    """All of `runs` on the same events."""
     events = question.events(seed, rows, keys).combine_chunks()
-    few = events.slice(0, min(rows, PEER_ROWS_MAX))
+    say(f"  {rows:,} events, {keys:,} keys")
     results: dict[str, dict[str, Any]] = {}
-    skipped = {}
-    if question.counts:
-        skipped["hybrid watch"] = "a count over an unbounded stream is refused"
-
-    def measure(runs: Mapping[str, Run], on: pa.Table, times: int) -> None:
-        for name, run in runs.items():
-            if not wanted(name):
-                continue
-            if name == PANDAS and not PEER_PYTHON.exists():
-                skipped[name] = "make peers installs it"
-                continue
-            results[name] = measured(run, on, question.text, times, question.columns, question.counts)
-            say(line(name, results[name]))
-
-    measure(contenders(question), events, repeat)
-    measure(contenders_on_few(question), few, 1)
+    for name, contender in runs.items():
+        match contender:
+            case Inside(run):
+                results[name] = measured(run, events, question.text, repeat, question.columns, question.counts)
+            case Outside(other=other):
+                results[name] = outside(contender, question, events) | ({"other": other} if other else {})
+        say(line(f"  {name}", results[name]))
+    least = 0.0001  # of a second: what the times are rounded to
     ratios = {}
-    for name in ("hybrid sql", "hybrid watch"):
-        if name in results and BY_HAND in results:
-            least = 0.0001  # of a second: what the times are rounded to
-            ratios[name] = round(results[name]["cpu_seconds"] / max(least, results[BY_HAND]["cpu_seconds"]), 2)
+    if BY_HAND in results:
+        limit = max(least, results[BY_HAND]["cpu_seconds"])
+        ratios = {name: round(r["cpu_seconds"] / limit, 2) for name, r in results.items() if name != BY_HAND}
+    same = {name: r for name, r in results.items() if "other" not in r}
     return {
-        "query": question.text, "constants": dataclasses.asdict(question.constants), "keys": keys,
-        "contenders": results, "skipped": skipped, "ratios": ratios, "disagreements": disagreements(results),
+        "rows": rows, "keys": keys, "contenders": results, "ratios": ratios, "disagreements": disagreements(same)
     }  # fmt: skip
 
 
-def benchmark(rows: int, keys: int, seed: int, repeat: int, only: list[str], progress: bool) -> dict[str, Any]:
-    """The object that is printed. `disagreements` in it is empty if all is well. `ratios`: of our processor seconds to
-    those by hand."""
+def asked(question: Question, rows: int, keys: int, seed: int, repeat: int, smaller: bool,
+          wanted: Callable[[str], bool], say: Say) -> dict[str, Any]:  # fmt: skip
+    """One question with its contenders. keys: 0 for those of the question. smaller: who is too slow for these rows gets
+    fewer of them, with as many fewer keys, beside ours and by hand once more."""
+    keys = keys or question.keys
+    everyone = contenders(question)
+    skipped = {name: why for name, why in unable(question).items() if wanted(name)}
+    sizes: dict[int, dict[str, Contender]] = {rows: {}}
+    for name, contender in everyone.items():
+        if not wanted(name):
+            continue
+        if isinstance(contender, Outside) and contender.absent:
+            skipped[name] = contender.absent
+            continue
+        size = min(rows, contender.rows_max or rows)
+        if size < rows and not smaller:
+            skipped[name] = f"too slow for more than {contender.rows_max:,} events"
+            continue
+        sizes.setdefault(size, {})[name] = contender
+    samples = []
+    for size, runs in sorted(sizes.items(), reverse=True):
+        beside = {n: c for n, c in everyone.items() if n in ("hybrid sql", BY_HAND)} if size < rows else {}
+        fewer = max(1, keys * size // min(rows, SLOW_ROWS)) if size < rows else keys
+        samples.append(sample(beside | runs, question, size, min(keys, fewer), seed, repeat, say))
+    return {
+        "name": question.name, "query": question.text, "constants": dataclasses.asdict(question.constants),
+        "samples": samples, "skipped": skipped,
+    }  # fmt: skip
+
+
+def benchmark(rows: int, keys: int, seed: int, repeat: int, only: list[str], progress: bool,
+              smaller: bool = True) -> dict[str, Any]:  # fmt: skip
+    """The object that is printed. `disagreements` in it is empty if all is well. `ratios`: of processor seconds to
+    those by hand on the same events."""
 
     def say(text: str) -> None:
         if progress:
@@ -124,11 +110,14 @@ def benchmark(rows: int, keys: int, seed: int, repeat: int, only: list[str], pro
     results = {}
     for label, question in labels.items():
         say(f"{label}: {question.name}")
-        results[label] = asked(question, rows, keys, seed, repeat, wanted, say)
-    wrong = [f"{label}: {text}" for label, r in results.items() for text in r["disagreements"]]
+        results[label] = asked(question, rows, keys, seed, repeat, smaller, wanted, say)
+    wrong = [f"{label}: {t}" for label, r in results.items() for s in r["samples"] for t in s["disagreements"]]
+    others = {"apache-flink": flink.version(), "pycer": core.version(), "pandas_match_recognize": PANDAS_VERSION}
     return {
-        "benchmark": "peers", "machine": answers.machine(), "versions": answers.versions(), "seed": seed, "rows": rows,
-        "batch_rows": BATCH_ROWS, "median_of": repeat, "questions": results, "disagreements": wrong,
+        "benchmark": "peers", "machine": answers.machine(),
+        "versions": answers.versions() | {name: version for name, version in others.items() if version},
+        "seed": seed, "rows": rows, "batch_rows": BATCH_ROWS, "median_of": repeat, "questions": results,
+        "disagreements": wrong,
     }  # fmt: skip
 
 

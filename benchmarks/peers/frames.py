@@ -1,4 +1,4 @@
-"""Q1 and Q3 without MATCH_RECOGNIZE, by hand in Polars, and Q1 in DuckDB. All of them are exact.
+"""Q1 and Q3 without MATCH_RECOGNIZE, by hand in Polars, and Q1 and Q4 in DuckDB. All of them are exact.
 
 Q1 is lag, gaps and islands as in benchmarks.windows: an island of rises followed at once by a fall, its C, is a match
 with A the row before the rises. That row may be taken, as the C of the match before: where one fall lies between two
@@ -7,6 +7,9 @@ chain of such one-rise islands each hangs on the one before, so every second one
 
 Q3 is what stands next: for each A the next B of the tag, for that the next C, for that the next D. With the rows sorted
 by tag, what is next in all of them is of another tag only if this one has no more; the last one found tells.
+
+Q4 is two joins. Time is cut into buckets as long as the window, and an A meets what lies in its own and in the next,
+so that the joins are by equality.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from benchmarks.peers.questions import Path
+from benchmarks.peers.questions import Funnel, Path
+from simulator.scenario import MINUTE_US
 
 
 def _numbered(texts: pa.ChunkedArray) -> tuple[pl.Series, pl.Series]:
@@ -123,3 +127,29 @@ def path_polars(readings: pa.Table, constants: Path) -> pa.Table:
         pl.col("d_ts") - pl.col("a_ts") <= pl.duration(minutes=constants.minutes),
     )
     return found.select(tag=names.gather(found["code"]), a_ts="a_ts", b_ts="b_ts", c_ts="c_ts", d_ts="d_ts").to_arrow()
+
+
+FUNNEL_SQL = """
+WITH cut AS (
+    SELECT visitor, ts, action, epoch_us(ts) // {within} AS bucket FROM clicks
+), pairs AS (
+    SELECT a.visitor, a.ts AS a_ts, b.ts AS b_ts, a.bucket
+    FROM (SELECT *, unnest([bucket, bucket + 1]) AS at FROM cut WHERE action = '{a}') AS a
+    JOIN (FROM cut WHERE action = '{b}') AS b
+      ON b.visitor = a.visitor AND b.bucket = a.at AND b.ts > a.ts AND epoch_us(b.ts) - epoch_us(a.ts) <= {within}
+), found AS (
+    SELECT p.visitor, a_ts, b_ts, c.ts AS c_ts
+    FROM (SELECT *, unnest([bucket, bucket + 1]) AS at FROM pairs) AS p
+    JOIN (FROM cut WHERE action = '{c}') AS c
+      ON c.visitor = p.visitor AND c.bucket = p.at AND c.ts > b_ts AND epoch_us(c.ts) - epoch_us(a_ts) <= {within}
+)
+"""
+
+
+def funnel_duckdb(clicks: pa.Table, constants: Funnel) -> pa.Table:
+    """Q4, counted or not. clicks: times all differ, no nulls."""
+    text = FUNNEL_SQL.format(within=constants.minutes * MINUTE_US, **dict(zip("abc", constants.actions)))
+    text += "SELECT visitor, count(*) AS found FROM found GROUP BY visitor" if constants.counted else "FROM found"
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.register("clicks", clicks)
+        return pa.table(connection.sql(text))
