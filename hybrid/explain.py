@@ -45,7 +45,7 @@ def explain_plan(query: ast.Query, plan: QueryPlan, stage: str) -> str:
         "plan": lambda: str(plan),
         "nfab": lambda: _each(plan, _nfab),
         "automaton": lambda: _each(plan, _automaton),
-        "program": lambda: _each(plan, _program),
+        "program": lambda: _each(plan, _program) + _counted(plan),
     }
     parts = [(name, shown[name]()) for name in wanted]
     if len(parts) == 1:
@@ -91,6 +91,13 @@ def _program(plan: Plan) -> str:
     except NoKernel as why:
         return f"engine      reference matcher: {why} has no kernel"
     return f"{program}\n{show_engine(program)}"
+
+
+def _counted(plan: QueryPlan) -> str:
+    from hybrid.counted import counted_select
+
+    sql = counted_select(plan)
+    return "" if sql is None else f"\n\n-- counted, not found, for\n{sql}"
 
 
 def show_ast(query: ast.Query) -> str:
