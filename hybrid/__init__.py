@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from hybrid.compressed import Compressed
     from hybrid.engine import Database
     from hybrid.result import Result
 
@@ -49,7 +50,10 @@ _refuse_shadows()
 from query.errors import DataError, HybridWarning, QueryError  # noqa: E402  (only after the check above)
 
 __version__ = "0.1.0"
-__all__ = ["DataError", "Database", "HybridWarning", "QueryError", "Result", "__version__", "connect", "sql"]
+__all__ = [
+    "Compressed", "DataError", "Database", "HybridWarning", "QueryError", "Result", "__version__", "connect", "matches",
+    "sql",
+]  # fmt: skip
 
 
 def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
@@ -66,6 +70,16 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
     return answer(text, connection, **tables)
 
 
+def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:
+    """All matches of one statement as a graph that is not decoded: for patterns of which one row may end very many.
+
+    text: as for hybrid.sql, with one pattern of which the SELECT picks columns, under SELECTION SKIP TILL NEXT MATCH or
+    SKIP TILL ANY MATCH. Time and memory depend on the rows, not on the matches. Raises QueryError, DataError."""
+    from hybrid.front import matches as compressed
+
+    return compressed(text, connection, **tables)
+
+
 def connect(path: str | os.PathLike[str] | None = None, memory_limit: str | None = None) -> Database:
     """Opens a database of streams: `path` is a directory that keeps their archives, None keeps everything in memory.
 
@@ -77,6 +91,10 @@ def connect(path: str | os.PathLike[str] | None = None, memory_limit: str | None
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Compressed":
+        from hybrid.compressed import Compressed
+
+        return Compressed
     if name == "Database":
         from hybrid.engine import Database
 

@@ -48,7 +48,7 @@ def explain_plan(query: ast.Query, plan: QueryPlan, stage: str) -> str:
         "plan": lambda: str(plan),
         "nfab": lambda: _each(plan, _nfab),
         "automaton": lambda: _each(plan, _automaton),
-        "program": lambda: _each(plan, _program),
+        "program": lambda: _each(plan, _program) + _counted(plan),
         KERNEL: lambda: _each(plan, _kernel),
     }
     parts = [(name, shown[name]()) for name in wanted]
@@ -103,15 +103,23 @@ def _kernel(plan: Plan) -> str:
     from matching.matcher import RUNS_MAX
     from matching.specialise import source_of
     from query.automaton.program import NoKernel, assemble
-    from query.automaton.tables import shares_paths, show_engine, table_of
+    from query.automaton.tables import merges, merges_runs, shares_paths, show_engine, table_of
 
     try:
         program = assemble(plan)
     except NoKernel as why:
         return f"# none: {why} runs through the reference matcher"
-    if shares_paths(program) or table_of(program) is not None:
+    graph = shares_paths(program) or (merges_runs(program) and merges(program))
+    if graph or table_of(program) is not None:
         return f"# none of its own\n{show_engine(program)}"
     return source_of(skip_till if program.ignore else step, program, RUNS_MAX)
+
+
+def _counted(plan: QueryPlan) -> str:
+    from hybrid.counted import counted_select
+
+    sql = counted_select(plan)
+    return "" if sql is None else f"\n\n-- counted, not found, for\n{sql}"
 
 
 def show_ast(query: ast.Query) -> str:

@@ -12,7 +12,9 @@ import duckdb
 import pyarrow as pa
 
 from hybrid import duck
+from hybrid.compressed import Compressed, compress
 from hybrid.correlate import Answer, Reader, answer_of
+from hybrid.counted import count_matches, counted_select
 from hybrid.driver import Driver
 from hybrid.explain import explain_plan
 from hybrid.faults import fault
@@ -68,6 +70,16 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
         raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
     with Relations(text, tables, connection=connection).open() as relations:
         return answer(text, relations)
+
+
+def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:
+    """The matches of one statement over named tables as a graph; see hybrid.matches."""
+    with Relations(text, tables, connection=connection).open() as relations:
+        query = parse(text, relations.names())
+        relations.allow(query)
+        plan = relations.bind(query)
+        relations.load(plan)
+        return compress(plan, relations)
 
 
 def explain_tables(text: str, stage: str, tables: Mapping[str, Any]) -> str:
@@ -369,28 +381,41 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
     plan = relations.bind(query)
     relations.load(plan)
     outer = Outer(plan)
-    answers: list[Answer] = []
-    lookups: list[Lookups] = []
-    for i, factor in enumerate(plan.factors):
-        try:
-            found, found_lookups = answer_factor(factor, relations, make)
-        except QueryError as error:
-            raise error if factor.histories else _placed(error, query.factors[i].match, text) from None
-        answers.append(found)
-        lookups.append(found_lookups)
-        if i + 1 < len(plan.factors):  # a later input may read it
-            for name, rows in outer.tables(i, found).items():
-                relations.register(name, rows)
+    counted = counted_select(plan) if make is make_matcher else None
+    found: list[tuple[Answer, Lookups]] = []
+
+    def find() -> None:
+        for i, factor in enumerate(plan.factors):
+            try:
+                found.append(answer_factor(factor, relations, make))
+            except QueryError as error:
+                raise error if factor.histories else _placed(error, query.factors[i].match, text) from None
+            if i + 1 < len(plan.factors):  # a later input may read it
+                for name, rows in outer.tables(i, found[i][0]).items():
+                    relations.register(name, rows)
+
     connection = relations.connection
-    table = outer.run(answers, connection)
+    if counted is not None:
+        table = outer.run_over(counted, count_matches(plan.factors[0], relations), connection)
+    else:
+        find()
+        table = outer.run([a for a, _ in found], connection)
 
     def evidence(rows: int | None) -> pa.Table:
         with relations.open():
             relations.load(plan)
+            counts_only = counted is not None and not found
+            if counts_only and rows is not None:  # a few of the first: of counted matches there are none
+                _, reader, late = relations.factor(plan.factors[0])
+                nothing = empty_answer(plan.factors[0])
+                return evidence_table(plan, [nothing], None, [(lookup_in(reader, late), ())])
+            if counts_only:
+                find()
+            answers, lookups = [a for a, _ in found], [of for _, of in found]
             return evidence_table(plan, answers, outer.sources(answers, connection), lookups, rows)
 
     def around(events: pa.Table) -> pa.Table | None:
-        return series(plan.factors[0], lookups[0][0], events) if len(plan.factors) == 1 else None
+        return series(plan.factors[0], found[0][1][0], events) if len(plan.factors) == 1 else None
 
     def explain(stage: str) -> str:
         return explain_plan(query, plan, stage)

@@ -67,6 +67,11 @@ class Outer:
         if alone and plan.kind is StatementKind.SELECT:
             self._projection = _projection(plan.select_sql, output_schema(plan.factors[0].plan).names)
 
+    @property
+    def picks(self) -> bool:
+        """Whether it only picks columns of one pattern without histories."""
+        return self._projection is not None
+
     def run(
         self, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None = None
     ) -> pa.Table:
@@ -122,9 +127,21 @@ class Outer:
     def _select(
         self, select_sql: str, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None, rows: bool
     ) -> pa.Table:
-        tables: dict[str, pa.Table] = dict(self._extra)
+        tables: dict[str, pa.Table] = {}
         for i, answer in enumerate(answers):
             tables |= self.tables(i, answer, rows)
+        return self._over(select_sql, tables, connection)
+
+    def run_over(
+        self, select_sql: str, rows: pa.Table, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> pa.Table:
+        """Another SELECT over a table that stands for factor 0. Raises QueryError."""
+        return self._over(select_sql, {factor_name(0): rows}, connection)
+
+    def _over(
+        self, select_sql: str, tables: Mapping[str, pa.Table], connection: duckdb.DuckDBPyConnection | None
+    ) -> pa.Table:
+        tables = self._extra | dict(tables)
         on = connection or duck.cursor()
         registered: list[str] = []
         try:
@@ -141,7 +158,7 @@ class Outer:
                         on.unregister(name)
 
 
-def _node(select_sql: str) -> Any:
+def select_tree(select_sql: str) -> Any:
     """DuckDB's syntax tree of a plain SELECT, or None."""
     row = duck.cursor().execute("SELECT json_serialize_sql(?)", [select_sql]).fetchone()
     tree: Any = json.loads(row[0]) if row else {"error": True}
@@ -152,7 +169,7 @@ def _node(select_sql: str) -> Any:
 
 def _projection(select_sql: str, columns: Sequence[str]) -> Projection | None:
     """If the SELECT only picks columns of factor 0, each at most once by name: which, and what they are called."""
-    tree = _node(select_sql)
+    tree = select_tree(select_sql)
     if tree is None:
         return None
     node = tree["statements"][0]["node"]
@@ -191,7 +208,7 @@ def _projection(select_sql: str, columns: Sequence[str]) -> Projection | None:
 def _traced(select_sql: str, aliases: Sequence[str]) -> str | None:
     """The SELECT with the row numbers of its factors as last columns, or None where they would change it, or where a
     factor stands elsewhere than in its own FROM."""
-    tree = _node(select_sql)
+    tree = select_tree(select_sql)
     if tree is None:
         return None
     node = tree["statements"][0]["node"]

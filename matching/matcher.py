@@ -6,6 +6,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable
+from enum import Enum
 from types import ModuleType
 from typing import Protocol, assert_never
 
@@ -20,15 +21,18 @@ from matching.lists import NONE_BAD, PER_MATCH, PER_ROW, Decode, Failed, OverBud
 from matching.measures import Found, Measures
 from matching.rows import Needs, Rows
 from matching.run_blocks import RunBlocks
+from matching.run_counts import RunCounts
 from matching.run_graph import RunGraph
+from matching.run_merged import RunMerged
 from matching.run_starts import RunStarts
 from matching.run_table import RunTable
 from matching.types import plain_type
 from matching.unmatched import Unsettled
 from query.automaton.determinise import Table
+from query.automaton.live import merges
 from query.automaton.program import Ignore, Mode, NoKernel, OpCode, Program, assemble
 from query.automaton.starts import StartTable
-from query.automaton.tables import shares_paths, table_of
+from query.automaton.tables import merges_runs, shares_paths, table_of
 from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
 from query.plan.expression import TRUE, Expression, MatchNumber, walk
 from query.plan.plan import Plan
@@ -75,7 +79,7 @@ def make_matcher(
         if rows is None:
             rows = Rows(plan.partition_by, program.after)
             shared.append(rows)
-    return KernelMatcher(plan, program, sources, lenient, rows, builder)
+    return KernelMatcher(plan, program, sources, lenient, rows, builder=builder)
 
 
 def _may_share(plan: Plan, program: Program, rows: Rows) -> bool:
@@ -91,18 +95,30 @@ def _may_share(plan: Plan, program: Program, rows: Rows) -> bool:
 _Test = tuple[int, bool, bool, tuple[int, ...]]
 
 
+class Gives(Enum):
+    """What a matcher makes of the matches."""
+
+    MATCHES = "matches"
+    COUNTS = "how many each partition has"  # see KernelMatcher.counts
+    GRAPH = "a graph of them"  # see matching.match_graph
+
+
 #: What finds the matches of a program.
-Engine = RunTable | RunStarts | RunGraph | RunBlocks | RunLists
+Engine = RunTable | RunStarts | RunGraph | RunBlocks | RunLists | RunCounts
 
 
 class KernelMatcher:
     """Matcher over compiled kernels: a table for most row-local patterns, a table of starts where those are kept apart,
     a graph for all matches that pass over rows, run lists for the rest. State is arrays. stuck: matches from which
-    AFTER MATCH SKIP TO would not have moved on."""
+    AFTER MATCH SKIP TO would not have moved on. gives: where it is not the matches, push and advance give
+    none; counts are for programs with query.automaton.tables.counts_paths, a graph for shares_paths and merges_runs.
+    merged: whether equal runs are merged, where that can be chosen
+    (query.automaton.tables.merges_runs); None: where some are equal for sure."""
 
     def __init__(
         self, plan: Plan, program: Program, sources: tuple[str, ...] = ("default",), lenient: bool = False,
-        rows: Rows | None = None, builder: Builder | None = None,
+        rows: Rows | None = None, gives: Gives = Gives.MATCHES, merged: bool | None = None,
+        builder: Builder | None = None,
     ) -> None:  # fmt: skip
         """rows: those it shares with other matchers, which then push and advance together (see `take`)."""
         self.plan = plan
@@ -114,9 +130,14 @@ class KernelMatcher:
         self._rows = 0
         self.measures = Measures(plan, program.variables, program.shown, program.waiting)
         self.engine: Engine
-        match table := table_of(program):
+        keeps = gives is Gives.GRAPH
+        match table := table_of(program) if gives is Gives.MATCHES else None:
+            case None if gives is Gives.COUNTS:
+                self._run_by(RunCounts(program))
             case None if shares_paths(program):
-                self._run_by(RunGraph(program))
+                self._run_by(RunGraph(program, keeps))
+            case None if merges_runs(program) and (keeps or (merges(program) if merged is None else merged)):
+                self._run_by(RunMerged(program, RUNS_MAX, keeps))
             case None if program.ignore:
                 self._run_by(RunBlocks(program, RUNS_MAX))
             case None:
@@ -148,7 +169,8 @@ class KernelMatcher:
         self.rows = Rows(plan.partition_by, program.after) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
-        self.forgets = bool(plan.partition_by) and not reach and _is_new_when_idle(plan, program)
+        new_when_idle = gives is Gives.MATCHES and not reach and _is_new_when_idle(plan, program)
+        self.forgets = bool(plan.partition_by) and new_when_idle
         self._empty = self.measures.schema.empty_table()
         self._specialise(0)
 
@@ -280,6 +302,14 @@ class KernelMatcher:
         if self._unsettled is not None:
             self._unsettled.append(self.store, begin, len(self.keys))
 
+    def counts(self) -> tuple[list[pa.Array], Int64Array]:
+        """Of a counted matcher: the values of the partition columns, a row for each partition that has had matches, and
+        how many those were."""
+        assert isinstance(self.engine, RunCounts)
+        totals = self.engine.totals(len(self.keys))
+        some = np.flatnonzero(totals)
+        return [self.keys.values(i, some) for i in range(len(self.plan.partition_by))], totals[some]
+
     def _guarded(self, act: Callable[[], None]) -> None:
         """Acts; a condition that turns out to be read and cannot be computed is a DataError."""
         try:
@@ -332,7 +362,7 @@ class KernelMatcher:
             if valid is not None:
                 feature_valid[f] = valid
         try:
-            if isinstance(self.engine, RunLists | RunBlocks | RunGraph):
+            if isinstance(self.engine, RunLists | RunBlocks | RunGraph | RunCounts):
                 bad = self._bad(failing, mask)
                 self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
             else:
@@ -409,7 +439,7 @@ class KernelMatcher:
         """Goes on with run lists, in which a condition that cannot be computed waits until it is known to be read. The
         attempts that are not decided are read again from their first rows. positions: rows not taken yet."""
         old, store, partitions = self.engine, self.store, len(self.keys)
-        if isinstance(old, RunLists | RunBlocks | RunGraph):
+        if isinstance(old, RunLists | RunBlocks | RunGraph | RunCounts):
             return
         taken = np.ones(store.count, np.bool_)
         if self.program.after:
@@ -528,6 +558,10 @@ class KernelMatcher:
             out = self._hold(out, ended)
             if not out.count:
                 return self._none()
+        return self.matches_of(out)
+
+    def matches_of(self, out: Decode) -> Matches:
+        """Decoded matches, at least one, with their output rows and evidence."""
         bounds = out.bounds
         found = found_of(out)
         keys = [self.keys.values(i, out.partition) for i in range(len(self.plan.partition_by))]

@@ -22,7 +22,7 @@ from query.automaton.lanes import CODED
 from query.plan.expression import Column, Expression, Navigation, walk
 
 #: Rows and nodes that may pile up before what no run needs is dropped.
-SLACK = 1 << 15
+SLACK = 1 << 17
 #: Keys from which on those that are idle are forgotten.
 KEYS_MIN = 1 << 16
 

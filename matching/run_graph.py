@@ -6,38 +6,54 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.kernels import graph, layout
-from matching.kernels.graph import Counters
+from matching.kernels.graph import Counters, Kept, Lists, Narrow
 from matching.lists import NONE_BAD, Arrays, Decode, Failed, OverBudget
 from matching.store import RowStore
 from query.automaton.program import Program
 
 #: Most matches that one row may end.
 MATCHES_MAX = 1_000_000
+#: Matches, and by some factor cells and rows of matches, that there is room for at first.
+ROOM = 1 << 12
+#: What grows with the longest match, or the longest list of partial ones.
+PATH = ("path", "bottom", "stack")
 
 
 class RunGraph:
-    """The runs of all partitions as lists per state over shared cells."""
+    """The runs of all partitions as lists per state over shared cells. keeps: matches are not enumerated; the cells
+    that end some are kept for matching.match_graph, and all cells with them."""
 
     settles = False
     stuck = 0
+    _slots = len(Counters)
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, keeps: bool = False) -> None:
         self.program = program
         self._tables = layout.program_arrays(program, 0)
-        states, edges = len(program.accept), len(program.edge_target)
-        self._lists = graph.Lists(np.full((0, states), -1, np.int64), *(np.zeros(0, np.int64) for _ in range(3)))
-        self._cells = graph.Cells(*(
-            np.zeros(1 << 15, np.int32 if name in ("edge", "deep", "deep_rest") else np.int64)
-            for name in graph.Cells._fields
-        ))  # fmt: skip
+        self._states = len(program.accept)
+        self._lists = self._fresh(0)
+        self._cells = graph.new_cells(8 * ROOM)
         self._found = graph.Found(*(
-            np.zeros(1 << (14 if "row" in name or "edge" in name else 12), np.int32 if "edge" in name else np.int64)
+            np.zeros(4 * ROOM if "row" in name or "edge" in name else ROOM, np.int32 if "edge" in name else np.int64)
             for name in graph.Found._fields
         ))  # fmt: skip
-        self._scratch = graph.Scratch(*(np.zeros(size, np.int64) for size in (edges, edges, edges, 64)))
-        self._counters = np.zeros(len(Counters), np.int64)
+        edges = len(program.edge_target)
+        sizes = (edges, edges, edges, *[min(64, ROOM)] * len(PATH))
+        kept = np.zeros((ROOM if keeps else 0, len(Kept)), np.int64)
+        edge, child, ends, path, bottom, stack = (np.zeros(size, np.int64) for size in sizes)
+        self._scratch = graph.Scratch(edge, child, ends, path, bottom, stack, kept)
+        self._counters = np.zeros(self._slots, np.int64)
+        self._counters[Counters.KEPT] = 0 if keeps else -1
         #: no start before it counts any more
         self._floor = graph.LOWEST
+
+    def _fresh(self, partitions: int) -> np.ndarray:
+        """Lists of partitions without rows."""
+        lists = np.full((partitions, graph.lists_width(self._states)), -1, np.int64)
+        lists[:, Lists.WANTED] = self._tables.state_mask[0]
+        lists[:, Lists.LOWEST] = graph.LOWEST
+        lists[:, [Lists.NUMBER, Lists.ORDINAL]] = 0
+        return lists
 
     @property
     def size(self) -> int:
@@ -51,14 +67,9 @@ class RunGraph:
 
     def reserve(self, partitions: int) -> None:
         """Room for this many partitions."""
-        have = len(self._lists.ordinal)
+        have = len(self._lists)
         if partitions > have:
-            capacity = max(partitions, 2 * have, 1024)
-            lists = self._lists
-            self._lists = graph.Lists(
-                layout.grown(lists.head, capacity, -1), layout.grown(lists.ordinal, capacity),
-                layout.grown(lists.number, capacity), layout.grown(lists.lowest, capacity, graph.LOWEST),
-            )  # fmt: skip
+            self._lists = np.concatenate([self._lists, self._fresh(max(partitions, 2 * have, 1024) - have)])
 
     def run(
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
@@ -66,22 +77,20 @@ class RunGraph:
     ) -> None:  # fmt: skip
         """Takes the rows at `positions`; see matching.lists.RunLists.run."""
         partition, ts = store.partition[positions], store.ts[positions]
+        if self.program.within_us is not None and not self.program.after:  # no earlier row can come
+            self._floor = max(self._floor, int(ts[-1]) - self.program.within_us)
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, count = 0, len(mask)
         while at < count:
-            at, status = graph.step(
-                at, count, partition, mask, bad, ts, rows, self._tables, self._cells, self._lists, self._found,
-                self._scratch, MATCHES_MAX, self._counters,
-            )  # fmt: skip
+            at, status = self._step(at, count, partition, mask, bad, ts, rows, feature, feature_valid)
             match status:
                 case graph.ROOM_CELLS:
-                    capacity = 2 * len(self._cells.row) + len(self._tables.edge_target)
-                    self._cells = graph.Cells(*(layout.grown(a, capacity) for a in self._cells))
-                case graph.ROOM_FOUND:
-                    self._found = graph.Found(*(layout.grown(a, 2 * len(a)) for a in self._found))
-                case graph.ROOM_PATH:
-                    path = layout.grown(self._scratch.path, 2 * len(self._scratch.path))
-                    self._scratch = self._scratch._replace(path=path)
+                    self._more_cells(int(partition[at]))
+                case graph.ROOM_KEPT:
+                    kept = layout.grown(self._scratch.kept, 2 * len(self._scratch.kept))
+                    self._scratch = self._scratch._replace(kept=kept)
+                case graph.ROOM_FOUND | graph.ROOM_PATH:
+                    self._more_found(status)
                 case graph.ERROR:
                     c = self._counters
                     raise Failed(int(c[Counters.FAILED_ROW]) - 1, int(c[Counters.FAILED_LABEL]))
@@ -90,7 +99,31 @@ class RunGraph:
 
     def busy(self, partition: Int64Array) -> np.ndarray:
         """Whether these partitions may have runs, bool (n,)."""
-        return np.asarray((self._lists.head[partition] >= 0).any(axis=1))
+        return np.asarray((self._lists[partition, Lists.HEAD + 1 : Lists.HEAD + self._states] >= 0).any(axis=1))
+
+    def _step(
+        self, at: int, count: int, partition: Int64Array, mask: Int64Array, bad: Int64Array, ts: Int64Array,
+        rows: Int64Array, feature: np.ndarray, feature_valid: np.ndarray,
+    ) -> tuple[int, int]:  # fmt: skip
+        return graph.step(
+            at, count, partition, mask, bad, ts, rows, self._tables, self._cells, self._lists, self._found,
+            self._scratch, MATCHES_MAX, self._counters,
+        )  # fmt: skip
+
+    def _more_found(self, status: int) -> None:
+        """Room for more matches, or for longer ones."""
+        if status == graph.ROOM_FOUND:
+            self._found = graph.Found(*(layout.grown(a, 2 * len(a)) for a in self._found))
+            return
+        more = {n: layout.grown(getattr(self._scratch, n), 2 * len(self._scratch.path)) for n in PATH}
+        self._scratch = self._scratch._replace(**more)
+
+    def _more_cells(self, partition: int) -> None:
+        """Room for the cells of one more row of this partition, and for as many as there are."""
+        self._room_for_cells(2 * len(self._cells.wide) + len(self._tables.edge_target))
+
+    def _room_for_cells(self, capacity: int) -> None:
+        self._cells = graph.cells_of(layout.grown(self._cells.wide, capacity))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """No run that began before watermark - WITHIN counts; see matching.lists.RunLists.expire."""
@@ -100,7 +133,34 @@ class RunGraph:
 
     def finish(self, partitions: int) -> None:
         """The input has ended."""
-        self._lists.head[:] = -1
+        self._lists[:, Lists.HEAD + 1 :] = -1
+
+    # ---- what is kept for later
+
+    @property
+    def cells(self) -> graph.Cells:
+        """See matching.kernels.graph.Cells."""
+        return graph.cells_of(self._cells.wide[: self.size])
+
+    @property
+    def labels(self) -> Int64Array:
+        """Per cell the label of its row."""
+        return self._tables.edge_variable[self.cells.narrow[:, Narrow.EDGE]]
+
+    @property
+    def kept(self) -> np.ndarray:
+        """See matching.kernels.graph.Kept."""
+        return self._scratch.kept[: self._counters[Counters.KEPT]]
+
+    def unfold(self, most: int, at: Int64Array) -> None:
+        """Finds the next matches of what is kept, `most` at most; to be followed by `decode`. at: where it stands, see
+        matching.kernels.graph.Unfolding."""
+        status = graph.ROOM_PATH
+        while status != graph.OK:
+            status = graph.unfold(most, len(self.kept), at, self._cells, self._found, self._scratch, self._counters)
+            if status != graph.OK:
+                assert not self.decided
+                self._more_found(status)
 
     def decode(self, store: RowStore, out: Decode) -> None:
         """Writes the matches found into `out` and forgets them."""
@@ -110,46 +170,48 @@ class RunGraph:
         out.begin(count)
         out.room(rows)
         out.bounds[:] = found.bound[: count + 1]
-        out.rows[:] = at = found.row[:rows]
-        out.variables[:] = self._tables.edge_variable[found.edge[:rows]]
-        out.ts[:], out.source[:] = store.ts[at], store.source[at]
-        out.offset[:], out.seq[:] = store.offset[at], store.seq[at]
-        out.start[:] = at[out.bounds[:-1]]
+        graph.unroll(
+            rows, found.row, found.edge, self._tables.edge_variable, store.ts, store.source, store.offset, store.seq,
+            out.rows, out.variables, out.ts, out.source, out.offset, out.seq,
+        )  # fmt: skip
+        out.start[:] = out.rows[out.bounds[:-1]]
         out.partition[:] = found.partition[:count]
         out.number[:] = found.number[:count]
 
     def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
         """Marks the rows that runs can reach; to be followed by `move`."""
-        self._moved = np.empty(max(1, self.size), np.int64)
-        room = np.empty(max(1, self.size), np.int64)
-        self._live = graph.mark_live(
-            partitions, self._floor, self._lists, self._cells, self.size, room, self._moved, keep
-        )
+        self._moved = np.full(max(1, self.size), -1, np.int64)
+        lowest = np.empty(max(1, self.size), np.int64)
+        self._mark_lists(partitions, lowest)
+        self._remaining = graph.mark_cells(self._cells, self.size, lowest, self._moved, keep)
+
+    def _mark_lists(self, partitions: int, lowest: Int64Array) -> None:
+        graph.mark_lists(partitions, self._states, self._floor, self._lists, self._cells, lowest, self._moved)
 
     def move(self, partitions: int, row_moved: Int64Array) -> None:
         """Drops the cells that `mark` did not reach and renumbers rows."""
-        graph.move_live(partitions, self._lists, self._cells, self.size, self._moved, row_moved)
-        self._counters[Counters.CELLS] = self._live
+        graph.move_cells(self._cells, self.size, self._moved, row_moved)
+        self._move_lists(partitions)
+        self._counters[Counters.CELLS] = self._remaining
+
+    def _move_lists(self, partitions: int) -> None:
+        graph.move_lists(partitions, self._states, self._lists, self._moved)
 
     def idle(self, partitions: int) -> np.ndarray:
         """Per partition whether it has no run, bool (partitions,). To be asked behind `move`, which drops those that
         WITHIN has ended."""
-        return np.all(self._lists.head[:partitions] < 0, axis=1)
+        return ~self.busy(np.arange(partitions))
 
     def forget(self, ids: Int64Array) -> None:
         """Makes idle partitions what they were before their first row."""
-        new = graph.Lists(np.array(-1), np.array(0), np.array(0), np.array(graph.LOWEST))
-        for array, value in zip(self._lists, new, strict=True):
-            array[ids] = value
+        self._lists[ids] = self._fresh(1)
 
     def snapshot(self) -> Arrays:
-        arrays = {"counters": self._counters, "floor": np.array([self._floor])}
-        for name, group in (("cells", self._cells), ("lists", self._lists)):
-            arrays |= {f"{name}.{field}": array for field, array in group._asdict().items()}
-        return arrays
+        floor, cells = np.array([self._floor]), self._cells.wide[: self.size]
+        return {"counters": self._counters, "floor": floor, "cells": cells, "lists": self._lists}
 
     def restore(self, arrays: Arrays) -> None:
         self._counters = arrays["counters"]
         self._floor = int(arrays["floor"][0])
-        self._cells = graph.Cells(*(arrays[f"cells.{field}"] for field in graph.Cells._fields))
-        self._lists = graph.Lists(*(arrays[f"lists.{field}"] for field in graph.Lists._fields))
+        self._cells = graph.cells_of(layout.grown(arrays["cells"], max(8 * ROOM, self.size)))
+        self._lists = arrays["lists"]

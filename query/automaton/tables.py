@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import assert_never
 
 from query.automaton.determinise import SHOWN_MAX, WAITING, Table, determinise
+from query.automaton.live import merges
 from query.automaton.program import Mode, Program
 from query.automaton.starts import FAILED, MATCHED, StartTable, start_table
 
 #: Most states for which each partition has a list for every state.
 GRAPH_STATES_MAX = 64
+#: Most states for which matches are counted without being found: each partition has a number for every two of them.
+COUNT_STATES_MAX = 16
 
 
 def table_of(program: Program) -> Table | StartTable | None:
@@ -28,12 +31,27 @@ def shares_paths(program: Program) -> bool:
     )  # fmt: skip
 
 
+def merges_runs(program: Program) -> bool:
+    """Whether a graph can have all matches though conditions read the match so far: equal runs are merged."""
+    return (
+        bool(program.ignore) and program.mode is Mode.ALL and any(program.code) and not program.gaps
+    )  # fmt: skip
+
+
+def counts_paths(program: Program) -> bool:
+    """Whether matches can be counted without being found (matching.kernels.counts): what a graph can do, of few
+    states."""
+    return shares_paths(program) and len(program.accept) <= COUNT_STATES_MAX
+
+
 def show_engine(program: Program) -> str:
     """The engine that runs a program, with its table, as EXPLAIN prints it."""
     table = table_of(program)
     match table:
         case None if shares_paths(program):
             return "engine      graph of runs"
+        case None if merges_runs(program) and merges(program):
+            return "engine      graph of merged runs"
         case None if program.ignore:
             return "engine      blocks of runs"
         case None:

@@ -88,7 +88,11 @@ class Tally:
             assert 10 * self.counts[what] >= self.counts["examples"], what
 
 
-def test_kernel_equals_reference(record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize("room", [1, 1 << 12])
+def test_kernel_equals_reference(
+    room: int, record_property: Callable[[str, object], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("matching.run_graph.ROOM", room)
     tally = Tally()
 
     @given(rows=events(min_size=4), plan=skipping(), size=st.sampled_from((1, 4, 100)))

@@ -1,0 +1,123 @@
+"""The engine that counts all matches of row-local patterns that pass over rows (matching.kernels.counts)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matching.batch import Int64Array
+from matching.kernels import counts, layout
+from matching.kernels.counts import Counted, Counters, Node
+from matching.lists import NONE_BAD, Arrays, Decode, Failed
+from matching.store import RowStore
+from query.automaton.program import Program
+from query.errors import DataError
+
+#: Nodes there is room for at first.
+ROOM = 1 << 12
+
+
+class RunCounts:
+    """How many runs of each partition are in each state. It keeps no rows and finds no matches."""
+
+    settles = False
+    stuck = 0
+    decided = 0
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._moves = counts.moves_of(program, layout.program_arrays(program, 0))
+        states = self._states = len(self._moves.mask) - 1
+        self._partitions = self._fresh(0)
+        self._nodes = np.zeros((ROOM, Node.RUNS + states), np.int64)
+        self._matrix, self._old = np.zeros(states * states, np.int64), np.zeros(states, np.int64)
+        self._counters = np.zeros(len(Counters), np.int64)
+        self._counters[Counters.FREE] = -1
+
+    def _fresh(self, partitions: int) -> np.ndarray:
+        """Partitions without rows."""
+        states = self._states
+        within = self.program.within_us is not None or self.program.within_rows is not None
+        fresh = np.zeros((partitions, Counted.STATES + states + within * states**2), np.int64)
+        fresh[:, [Counted.FRONT, Counted.BACK]] = -1
+        return fresh
+
+    @property
+    def size(self) -> int:
+        """Of what `move` could drop: nothing. Rows over time leave by themselves."""
+        return 0
+
+    def totals(self, partitions: int) -> Int64Array:
+        """How many matches each partition has had so far."""
+        return self._partitions[:partitions, Counted.TOTAL]
+
+    def reserve(self, partitions: int) -> None:
+        """Room for this many partitions."""
+        have = len(self._partitions)
+        if partitions > have:
+            more = self._fresh(max(partitions, 2 * have, 1024) - have)
+            self._partitions = np.concatenate([self._partitions, more])
+
+    def run(
+        self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
+        feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
+    ) -> None:  # fmt: skip
+        """Takes the rows at `positions`; see matching.lists.RunLists.run. Raises DataError when a partition has more
+        matches than a BIGINT can say."""
+        partition, ts = store.partition[positions], store.ts[positions]
+        rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
+        at, count = 0, len(mask)
+        while at < count:
+            at, status = counts.step(
+                at, count, partition, mask, bad, ts, rows, self._moves, self._partitions, self._nodes, self._matrix,
+                self._old, self._counters,
+            )  # fmt: skip
+            match status:
+                case counts.ROOM:
+                    self._nodes = layout.grown(self._nodes, 2 * len(self._nodes))
+                case counts.ERROR:
+                    c = self._counters
+                    raise Failed(int(c[Counters.FAILED_ROW]) - 1, int(c[Counters.FAILED_LABEL]))
+                case counts.TOO_MANY:
+                    raise DataError(
+                        "count(*): a partition has 2^63 - 1 matches or more, and a BIGINT can say no more",
+                        "shorten WITHIN" if self.program.within_us is not None else "add WITHIN",
+                    )
+
+    def busy(self, partition: Int64Array) -> np.ndarray:
+        """Whether these partitions may have runs, bool (n,)."""
+        of = self._partitions[partition]
+        back = of[:, Counted.STATES : Counted.STATES + self._states].any(axis=1)
+        return np.asarray(back | (of[:, Counted.FRONT] >= 0))
+
+    def expire(self, watermark_us: int, held: Int64Array) -> None:
+        """What WITHIN has ended leaves with the next row."""
+
+    def finish(self, partitions: int) -> None:
+        """The input has ended: nothing waits."""
+
+    def decode(self, store: RowStore, out: Decode) -> None:
+        """There are no matches to write."""
+        out.begin(0)
+        out.room(0)
+
+    def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
+        """No run reads a row again."""
+
+    def move(self, partitions: int, row_moved: Int64Array) -> None:
+        """No run knows a row."""
+
+    def idle(self, partitions: int) -> np.ndarray:
+        """No partition is: what it has had is asked at the end."""
+        return np.zeros(partitions, np.bool_)
+
+    def forget(self, ids: Int64Array) -> None:
+        """None is idle."""
+
+    def snapshot(self) -> Arrays:
+        nodes = self._nodes[: self._counters[Counters.NODES]]
+        return {"counters": self._counters, "partitions": self._partitions, "nodes": nodes}
+
+    def restore(self, arrays: Arrays) -> None:
+        self._counters = arrays["counters"]
+        self._partitions = arrays["partitions"]
+        self._nodes = layout.grown(arrays["nodes"], max(ROOM, len(arrays["nodes"])))

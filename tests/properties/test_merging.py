@@ -1,0 +1,147 @@
+"""Equal runs merged: the same matches as the reference and as the runs apart, cut anywhere, and restored at any
+point."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from matching.by_reference import ReferenceMatcher
+from matching.matcher import KernelMatcher
+from matching.run_merged import RunMerged
+from query.automaton.live import count_caps, live_registers, merges
+from query.automaton.program import NoKernel, Program, assemble
+from query.automaton.tables import merges_runs
+from query.errors import DataError
+from query.language.ast import AfterMatchKind
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.plan.plan import AfterMatch, Plan
+from tests.events import batch_of
+from tests.properties.test_absence import reference_of, run
+from tests.properties.test_kernel import Answer, answer_of
+from tests.strategies import SCHEMA, SKIP_TILL, Row, chains, events, patterns, plans, sometimes
+
+FEWER = settings(max_examples=max(20, settings().max_examples // 3))
+
+
+@st.composite
+def reading(draw: st.DrawFn, raising: bool = False) -> Plan:
+    """A plan for all matches that passes over rows, of which most have conditions on the match so far."""
+    shapes = draw(st.sampled_from((chains, patterns)))
+    plan = draw(plans(SKIP_TILL, shapes, after=draw(sometimes), anchored=False, raising=raising))
+    return replace(plan, after=AfterMatch(AfterMatchKind.NO_SKIP))
+
+
+def merged_of(plan: Plan, merged: bool = True) -> KernelMatcher:
+    try:
+        program = assemble(plan)
+    except NoKernel:
+        assume(False)
+    if not merges_runs(program):
+        assume(False)
+    return KernelMatcher(plan, program, merged=merged)
+
+
+@pytest.mark.parametrize("room", [1, 1 << 12])
+def test_merged_runs_equal_the_reference(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matching.run_graph.ROOM", room)
+    examples: Counter[str] = Counter()
+
+    @given(rows=events(min_size=4), plan=reading(), size=st.sampled_from((1, 4, 100)))
+    def check(plan: Plan, rows: list[Row], size: int) -> None:
+        matcher = merged_of(plan)
+        assert isinstance(matcher.engine, RunMerged)
+        expected = reference_of(plan, rows)
+        assert answer_of(run(matcher, rows, size)) == expected
+        assert answer_of(run(merged_of(plan, merged=False), rows, size)) == expected
+        examples["all"] += 1
+        examples["several"] += len(expected) > 1
+        examples["by default"] += merges(matcher.program)
+
+    check()
+    assert 8 * examples["several"] >= examples["all"]
+    assert 8 * examples["by default"] >= examples["all"]
+
+
+@pytest.mark.parametrize("slack", [0, 1 << 15])
+def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
+    slack: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("matching.rows.SLACK", slack)
+
+    @FEWER
+    @given(rows=events(), plan=reading(), data=st.data())
+    def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
+        matcher = merged_of(plan)
+        expected = reference_of(plan, rows)
+        found = []
+        for i, row in enumerate(rows):
+            found.append(matcher.push(batch_of(SCHEMA, [row], i)))
+            if data.draw(st.booleans()):
+                found.append(matcher.advance(int(row["ts"])))  # type: ignore[call-overload]
+            if not data.draw(st.integers(0, 3)):
+                fresh = merged_of(plan)
+                fresh.restore(matcher.snapshot())
+                matcher = fresh
+        assert answer_of([*found, matcher.advance(None)]) == expected
+
+    check()
+
+
+@FEWER
+@given(rows=events(min_size=4), plan=reading(raising=True), size=st.sampled_from((1, 3, 100)))
+def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
+    rows: list[Row], plan: Plan, size: int
+) -> None:
+    def answer(matcher: KernelMatcher | ReferenceMatcher) -> Answer | None:
+        """None: an error."""
+        try:
+            return answer_of(run(matcher, rows, size))
+        except DataError:
+            return None
+
+    assert answer(merged_of(plan)) == answer(ReferenceMatcher(plan))
+
+
+def program_of(pattern: str, define: str) -> Program:
+    text = f"""SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts PATTERN ({pattern})
+        SELECTION SKIP TILL NEXT MATCH DEFINE {define})"""
+    return assemble(bind(parse(text), lambda _: SCHEMA).factors[0].plan)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "define", "merge"),
+    [
+        ("A B C", "A AS s = 'a', B AS v > A.v, C AS s = 'c'", True),  # behind B nothing is read
+        ("A B C", "A AS s = 'a', B AS s = 'b', C AS v > A.v", False),
+        ("A B C", "A AS s = 'a', B AS s = 'b', C AS v > B.v", True),  # the last row alone
+        ("A+ B", "A AS s = 'a', B AS v > LAST(A.v)", True),
+        ("A+ B", "A AS s = 'a', B AS v > sum(A.v)", False),
+        ("A+ B C", "A AS s = 'a', B AS v > sum(A.v), C AS s = 'c'", True),
+        ("A+ B", "A AS s = 'a', B AS v > LAST(A.v, 1)", False),
+        ("A+ B", "A AS count(A.*) = 1 OR v > LAST(A.v, 1), B AS s = 'b'", True),  # the count matters up to 2
+        ("A+ B", "A AS count(A.*) = 1 OR v > count(A.*), B AS s = 'b'", False),
+    ],
+)
+def test_what_is_merged_without_being_asked_for(pattern: str, define: str, merge: bool) -> None:
+    program = program_of(pattern, define)
+    assert merges_runs(program)
+    assert merges(program) == merge
+
+
+def test_counts_matter_up_to_what_they_are_compared_with() -> None:
+    program = program_of("A+ B", "A AS count(A.*) < 3 OR v > LAST(A.v, 1), B AS count(A.*) + v > 5 OR count(A.*) = 7")
+    assert [r.kind.name for r in program.registers].count("COUNT_ROWS") == 1
+    assert set(count_caps(program)) == {-1}
+    program = program_of("A+ B", "A AS count(A.*) < 3 OR v > LAST(A.v, 1), B AS count(A.*) = 7")
+    assert sorted(set(count_caps(program))) == [-1, 8]
+
+
+def test_registers_live_until_their_last_reader() -> None:
+    program = program_of("A B C", "A AS s = 'a', B AS v > A.v, C AS s = 'c'")
+    assert live_registers(program) == (frozenset(), frozenset({0}), frozenset(), frozenset())
