@@ -17,7 +17,7 @@ BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/python -m pip install --quiet
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test quick check lint types imports docs nightly bench performance peers flink pycer differential golden-verify clean
+.PHONY: help setup demo test quick check lint types imports docs nightly bench performance sase peers flink pycer differential golden-verify clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -98,6 +98,9 @@ bench: .venv/.dev  ## the V pattern beside its peers, as JSON; ROWS=1_000_000 fo
 performance: .venv/.dev .peers/.ready .flink/.ready  ## docs/performance.md from one run, beside all peers (hours, on a quiet machine)
 	@$(MAKE) --no-print-directory pycer || echo "without CORE" >&2
 	$(BIN)/python -m benchmarks.performance </dev/null
+
+sase: .venv/.dev  ## the experiments of the SASE paper: measures, and writes docs/sase_experiments.md
+	$(BIN)/python -m benchmarks.sase --write >/dev/null </dev/null
 
 peers: .peers/.ready  ## pandas_match_recognize for make bench and make differential, in its own environment .peers
 

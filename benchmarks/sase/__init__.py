@@ -1,0 +1,1 @@
+"""The experiments of [SASE] section 6: python -m benchmarks.sase."""
