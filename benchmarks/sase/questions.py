@@ -15,8 +15,13 @@ SELECTIONS = {"s2": "PARTITION", "s3": "SKIP TILL NEXT MATCH"}
 STRATEGIES = {"s2": "partition_contiguity", "s3": "skip_till_next_match"}
 #: P(a[i]) as the paper writes it; the aggregate of p3 is min, which the paper's figures show.
 ITERATORS = {"p1": "", "p2": "and a[i].price > a[i-1].price", "p3": "and a[i].price > min(a[..i-1].price)"}
-#: The same in DEFINE, where the condition meets the first row of A as well: there it is false.
-ON_ROWS = {"p1": "LAST(A.symbol, 1) IS NOT NULL", "p2": "price > LAST(A.price, 1)", "p3": "price > min(A.price)"}
+#: The same in DEFINE: what is null at the first row of A, and the condition on the others, which is false there.
+#: `symbol` is the same in all runs of a partition, so that it keeps none apart.
+ON_ROWS = {
+    "p1": ("LAST(A.symbol, 1)", "LAST(A.symbol, 1) IS NOT NULL"),
+    "p2": ("LAST(A.price, 1)", "price > LAST(A.price, 1)"),
+    "p3": ("LAST(A.symbol, 1)", "price > min(A.price)"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +55,16 @@ WITHIN {self.window} ROWS"""
 
     @property
     def text(self) -> str:
-        """The same query in SQL. What SASE+ makes of the text above counts the rows of A to know the first one, so that
-        no two runs have the same values; here the first row is the one with no symbol before it, and all runs of a
-        partition keep the same symbol. p1 says it by a variable of its own: its conditions then read single rows. With
-        p2 and p3 that would be another query, which may not pass over a row that could be B until A has a second row.
+        """The same query in SQL, with no more values in a run than the paper's: what SASE+ makes of the text above
+        counts the rows of A to know the first one, and here the first one is that with nothing before it. p1 has a
+        variable of its own for it, so that its conditions read single rows. In the others that would be another query:
+        a run with one row could then not pass over a row that B could be.
         """
         if self.iterator == "p1" and not self.starred:
             array, define = "F A*", "F AS price % 500 = 0"
         else:
-            array = "A+"
-            define = f"A AS (LAST(A.symbol, 1) IS NULL AND price % 500 = 0) OR {ON_ROWS[self.iterator]}"
+            before, goes_on = ON_ROWS[self.iterator]
+            array, define = "A+", f"A AS ({before} IS NULL AND price % 500 = 0) OR {goes_on}"
         if not self.overlapping and self.strategy == "s2":
             array += "?"  # here the preferred match counts, not the one that is complete first
         third = " C" if self.starred else ""

@@ -87,7 +87,7 @@ def test_the_query_in_sql_is_the_papers(strategy: str, iterator: str, starred: b
     assert some > 3
 
 
-def test_p1_reads_single_rows_and_runs_of_one_partition_keep_one_symbol() -> None:
+def test_p1_reads_single_rows_and_p2_the_match_so_far() -> None:
     assert not any(assemble(plan_of(Question("s3", "p1", 9).text)).code)
     assert any(assemble(plan_of(Question("s3", "p2", 9).text)).code)
 
