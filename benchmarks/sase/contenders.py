@@ -18,18 +18,22 @@ from benchmarks.sase.backtracking import Backtracking
 from benchmarks.sase.unshared import Unshared
 from matching.batch import EventBatch, Int64Array
 from matching.kernels.layout import Counters as ListCounters
+from matching.kernels.layout import ProgramArrays
 from matching.lists import Decode, RunLists
 from matching.matcher import RUNS_MAX, SLACK, KernelMatcher
 from matching.run_graph import RunGraph
+from matching.run_merged import RunMerged
 from matching.store import RowStore
 from query.automaton.program import Program, assemble
-from query.automaton.tables import shares_paths
+from query.automaton.tables import merges_runs, shares_paths
 from query.plan.plan import Plan
 from simulator.stock import SASE_STOCK
 
 CONTENDERS = ("basic", "merged", "unshared", "backtracking")
-#: Rows between two looks at what was found. Small, so that the arrays of the matches stay in the cache.
-BATCH_ROWS = 1024
+#: Rows handed over at once: as many as the engine takes, or, where matches are constructed, so few that the arrays of
+#: the matches of a batch take memory that is there already.
+MATCHING_ROWS = 65_536
+CONSTRUCTING_ROWS = 1024
 
 
 class _Recorder:
@@ -125,7 +129,7 @@ class Answer:
 
 def can(contender: str, program: Program) -> bool:
     """Whether a contender knows the query."""
-    return contender != "merged" or shares_paths(program)
+    return contender != "merged" or shares_paths(program) or merges_runs(program)
 
 
 def answer(contender: str, rows: Prepared, construct: bool) -> Answer:
@@ -134,8 +138,10 @@ def answer(contender: str, rows: Prepared, construct: bool) -> Answer:
     match contender:
         case "basic":
             return _in_batches(_Lists(rows.program), rows, construct)
-        case "merged":
+        case "merged" if shares_paths(rows.program):
             return _in_batches(_Graph(rows.program, construct), rows, construct)
+        case "merged":
+            return _in_batches(_Merged(rows.program, construct), rows, construct)
         case "unshared":
             return _in_batches(Unshared(rows.program, construct), rows, construct)
         case "backtracking":
@@ -164,13 +170,29 @@ class _Graph(RunGraph):
     def __init__(self, program: Program, construct: bool) -> None:
         super().__init__(program)
         if not construct:
-            self._tables = self._tables._replace(accept=np.zeros_like(self._tables.accept))
+            self._tables = no_ends(self._tables)
 
     def counted(self) -> tuple[int, int]:
         return 0, 0
 
 
-def _in_batches(engine: _Lists | _Graph | Unshared, rows: Prepared, construct: bool) -> Answer:
+class _Merged(RunMerged):
+    """The same where conditions read the match so far."""
+
+    def __init__(self, program: Program, construct: bool) -> None:
+        super().__init__(program, RUNS_MAX)
+        if not construct:
+            self._tables = no_ends(self._tables)
+
+    def counted(self) -> tuple[int, int]:
+        return 0, 0
+
+
+def no_ends(tables: ProgramArrays) -> ProgramArrays:
+    return tables._replace(accept=np.zeros_like(tables.accept))
+
+
+def _in_batches(engine: _Lists | _Graph | _Merged | Unshared, rows: Prepared, construct: bool) -> Answer:
     result = Answer()
     store = rows.store
     engine.reserve(rows.partitions)
@@ -180,13 +202,14 @@ def _in_batches(engine: _Lists | _Graph | Unshared, rows: Prepared, construct: b
     count = len(rows.mask)
     compact_at = SLACK
     nodes = 0
-    for begin in range(0, count, BATCH_ROWS):
-        cut = slice(begin, min(begin + BATCH_ROWS, count))
+    size = CONSTRUCTING_ROWS if construct else MATCHING_ROWS
+    for begin in range(0, count, size):
+        cut = slice(begin, min(begin + size, count))
         mask = rows.mask[cut]
         feature = np.ascontiguousarray(rows.feature[:, cut])
         valid = np.ascontiguousarray(rows.feature_valid[:, cut])
         out = Decode()
-        size = 0 if isinstance(engine, Unshared) else engine.size
+        nodes_before = 0 if isinstance(engine, Unshared) else engine.size
         before = time.process_time()
         engine.run(store, cut, mask, feature, valid)
         if construct:
@@ -194,7 +217,7 @@ def _in_batches(engine: _Lists | _Graph | Unshared, rows: Prepared, construct: b
         else:
             matches, of_rows = engine.counted()
         if not isinstance(engine, Unshared):
-            nodes += engine.size - size
+            nodes += engine.size - nodes_before
             if engine.size > compact_at:  # as the matcher does
                 engine.mark(store, rows.partitions, keep)
                 engine.move(rows.partitions, same)
