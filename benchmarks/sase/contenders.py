@@ -17,8 +17,7 @@ import pyarrow as pa
 from benchmarks.sase.backtracking import Backtracking
 from benchmarks.sase.unshared import Unshared
 from matching.batch import EventBatch, Int64Array
-from matching.kernels.layout import Counters as ListCounters
-from matching.kernels.layout import ProgramArrays
+from matching.kernels.layout import Counters
 from matching.lists import Decode, RunLists
 from matching.matcher import RUNS_MAX, SLACK, KernelMatcher
 from matching.run_graph import RunGraph
@@ -135,64 +134,36 @@ def can(contender: str, program: Program) -> bool:
 def answer(contender: str, rows: Prepared, construct: bool) -> Answer:
     """Runs a contender over all rows. construct: whether matches are constructed; otherwise they are counted only, by
     `merged` not even that: what it has then is the graph of matches, the compressed output of [SASE] section 4.2."""
+    program = rows.program
     match contender:
         case "basic":
-            return _in_batches(_Lists(rows.program), rows, construct)
-        case "merged" if shares_paths(rows.program):
-            return _in_batches(_Graph(rows.program, construct), rows, construct)
+            return _in_batches(RunLists(program, RUNS_MAX), rows, construct)
         case "merged":
-            return _in_batches(_Merged(rows.program, construct), rows, construct)
+            graph = RunGraph(program) if shares_paths(program) else RunMerged(program, RUNS_MAX)
+            if not construct:
+                # no state ends a match, and so no match is walked: the cells are all there, and nobody asks for paths
+                graph._tables = graph._tables._replace(accept=np.zeros_like(graph._tables.accept))
+            return _in_batches(graph, rows, construct)
         case "unshared":
-            return _in_batches(Unshared(rows.program, construct), rows, construct)
+            return _in_batches(Unshared(program, construct), rows, construct)
         case "backtracking":
             return _by_backtracking(rows, construct)
         case _:
             raise ValueError(contender)
 
 
-class _Lists(RunLists):
-    """The engine itself."""
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program, RUNS_MAX)
-
-    def counted(self) -> tuple[int, int]:
-        """Matches since the last call, which are forgotten; of their rows nothing is known."""
-        matches = self.decided
-        self._counters[ListCounters.DECIDED] = 0
-        return matches, 0
-
-
-class _Graph(RunGraph):
-    """The engine itself. Not constructing, it takes no state for the end of a match, and so walks none: the cells are
-    all there, and nobody asks for their paths."""
-
-    def __init__(self, program: Program, construct: bool) -> None:
-        super().__init__(program)
-        if not construct:
-            self._tables = no_ends(self._tables)
-
-    def counted(self) -> tuple[int, int]:
+def _counted(engine: RunLists | RunGraph | Unshared) -> tuple[int, int]:
+    """Matches found since the last call, which are forgotten, and their rows; 0 where it is not known."""
+    if isinstance(engine, Unshared):
+        return engine.counted()
+    if isinstance(engine, RunGraph):
         return 0, 0
+    matches = engine.decided
+    engine._counters[Counters.DECIDED] = 0
+    return matches, 0
 
 
-class _Merged(RunMerged):
-    """The same where conditions read the match so far."""
-
-    def __init__(self, program: Program, construct: bool) -> None:
-        super().__init__(program, RUNS_MAX)
-        if not construct:
-            self._tables = no_ends(self._tables)
-
-    def counted(self) -> tuple[int, int]:
-        return 0, 0
-
-
-def no_ends(tables: ProgramArrays) -> ProgramArrays:
-    return tables._replace(accept=np.zeros_like(tables.accept))
-
-
-def _in_batches(engine: _Lists | _Graph | _Merged | Unshared, rows: Prepared, construct: bool) -> Answer:
+def _in_batches(engine: RunLists | RunGraph | Unshared, rows: Prepared, construct: bool) -> Answer:
     result = Answer()
     store = rows.store
     engine.reserve(rows.partitions)
@@ -215,7 +186,7 @@ def _in_batches(engine: _Lists | _Graph | _Merged | Unshared, rows: Prepared, co
         if construct:
             engine.decode(store, out)
         else:
-            matches, of_rows = engine.counted()
+            matches, of_rows = _counted(engine)
         if not isinstance(engine, Unshared):
             nodes += engine.size - nodes_before
             if engine.size > compact_at:  # as the matcher does
