@@ -19,7 +19,9 @@ from benchmarks.sase.unshared import Unshared
 from matching.batch import EventBatch, Int64Array
 from matching.kernels.layout import Counters
 from matching.lists import Decode, RunLists
-from matching.matcher import RUNS_MAX, SLACK, KernelMatcher
+from matching.matcher import RUNS_MAX, KernelMatcher
+from matching.rows import SLACK
+from matching.run_blocks import RunBlocks
 from matching.run_graph import RunGraph
 from matching.run_merged import RunMerged
 from matching.store import RowStore
@@ -137,7 +139,8 @@ def answer(contender: str, rows: Prepared, construct: bool) -> Answer:
     program = rows.program
     match contender:
         case "basic":
-            return _in_batches(RunLists(program, RUNS_MAX), rows, construct)
+            lists = RunBlocks(program, RUNS_MAX) if program.ignore else RunLists(program, RUNS_MAX)
+            return _in_batches(lists, rows, construct)
         case "merged":
             graph = RunGraph(program) if shares_paths(program) else RunMerged(program, RUNS_MAX)
             if not construct:
@@ -152,7 +155,7 @@ def answer(contender: str, rows: Prepared, construct: bool) -> Answer:
             raise ValueError(contender)
 
 
-def _counted(engine: RunLists | RunGraph | Unshared) -> tuple[int, int]:
+def _counted(engine: RunLists | RunBlocks | RunGraph | Unshared) -> tuple[int, int]:
     """Matches found since the last call, which are forgotten, and their rows; 0 where it is not known."""
     if isinstance(engine, Unshared):
         return engine.counted()
@@ -163,7 +166,7 @@ def _counted(engine: RunLists | RunGraph | Unshared) -> tuple[int, int]:
     return matches, 0
 
 
-def _in_batches(engine: RunLists | RunGraph | Unshared, rows: Prepared, construct: bool) -> Answer:
+def _in_batches(engine: RunLists | RunBlocks | RunGraph | Unshared, rows: Prepared, construct: bool) -> Answer:
     result = Answer()
     store = rows.store
     engine.reserve(rows.partitions)

@@ -18,6 +18,8 @@ from simulator import stock
 from simulator.scenario import generator
 from tests.benchmarks.test_benchmarks import printed
 
+pytestmark = pytest.mark.slow
+
 LABELS = tuple(questions(0))
 
 

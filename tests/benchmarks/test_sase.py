@@ -19,6 +19,8 @@ from query.automaton.program import assemble
 from simulator.scenario import generator
 from tests.benchmarks.test_benchmarks import printed
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = [
     Question(strategy, iterator, 9, starred, overlapping)
     for strategy in ("s2", "s3") for iterator in ITERATORS for starred in (False, True) for overlapping in (True, False)

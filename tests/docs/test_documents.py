@@ -92,6 +92,7 @@ def test_sql_can_be_read(block: Block) -> None:
     assert query.factors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
 def test_python_runs_and_prints_what_stands_behind_it(block: Block, tmp_path: Path) -> None:
     run = subprocess.run(

@@ -68,6 +68,7 @@ def test_the_same_rows_as_the_interpreted_kernel(name: str, monkeypatch: pytest.
     assert answers[0].num_rows > 100
 
 
+@pytest.mark.slow
 def test_a_child_compiles_while_the_query_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "ROWS_BUILD", 1)
     monkeypatch.setattr(kernels, "ROWS_LOAD", 1)

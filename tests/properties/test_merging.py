@@ -26,7 +26,7 @@ from tests.properties.test_absence import reference_of, run
 from tests.properties.test_kernel import Answer, answer_of
 from tests.strategies import SCHEMA, SKIP_TILL, Row, chains, events, patterns, plans, sometimes
 
-FEWER = settings(max_examples=max(20, settings().max_examples // 3))
+FEWER = settings(max_examples=max(12, settings().max_examples // 3))
 
 
 @st.composite
@@ -93,6 +93,7 @@ def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
     check()
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=events(min_size=4), plan=reading(raising=True), size=st.sampled_from((1, 3, 100)))
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(

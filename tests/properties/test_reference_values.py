@@ -9,6 +9,7 @@ from functools import cache
 
 import duckdb
 import pyarrow as pa
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -133,6 +134,7 @@ def same(a: object, b: object) -> bool:
     return type(a) is type(b) and a == b
 
 
+@pytest.mark.slow
 @given(text=scalars, row=rows())
 @settings(max_examples=500)
 def test_scalar_expressions_are_duckdbs(text: str, row: dict[str, object]) -> None:

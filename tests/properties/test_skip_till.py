@@ -38,7 +38,7 @@ from tests.strategies import (
 )
 
 #: The reference takes most of the time.
-FEWER = settings(max_examples=max(20, settings().max_examples // 3))
+FEWER = settings(max_examples=max(12, settings().max_examples // 3))
 FAILING = by_duckdb("A", ("A", "B"), True)
 
 
@@ -106,6 +106,7 @@ def test_kernel_equals_reference(
     tally.report(record_property)
 
 
+@pytest.mark.slow
 @given(rows=events(min_size=4, max_size=10), plan=skipping(), data=st.data())
 def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     plan: Plan, rows: list[Row], data: st.DataObject

@@ -81,6 +81,7 @@ def test_a_kernel_written_for_a_program_equals_the_reference(record_property: Ca
         assert 10 * counts[what] >= counts["examples"], what
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*would not move on:query.errors.HybridWarning")
 def test_so_does_one_of_run_lists(record_property: Callable[[str, object], None]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -222,6 +223,7 @@ def watched(db: Database, text: str) -> hybrid.Alerts | None:
         return None
 
 
+@pytest.mark.slow
 def test_patterns_over_rows(record_property: Callable[[str, object], None]) -> None:
     seen: Counter[str] = Counter()
 
@@ -285,6 +287,7 @@ OVER_ROWS = (
 )
 
 
+@pytest.mark.slow
 def test_rows_into_a_stream(record_property: Callable[[str, object], None]) -> None:
     seen: Counter[str] = Counter()
 
