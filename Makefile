@@ -70,10 +70,10 @@ demo: .venv/.demo  ## the stock demo: real prices, live and archived in one quer
 	$(BIN)/hybrid demo stock </dev/null
 
 test: .venv/.dev  ## the whole suite
-	$(PYTEST) -n $(WORKERS) </dev/null
+	$(PYTEST) -n $(WORKERS) --dist worksteal </dev/null
 
 quick: .venv/.dev  ## the suite without slow tests and with few examples (under 1 min)
-	HYPOTHESIS_PROFILE=quick $(PYTEST) -n $(WORKERS) -m "not slow" </dev/null
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow" </dev/null
 
 check: lint types imports docs  ## lint, types, import rules, documents
 
@@ -90,7 +90,7 @@ docs: .venv/.dev  ## every example, table and help text of the documents is what
 	$(PYTEST) -q tests/docs </dev/null
 
 nightly: .venv/.dev  ## the properties with 20,000 examples each (hours)
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) tests/properties </dev/null
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist worksteal tests/properties </dev/null
 
 bench: .venv/.dev  ## the V pattern beside its peers, as JSON; ROWS=1_000_000 for a short one
 	$(BIN)/python -m benchmarks.v_pattern --rows $(ROWS) </dev/null

@@ -22,7 +22,7 @@ from query.automaton.program import Program
 
 #: A query that has read so many rows is worth a compiler's time, and one that takes them from the cache is worth a
 #: tenth of that.
-ROWS_BUILD = 1 << 20
+ROWS_BUILD = 1 << 18
 ROWS_LOAD = 1 << 17
 MODES = ("auto", "interpreted", "specialised")
 
@@ -47,7 +47,16 @@ def builder() -> Builder | None:
 
 
 def _at_once(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
-    return module_of(engine.source)
+    return _built(engine)
+
+
+def _built(engine: RunBlocks | RunLists) -> ModuleType:
+    """The module of an engine, compiled by this process unless it is in the cache."""
+    module = module_of(engine.source)
+    if not is_built(engine.source):
+        engine.run_by(module.step)
+        mark_built(engine.source)
+    return module
 
 
 def _in_background(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
@@ -102,6 +111,5 @@ def build() -> None:
     os.nice(5)
     program = pickle.loads(sys.stdin.buffer.read())
     engine = RunBlocks(program, RUNS_MAX) if program.ignore else RunLists(program, RUNS_MAX)
-    engine.run_by(module_of(engine.source).step)
-    mark_built(engine.source)
+    _built(engine)
     os._exit(0)  # at once: somebody may wait

@@ -379,7 +379,7 @@ class KernelMatcher:
         """Indices of the rows at `positions` that can change what the partitions have become; None: take them all.
         tests: for each kind of condition whether a row meets it."""
         begins = _any([tests[i] for i in self._first_tests])
-        if len(begins) >= DENSE_ROWS_MIN and 4 * int(np.count_nonzero(begins)) > len(begins):
+        if len(begins) >= DENSE_ROWS_MIN and 16 * int(np.count_nonzero(begins)) > len(begins):
             self._all_hot = True
             return None
         if self._all_hot:

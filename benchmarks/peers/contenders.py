@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -55,9 +56,26 @@ class Outside:
 Contender = Inside | Outside
 
 
+def through_sql_by(events: pa.Table, query: str, name: str, kernels: str) -> Timed:
+    """Like through_sql. kernels: what HYBRID_KERNELS is."""
+    before = os.environ.get("HYBRID_KERNELS")
+    os.environ["HYBRID_KERNELS"] = kernels
+    try:
+        return through_sql(events, query, name)
+    finally:
+        os.environ.pop("HYBRID_KERNELS")
+        if before is not None:
+            os.environ["HYBRID_KERNELS"] = before
+
+
 def ours(question: Question) -> dict[str, Contender]:
-    """This engine. Other ways to run it (interpreted, specialised) are to be further names that begin with `hybrid`."""
+    """This engine as it comes; and where a query may get a kernel of its own, which is where conditions read the match
+    so far, never with one and from the start with one."""
     found: dict[str, Contender] = {"hybrid sql": Inside(partial(through_sql, name=question.schema.name))}
+    if isinstance(question.constants, Drop):
+        for kernels in ("interpreted", "specialised"):
+            run = partial(through_sql_by, name=question.schema.name, kernels=kernels)
+            found[f"hybrid sql, {kernels}"] = Inside(run)
     if not question.counts:
         found["hybrid watch"] = Inside(partial(through_watch, schema=question.schema))
     return found

@@ -48,7 +48,7 @@ class Funnel:
 
     counted: bool
     actions: tuple[str, str, str] = ("search", "cart", "pay")
-    minutes: int = 30
+    minutes: int = 90
 
 
 Constants = Rise | Drop | Path | Funnel
@@ -201,9 +201,9 @@ def funnel(constants: Funnel) -> Question:
 ) AS m"""
     if constants.counted:
         text = f"SELECT visitor, count(*) AS found FROM {matches} GROUP BY visitor"
-        return Question("funnel, counted", CLICKS, clicks, 10_000, constants, text, ("visitor", "found"), "found")
+        return Question("funnel, counted", CLICKS, clicks, 1000, constants, text, ("visitor", "found"), "found")
     text = f"SELECT visitor, a_ts, b_ts, c_ts FROM {matches}"
-    return Question("funnel", CLICKS, clicks, 10_000, constants, text, ("visitor", "a_ts", "b_ts", "c_ts"))
+    return Question("funnel", CLICKS, clicks, 1000, constants, text, ("visitor", "a_ts", "b_ts", "c_ts"))
 
 
 def questions(seed: int) -> dict[str, Question]:

@@ -215,7 +215,9 @@ def new_runs(capacity: int, registers: int) -> Runs:
 
 def grown(array: np.ndarray, capacity: int, fill: int = 0) -> np.ndarray:
     """A copy with room for `capacity` items along the first axis."""
-    larger = np.full((capacity, *array.shape[1:]), fill, array.dtype)
+    shape = capacity, *array.shape[1:]
+    # zeros cost nothing before they are used
+    larger = np.full(shape, fill, array.dtype) if fill else np.zeros(shape, array.dtype)
     larger[: len(array)] = array
     return larger
 

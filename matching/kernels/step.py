@@ -58,7 +58,7 @@ C_FAILED_LABEL = int(Counters.FAILED_LABEL)
 PLACE = "runs.{registers}[{at}, {r}]"
 STATIC = frozenset({
     "mode", "merge", "ambiguous", "strict", "within_us", "within_rows", "degree", "runs_max", "timeouts", "absent",
-    "leads", "trails", "some_bad", "counts", "accept_empty", "b", "cannot", "spent", "e", "v", "q",
+    "leads", "trails", "some_bad", "counts", "accept_empty", "quiet", "b", "cannot", "spent", "e", "v", "q",
 })  # fmt: skip
 
 #: States of items that are no runs.
@@ -338,6 +338,7 @@ def step(
     some_bad = len(bad) > 0
     counts = program.parameters[P_COUNTS]
     accept_empty = program.accept[0]
+    quiet = not (strict or leads or accept_empty)
     stamp = scratch.stamp[0]
     visited = scratch.visited
     nodes = counters[C_NODES]
@@ -348,6 +349,12 @@ def step(
     while i < end:
         p = partition[i]
         length = partitions.length[p]
+        m = mask[i]
+        b = bad[i] if some_bad else np.int64(0)
+        if length == 0 and quiet and not concerns(program, m | b, 0):  # nothing is there, and nothing begins
+            partitions.ordinal[p] += 1
+            i += 1
+            continue
         last_p = counters[C_LAST]
         calm_left = np.int64(0)  # items passed over as long as nothing happens to them
         if trails:
@@ -367,8 +374,6 @@ def step(
             status = BUDGET
             break
         t = ts[i]
-        m = mask[i]
-        b = bad[i] if some_bad else np.int64(0)
         position = row[i]
         read_features(program, feature, feature_f, feature_valid, i)
         if strict:
