@@ -38,7 +38,7 @@ from tests.strategies import (
 )
 
 #: The reference takes most of the time.
-FEWER = settings(max_examples=max(12, settings().max_examples // 3))
+FEWER = settings(max_examples=max(12, settings().max_examples // 5))
 FAILING = by_duckdb("A", ("A", "B"), True)
 
 
