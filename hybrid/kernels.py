@@ -20,8 +20,7 @@ from matching.matcher import RUNS_MAX, Builder
 from matching.run_blocks import RunBlocks
 from query.automaton.program import Program
 
-#: A query that has read so many rows is worth a compiler's time, and one that takes them from the cache is worth a
-#: tenth of that.
+#: Rows after which a query is worth a compiler's time, and after which it is worth that of reading the cache.
 ROWS_BUILD = 1 << 18
 ROWS_LOAD = 1 << 17
 MODES = ("auto", "interpreted", "specialised")

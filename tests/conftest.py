@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 # Chosen by HYPOTHESIS_PROFILE. No deadline: the first example of a kernel may wait for its compiler.
 # A property that needs fewer examples than its profile gives says so itself with @settings(max_examples=...).
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-settings.register_profile("quick", _COMMON, max_examples=12, derandomize=True)
+settings.register_profile("quick", _COMMON, max_examples=20, derandomize=True)
 settings.register_profile("suite", _COMMON, max_examples=500, derandomize=True)
 settings.register_profile("nightly", _COMMON, max_examples=20_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))

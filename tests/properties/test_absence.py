@@ -114,7 +114,7 @@ class Tally:
     def report(self, record_property: Callable[[str, object], None]) -> None:
         record_property("examples", ", ".join(f"{what} {count:,}" for what, count in self.counts.items()))
         for what in ("a match", "changed by the negation", "on the match so far"):
-            assert 10 * self.counts[what] >= self.counts["examples"], what
+            assert 5 * self.counts[what] >= self.counts["examples"], what
 
 
 def positive(plan: Plan) -> Concatenation:

@@ -38,7 +38,7 @@ from tests.strategies import (
 
 #: Of each partition with a match, by its values.
 Counts = dict[tuple[object, ...], int]
-FEWER = settings(max_examples=max(12, settings().max_examples // 3))
+FEWER = settings(max_examples=max(20, settings().max_examples // 3))
 WITHINS = st.sampled_from([None, *(Within(rows=n) for n in (2, 3, 5)), *(Within(s * SECOND_US) for s in (0, 2, 4))])
 FAILING = by_duckdb("A", ("A", "B"), True)
 

@@ -31,7 +31,7 @@ from tests.strategies import SCHEMA, SECOND_US, Row, events, plans
 #: AFTER MATCH SKIP TO that would not move on warns; these tests go on.
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 #: There are six variants of one property and four of the other.
-FEWER = settings(max_examples=max(12, settings().max_examples // 5))
+FEWER = settings(max_examples=max(20, settings().max_examples // 5))
 
 
 @dataclass(frozen=True)

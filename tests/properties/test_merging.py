@@ -26,7 +26,7 @@ from tests.properties.test_absence import reference_of, run
 from tests.properties.test_kernel import Answer, answer_of
 from tests.strategies import SCHEMA, SKIP_TILL, Row, chains, events, patterns, plans, sometimes
 
-FEWER = settings(max_examples=max(12, settings().max_examples // 5))
+FEWER = settings(max_examples=max(20, settings().max_examples // 3))
 
 
 @st.composite

@@ -38,7 +38,7 @@ from tests.strategies import (
 )
 
 #: The reference takes most of the time.
-FEWER = settings(max_examples=max(12, settings().max_examples // 5))
+FEWER = settings(max_examples=max(20, settings().max_examples // 3))
 FAILING = by_duckdb("A", ("A", "B"), True)
 
 
@@ -85,7 +85,8 @@ class Tally:
     def report(self, record_property: Callable[[str, object], None]) -> None:
         record_property("examples", ", ".join(f"{what} {count:,}" for what, count in self.counts.items()))
         for what in ("a match", "rows passed over", "by a graph"):
-            assert 10 * self.counts[what] >= self.counts["examples"], what
+            few = 10 if self.counts["examples"] < 100 else 5  # of few examples a share says little
+            assert few * self.counts[what] >= self.counts["examples"], what
 
 
 @pytest.mark.parametrize("room", [1, 1 << 12])
