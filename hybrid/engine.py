@@ -617,8 +617,15 @@ class Database:
             return found
 
     def _may_wait(self) -> bool:
-        """Whether another thread may still push: not from the thread that did, nor with one thread only."""
-        return not self._closed and threading.get_ident() not in self._pushers and threading.active_count() > 1
+        """Whether another thread may still push: not from the thread that did, nor with one thread only.
+
+        Threads that Python did not start (a debugger's, a test runner's) count if they have pushed: nobody knows
+        whether they have ended."""
+        own = threading.get_ident()
+        return not self._closed and own not in self._pushers and any(
+            thread.ident != own and (not isinstance(thread, threading._DummyThread) or thread.ident in self._pushers)
+            for thread in threading.enumerate()
+        )
 
     def _live_plan(
         self, text: str, tables: Mapping[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import threading
 from pathlib import Path
@@ -548,6 +549,22 @@ def test_iterating_where_one_pushes_does_not_hang(db: Database) -> None:
     assert list(alerts) == []
     db.push("e", rows_of((1, "a", 5), (2, "a", 4)))
     assert [values(t) for t in alerts] == [[("a", 5, 4)]]
+
+
+def test_iterating_does_not_wait_for_threads_that_python_did_not_start(db: Database) -> None:
+    known, go_on = threading.Event(), threading.Event()
+
+    def foreign() -> None:
+        threading.current_thread()  # from now on it is listed among the threads, even after its end
+        known.set()
+        go_on.wait()
+
+    _thread.start_new_thread(foreign, ())
+    known.wait()
+    try:
+        assert list(db.watch(PAIR)) == []
+    finally:
+        go_on.set()
 
 
 def test_iterating_in_another_thread_ends_with_the_stream(db: Database) -> None:
