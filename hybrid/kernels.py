@@ -15,9 +15,9 @@ import sys
 from types import ModuleType
 
 from matching.kernels.jit import is_built, mark_built, module_of
-from matching.lists import RunLists
 from matching.matcher import RUNS_MAX, Builder
 from matching.run_blocks import RunBlocks
+from matching.run_lists import RunLists
 from query.automaton.program import Program
 
 #: Rows after which a query is worth a compiler's time, and after which it is worth that of reading the cache.

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matches
+from matching.decode import Decode
 from matching.kernels import graph
 from matching.kernels.graph import Kept, Narrow, Unfolding, Wide
-from matching.lists import Decode
 from matching.matcher import Gives, KernelMatcher
 from matching.run_graph import RunGraph
 from matching.store import to_arrow

@@ -14,15 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.buffered_runs import NONE_BAD, Failed, OverBudget
+from matching.decode import PER_MATCH, PER_ROW, Decode
 from matching.features import Codes, RowValues, columns_read, storable, truth
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
-from matching.lists import NONE_BAD, PER_MATCH, PER_ROW, Decode, Failed, OverBudget, RunLists
 from matching.measures import Found, Measures
 from matching.rows import Needs, Rows
 from matching.run_blocks import RunBlocks
 from matching.run_counts import RunCounts
 from matching.run_graph import RunGraph
+from matching.run_lists import RunLists
 from matching.run_merged import RunMerged
 from matching.run_starts import RunStarts
 from matching.run_table import RunTable

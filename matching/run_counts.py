@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
+from matching.buffered_runs import NONE_BAD, Arrays, Failed
+from matching.decode import Decode
 from matching.kernels import counts, layout
 from matching.kernels.counts import Counted, Counters, Node
-from matching.lists import NONE_BAD, Arrays, Decode, Failed
 from matching.store import RowStore
 from query.automaton.program import Program
 from query.errors import DataError
@@ -61,8 +62,8 @@ class RunCounts:
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """Takes the rows at `positions`; see matching.lists.RunLists.run. Raises DataError when a partition has more
-        matches than a BIGINT can say."""
+        """Takes the rows at `positions`; see matching.buffered_runs.BufferedRuns.run. Raises DataError when a partition
+        has more matches than a BIGINT can say."""
         partition, ts = store.partition[positions], store.ts[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, count = 0, len(mask)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
+from matching.buffered_runs import NONE_BAD, Arrays, Failed, OverBudget
+from matching.decode import Decode
 from matching.kernels import graph, layout
 from matching.kernels.graph import Counters, Kept, Lists, Narrow
-from matching.lists import NONE_BAD, Arrays, Decode, Failed, OverBudget
 from matching.store import RowStore
 from query.automaton.program import Program
 
@@ -75,7 +76,7 @@ class RunGraph:
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """Takes the rows at `positions`; see matching.lists.RunLists.run."""
+        """Takes the rows at `positions`; see matching.buffered_runs.BufferedRuns.run."""
         partition, ts = store.partition[positions], store.ts[positions]
         if self.program.within_us is not None and not self.program.after:  # no earlier row can come
             self._floor = max(self._floor, int(ts[-1]) - self.program.within_us)
@@ -126,7 +127,7 @@ class RunGraph:
         self._cells = graph.cells_of(layout.grown(self._cells.wide, capacity))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
-        """No run that began before watermark - WITHIN counts; see matching.lists.RunLists.expire."""
+        """No run that began before watermark - WITHIN counts; see matching.run_lists.RunLists.expire."""
         if self.program.within_us is not None:
             now = min([watermark_us, *([int(held.min())] if len(held) else [])])
             self._floor = max(self._floor, now - self.program.within_us)

@@ -7,11 +7,11 @@ import numpy as np
 
 from matching import run_graph
 from matching.batch import Int64Array
+from matching.buffered_runs import Arrays
 from matching.kernels import graph, layout, merged
 from matching.kernels.graph import Lists
 from matching.kernels.layout import Parameters
 from matching.kernels.merged import C_FREE, C_FREE_COUNT, Config, Partition
-from matching.lists import Arrays
 from matching.run_graph import RunGraph
 from query.automaton.live import count_caps, live_registers
 from query.automaton.program import Program

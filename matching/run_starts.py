@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
+from matching.buffered_runs import Arrays
+from matching.decode import Decode
 from matching.kernels import starts as kernels
 from matching.kernels.layout import Counters, Heap, grown
-from matching.lists import Arrays, Decode
 from matching.store import RowStore
 from query.automaton.program import Program
 from query.automaton.starts import StartTable

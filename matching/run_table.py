@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
+from matching.buffered_runs import Arrays
+from matching.decode import Decode
 from matching.kernels import table as kernels
 from matching.kernels.layout import grown
-from matching.lists import Arrays, Decode
 from matching.store import RowStore
 from query.automaton.determinise import Table
 

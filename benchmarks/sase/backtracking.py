@@ -23,10 +23,10 @@ import numpy as np
 
 from benchmarks.sase.runs import DONE, FOUND_ROOM, decode, larger_found, new_found, refuse, taken
 from matching.batch import Int64Array
+from matching.decode import Decode
 from matching.kernels import layout
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Parameters, ProgramArrays
-from matching.lists import Decode
 from matching.store import RowStore
 from query.automaton.program import Ignore, Mode, Program
 

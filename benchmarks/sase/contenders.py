@@ -1,7 +1,7 @@
 """The ways to run a query, on equal terms: the same rows, conditions and outcomes of row-local conditions.
 
 What is timed is the matching of rows, and where matches are wanted their construction: bounds, rows, variables and
-identities of all matches, as arrays (matching.lists.Decode). What stands before it and behind it (Arrow to arrays,
+identities of all matches, as arrays (matching.decode.Decode). What stands before it and behind it (Arrow to arrays,
 keys, row-local conditions, measures) is the same for all and is not timed.
 """
 
@@ -17,12 +17,13 @@ import pyarrow as pa
 from benchmarks.sase.backtracking import Backtracking
 from benchmarks.sase.unshared import Unshared
 from matching.batch import EventBatch, Int64Array
+from matching.decode import Decode
 from matching.kernels.layout import Counters
-from matching.lists import Decode, RunLists
 from matching.matcher import RUNS_MAX, KernelMatcher
 from matching.rows import SLACK
 from matching.run_blocks import RunBlocks
 from matching.run_graph import RunGraph
+from matching.run_lists import RunLists
 from matching.run_merged import RunMerged
 from matching.store import RowStore
 from query.automaton.program import Program, assemble

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from matching.decode import Decode
 from matching.kernels.jit import inlined
 from matching.kernels.layout import grown
 from matching.kernels.predicate import holds, update_registers
-from matching.lists import Decode
 from matching.store import RowStore
 from query.automaton.program import Mode, Program
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from benchmarks.sase.runs import DONE, FOUND_ROOM, ROOM, decode, larger_found, new_found, refuse, taken
 from matching.batch import Int64Array
+from matching.decode import Decode
 from matching.kernels import layout
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Parameters
-from matching.lists import Decode
 from matching.store import RowStore
 from query.automaton.program import Ignore, Mode, Program
 
@@ -232,7 +232,7 @@ def step(
 
 
 class Unshared:
-    """The engine; its methods as those of matching.lists.RunLists. construct: whether matches are written."""
+    """The engine; its methods as those of matching.run_lists.RunLists. construct: whether matches are written."""
 
     def __init__(self, program: Program, construct: bool) -> None:
         refuse(program)

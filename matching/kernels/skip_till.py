@@ -27,6 +27,7 @@ import numpy as np
 
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Counters, Parameters
+from matching.kernels.match_buffer import mark_chain, mark_one
 from matching.kernels.predicate import bind, concerns, has, meets, read_features
 from matching.kernels.step import BAD, BUDGET, ERROR, OK, ROOM, heap_pop, heap_push, negated
 from query.automaton.program import Ignore, Mode
@@ -505,33 +506,8 @@ def oldest_row(partitions, runs, blocks, rows):
 
 
 @kernel
-def first_behind(row, buffer, nodes):
-    """The first node that is not before this row. Nodes are made in the order of their rows."""
-    low = 0
-    high = nodes
-    while low < high:
-        middle = (low + high) // 2
-        if buffer.row[middle] < row:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@kernel
-def keep_rows(begin, end, buffer, keep):
-    """Marks the rows of the nodes [begin, end)."""
-    for n in range(begin, end):
-        keep[buffer.row[n]] = True
-
-
-@kernel
-def cut(partitions, runs, blocks, buffer, nodes, first, row_moved):
-    """Drops the nodes before `first` and renumbers the others and their rows."""
-    for n in range(first, nodes):
-        buffer.previous[n - first] = max(buffer.previous[n] - first, -1)
-        buffer.row[n - first] = row_moved[buffer.row[n]]
-        buffer.variable[n - first] = buffer.variable[n]
+def cut_runs(partitions, runs, blocks, first, row_moved):
+    """Renumbers the nodes and rows of all runs: the nodes before `first` are dropped."""
     for p in range(partitions):
         low = blocks[p, BASE] + blocks[p, BEGIN]
         for at in range(low, low + blocks[p, LENGTH]):
@@ -542,42 +518,19 @@ def cut(partitions, runs, blocks, buffer, nodes, first, row_moved):
 
 
 @kernel
-def mark_live(partitions, runs, blocks, buffer, nodes, moved, keep):
-    """moved: int64 (nodes,), set to the new index of every node that a run can reach, else -1; keep: bool per row of
-    the store, set for their rows. Returns the number of live nodes."""
-    for n in range(nodes):
-        moved[n] = -1
+def mark_runs(partitions, runs, blocks, buffer, moved, keep):
+    """Marks the nodes and rows that runs can reach; see matching.kernels.match_buffer."""
     for p in range(partitions):
         low = blocks[p, BASE] + blocks[p, BEGIN]
         for at in range(low, low + blocks[p, LENGTH]):
-            n = runs.line[at, BAD_NODE] - 1
-            if n >= 0:
-                moved[n] = 0
-                keep[buffer.row[n]] = True
-            n = runs.line[at, NODE]
+            mark_one(runs.line[at, BAD_NODE] - 1, buffer, moved, keep)
             keep[runs.line[at, ROW]] = True
-            while n >= 0 and moved[n] < 0:
-                moved[n] = 0
-                keep[buffer.row[n]] = True
-                n = buffer.previous[n]
-    live = 0
-    for n in range(nodes):
-        if moved[n] == 0:
-            moved[n] = live
-            live += 1
-    return live
+            mark_chain(runs.line[at, NODE], buffer, moved, keep)
 
 
 @kernel
-def move_live(partitions, runs, blocks, buffer, nodes, moved, row_moved):
-    """Compacts the match buffer in place and renumbers rows; order is kept, so predecessors stay before."""
-    for n in range(nodes):
-        to = moved[n]
-        if to >= 0:
-            previous = buffer.previous[n]
-            buffer.previous[to] = moved[previous] if previous >= 0 else -1
-            buffer.row[to] = row_moved[buffer.row[n]]
-            buffer.variable[to] = buffer.variable[n]
+def move_runs(partitions, runs, blocks, moved, row_moved):
+    """Renumbers the nodes and rows of all runs."""
     for p in range(partitions):
         low = blocks[p, BASE] + blocks[p, BEGIN]
         for at in range(low, low + blocks[p, LENGTH]):

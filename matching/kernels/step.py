@@ -24,6 +24,7 @@ import numpy as np
 
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import UNSEEN, Counters, Parameters
+from matching.kernels.match_buffer import mark_chain, mark_one
 from matching.kernels.predicate import begin_registers, bind, concerns, has, meets, read_features
 from query.automaton.program import Mode, Skip
 
@@ -749,80 +750,22 @@ def finish(begin, count, program, runs, buffer, partitions, decided, counters):
 
 
 @kernel
-def measure_lengths(decided, count, buffer, bounds):
-    """bounds: int64 (count + 1,), filled with the running number of matched rows."""
-    bounds[0] = 0
-    for k in range(count):
-        n = decided.node[k]
-        length = 0
-        while n >= 0:
-            length += 1
-            n = buffer.previous[n]
-        bounds[k + 1] = bounds[k] + length
-
-
-@kernel
-def unroll(
-    decided, count, buffer, bounds, rows, variables,
-    ts, source, offset, seq, out_ts, out_source, out_offset, out_seq,
-):  # fmt: skip
-    """Walks the buffer back from each match and writes its rows and variables in order, with the rows' identities."""
-    for k in range(count):
-        n = decided.node[k]
-        j = bounds[k + 1]
-        while n >= 0:
-            j -= 1
-            r = buffer.row[n]
-            rows[j] = r
-            variables[j] = buffer.variable[n]
-            out_ts[j] = ts[r]
-            out_source[j] = source[r]
-            out_offset[j] = offset[r]
-            out_seq[j] = seq[r]
-            n = buffer.previous[n]
-
-
-@kernel
-def mark_live(partition_count, runs, partitions, buffer, nodes, moved, keep):
-    """moved: int64 (nodes,), set to the new index of every node that a run or a waiting match can reach, else -1;
-    keep: bool per row of the store, set for their rows. Returns the number of live nodes."""
-    moved[:nodes] = -1
+def mark_runs(partition_count, runs, partitions, buffer, moved, keep):
+    """Marks the nodes and rows that runs and waiting matches can reach; see matching.kernels.match_buffer."""
     for p in range(partition_count):
-        n = partitions.nearest_bad[p] - 1
-        if n >= 0:
-            moved[n] = 0
-            keep[buffer.row[n]] = True
+        mark_one(partitions.nearest_bad[p] - 1, buffer, moved, keep)
         item = partitions.head[p]
         while item >= 0:
-            n = runs.nearest_bad[item] - 1
-            if n >= 0 and runs.state[item] >= 0:
-                moved[n] = 0
-                keep[buffer.row[n]] = True
-            n = runs.node[item]
+            if runs.state[item] >= 0:
+                mark_one(runs.nearest_bad[item] - 1, buffer, moved, keep)
             keep[runs.row[item]] = True
-            while n >= 0 and moved[n] < 0:
-                moved[n] = 0
-                keep[buffer.row[n]] = True
-                n = buffer.previous[n]
+            mark_chain(runs.node[item], buffer, moved, keep)
             item = runs.next[item]
-    live = 0
-    for n in range(nodes):
-        if moved[n] == 0:
-            moved[n] = live
-            live += 1
-    return live
 
 
 @kernel
-def move_live(partition_count, runs, partitions, buffer, nodes, moved, row_moved):
-    """Compacts the match buffer in place and renumbers rows; order is kept, so predecessors stay before."""
-    for n in range(nodes):
-        to = moved[n]
-        if to >= 0:
-            previous = buffer.previous[n]
-            buffer.previous[to] = moved[previous] if previous >= 0 else -1
-            buffer.row[to] = row_moved[buffer.row[n]]
-            buffer.variable[to] = buffer.variable[n]
+def move_runs(partition_count, runs, partitions, moved, row_moved):
+    """Renumbers the nodes and rows of all runs."""
     for p in range(partition_count):
         if partitions.nearest_bad[p] > 0:
             partitions.nearest_bad[p] = moved[partitions.nearest_bad[p] - 1] + 1

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from matching.batch import EventBatch, Matches
-from matching.lists import RunLists
 from matching.matcher import KernelMatcher
 from matching.rows import SLACK
+from matching.run_lists import RunLists
 from matching.run_table import RunTable
 from query.automaton.program import assemble
 from query.errors import DataError, HybridWarning, QueryError

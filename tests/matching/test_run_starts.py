@@ -15,8 +15,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from matching.batch import EventBatch, Matches
-from matching.lists import Decode, RunLists
+from matching.decode import Decode
 from matching.matcher import RUNS_MAX, KernelMatcher
+from matching.run_lists import RunLists
 from matching.run_starts import RunStarts
 from query.automaton.program import NoKernel, Program, assemble
 from query.automaton.starts import start_table

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from matching.batch import Matches
 from matching.by_reference import ReferenceMatcher
-from matching.lists import RunLists
 from matching.matcher import KernelMatcher
+from matching.run_lists import RunLists
 from query.automaton.program import NoKernel, assemble
 from query.errors import DataError, QueryError
 from query.language.ast import AfterMatchKind

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
-from matching.lists import RunLists
 from matching.matcher import KernelMatcher
 from matching.run_blocks import RunBlocks
+from matching.run_lists import RunLists
 from query.plan.plan import Plan
 from tests.events import batch_of
 from tests.properties import test_kernel

@@ -1,0 +1,166 @@
+"""What the engines share that go through runs one by one over a match buffer (matching.kernels.step and skip_till)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+
+from matching.batch import Int64Array
+from matching.decode import Decode
+from matching.kernels import layout, match_buffer, step
+from matching.kernels.layout import Counters, Parameters
+from matching.specialise import source_of
+from matching.store import RowStore
+from query.automaton.program import Program
+from query.plan.output import Outcome
+
+#: State to be kept, by name.
+Arrays = dict[str, np.ndarray]
+#: A step of matching.kernels.step or skip_till, or one written out for a program.
+Step = Callable[..., tuple[int, int]]
+NONE_BAD = np.zeros(0, np.int64)
+
+
+class OverBudget(Exception):
+    """A partition has more partial matches than allowed."""
+
+
+class Failed(Exception):
+    """A condition that was read cannot be computed: args are the position of its row and its label."""
+
+
+class BufferedRuns(ABC):
+    """The runs of all partitions over one shared match buffer. How runs are laid out, and what ends them, is up to the
+    engine and its kernel."""
+
+    settles = False  # which rows are unmatched is found out from `frontier`
+    _kernel: ModuleType
+
+    def __init__(self, program: Program, runs_max: int) -> None:
+        self.program = program
+        self._tables = layout.program_arrays(program, runs_max)
+        self._buffer = layout.new_buffer(1 << 15)
+        self._heap = layout.Heap(np.zeros(1024, np.int64), np.zeros(1024, np.int64))
+        self._decided = layout.new_decided(1 << 14)
+        self._scratch = layout.new_scratch(program)
+        self._counters = np.zeros(len(Counters), np.int64)
+        self._special: Step | None = None
+
+    @abstractmethod
+    def _state(self) -> tuple[object, ...]:
+        """What a step is given behind the tables of the program."""
+
+    @abstractmethod
+    def _room_for_runs(self, partition: int) -> int:
+        """Makes room for the runs of one more row of this partition. Returns how many nodes and matches it may make."""
+
+    @cached_property
+    def source(self) -> str:
+        """A module with the kernel written out for the program."""
+        return source_of(self._kernel, self.program, int(self._tables.parameters[Parameters.RUNS_MAX]))
+
+    def run_by(self, special: Step) -> None:
+        """Goes on with the step of a module with that source, which is compiled now unless it is in the cache."""
+        none, feature = np.zeros(0, np.int64), np.zeros((1, 0), np.int64)
+        no_rows = none, none, NONE_BAD, none, none, feature, feature.view(np.float64), np.ones((1, 0), np.bool_)
+        special(0, 0, *no_rows, self._tables, *self._state())
+        self._special = special
+
+    @property
+    def size(self) -> int:
+        """Nodes in the match buffer, live or not."""
+        return int(self._counters[Counters.NODES])
+
+    @property
+    def decided(self) -> int:
+        """Matches decided and not yet decoded."""
+        return int(self._counters[Counters.DECIDED])
+
+    @property
+    def stuck(self) -> int:
+        """Matches behind which SKIP TO FIRST / LAST would not have moved on; the scan went on one row behind their
+        start."""
+        return int(self._counters[Counters.STUCK])
+
+    def reserve(self, partitions: int) -> None:
+        """Room for this many partitions."""
+        if partitions + 2 > len(self._heap.deadline):
+            self._heap = layout.Heap(*(layout.grown(a, 2 * partitions + 2) for a in self._heap))
+
+    def run(
+        self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
+        feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
+    ) -> None:  # fmt: skip
+        """Takes the rows at `positions` through the kernel. bad: like mask, the labels whose conditions cannot be
+        computed for the row; empty if all can. Raises Failed or OverBudget."""
+        partition, ts = store.partition[positions], store.ts[positions]
+        rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
+        at, count = 0, len(mask)
+        while at < count:
+            given = partition, mask, bad, ts, rows, feature, feature.view(np.float64), feature_valid
+            run = self._kernel.step if self._special is None or len(bad) else self._special
+            at, status = run(at, count, *given, self._tables, *self._state())
+            match status:
+                case step.ROOM:
+                    self._grow(int(partition[at]))
+                case step.ERROR:
+                    self._look_for_failure()
+                case step.BUDGET:
+                    raise OverBudget
+
+    def _look_for_failure(self) -> None:
+        if self._counters[Counters.FAILED_ROW]:
+            raise Failed(int(self._counters[Counters.FAILED_ROW]) - 1, int(self._counters[Counters.FAILED_LABEL]))
+
+    def _grow(self, partition: int) -> None:
+        """Makes room for one more row of this partition, at least twice what there was of what is short."""
+        most = self._room_for_runs(partition)
+        if self.size + most > len(self._buffer.row):
+            capacity = max(2 * len(self._buffer.row), self.size + most)
+            self._buffer = layout.Buffer(*(layout.grown(a, capacity) for a in self._buffer))
+        if self.decided + most > len(self._decided.node):
+            self._more_decided(max(2 * len(self._decided.node), self.decided + most))
+
+    def _more_decided(self, capacity: int) -> None:
+        self._decided = layout.Decided(*(layout.grown(a, capacity) for a in self._decided))
+
+    def decode(self, store: RowStore, out: Decode) -> None:
+        """Writes the decided matches into `out` and forgets them."""
+        count = self.decided
+        self._counters[Counters.DECIDED] = 0
+        decided = self._decided
+        out.begin(count)
+        match_buffer.measure_lengths(decided, count, self._buffer, out.bounds)
+        out.room(int(out.bounds[-1]))
+        match_buffer.unroll(
+            decided, count, self._buffer, out.bounds, out.rows, out.variables, store.ts, store.source, store.offset,
+            store.seq, out.ts, out.source, out.offset, out.seq,
+        )  # fmt: skip
+        out.start[:] = decided.row[:count]
+        out.partition[:] = decided.partition[:count]
+        out.number[:] = decided.number[:count]
+        out.waiting[:] = decided.waiting[:count]
+        out.outcome[out.waiting >= 0] = Outcome.TIMEOUT
+
+    def snapshot(self) -> Arrays:
+        return {"counters": self._counters, **named("buffer", self._buffer), **named("heap", self._heap)}
+
+    def restore(self, arrays: Arrays) -> None:
+        self._counters = arrays["counters"]
+        self._buffer = layout.Buffer(**group("buffer", arrays))
+        self._heap = layout.Heap(**group("heap", arrays))
+
+
+def named(name: str, arrays: NamedTuple) -> Arrays:
+    """The arrays of a named tuple, to be kept."""
+    return {f"{name}.{field}": array for field, array in arrays._asdict().items()}
+
+
+def group(name: str, arrays: Arrays) -> Arrays:
+    """What was kept under `name`, by field."""
+    return {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}

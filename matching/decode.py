@@ -1,0 +1,62 @@
+"""Decided matches as arrays: what an engine writes and matching.measures reads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matching.batch import Int64Array
+
+PER_MATCH = ("start", "partition", "number", "outcome", "waiting")
+PER_ROW = ("rows", "variables", "ts", "source", "offset", "seq")
+
+
+class Decode:
+    """Where an engine writes decided matches: per match bounds (n + 1), start row, partition, number, outcome
+    (query.plan.output.Outcome) and, of a TIMEOUT, the state it waited in (else -1); per matched row its position,
+    variable and identity."""
+
+    def begin(self, count: int) -> None:
+        self.count = count
+        self.bounds = np.zeros(count + 1, np.int64)
+        self.start = np.empty(count, np.int64)
+        self.partition = np.empty(count, np.int64)
+        self.number = np.empty(count, np.int64)
+        self.outcome = np.zeros(count, np.int8)
+        self.waiting = np.full(count, -1, np.int64)
+
+    def room(self, total: int) -> None:
+        """Room for `total` matched rows."""
+        self.rows = np.empty(total, np.int64)
+        self.variables = np.empty(total, np.int16)
+        self.ts = np.empty(total, np.int64)
+        self.source = np.empty(total, np.int32)
+        self.offset = np.empty(total, np.int64)
+        self.seq = np.empty(total, np.int64)
+
+    def take(self, index: Int64Array) -> Decode:
+        """The matches at `index`, in that order."""
+        lengths = np.diff(self.bounds)[index]
+        out = Decode()
+        out.begin(len(index))
+        out.bounds[1:] = np.cumsum(lengths)
+        at = np.arange(int(out.bounds[-1])) - np.repeat(out.bounds[:-1] - self.bounds[index], lengths)
+        for name in PER_MATCH:
+            setattr(out, name, getattr(self, name)[index])
+        for name in PER_ROW:
+            setattr(out, name, getattr(self, name)[at])
+        return out
+
+    def then(self, other: Decode) -> Decode:
+        """These matches and then those."""
+        out = Decode()
+        out.begin(self.count + other.count)
+        out.bounds = np.concatenate([self.bounds, other.bounds[1:] + self.bounds[-1]])
+        for name in (*PER_MATCH, *PER_ROW):
+            setattr(out, name, np.concatenate([getattr(self, name), getattr(other, name)]))
+        return out
+
+    def trim(self) -> None:
+        """Drops the room beyond the last bound."""
+        total = int(self.bounds[-1])
+        for name in PER_ROW:
+            setattr(self, name, getattr(self, name)[:total].copy())

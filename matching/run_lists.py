@@ -1,0 +1,127 @@
+"""The general engine of a matcher: run lists through the interpreted kernel (matching.kernels.step)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matching.batch import Int64Array
+from matching.buffered_runs import Arrays, BufferedRuns, group, named
+from matching.kernels import layout, match_buffer, step
+from matching.kernels.layout import Counters, Parameters
+from matching.store import RowStore
+from query.automaton.program import Program
+
+
+class RunLists(BufferedRuns):
+    """Runs of all partitions as linked lists in order of preference."""
+
+    _kernel = step
+
+    def __init__(self, program: Program, runs_max: int) -> None:
+        super().__init__(program, runs_max)
+        self._runs = layout.new_runs(4096, len(program.registers))
+        self._partitions = layout.new_partitions(1024)
+        self._counters[Counters.FREE] = 4096
+        self._counters[Counters.LAST_PARTITION] = -1
+
+    def _state(self) -> tuple[object, ...]:
+        return (
+            self._runs, self._buffer, self._partitions, self._heap, self._decided, self._scratch, self._counters,
+        )  # fmt: skip
+
+    def frontier(self, partitions: int) -> Int64Array:
+        """Per partition the row where the first attempt began that is not decided; -1: all rows taken are settled."""
+        head = self._partitions.head[:partitions]
+        return np.where(head >= 0, self._runs.row[np.maximum(head, 0)], -1)
+
+    def busy(self, partition: Int64Array) -> np.ndarray:
+        """Whether these partitions have runs, bool (n,)."""
+        return np.asarray(self._partitions.head[partition] >= 0)
+
+    def go_on(self, numbers: Int64Array, stuck: int) -> None:
+        """Counts on from what another engine has found: MATCH_NUMBER per partition, and `stuck`."""
+        self.reserve(len(numbers))
+        self._partitions.number[: len(numbers)] = numbers
+        self._counters[Counters.STUCK] = stuck
+
+    def reserve(self, partitions: int) -> None:
+        """Room for this many partitions."""
+        super().reserve(partitions)
+        if partitions > len(self._partitions.head):
+            capacity = max(partitions, 2 * len(self._partitions.head))
+            self._partitions = layout.grown_partitions(self._partitions, capacity)
+
+    def expire(self, watermark_us: int, held: Int64Array) -> None:
+        """Drops the runs that began before watermark - WITHIN and decides what waited for them. held: per partition the
+        time of its first row that is there but not taken (larger than any: none); empty where none is held."""
+        status = step.ROOM
+        while status == step.ROOM:
+            status = step.expire(
+                watermark_us, held, self._tables, self._runs, self._buffer, self._partitions, self._heap,
+                self._decided, self._counters,
+            )  # fmt: skip
+            if status == step.ROOM:
+                p = int(self._heap.partition[0])
+                self._more_decided(2 * len(self._decided.node) + int(self._partitions.length[p]))
+        self._look_for_failure()
+
+    def finish(self, partitions: int) -> None:
+        """The input has ended: decides all that waits."""
+        at = 0
+        while at < partitions:
+            at = step.finish(
+                at, partitions, self._tables, self._runs, self._buffer, self._partitions, self._decided, self._counters
+            )
+            if at < partitions:
+                self._more_decided(2 * len(self._decided.node) + int(self._partitions.length[at]))
+        self._counters[Counters.HEAP] = 0
+        self._partitions.queued[:] = False
+        self._look_for_failure()
+
+    def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
+        """Marks the rows that runs or waiting matches can reach; to be followed by `move`."""
+        self._moved = np.full(self.size, -1, np.int64)
+        step.mark_runs(partitions, self._runs, self._partitions, self._buffer, self._moved, keep)
+        self._live = match_buffer.number(self.size, self._moved)
+
+    def move(self, partitions: int, row_moved: Int64Array) -> None:
+        """Drops the nodes that `mark` did not reach and renumbers rows."""
+        match_buffer.move_nodes(self.size, self._buffer, self._moved, row_moved)
+        step.move_runs(partitions, self._runs, self._partitions, self._moved, row_moved)
+        self._counters[Counters.NODES] = self._live
+
+    def idle(self, partitions: int) -> np.ndarray:
+        """Per partition whether it has no run and no match that waits, bool (partitions,)."""
+        return (self._partitions.head[:partitions] < 0) & ~self._partitions.queued[:partitions]
+
+    def forget(self, ids: Int64Array) -> None:
+        """Makes idle partitions what they were before their first row."""
+        for array, new in zip(self._partitions, layout.new_partitions(1), strict=True):
+            array[ids] = new[0]
+
+    def _room_for_runs(self, partition: int) -> int:
+        """See BufferedRuns."""
+        c = self._counters
+        calm = int(self._partitions.calm_length[partition])
+        length = int(self._partitions.length[partition]) - calm
+        if c[Counters.LAST_PARTITION] >= 0:
+            length += int(self._partitions.length[c[Counters.LAST_PARTITION]])
+        most = (length + 2) * (int(self._tables.parameters[Parameters.DEGREE]) + 1) + calm
+        if c[Counters.FREE] < 2 * most:
+            capacity = max(2 * len(self._runs.state), len(self._runs.state) + 2 * most)
+            self._runs, c[Counters.FREE] = layout.grown_runs(self._runs, capacity, int(c[Counters.FREE]))
+        return most
+
+    def snapshot(self) -> Arrays:
+        own = {"stamp": self._scratch.stamp, "visited": self._scratch.visited}
+        runs = named("runs", self._runs)
+        del runs["runs.registers_f"]  # the memory of `registers`
+        return super().snapshot() | own | runs | named("partitions", self._partitions)
+
+    def restore(self, arrays: Arrays) -> None:
+        super().restore(arrays)
+        runs = group("runs", arrays)
+        self._runs = layout.Runs(registers_f=runs["registers"].view(np.float64), **runs)
+        self._partitions = layout.Partitions(**group("partitions", arrays))
+        self._scratch.stamp[:] = arrays["stamp"]
+        self._scratch.visited[:] = arrays["visited"]
