@@ -321,3 +321,10 @@ def test_rows_that_are_waited_for_come_in_order(db: Database) -> None:
     assert found.drop_columns(["match_id"]).to_pylist() == db.sql(text).arrow().to_pylist() == [{"n": 3, "t": at(3)}]
     assert found.column("match_id").to_pylist() == alerts.evidence().column("match_id").unique().to_pylist()
     assert alerts.evidence().column("n").to_pylist() == [2, 3]
+
+
+def test_a_query_over_several_streams_says_that_it_cannot_be_replaced(db: Database) -> None:
+    alerts = db.watch(THEFT)
+    with pytest.raises(hybrid.DataError, match="several streams or patterns cannot be replaced"):
+        db.replace(alerts, THEFT)
+    assert alerts.stats()["state"] == "running"
