@@ -883,5 +883,5 @@ def _explain(query: ast.Query, plan: QueryPlan, strategy: str, stage: str) -> st
     line = "strategy    llaa: each live match asks the archive once its history range is complete"
     if strategy == "auto":
         line += " (auto: the only one in this version)"
-    text = explain_plan(query, plan, stage)
+    text = explain_plan(query, plan, stage, live=True)
     return f"{line}\n\n{text}" if plan.factors[-1].histories else text

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybrid.faults import fault
 from query.errors import Span
 from query.language import ast
 from query.plan.plan import Plan, QueryPlan
 from query.schema import Schema
+
+if TYPE_CHECKING:
+    from query.automaton.program import Program
 
 STAGES = ("ast", "plan", "nfab", "automaton", "program")
 #: Shown only when it is asked for: it is long.
@@ -35,21 +38,22 @@ def explain(
     def nothing(name: str) -> Schema:
         raise LookupError("no table was given")
 
-    return explain_plan(query, bind(query, resolve or nothing, live=live), stage)
+    return explain_plan(query, bind(query, resolve or nothing, live=live), stage, live)
 
 
-def explain_plan(query: ast.Query, plan: QueryPlan, stage: str) -> str:
-    """The stages of a bound statement."""
+def explain_plan(query: ast.Query, plan: QueryPlan, stage: str, live: bool = False) -> str:
+    """The stages of a bound statement. live: it is a live query, which keeps the evidence of all matches."""
     if stage not in (*STAGES, KERNEL, "all"):
         raise fault("HQ500", f"there is no stage {stage}", plan.text, f"there is {', '.join(STAGES)}, {KERNEL} and all")
     wanted = STAGES if stage == "all" else (stage,)
+    keeps = live or any(factor.histories for factor in plan.factors)
     shown = {
         "ast": lambda: show_ast(query),
         "plan": lambda: str(plan),
         "nfab": lambda: _each(plan, _nfab),
         "automaton": lambda: _each(plan, _automaton),
-        "program": lambda: _each(plan, _program) + _counted(plan),
-        KERNEL: lambda: _each(plan, _kernel),
+        "program": lambda: _each(plan, lambda p: _program(p, keeps)) + _counted(plan),
+        KERNEL: lambda: _each(plan, lambda p: _kernel(p, keeps)),
     }
     parts = [(name, shown[name]()) for name in wanted]
     if len(parts) == 1:
@@ -86,7 +90,7 @@ def _automaton(plan: Plan) -> str:
         return f"none: {why} runs through the reference matcher"
 
 
-def _program(plan: Plan) -> str:
+def _program(plan: Plan, keeps: bool) -> str:
     from query.automaton.program import NoKernel, assemble
     from query.automaton.tables import show_engine
 
@@ -94,10 +98,19 @@ def _program(plan: Plan) -> str:
         program = assemble(plan)
     except NoKernel as why:
         return f"engine      reference matcher: {why} has no kernel"
-    return f"{program}\n{show_engine(program)}"
+    return f"{_run_as(plan, program, keeps)}\n{show_engine(program)}"
 
 
-def _kernel(plan: Plan) -> str:
+def _run_as(plan: Plan, program: Program, keeps: bool) -> Program:
+    """The program as it runs: where evidence is found when it is asked for, runs may carry what measures read."""
+    from query.automaton.carried import carry
+    from query.automaton.tables import runs_in_blocks
+
+    carried = carry(plan, program) if not keeps and runs_in_blocks(program) else None
+    return program if carried is None else carried.program
+
+
+def _kernel(plan: Plan, keeps: bool) -> str:
     """The source of the kernel that the query goes on with when it has run for a while."""
     from matching.kernels import skip_till, step
     from matching.matcher import RUNS_MAX
@@ -112,7 +125,7 @@ def _kernel(plan: Plan) -> str:
     graph = shares_paths(program) or (merges_runs(program) and merges(program))
     if graph or table_of(program) is not None:
         return f"# none of its own\n{show_engine(program)}"
-    return source_of(skip_till if program.ignore else step, program, RUNS_MAX)
+    return source_of(skip_till if program.ignore else step, _run_as(plan, program, keeps), RUNS_MAX)
 
 
 def _counted(plan: QueryPlan) -> str:

@@ -57,6 +57,14 @@ def make_matcher(plan: Plan, lenient: bool = False) -> Matcher:
     return make(plan, lenient=lenient, builder=builder())
 
 
+def rows_matcher(plan: Plan) -> Matcher:
+    """Like make_matcher, for output rows without evidence."""
+    from hybrid.kernels import builder
+    from matching.matcher import make_matcher as make
+
+    return make(plan, builder=builder(), bare=True)
+
+
 def live_matcher(plan: Plan) -> Matcher:
     """The matcher of a plan as a live query runs it: where AFTER MATCH SKIP TO would not move on, the match comes out
     and the scan goes on by one row."""
@@ -383,8 +391,10 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
     outer = Outer(plan)
     counted = counted_select(plan) if make is make_matcher else None
     found: list[tuple[Answer, Lookups]] = []
+    bare = make is make_matcher and not any(factor.histories for factor in plan.factors)
 
-    def find() -> None:
+    def find(make: Callable[[Plan], Matcher]) -> None:
+        found.clear()
         for i, factor in enumerate(plan.factors):
             try:
                 found.append(answer_factor(factor, relations, make))
@@ -398,10 +408,11 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
     if counted is not None:
         table = outer.run_over(counted, count_matches(plan.factors[0], relations), connection)
     else:
-        find()
+        find(rows_matcher if bare else make)
         table = outer.run([a for a, _ in found], connection)
 
     def evidence(rows: int | None) -> pa.Table:
+        nonlocal bare
         with relations.open():
             relations.load(plan)
             counts_only = counted is not None and not found
@@ -409,8 +420,9 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
                 _, reader, late = relations.factor(plan.factors[0])
                 nothing = empty_answer(plan.factors[0])
                 return evidence_table(plan, [nothing], None, [(lookup_in(reader, late), ())])
-            if counts_only:
-                find()
+            if counts_only or bare:  # the input is read once more
+                find(make)
+                bare = False
             answers, lookups = [a for a, _ in found], [of for _, of in found]
             return evidence_table(plan, answers, outer.sources(answers, connection), lookups, rows)
 

@@ -14,21 +14,23 @@ import subprocess
 import sys
 from types import ModuleType
 
-from matching.kernels.jit import is_built, mark_built, module_of
+from matching.kernels.jit import built, mark_built, module_of
 from matching.matcher import RUNS_MAX, Builder
 from matching.run_blocks import RunBlocks
 from matching.run_lists import RunLists
 from query.automaton.program import Program
 
-#: Rows after which a query is worth a compiler's time, and after which it is worth that of reading the cache.
+#: Rows with which a query is worth a compiler's time, and with which it is worth that of reading the cache (20 ms).
 ROWS_BUILD = 1 << 18
-ROWS_LOAD = 1 << 17
+ROWS_LOAD = 1 << 15
 MODES = ("auto", "interpreted", "specialised")
 
-#: The child that compiles, by the source it compiles; one at a time.
+#: The child that compiles, by the key of the kernel; one at a time.
 _children: dict[str, subprocess.Popen[bytes]] = {}
-#: Sources that a child could not compile: their queries stay with the interpreted kernel.
+#: Kernels that a child could not compile: their queries stay with the interpreted one.
 _failed: set[str] = set()
+#: Kernels that were not in the cache when they were looked for.
+_missing: set[str] = set()
 
 
 def builder() -> Builder | None:
@@ -51,38 +53,41 @@ def _at_once(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
 
 def _built(engine: RunBlocks | RunLists) -> ModuleType:
     """The module of an engine, compiled by this process unless it is in the cache."""
-    module = module_of(engine.source)
-    if not is_built(engine.source):
+    module = built(engine.key)
+    if module is None:
+        module = module_of(engine.source)
         engine.run_by(module.step)
-        mark_built(engine.source)
+        mark_built(engine.key, engine.source)
     return module
 
 
 def _in_background(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
     if rows < ROWS_LOAD:
         return None
-    source = engine.source
-    if is_built(source):
-        if source in _children:
-            _ended(source)
-        return module_of(source)
-    if rows < ROWS_BUILD or source in _failed:
-        return None
-    child = _children.get(source)
-    if child is None:
-        for other in [s for s, c in _children.items() if c.poll() is not None]:
+    key = engine.key
+    if key not in _missing:
+        module = built(key)
+        if module is not None:
+            return module
+        _missing.add(key)
+    if key in _children:
+        if _children[key].poll() is None:
+            return None
+        _ended(key)
+        return built(key)
+    if rows >= ROWS_BUILD and key not in _failed:
+        for other in [k for k, child in _children.items() if child.poll() is not None]:
             _ended(other)
         if not _children:
-            _children[source] = _start(engine.program)
-    elif child.poll() is not None:
-        _ended(source)
+            _children[key] = _start(engine.program)
     return None
 
 
-def _ended(source: str) -> None:
+def _ended(key: str) -> None:
     """Forgets a child that has nothing more to do."""
-    if _children.pop(source).wait() != 0:
-        _failed.add(source)
+    if _children.pop(key).wait() != 0:
+        _failed.add(key)
+    _missing.discard(key)
 
 
 def _start(program: Program) -> subprocess.Popen[bytes]:

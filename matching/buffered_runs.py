@@ -13,6 +13,7 @@ import numpy as np
 from matching.batch import Int64Array
 from matching.decode import Decode
 from matching.kernels import layout, match_buffer, step
+from matching.kernels.jit import key_of
 from matching.kernels.layout import Counters, Parameters
 from matching.specialise import source_of
 from matching.store import RowStore
@@ -46,7 +47,7 @@ class BufferedRuns(ABC):
         self._tables = layout.program_arrays(program, runs_max)
         self._buffer = layout.new_buffer(1 << 15)
         self._heap = layout.Heap(np.zeros(1024, np.int64), np.zeros(1024, np.int64))
-        self._decided = layout.new_decided(1 << 14)
+        self._decided = layout.new_decided(1 << 14, len(program.carries or ()))
         self._scratch = layout.new_scratch(program)
         self._counters = np.zeros(len(Counters), np.int64)
         self._special: Step | None = None
@@ -63,6 +64,11 @@ class BufferedRuns(ABC):
     def source(self) -> str:
         """A module with the kernel written out for the program."""
         return source_of(self._kernel, self.program, int(self._tables.parameters[Parameters.RUNS_MAX]))
+
+    @cached_property
+    def key(self) -> str:
+        """What stands for that module in the cache; the source takes a while to write."""
+        return key_of(self._kernel.__name__, self.program, int(self._tables.parameters[Parameters.RUNS_MAX]))
 
     def run_by(self, special: Step) -> None:
         """Goes on with the step of a module with that source, which is compiled now unless it is in the cache."""

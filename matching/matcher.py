@@ -6,6 +6,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from types import ModuleType
 from typing import Protocol, assert_never
@@ -30,6 +31,7 @@ from matching.run_starts import RunStarts
 from matching.run_table import RunTable
 from matching.types import plain_type
 from matching.unmatched import Unsettled
+from query.automaton.carried import FIRST_ROW, LAST_ROW, Carried, carry
 from query.automaton.determinise import Table
 from query.automaton.live import merges
 from query.automaton.program import Ignore, Mode, NoKernel, OpCode, Program, assemble
@@ -49,21 +51,21 @@ RUNS_MAX = 200_000
 
 class Builder(Protocol):
     """Gives the module with the specialised kernel of an engine; None: there is none yet, the matcher goes on with the
-    interpreted one and asks again with the next batch. rows: how many the matcher has had."""
+    interpreted one and asks again with the next batch. rows: how many the matcher has had, with those to come now."""
 
     def __call__(self, engine: RunBlocks | RunLists, rows: int, /) -> ModuleType | None: ...
 
 
 def make_matcher(
     plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None,
-    builder: Builder | None = None,
+    builder: Builder | None = None, bare: bool = False,
 ) -> Matcher:  # fmt: skip
     """The matcher of a plan: the kernel, or with a HybridWarning the reference (exact, slow) for what the kernel has
     not learnt yet. sources: names that EventBatch.source indexes. lenient: AFTER MATCH SKIP TO that would not move on
     goes on one row behind the start of the match, with a HybridWarning the first time; otherwise it is an error.
     shared: rows of the same input that it may share, to which its own are added where none of them will do; what is
     pushed then goes to these rows (see matching.feed). builder: asked for a specialised kernel between
-    batches; None: the interpreted ones alone."""
+    batches; None: the interpreted ones alone. bare: output rows are wanted without evidence, which may be less work."""
     try:
         program = assemble(plan)
     except NoKernel as why:
@@ -81,7 +83,8 @@ def make_matcher(
         if rows is None:
             rows = Rows(plan.partition_by, program.after)
             shared.append(rows)
-    return KernelMatcher(plan, program, sources, lenient, rows, builder=builder)
+    gives = Gives.ROWS if bare else Gives.MATCHES
+    return KernelMatcher(plan, program, sources, lenient, rows, gives, builder=builder)
 
 
 def _may_share(plan: Plan, program: Program, rows: Rows) -> bool:
@@ -101,6 +104,7 @@ class Gives(Enum):
     """What a matcher makes of the matches."""
 
     MATCHES = "matches"
+    ROWS = "their output rows, without the evidence"
     COUNTS = "how many each partition has"  # see KernelMatcher.counts
     GRAPH = "a graph of them"  # see matching.match_graph
 
@@ -114,6 +118,7 @@ class KernelMatcher:
     a graph for all matches that pass over rows, run lists for the rest. State is arrays. stuck: matches from which
     AFTER MATCH SKIP TO would not have moved on. gives: where it is not the matches, push and advance give
     none; counts are for programs with query.automaton.tables.counts_paths, a graph for shares_paths and merges_runs.
+    Without evidence a match that measures read little of is never kept whole (query.automaton.carried).
     merged: whether equal runs are merged, where that can be chosen
     (query.automaton.tables.merges_runs); None: where some are equal for sure."""
 
@@ -132,8 +137,10 @@ class KernelMatcher:
         self._rows = 0
         self.measures = Measures(plan, program.variables, program.shown, program.waiting)
         self.engine: Engine
+        self._bare = gives is Gives.ROWS
+        self._carried: Carried | None = None
         keeps = gives is Gives.GRAPH
-        match table := table_of(program) if gives is Gives.MATCHES else None:
+        match table := table_of(program) if gives in (Gives.MATCHES, Gives.ROWS) else None:
             case None if gives is Gives.COUNTS:
                 self._run_by(RunCounts(program))
             case None if shares_paths(program):
@@ -141,7 +148,8 @@ class KernelMatcher:
             case None if merges_runs(program) and (keeps or (merges(program) if merged is None else merged)):
                 self._run_by(RunMerged(program, RUNS_MAX, keeps))
             case None if program.ignore:
-                self._run_by(RunBlocks(program, RUNS_MAX))
+                self._carried = carry(plan, program) if self._bare else None
+                self._run_by(RunBlocks(program if self._carried is None else self._carried.program, RUNS_MAX))
             case None:
                 self._run_by(RunLists(program, RUNS_MAX))
             case Table():
@@ -171,7 +179,7 @@ class KernelMatcher:
         self.rows = Rows(plan.partition_by, program.after) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
-        new_when_idle = gives is Gives.MATCHES and not reach and _is_new_when_idle(plan, program)
+        new_when_idle = gives in (Gives.MATCHES, Gives.ROWS) and not reach and _is_new_when_idle(plan, program)
         self.forgets = bool(plan.partition_by) and new_when_idle
         self._empty = self.measures.schema.empty_table()
         self._specialise(0)
@@ -254,7 +262,7 @@ class KernelMatcher:
         return matches
 
     def _specialise(self, rows: int) -> None:
-        """Goes on with a kernel made for the program, once there is one. rows: that have come since this was asked."""
+        """Goes on with a kernel made for the program, once there is one. rows: that come now."""
         self._rows += rows
         if self._builder is None:
             return
@@ -279,8 +287,8 @@ class KernelMatcher:
         self.sources = sources
         self.store.floor = self.floor
         self._reserve(self.rows.begin)
-        self._run(self.rows.block)
         self._specialise(self.store.count - self.rows.begin)
+        self._run(self.rows.block)
 
     def expire(self, watermark_us: int | None, held: Int64Array) -> None:
         """No event with time < watermark_us can still come; None: none at all. held: the rows not taken yet."""
@@ -357,8 +365,11 @@ class KernelMatcher:
             for bit in bits:
                 mask |= met.view(np.uint8) << bit if narrow else np.left_shift(met, bit, dtype=np.int64)
         mask = mask.astype(np.int64, copy=False)
-        feature = np.zeros((max(1, len(features)), count if features else 0), np.int64)
+        height = len(features) + (self._carried is not None)
+        feature = np.zeros((max(1, height), count if height else 0), np.int64)
         feature_valid = np.ones(feature.shape, np.bool_)
+        if self._carried is not None:
+            feature[-1] = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         for f, (numbers, valid) in enumerate(features):
             (feature.view(np.float64) if self.program.features[f][1].floating else feature)[f] = numbers
             if valid is not None:
@@ -548,7 +559,7 @@ class KernelMatcher:
         if self.settled:
             return self._none()
         self._look_whether_stuck()
-        out = Decode()
+        out = Decode(self._bare and not self.measures.ahead)
         self.engine.decode(self.store, out)
         if self._unsettled is not None:
             assert isinstance(self.engine, RunLists)
@@ -566,15 +577,21 @@ class KernelMatcher:
         """Decoded matches, at least one, with their output rows and evidence."""
         bounds = out.bounds
         found = found_of(out)
+        if self._carried is not None:
+            found = replace(found, carried=_carried(self._carried, out))
         keys = [self.keys.values(i, out.partition) for i in range(len(self.plan.partition_by))]
         table, row_match = self.measures.table(self.store, found, keys)
         first_us = last_us = self.store.ts[out.start]
         some = np.flatnonzero(bounds[:-1] < bounds[1:])
-        if len(some) == out.count:
-            last_us = out.ts[bounds[1:] - 1]
-        elif len(some):
+        if len(some):
             last_us = last_us.copy()
-            last_us[some] = out.ts[bounds[some + 1] - 1]
+            last_us[some] = self.store.ts[out.rows[bounds[some + 1] - 1]]
+        if self._bare:
+            none = self._none()
+            return replace(
+                none, rows=table, row_match=row_match, number=out.number, first_us=first_us, last_us=last_us,
+                event_bounds=np.zeros(out.count + 1, np.int64), outcome=out.outcome,
+            )  # fmt: skip
         return Matches(
             table, row_match, out.number, first_us, last_us, bounds, out.variables, out.ts, out.source, out.offset,
             out.seq, self.program.variables, self.sources, out.outcome,
@@ -682,6 +699,12 @@ def _is_new_when_idle(plan: Plan, program: Program) -> bool:
     read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     numbered = any(isinstance(e, MatchNumber) for x in read for e in walk(x))
     return not (remembers or anchored or numbered)
+
+
+def _carried(carried: Carried, out: Decode) -> dict[object, Int64Array]:
+    """What measures read of matches that come as registers."""
+    outside = {FIRST_ROW: out.start, LAST_ROW: out.rows}
+    return {key: outside[at] if at < 0 else out.carried[:, at] for key, at in carried.places}
 
 
 def found_of(out: Decode) -> Found:

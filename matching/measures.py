@@ -7,8 +7,8 @@ expressions over these are one DuckDB projection for all measures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -28,6 +28,7 @@ from matching.features import (
 from matching.kernels import fold
 from matching.store import RowStore, lanes, to_arrow
 from matching.types import plain_type
+from query.automaton.carried import row_meant
 from query.automaton.lanes import Leaf, Lowered, NoLane, is_wide, lane_of, lower
 from query.errors import DataError
 from query.language.ast import RowsPerMatch
@@ -55,6 +56,8 @@ class Found:
     rows, variables: positions and variables of all matched rows; match i has [bounds[i], bounds[i + 1]) of them.
     start: position of the row where the attempt began. partition: id; number: MATCH_NUMBER. outcome: int8,
     query.plan.output.Outcome. waiting: of a TIMEOUT the state it waited in, else -1.
+    carried: where the matched rows are only the last ones of matches, what measures read of the others: for each count
+    its values, for each `row_meant` positions (-1: none).
     """
 
     rows: Int64Array
@@ -65,6 +68,7 @@ class Found:
     number: Int64Array
     outcome: np.ndarray
     waiting: Int64Array
+    carried: Mapping[object, Int64Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.number)
@@ -254,7 +258,7 @@ class _Rows:
             if not isinstance(e, Navigation) or _is_leaf(e):
                 return leaf(e)
             inner = {x: leaf(replace(e, argument=x, type=x.type)) for x in leaves_of(e.argument)}
-            there = place(_path(e), lambda: pa.array(self.reached(e) >= 0), "BOOLEAN")
+            there = place(row_meant(e), lambda: pa.array(self.reached(e) >= 0), "BOOLEAN")
             return f"(CASE WHEN {there} THEN {to_sql(e.argument, inner)} END)"
 
         texts = [to_sql(e, {x: read(x) for x in leaves_of(e)}) for e in expressions]
@@ -348,7 +352,9 @@ class _Rows:
 
     def reached(self, e: Navigation) -> Int64Array:
         """The position of the row that a navigation means for each output row, -1 for none."""
-        key = _path(e)
+        key = row_meant(e)
+        if key in self.found.carried:
+            return self.found.carried[key]
         if key not in self._reached:
             rows = _at(self.found.rows, self.logical(e))
             self._reached[key] = self.store.chase(rows, e.physical_offset) if e.physical_offset else rows
@@ -357,6 +363,8 @@ class _Rows:
     # ---- aggregates
 
     def _aggregate(self, e: Aggregate) -> pa.Array:
+        if e in self.found.carried:
+            return pa.array(self.found.carried[e])
         one = self.of.plan.rows is RowsPerMatch.ONE
         whole = one or e.final  # a value for each match, else for each output row
         low, high = (self.found.bounds[:-1], self.found.bounds[1:]) if whole else (self.low, self.high)
@@ -604,11 +612,6 @@ def _is_leaf(e: Expression) -> bool:
     if isinstance(e, Navigation):
         return isinstance(e.argument, Column | Classifier)
     return isinstance(e, Column | Aggregate | Classifier | MatchNumber)
-
-
-def _path(e: Navigation) -> object:
-    """What says which row a navigation means."""
-    return e.variables, e.logical, e.logical_offset, e.final, e.physical_offset
 
 
 def _failure(*expressions: Expression) -> Callable[[str], DataError]:

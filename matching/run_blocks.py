@@ -6,10 +6,12 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.buffered_runs import Arrays, BufferedRuns
+from matching.decode import Decode
 from matching.kernels import layout, match_buffer, skip_till
 from matching.kernels.layout import Counters, Parameters
 from matching.kernels.skip_till import Block, Run
 from matching.store import RowStore
+from query.automaton.carried import POSITION
 from query.automaton.program import Program
 
 
@@ -23,6 +25,11 @@ class RunBlocks(BufferedRuns):
         self._width = Run.REGISTERS + len(program.registers)
         self._start()
         self._blocks = np.zeros((0, len(Block)), np.int64)
+        #: registers with positions of rows
+        features = [feature for feature, _ in program.features]
+        position = features.index(POSITION) if POSITION in features else None
+        of = [r for r, register in enumerate(program.registers) if register.feature == position]
+        self._positions = np.array(of, np.int64)
 
     def _state(self) -> tuple[object, ...]:
         return self._runs, self._blocks, self._buffer, self._heap, self._decided, self._scratch, self._counters
@@ -65,6 +72,22 @@ class RunBlocks(BufferedRuns):
         self._blocks[:, Block.SIZE] = -1
         self._counters[Counters.HEAP] = 0
 
+    def decode(self, store: RowStore, out: Decode) -> None:
+        """See BufferedRuns. Of a program that carries registers, the last row of each match and the registers."""
+        if self.program.carries is None:
+            super().decode(store, out)
+            return
+        count = self.decided
+        self._counters[Counters.DECIDED] = 0
+        out.begin(count)
+        out.bounds = np.arange(count + 1)
+        out.rows = self._decided.node[:count].copy()
+        out.variables = np.zeros(count, np.int16)
+        out.start[:] = self._decided.row[:count]
+        out.partition[:] = self._decided.partition[:count]
+        out.number[:] = self._decided.number[:count]
+        out.carried = self._decided.carried[:count].copy()
+
     def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
         """Marks the rows that runs can reach; to be followed by `move`.
 
@@ -72,16 +95,24 @@ class RunBlocks(BufferedRuns):
         it is cut off and the rest stays, reached or not: a walk over all chains costs far more. Where runs end at
         different times twice as much stays at most, as a run is as long as WITHIN."""
         size = self.size
-        oldest = skip_till.oldest_row(partitions, self._runs, self._blocks, store.count)
-        self._cut = match_buffer.first_behind(oldest, self._buffer, size)
-        if 8 * self._cut >= size:
-            match_buffer.keep_rows(self._cut, size, self._buffer, keep)
-            self._live = size - self._cut
-            return
         self._cut = -1
+        if self.program.carries is not None:
+            skip_till.mark_positions(partitions, self._runs, self._blocks, self._positions, keep)
+        elif self._mark_behind(store, partitions, size, keep):
+            return
         self._moved = np.full(size, -1, np.int64)
         skip_till.mark_runs(partitions, self._runs, self._blocks, self._buffer, self._moved, keep)
         self._live = match_buffer.number(size, self._moved)
+
+    def _mark_behind(self, store: RowStore, partitions: int, size: int, keep: np.ndarray) -> bool:
+        """Marks all nodes from the oldest run's first row on, if that is worth while."""
+        oldest = skip_till.oldest_row(partitions, self._runs, self._blocks, store.count)
+        cut = match_buffer.first_behind(oldest, self._buffer, size)
+        if 8 * cut < size:
+            return False
+        match_buffer.keep_rows(cut, size, self._buffer, keep)
+        self._cut, self._live = cut, size - cut
+        return True
 
     def move(self, partitions: int, row_moved: Int64Array) -> None:
         """Drops the nodes that `mark` left out and renumbers rows."""
@@ -91,6 +122,7 @@ class RunBlocks(BufferedRuns):
         else:
             match_buffer.move_nodes(self.size, self._buffer, self._moved, row_moved)
             skip_till.move_runs(partitions, self._runs, self._blocks, self._moved, row_moved)
+            skip_till.move_positions(partitions, self._runs, self._blocks, self._positions, row_moved)
         self._counters[Counters.NODES] = self._live
 
     def busy(self, partition: Int64Array) -> np.ndarray:

@@ -32,6 +32,7 @@ class RunGraph:
         self.program = program
         self._tables = layout.program_arrays(program, 0)
         self._states = len(program.accept)
+        self._variables = self._tables.edge_variable.astype(np.int16)
         self._lists = self._fresh(0)
         self._cells = graph.new_cells(8 * ROOM)
         self._found = graph.Found(*(
@@ -169,12 +170,16 @@ class RunGraph:
         self._counters[[Counters.FOUND, Counters.ROWS]] = 0
         found = self._found
         out.begin(count)
-        out.room(rows)
         out.bounds[:] = found.bound[: count + 1]
-        graph.unroll(
-            rows, found.row, found.edge, self._tables.edge_variable, store.ts, store.source, store.offset, store.seq,
-            out.rows, out.variables, out.ts, out.source, out.offset, out.seq,
-        )  # fmt: skip
+        if out.bare:
+            out.rows = found.row[:rows].copy()
+            out.variables = self._variables[found.edge[:rows]]
+        else:
+            out.room(rows)
+            graph.unroll(
+                rows, found.row, found.edge, self._tables.edge_variable, store.ts, store.source, store.offset,
+                store.seq, out.rows, out.variables, out.ts, out.source, out.offset, out.seq,
+            )  # fmt: skip
         out.start[:] = out.rows[out.bounds[:-1]]
         out.partition[:] = found.partition[:count]
         out.number[:] = found.number[:count]

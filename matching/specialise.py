@@ -215,6 +215,12 @@ class _Writer:
     def _write_old(self, args: list[ast.expr], known: Known) -> list[ast.stmt]:
         return self._written("o", args)
 
+    def _hand_out(self, args: list[ast.expr], known: Known) -> list[ast.stmt]:
+        return _parsed("\n".join(
+            f"decided.carried[counters[C_DECIDED], {k}] = n{r} if (new_valid >> {r}) & 1 != 0 else -1"
+            for k, r in enumerate(self.program.carries or ())
+        ))  # fmt: skip
+
     def _written(self, of: str, args: list[ast.expr]) -> list[ast.stmt]:
         to = ast.unparse(args[1])
         return _parsed("\n".join(f"{self.register(r, to)} = {of}{r}" for r in range(len(self.program.registers))))

@@ -282,7 +282,7 @@ def passing(program: Program) -> str:
     """The function of what a row that is passed over says of each gap; see skip_till.passed_over."""
     lines = []
     for g, labels in enumerate(program.gaps):
-        mask = sum(1 << v for v in labels)
+        mask = sum(1 << v for v in set(labels))  # a negation may stand there twice
         lines += [f"if mask & {mask} != 0:", f"    passed |= {1 << g}"]
     return "\n".join([
         "@inlined", "def passed_over(mask):", '    """What a row that is passed over says of the gaps."""',

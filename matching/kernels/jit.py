@@ -29,9 +29,10 @@ def cache_directory() -> Path:
     """Where compiled kernels of exactly these sources and versions are kept; a temporary place without a home."""
     digest = hashlib.blake2b(digest_size=8)
     query = Path(__file__).parents[2] / "query"
-    # kernels bake in numbers that these name
+    # kernels bake in numbers that these name, and these write kernels out
     named = [*(query / "automaton").glob("*.py"), query / "plan" / "output.py"]
-    sources = [*Path(__file__).parent.glob("*.py"), *named]
+    writers = [Path(__file__).parents[1] / name for name in ("specialise.py", "written_conditions.py")]
+    sources = [*Path(__file__).parent.glob("*.py"), *named, *writers]
     for source in sorted(sources):
         digest.update(source.read_bytes())
     digest.update(f"{numba.__version__} {np.__version__} {platform.python_version()} {platform.machine()}".encode())
@@ -65,10 +66,14 @@ def inlined(function: F) -> F:
 def module_of(source: str) -> ModuleType:
     """The module with this source, which is kept beside the compiled kernels; its kernels are cached like any other."""
     path = _place(source)
-    if path.stem in sys.modules:
-        return sys.modules[path.stem]
     if not path.exists():
         _put(path, source)
+    return _module_at(path)
+
+
+def _module_at(path: Path) -> ModuleType:
+    if path.stem in sys.modules:
+        return sys.modules[path.stem]
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -78,14 +83,27 @@ def module_of(source: str) -> ModuleType:
     return module
 
 
-def is_built(source: str) -> bool:
-    """Whether `mark_built` was called for this source, by any process."""
-    return _place(source).with_suffix(".built").exists()
+def key_of(*parts: object) -> str:
+    """What stands for parts that make a module, to be asked for by `built`: their repr, in all processes the same."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
 
 
-def mark_built(source: str) -> None:
-    """Says that what this module needs is compiled and in the cache."""
-    _put(_place(source).with_suffix(".built"), "")
+def built(key: str) -> ModuleType | None:
+    """The module for which `mark_built` was called with this key, by any process; None: for none."""
+    try:
+        path = _CACHE / _mark(key).read_text()
+    except FileNotFoundError:
+        return None
+    return _module_at(path) if path.exists() else None
+
+
+def mark_built(key: str, source: str) -> None:
+    """Says that what the module with this source needs is compiled and in the cache."""
+    _put(_mark(key), _place(source).name)
+
+
+def _mark(key: str) -> Path:
+    return _CACHE / f"built_{key}.txt"
 
 
 def _place(source: str) -> Path:

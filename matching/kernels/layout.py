@@ -34,6 +34,7 @@ class Parameters(IntEnum):
     TIMEOUTS = 10
     ABSENT = 11  # whether rows are negated: 1 before a match, 2 behind it, 3 both
     IGNORE = 12  # query.automaton.program.Ignore
+    CARRIES = 13  # whether matches are registers, not rows: see query.automaton.carried
 
 
 class Counters(IntEnum):
@@ -74,6 +75,7 @@ class ProgramArrays(NamedTuple):
     gap_start: np.ndarray  # labels of gap g: gap_label[gap_start[g] : gap_start[g + 1]]
     gap_label: np.ndarray
     state_mask: np.ndarray  # per state: bit v set if an edge has label v
+    carried: np.ndarray  # registers that come out with a match
     parameters: np.ndarray
 
 
@@ -128,11 +130,12 @@ class Heap(NamedTuple):
 class Decided(NamedTuple):
     """Matches and timed-out partial matches decided by one call, in order."""
 
-    node: np.ndarray
+    node: np.ndarray  # last one in the match buffer; of a program that carries registers, the position of the last row
     row: np.ndarray  # start row; of use for empty matches
     partition: np.ndarray
     number: np.ndarray
     waiting: np.ndarray  # state of a partial match, -1 for a match
+    carried: np.ndarray  # (n, carried): registers, -1 null
 
 
 class Scratch(NamedTuple):
@@ -177,7 +180,7 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
             -1 if program.within_us is None else program.within_us,
             -1 if program.within_rows is None else program.within_rows,
             max(1, degree), counts, runs_max, int(program.skip), program.timeouts,
-            absent, int(program.ignore),
+            absent, int(program.ignore), program.carries is not None,
         ],
         np.int64,
     )  # fmt: skip
@@ -198,7 +201,7 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         ints(program.label_text), ints(program.absent_before), ints(program.absent_behind), ints(program.lesser),
         np.array(program.edge_waits, np.bool_), ints(program.edge_gap),
         ints(np.cumsum([0, *map(len, program.gaps)])), ints([v for gap in program.gaps for v in gap]),
-        ints(state_masks), parameters,
+        ints(state_masks), ints(program.carries or ()), parameters,
     )  # fmt: skip
 
 
@@ -262,8 +265,9 @@ def grown_partitions(partitions: Partitions, capacity: int) -> Partitions:
     )  # fmt: skip
 
 
-def new_decided(capacity: int) -> Decided:
-    return Decided(*(np.zeros(capacity, np.int64) for _ in Decided._fields))
+def new_decided(capacity: int, carried: int) -> Decided:
+    node, row, partition, number, waiting = (np.zeros(capacity, np.int64) for _ in range(5))
+    return Decided(node, row, partition, number, waiting, np.zeros((capacity, carried), np.int64))
 
 
 def new_scratch(program: Program) -> Scratch:

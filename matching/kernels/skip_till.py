@@ -39,6 +39,7 @@ P_DEGREE = int(Parameters.DEGREE)
 P_COUNTS = int(Parameters.COUNT_REGISTERS)
 P_RUNS_MAX = int(Parameters.RUNS_MAX)
 P_IGNORE = int(Parameters.IGNORE)
+P_CARRIES = int(Parameters.CARRIES)
 C_NODES = int(Counters.NODES)
 C_DECIDED = int(Counters.DECIDED)
 C_HEAP = int(Counters.HEAP)
@@ -114,8 +115,8 @@ class Runs(NamedTuple):
 #: What matching.specialise knows of a program when it writes `step` out for it, and where registers stand.
 PLACE = "runs.{line}[{at}, {column}]"
 STATIC = frozenset({
-    "mode", "skips_any", "within_us", "within_rows", "degree", "runs_max", "counts", "some_gaps", "some_bad", "b",
-    "cannot", "passed", "spent", "e", "v", "gap", "q",
+    "mode", "carries", "skips_any", "within_us", "within_rows", "degree", "runs_max", "counts", "some_gaps",
+    "some_bad", "b", "cannot", "passed", "spent", "e", "v", "gap", "q",
 })  # fmt: skip
 
 
@@ -219,6 +220,14 @@ def decide(p, node, row, blocks, decided, counters):
 
 
 @inlined
+def hand_out(program, valid, decided, scratch, counters):
+    """The registers that come out with the next match."""
+    for k in range(len(program.carried)):
+        r = program.carried[k]
+        decided.carried[counters[C_DECIDED], k] = scratch.fresh[r] if (valid >> r) & 1 != 0 else -1
+
+
+@inlined
 def read_or_begin(program, of, runs, scratch):
     """`scratch.old` becomes the registers of the run on a line; -1: of a run that begins."""
     for r in range(len(program.register_kind)):
@@ -250,6 +259,7 @@ def step(
 ):  # fmt: skip
     """Like matching.kernels.step.step, for programs that pass over rows. O(rows * runs of their partitions * edges)."""
     mode = program.parameters[P_MODE]
+    carries = program.parameters[P_CARRIES] != 0
     skips_any = program.parameters[P_IGNORE] == ANY
     within_us = program.parameters[P_WITHIN_US]
     within_rows = program.parameters[P_WITHIN_ROWS]
@@ -385,10 +395,11 @@ def step(
                             if (before >> (gap + BAD_SHIFT)) & 1 == 1:
                                 poison = np.int64(POISONED)
                     q = program.edge_target[e]
-                    buffer.previous[nodes] = node
-                    buffer.row[nodes] = position
-                    buffer.variable[nodes] = v
-                    nodes += 1
+                    if not carries:
+                        buffer.previous[nodes] = node
+                        buffer.row[nodes] = position
+                        buffer.variable[nodes] = v
+                        nodes += 1
                     if program.edge_start[q + 1] > program.edge_start[q] and not spent:
                         if write == (read if read < stop else block_end):
                             low, write, read, stop = make_gap(p, low, write, read, stop, blocks, runs)
@@ -397,7 +408,7 @@ def step(
                         line[write, FIRST] = first
                         line[write, TS] = start_ts
                         line[write, ROW] = start_row
-                        line[write, NODE] = nodes - 1
+                        line[write, NODE] = -1 if carries else nodes - 1
                         line[write, VALID] = new_valid
                         line[write, PASSED] = poison
                         line[write, BAD_NODE] = bad_before if poison != 0 else 0
@@ -410,7 +421,8 @@ def step(
                         counters[C_FAILED_ROW] = buffer.row[bad_before - 1] + 1
                         counters[C_FAILED_LABEL] = buffer.variable[bad_before - 1]
                         continue
-                    decide(p, nodes - 1, start_row, blocks, decided, counters)
+                    hand_out(program, new_valid, decided, scratch, counters)
+                    decide(p, position if carries else nodes - 1, start_row, blocks, decided, counters)
                     if mode != ALL:
                         found = first
                         may_pass = False
@@ -526,6 +538,28 @@ def mark_runs(partitions, runs, blocks, buffer, moved, keep):
             mark_one(runs.line[at, BAD_NODE] - 1, buffer, moved, keep)
             keep[runs.line[at, ROW]] = True
             mark_chain(runs.line[at, NODE], buffer, moved, keep)
+
+
+@kernel
+def mark_positions(partitions, runs, blocks, positions, keep):
+    """Marks the rows whose positions stand in registers. positions: int64, these registers."""
+    for p in range(partitions):
+        low = blocks[p, BASE] + blocks[p, BEGIN]
+        for at in range(low, low + blocks[p, LENGTH]):
+            for r in positions:
+                if (runs.line[at, VALID] >> r) & 1 != 0:
+                    keep[runs.line[at, REGISTERS + r]] = True
+
+
+@kernel
+def move_positions(partitions, runs, blocks, positions, row_moved):
+    """Renumbers the rows whose positions stand in registers."""
+    for p in range(partitions):
+        low = blocks[p, BASE] + blocks[p, BEGIN]
+        for at in range(low, low + blocks[p, LENGTH]):
+            for r in positions:
+                if (runs.line[at, VALID] >> r) & 1 != 0:
+                    runs.line[at, REGISTERS + r] = row_moved[runs.line[at, REGISTERS + r]]
 
 
 @kernel

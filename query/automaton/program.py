@@ -203,6 +203,7 @@ class Program:
     ignore: which rows a run may pass over. If any: edge_waits, per edge whether a row that meets its condition is none
     of these under SKIP TILL NEXT MATCH; gaps, tuples of entries of `variables` on no edge whose conditions, row-local
     ones, no row passed over may meet; edge_gap, per edge the one for the rows since the last row bound (-1: none).
+    carries: the registers that come out with a match instead of its rows (query.automaton.carried); None: its rows do.
     before: how many rows of the partition before a row any expression reads. after: how many behind it conditions
     read: a row is matched when they are there. ahead: how many behind it measures read: a match comes out with them.
     """
@@ -243,6 +244,7 @@ class Program:
     edge_waits: tuple[bool, ...] = ()
     edge_gap: tuple[int, ...] = ()
     gaps: tuple[tuple[int, ...], ...] = ()
+    carries: tuple[int, ...] | None = None
 
     @property
     def absent(self) -> frozenset[int]:
@@ -315,6 +317,8 @@ class Program:
             over = "|".join(r.variables) or "all"
             kind = r.kind.name.lower()
             lines.append(f"{'registers' if i == 0 else '':<12}r{i} {_lane(r.lane)} = {kind}{depth}{reads} of {over}")
+        if self.carries is not None:
+            lines.append(" ".join(["carries    ", "first row, last row", *(f"r{r}" for r in self.carries)]))
         if self.texts:
             lines.append(f"texts       {', '.join(f'{i} {text!r}' for i, text in enumerate(self.texts))}")
         first = True
@@ -376,6 +380,24 @@ def _and(parts: list[Expression]) -> Expression:
     return parts[0] if len(parts) == 1 else Call("and", tuple(parts), "BOOLEAN")
 
 
+def register_of(
+    registers: list[Register], kind: RegisterKind, feature: int, variables: tuple[str, ...], depth: int, lane: Lane
+) -> int:
+    """The index of a register among `registers`, to which it is added, with those it links to, if it is not there."""
+    names = tuple(sorted(variables))
+    for i, r in enumerate(registers):
+        aggregate = r.link >= 0 and kind is RegisterKind.LAST and registers[r.link].kind is not kind
+        if (r.kind, r.feature, r.variables, r.depth) == (kind, feature, names, depth) and not aggregate:
+            return i
+    link = -1
+    if kind is RegisterKind.FIRST:
+        link = register_of(registers, RegisterKind.COUNT_ROWS, -1, names, 0, Lane(False))
+    if kind is RegisterKind.LAST and depth > 0:
+        link = register_of(registers, kind, feature, names, depth - 1, lane)
+    registers.append(Register(kind, feature, names, depth, link, lane))
+    return len(registers) - 1
+
+
 class _Assembler:
     """Collects features, registers, constants and code while conditions are lowered."""
 
@@ -407,18 +429,7 @@ class _Assembler:
         return self.constants[key]
 
     def register(self, kind: RegisterKind, feature: int, variables: tuple[str, ...], depth: int, lane: Lane) -> int:
-        names = tuple(sorted(variables))
-        for i, r in enumerate(self.registers):
-            aggregate = r.link >= 0 and kind is RegisterKind.LAST and self.registers[r.link].kind is not kind
-            if (r.kind, r.feature, r.variables, r.depth) == (kind, feature, names, depth) and not aggregate:
-                return i
-        link = -1
-        if kind is RegisterKind.FIRST:
-            link = self.register(RegisterKind.COUNT_ROWS, -1, names, 0, Lane(False))
-        if kind is RegisterKind.LAST and depth > 0:
-            link = self.register(kind, feature, names, depth - 1, lane)
-        self.registers.append(Register(kind, feature, names, depth, link, lane))
-        return len(self.registers) - 1
+        return register_of(self.registers, kind, feature, variables, depth, lane)
 
     def leaf(self, expression: Expression) -> Leaf | None:
         match expression:

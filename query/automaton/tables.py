@@ -44,6 +44,11 @@ def counts_paths(program: Program) -> bool:
     return shares_paths(program) and len(program.accept) <= COUNT_STATES_MAX
 
 
+def runs_in_blocks(program: Program) -> bool:
+    """Whether runs stand side by side in blocks: rows are passed over, and no graph finds all matches."""
+    return bool(program.ignore) and not shares_paths(program) and not (merges_runs(program) and merges(program))
+
+
 def show_engine(program: Program) -> str:
     """The engine that runs a program, with its table, as EXPLAIN prints it."""
     table = table_of(program)
@@ -52,7 +57,7 @@ def show_engine(program: Program) -> str:
             return "engine      graph of runs"
         case None if merges_runs(program) and merges(program):
             return "engine      graph of merged runs"
-        case None if program.ignore:
+        case None if runs_in_blocks(program):
             return "engine      blocks of runs"
         case None:
             return "engine      run lists"

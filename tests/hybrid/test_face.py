@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import pytest
@@ -104,3 +105,34 @@ def test_evidence_names_every_matched_row_with_its_variable() -> None:
     assert list(zip(first["variable"].to_pylist(), first["price"].to_pylist(), strict=True)) == [
         ("START", 10.0), ("DOWN", 9.0), ("DOWN", 8.0), ("UP", 9.0), ("UP", 11.0),
     ]  # fmt: skip
+
+
+def test_evidence_that_was_not_kept_is_found_when_it_is_asked_for() -> None:
+    # runs of this query carry counts and positions; its rows say nothing of the events in between
+    text = """SELECT symbol, n, low FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol ORDER BY ts
+        MEASURES count(*) AS n, LAST(B.price) AS low PATTERN (A B+ C) SELECTION SKIP TILL NEXT MATCH
+        DEFINE B AS price < A.price AND price <= coalesce(LAST(B.price, 1), price), C AS price > A.price) AS m
+        ORDER BY n DESC, symbol LIMIT 3"""
+    found = hybrid.sql(text, ticks=TICKS)
+    assert "carries" in found.explain("program")
+    rows = found.arrow().to_pylist()
+    evidence = found.evidence().to_pylist()
+    for i, row in enumerate(rows):
+        events = [e for e in evidence if e["row"] == i]
+        assert len(events) == row["n"] >= 3
+        assert [e["price"] for e in events if e["variable"] == "B"][-1] == row["low"]
+        assert {e["symbol"] for e in events} == {row["symbol"]}
+    with hybrid.connect() as db:
+        db.create_stream("ticks", {"symbol": "VARCHAR", "ts": "TIMESTAMP", "price": "DOUBLE"}, time="ts")
+        alerts = db.watch(text.partition("ORDER BY n")[0], evidence=True)
+        assert "carries" not in alerts.explain("program")  # a live query keeps its evidence
+        db.push("ticks", TICKS)
+        live = alerts.fetch().to_pylist()
+        kept = alerts.evidence().to_pylist()
+
+    def events_of(row: int, listed: list[dict[str, Any]]) -> list[Any]:
+        return [(e["variable"], e["event_time"], e["symbol"], e["price"]) for e in listed if e["row"] == row]
+
+    for i, row in enumerate(rows):
+        same = [k for k, r in enumerate(live) if (r["symbol"], r["n"], r["low"]) == tuple(row.values())]
+        assert events_of(i, evidence) in [events_of(k, kept) for k in same]

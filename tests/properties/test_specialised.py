@@ -23,7 +23,7 @@ from query.plan.plan import Plan
 from tests.events import batch_of
 from tests.properties import test_kernel
 from tests.properties.test_absence import kernel_of, reference_of
-from tests.properties.test_kernel import Answer, answer_of
+from tests.properties.test_kernel import answer_of
 from tests.properties.test_skip_till import FEWER, skipping
 from tests.strategies import SCHEMA, Row, events, plans
 
@@ -38,7 +38,7 @@ def interpreted_by_python(source: str) -> Any:
     return SimpleNamespace(step=scope["step"])
 
 
-def swapped(matcher: KernelMatcher, rows: list[Row], size: int, swap: int) -> Answer:
+def swapped(matcher: KernelMatcher, rows: list[Row], size: int, swap: int) -> list[Matches]:
     """What a matcher finds that goes on with the kernel written for its program before batch `swap`."""
     assert isinstance(matcher.engine, RunBlocks | RunLists)
     module = interpreted_by_python(matcher.engine.source)
@@ -47,7 +47,7 @@ def swapped(matcher: KernelMatcher, rows: list[Row], size: int, swap: int) -> An
         if at // size == swap:
             matcher.engine.run_by(module.step)
         found.append(matcher.push(batch_of(SCHEMA, rows[at : at + size], at)))
-    return answer_of([*found, matcher.advance(None)])
+    return [*found, matcher.advance(None)]
 
 
 def blocks_of(plan: Plan) -> KernelMatcher:
@@ -67,7 +67,7 @@ def test_a_kernel_written_for_a_program_equals_the_reference(record_property: Ca
     def check(plan: Plan, rows: list[Row], size: int, swap: int) -> None:
         matcher = blocks_of(plan)
         expected = reference_of(plan, rows)
-        assert swapped(matcher, rows, size, swap) == expected
+        assert answer_of(swapped(matcher, rows, size, swap)) == expected
         counts["examples"] += 1
         counts["a match"] += bool(expected)
         counts["swapped"] += len(rows) > swap * size
@@ -92,7 +92,7 @@ def test_so_does_one_of_run_lists(record_property: Callable[[str, object], None]
     def check(plan: Plan, rows: list[Row], size: int, swap: int) -> None:
         matcher = test_kernel.kernel_of(plan, general=True)()
         expected = test_kernel.reference_of(plan, rows)
-        assert swapped(matcher, rows, size, swap) == expected
+        assert answer_of(swapped(matcher, rows, size, swap)) == expected
         tally.add(matcher, rows, expected)
 
     with np.errstate(over="ignore"):
