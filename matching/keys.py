@@ -140,7 +140,7 @@ class Texts(_Codes):
         self._places[: len(self)] = 0  # of a free code an empty text
         self._places[live] = places
         self._kept = kept
-        self._slots = np.zeros(capacity, np.int64)
+        self._slots = np.zeros((capacity, 4), np.int64)
         self.counters[Counters.LIVE], self.counters[Counters.BYTES] = len(live), ends[-1]
         hashing.put_texts(live, self._places, kept, self._slots)
 

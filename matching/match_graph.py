@@ -14,6 +14,7 @@ from matching.batch import EventBatch, Matches
 from matching.decode import Decode
 from matching.kernels import graph
 from matching.kernels.graph import Kept, Narrow, Unfolding, Wide
+from matching.kernels.integers import MANY
 from matching.matcher import Gives, KernelMatcher
 from matching.run_graph import RunGraph
 from matching.store import to_arrow
@@ -57,7 +58,7 @@ class MatchGraph:
         visits = np.unique(self._engine.kept[:, Kept.LOWEST], return_inverse=True)[1].reshape(-1).tolist()
         for visit, (cell, lowest, _) in zip(visits, self._engine.kept.tolist(), strict=True):
             paths = int(graph.count_paths(cell, lowest, cells, total, done, visit, stack))
-            found += paths if paths < graph.MANY else self._paths(cell, large.setdefault(lowest, {-1: 0}), lowest)
+            found += paths if paths < MANY else self._paths(cell, large.setdefault(lowest, {-1: 0}), lowest)
         return found
 
     def _paths(self, end: int, total: dict[int, int], lowest: int) -> int:

@@ -533,7 +533,8 @@ class KernelMatcher:
     def move(self, moved: Int64Array) -> None:
         """Drops the nodes that `mark` did not reach; rows have new positions."""
         self.engine.move(len(self.keys), moved)
-        self._hot, self._all_hot = self.engine.busy(np.arange(len(self.keys))), False
+        if not self._all_hot:  # else rows come densely, and nobody asks
+            self._hot = self.engine.busy(np.arange(len(self.keys)))
         if self._unsettled is not None:
             self._unsettled.move(moved)
         if self._held is not None:

@@ -38,7 +38,8 @@ def source_of(kernel: ModuleType, program: Program, runs_max: int) -> str:
         '"""' + "\n".join(_title(program)) + '\n"""',
         "import numpy as np",
         "from matching.kernels.jit import inlined, kernel\n"
-        "from matching.kernels.predicate import add_overflows, float_equal, float_less, mul_overflows, sub_overflows\n"
+        "from matching.kernels.integers import add_overflows, mul_overflows, sub_overflows\n"
+        "from matching.kernels.predicate import float_equal, float_less\n"
         f"from {kernel.__name__} import {names}",
         *(condition(program, v) for v in writer.conditions),
         *(binding(program, v) for v in writer.bindings),

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from matching.kernels.integers import MANY, many_sum, mul_overflows
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Parameters, ProgramArrays
 from query.automaton.program import Ignore, Program
@@ -27,11 +28,8 @@ from query.automaton.program import Ignore, Program
 P_WITHIN_US = int(Parameters.WITHIN_US)
 P_WITHIN_ROWS = int(Parameters.WITHIN_ROWS)
 
-#: The largest number: so many or more.
-MANY = (1 << 63) - 1
 #: Before all starts.
 LOWEST = -(1 << 63)
-HALF = 1 << 31
 
 OK = 0
 ROOM = 1
@@ -122,18 +120,9 @@ RUNS = int(Node.RUNS)
 
 
 @inlined
-def plus(a, b):
-    r = a + b
-    return r if r >= 0 else np.int64(MANY)
-
-
-@inlined
 def times(a, b):
-    if a == 0 or b == 0:
-        return np.int64(0)
-    if (a < HALF and b < HALF) or a <= MANY // b:
-        return a * b
-    return np.int64(MANY)
+    """The product of two numbers that are not negative; MANY if it is larger."""
+    return MANY if mul_overflows(a, b) else a * b
 
 
 @inlined
@@ -160,7 +149,7 @@ def advance(moves, m, vector, begin, stride, old):
         for e in range(moves.begin[s], moves.begin[s + 1]):
             if moves.target[e] >= 0 and (m >> moves.label[e]) & 1 == 1:
                 at = begin + moves.target[e] * stride
-                vector[at] = plus(vector[at], old[s])
+                vector[at] = many_sum(vector[at], old[s])
 
 
 @kernel
@@ -188,7 +177,7 @@ def turn(moves, lowest, of, nodes, counters, matrix, old):
                 to = moves.target[e]
                 if to >= 0 and (m >> moves.label[e]) & 1 == 1:
                     for s in range(n):
-                        nodes[node, RUNS + s] = plus(nodes[node, RUNS + s], matrix[s * n + to])
+                        nodes[node, RUNS + s] = many_sum(nodes[node, RUNS + s], matrix[s * n + to])
             nodes[node, LINK] = front
             front = node
         else:
@@ -204,7 +193,7 @@ def turn(moves, lowest, of, nodes, counters, matrix, old):
                     value = old[s] if stays(moves, s, m) else np.int64(0)
                     for e in range(moves.begin[s], moves.begin[s + 1]):
                         if moves.target[e] >= 0 and (m >> moves.label[e]) & 1 == 1:
-                            value = plus(value, old[moves.target[e]])
+                            value = many_sum(value, old[moves.target[e]])
                     matrix[row * n + s] = value
         node = link
     of[BACK] = -1
@@ -229,7 +218,7 @@ def runs_in(s, n, of, nodes):
     if front >= 0:
         at = STATES + n + s * n
         for k in range(n):
-            count = plus(count, times(of[at + k], nodes[front, RUNS + k]))
+            count = many_sum(count, times(of[at + k], nodes[front, RUNS + k]))
     return count
 
 
@@ -287,7 +276,7 @@ def step(begin, end, partition, mask, bad, ts, row, moves, partitions, nodes, ma
                     counters[C_FAILED_ROW] = row[i] + 1
                     counters[C_FAILED_LABEL] = moves.label[e]
                     return i, ERROR
-                of[TOTAL] = plus(of[TOTAL], count)
+                of[TOTAL] = many_sum(of[TOTAL], count)
                 if of[TOTAL] == MANY:
                     return i, TOO_MANY
         # ---- the runs behind it
@@ -301,7 +290,7 @@ def step(begin, end, partition, mask, bad, ts, row, moves, partitions, nodes, ma
             for e in range(moves.begin[n], moves.begin[n + 1]):
                 if moves.target[e] >= 0 and (m >> moves.label[e]) & 1 == 1:
                     at = STATES + moves.target[e]
-                    of[at] = plus(of[at], 1)
+                    of[at] = many_sum(of[at], 1)
         if within and (starts or (of[BACK] >= 0 and m & moved != 0)):
             node = counters[C_FREE]
             if node >= 0:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from matching.kernels.integers import many_sum
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Parameters
 from query.automaton.program import Ignore
@@ -28,8 +29,6 @@ P_WITHIN_ROWS = int(Parameters.WITHIN_ROWS)
 P_IGNORE = int(Parameters.IGNORE)
 ANY = int(Ignore.ANY)
 
-#: The largest number: so many or more.
-MANY = (1 << 63) - 1
 #: Before all starts.
 LOWEST = -(1 << 63)
 
@@ -547,8 +546,8 @@ def count_paths(cell, lowest, cells, total, done, visit, stack):
         if cells.wide[x, START] >= lowest:
             count = np.int64(1) if child < 0 else total[child]
         if behind >= 0:
-            count += total[behind]
-        total[x] = count if count >= 0 else np.int64(MANY)
+            count = many_sum(count, total[behind])
+        total[x] = count
         done[x] = visit
         top -= 1
     return total[cells.narrow[cell, CHILD]]

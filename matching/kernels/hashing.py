@@ -15,6 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from matching.kernels.integers import wrapped_product
 from matching.kernels.jit import inlined, kernel
 
 #: Odd numbers with bits in no pattern: 2**64 / golden ratio, and those of MurmurHash3, as signed numbers.
@@ -60,8 +61,8 @@ half_at = _loader(32)
 @inlined
 def mixed(h):
     """MurmurHash3's finalizer."""
-    h = (h ^ ((h >> 33) & 0x7FFFFFFF)) * MIX_1
-    h = (h ^ ((h >> 33) & 0x7FFFFFFF)) * MIX_2
+    h = wrapped_product(h ^ ((h >> 33) & 0x7FFFFFFF), MIX_1)
+    h = wrapped_product(h ^ ((h >> 33) & 0x7FFFFFFF), MIX_2)
     return h ^ ((h >> 33) & 0x7FFFFFFF)
 
 
@@ -78,11 +79,25 @@ def end_word(data, at, n):
 
 
 @inlined
+def begin_word(data, at, n):
+    """The first 8 bytes as a number, 0 of fewer."""
+    return word_at(data, at) if n >= 8 else np.int64(0)
+
+
+@inlined
+def put_slot(slots, slot, entry, word, front, n):
+    slots[slot, 0] = entry
+    slots[slot, 1] = word
+    slots[slot, 2] = front
+    slots[slot, 3] = n
+
+
+@inlined
 def hash_text(data, at, n, word):
     """Of the n bytes from `at` on; word: what `end_word` gives for them."""
-    h = n * FACTOR
+    h = wrapped_product(n, FACTOR)
     for i in range(at, at + n - 8, 8):
-        h = (h ^ word_at(data, i)) * MIX_1
+        h = wrapped_product(h ^ word_at(data, i), MIX_1)
         h ^= (h >> 32) & LOW_32
     return mixed(h ^ word)
 
@@ -160,8 +175,9 @@ def put_numbers(live, numbers, slots):
 def encode_texts(at, offsets, data, valid, slots, places, kept, free, counters, codes):
     """Writes the codes of the texts data[offsets[i] : offsets[i + 1]] from `at` on.
 
-    slots: int64 (capacity,), a power of two: the upper half of a hash and 1 + code, 0: none; places: int64 (n, 3), by
-    code where its text begins in `kept`, its length and its `end_word`, with room for one more than half the capacity.
+    slots: int64 (capacity, 4), a power of two: the upper half of a hash and 1 + code, 0: none, then `end_word`,
+    `begin_word` and length, so that a look-up of a short text reads one place; places: int64 (n, 3), by code where its
+    text begins in `kept`, its length and its `end_word`, with room for one more than half the capacity.
     Returns the next position; that is not the end where the table is half full or `kept` has no room for the text."""
     full = len(slots) >> 1
     last = len(slots) - 1
@@ -174,18 +190,19 @@ def encode_texts(at, offsets, data, valid, slots, places, kept, free, counters, 
         begin = np.int64(offsets[i])
         n = np.int64(offsets[i + 1]) - begin
         word = end_word(data, begin, n)
+        front = begin_word(data, begin, n)
         h = hash_text(data, begin, n, word)
         tag = h & ~LOW_32
         slot = h & last
         while True:
-            entry = slots[slot]
+            entry = slots[slot, 0]
             if entry == 0:
                 if counters[C_LIVE] >= full or counters[C_BYTES] + n > len(kept):
                     return i
                 code = next_code(free, counters)
                 counters[C_LIVE] += 1
-                slots[slot] = tag | (code + 1)
                 there = counters[C_BYTES]
+                put_slot(slots, slot, tag | (code + 1), word, front, n)
                 places[code, 0] = there
                 places[code, 1] = n
                 places[code, 2] = word
@@ -194,10 +211,10 @@ def encode_texts(at, offsets, data, valid, slots, places, kept, free, counters, 
                 counters[C_BYTES] += n
                 codes[i] = code
                 break
-            if (entry & ~LOW_32) == tag:
+            same = slots[slot, 1] == word and slots[slot, 2] == front and slots[slot, 3] == n
+            if same and (entry & ~LOW_32) == tag:
                 code = (entry & LOW_32) - 1
-                same = places[code, 1] == n and places[code, 2] == word
-                if same and (n <= 8 or same_beginning(data, begin, kept, places[code, 0], n)):
+                if n <= 16 or same_beginning(data, begin, kept, places[code, 0], n):
                     codes[i] = code
                     break
             slot = (slot + 1) & last
@@ -216,11 +233,12 @@ def put_texts(live, places, kept, slots):
     """Fills an empty table; live: the codes in use, without that of null."""
     last = len(slots) - 1
     for code in live:
-        h = hash_text(kept, places[code, 0], places[code, 1], places[code, 2])
+        there, n, word = places[code, 0], places[code, 1], places[code, 2]
+        h = hash_text(kept, there, n, word)
         slot = h & last
-        while slots[slot] != 0:
+        while slots[slot, 0] != 0:
             slot = (slot + 1) & last
-        slots[slot] = (h & ~LOW_32) | (code + 1)
+        put_slot(slots, slot, (h & ~LOW_32) | (code + 1), word, begin_word(kept, there, n), n)
 
 
 @kernel

@@ -35,6 +35,7 @@ from matching.kernels.graph import (
     drop_ends,
     enumerate_ends,
 )
+from matching.kernels.integers import wrapped_product, wrapped_sum
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Parameters
 from matching.kernels.predicate import holds, update_registers
@@ -111,10 +112,10 @@ class Made(NamedTuple):
 
 @inlined
 def hashed(p, q, valid, registers):
-    h = np.int64(p) * np.int64(-7046029254386353131) + q
-    h = (h ^ (h >> 29)) * np.int64(-4658895280553007687) + valid
+    h = wrapped_sum(wrapped_product(p, -7046029254386353131), q)
+    h = wrapped_sum(wrapped_product(h ^ (h >> 29), -4658895280553007687), valid)
     for r in range(len(registers)):
-        h = (h ^ (h >> 29)) * np.int64(-4658895280553007687) + registers[r]
+        h = wrapped_sum(wrapped_product(h ^ (h >> 29), -4658895280553007687), registers[r])
     return h ^ (h >> 32)
 
 

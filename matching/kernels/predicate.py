@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from matching.kernels.integers import add_overflows, mul_overflows, sub_overflows
 from matching.kernels.jit import inlined
 from query.automaton.program import OpCode, RegisterKind
 
@@ -62,32 +63,6 @@ POP_JUMP_UNLESS_TRUE = int(OpCode.POP_JUMP_UNLESS_TRUE)
 JUMP_IF_VALUE = int(OpCode.JUMP_IF_VALUE)
 FAVG = int(OpCode.FAVG)
 INT_MIN = np.int64(-(2**63))
-#: Products of numbers up to it have at most 62 bits.
-HALF = 1 << 31
-
-
-@inlined
-def add_overflows(x, y):
-    r = x + y
-    return ((x ^ r) & (y ^ r)) < 0
-
-
-@inlined
-def sub_overflows(x, y):
-    r = x - y
-    return ((x ^ y) & (x ^ r)) < 0
-
-
-@inlined
-def mul_overflows(x, y):
-    if -HALF <= x <= HALF and -HALF <= y <= HALF:  # a division costs as much as twenty other things
-        return False
-    if x == 0 or y == 0:
-        return False
-    if (x == -1 and y == INT_MIN) or (y == -1 and x == INT_MIN):
-        return True
-    r = x * y
-    return r // y != x or r % y != 0
 
 
 @inlined

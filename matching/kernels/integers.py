@@ -1,0 +1,77 @@
+"""64-bit integers that overflow knowingly. Where a sum, difference or product of signed numbers overflows, numba lets
+LLVM assume that it does not, and then anything may come out; so what may overflow is asked, or computed, here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic
+
+from matching.kernels.jit import inlined
+
+#: The largest number: so many or more.
+MANY = (1 << 63) - 1
+
+
+def _asked(operation: str) -> Any:
+    @intrinsic
+    def overflows(context: Any, x: Any, y: Any) -> Any:
+        def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.extract_value(getattr(builder, f"{operation}_with_overflow")(*arguments), 1)
+
+        return types.boolean(types.int64, types.int64), build
+
+    return overflows
+
+
+@intrinsic
+def _multiplied(context: Any, x: Any, y: Any) -> Any:
+    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.mul(*arguments)
+
+    return types.int64(types.int64, types.int64), build
+
+
+@intrinsic
+def _added(context: Any, x: Any, y: Any) -> Any:
+    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.add(*arguments)
+
+    return types.int64(types.int64, types.int64), build
+
+
+_sum_overflows, _difference_overflows, _product_overflows = _asked("sadd"), _asked("ssub"), _asked("smul")
+
+
+@inlined
+def add_overflows(x, y):
+    return _sum_overflows(x, y)
+
+
+@inlined
+def sub_overflows(x, y):
+    return _difference_overflows(x, y)
+
+
+@inlined
+def mul_overflows(x, y):
+    return _product_overflows(x, y)
+
+
+@inlined
+def wrapped_product(x, y):
+    """The product modulo 2**64."""
+    return _multiplied(x, y)
+
+
+@inlined
+def wrapped_sum(x, y):
+    """The sum modulo 2**64."""
+    return _added(x, y)
+
+
+@inlined
+def many_sum(x, y):
+    """The sum of two numbers that are not negative; MANY if it is larger."""
+    return MANY if x > MANY - y else x + y
