@@ -31,14 +31,14 @@ from matching.run_starts import RunStarts
 from matching.run_table import RunTable
 from matching.types import plain_type
 from matching.unmatched import Unsettled
-from query.automaton.carried import FIRST_ROW, LAST_ROW, Carried, carry
+from query.automaton.carried import FIRST_ROW, LAST_ROW, Carried, Chain, carry, chain
 from query.automaton.determinise import Table
 from query.automaton.live import merges
 from query.automaton.program import Ignore, Mode, NoKernel, OpCode, Program, assemble
 from query.automaton.starts import StartTable
 from query.automaton.tables import merges_runs, shares_paths, table_of
 from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
-from query.plan.expression import TRUE, Expression, MatchNumber, walk
+from query.plan.expression import TRUE, Aggregate, Expression, MatchNumber, walk
 from query.plan.plan import Plan
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
@@ -104,7 +104,7 @@ class Gives(Enum):
     """What a matcher makes of the matches."""
 
     MATCHES = "matches"
-    ROWS = "their output rows, without the evidence"
+    ROWS = "their output rows, without times and evidence"
     COUNTS = "how many each partition has"  # see KernelMatcher.counts
     GRAPH = "a graph of them"  # see matching.match_graph
 
@@ -139,11 +139,13 @@ class KernelMatcher:
         self.engine: Engine
         self._bare = gives is Gives.ROWS
         self._carried: Carried | None = None
+        self._chain: Chain | None = None
         keeps = gives is Gives.GRAPH
         match table := table_of(program) if gives in (Gives.MATCHES, Gives.ROWS) else None:
             case None if gives is Gives.COUNTS:
                 self._run_by(RunCounts(program))
             case None if shares_paths(program):
+                self._chain = chain(plan, program) if self._bare else None
                 self._run_by(RunGraph(program, keeps))
             case None if merges_runs(program) and (keeps or (merges(program) if merged is None else merged)):
                 self._run_by(RunMerged(program, RUNS_MAX, keeps))
@@ -580,19 +582,22 @@ class KernelMatcher:
         found = found_of(out)
         if self._carried is not None:
             found = replace(found, carried=_carried(self._carried, out))
+        elif self._chain is not None:
+            found = _of_chain(self._chain, found)
         keys = [self.keys.values(i, out.partition) for i in range(len(self.plan.partition_by))]
         table, row_match = self.measures.table(self.store, found, keys)
+        if self._bare:
+            none, bounds = self._none(), np.zeros(out.count + 1, np.int64)
+            return replace(
+                none, rows=table, row_match=row_match, number=out.number, event_bounds=bounds, outcome=out.outcome
+            )
         first_us = last_us = self.store.ts[out.start]
         some = np.flatnonzero(bounds[:-1] < bounds[1:])
-        if len(some):
+        if len(some) == out.count:
+            last_us = out.ts[bounds[1:] - 1]
+        elif len(some):
             last_us = last_us.copy()
-            last_us[some] = self.store.ts[out.rows[bounds[some + 1] - 1]]
-        if self._bare:
-            none = self._none()
-            return replace(
-                none, rows=table, row_match=row_match, number=out.number, first_us=first_us, last_us=last_us,
-                event_bounds=np.zeros(out.count + 1, np.int64), outcome=out.outcome,
-            )  # fmt: skip
+            last_us[some] = out.ts[bounds[some + 1] - 1]
         return Matches(
             table, row_match, out.number, first_us, last_us, bounds, out.variables, out.ts, out.source, out.offset,
             out.seq, self.program.variables, self.sources, out.outcome,
@@ -706,6 +711,17 @@ def _carried(carried: Carried, out: Decode) -> dict[object, Int64Array]:
     """What measures read of matches that come as registers."""
     outside = {FIRST_ROW: out.start, LAST_ROW: out.rows}
     return {key: outside[at] if at < 0 else out.carried[:, at] for key, at in carried.places}
+
+
+def _of_chain(chain: Chain, found: Found) -> Found:
+    """The same matches as their last rows, with what measures read beside them."""
+    n = len(found)
+    rows = found.rows.reshape(n, len(chain.variables))
+    carried = {
+        key: np.full(n, at) if isinstance(key, Aggregate) or at < 0 else rows[:, at] for key, at in chain.places
+    }
+    variables = np.zeros(n, np.int16)
+    return replace(found, rows=rows[:, -1], variables=variables, bounds=np.arange(n + 1), carried=carried)
 
 
 def found_of(out: Decode) -> Found:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -90,6 +90,9 @@ class _View:
 def _view(plan: Plan, found: Found, shown: np.ndarray) -> _View:
     """shown: for each variable whether ALL ROWS shows its rows."""
     low, high = found.bounds[:-1], found.bounds[1:]
+    if plan.rows is RowsPerMatch.ONE and len(found.rows) == len(found) and found.carried:
+        every = np.arange(len(found))
+        return _View(every, found.rows, every)
     if plan.rows is RowsPerMatch.ONE:
         index = np.where(high > low, high - 1, -1)
         return _View(np.arange(len(found)), _at(found.rows, index), index)
@@ -201,10 +204,6 @@ class _Rows:
         self.store = store
         self.found = found
         self.view = view
-        # output row k sees the matched rows [low, high) while running and [low, final) finally
-        self.low = found.bounds[view.match]
-        self.high = np.where(view.index < 0, self.low, view.index + 1)
-        self.final = found.bounds[view.match + 1]
         self._chosen: dict[tuple[str, ...], tuple[Int64Array, Int64Array]] = {}
         self._logical: dict[object, Int64Array] = {}
         self._reached: dict[object, Int64Array] = {}
@@ -212,6 +211,20 @@ class _Rows:
 
     def __len__(self) -> int:
         return len(self.view.match)
+
+    # output row k sees the matched rows [low, high) while running and [low, final) finally
+
+    @cached_property
+    def low(self) -> Int64Array:
+        return self.found.bounds[self.view.match]
+
+    @cached_property
+    def high(self) -> Int64Array:
+        return np.where(self.view.index < 0, self.low, self.view.index + 1)
+
+    @cached_property
+    def final(self) -> Int64Array:
+        return self.found.bounds[self.view.match + 1]
 
     def measures(self) -> list[pa.Array]:
         """Every measure of the plan."""

@@ -43,6 +43,42 @@ def row_meant(e: Navigation) -> object:
     return e.variables, e.logical, e.logical_offset, e.final, e.physical_offset
 
 
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Matches that all have a row for each of `variables`. places: for each thing that measures read, of a navigation
+    its place among them (-1: none), of a count its value."""
+
+    variables: tuple[str, ...]
+    places: tuple[tuple[object, int], ...]
+
+
+def chain(plan: Plan, program: Program) -> Chain | None:
+    """The matches of a plan as a chain; None where they have not the same variables, or measures read other things than
+    counts and single rows."""
+    expressions = [e for m in plan.measures for e in walk(m.expression)]
+    if plan.rows is not RowsPerMatch.ONE or program.timeouts or not all(map(_is_carried, expressions)):
+        return None
+    variables: list[str] = []
+    state = 0
+    while not program.accept[state]:
+        edges = range(program.edge_start[state], program.edge_start[state + 1])
+        if len(edges) != 1 or len(variables) == len(program.accept):
+            return None
+        variables.append(program.variables[program.edge_variable[edges[0]]])
+        state = program.edge_target[edges[0]]
+    if program.edge_start[state] < program.edge_start[state + 1]:
+        return None
+    places: dict[object, int] = {}
+    for e in expressions:
+        if isinstance(e, Navigation):
+            at = [i for i, v in enumerate(variables) if not e.variables or v in e.variables]
+            at = at if e.logical is Logical.FIRST else at[::-1]
+            places[row_meant(e)] = at[e.logical_offset] if e.logical_offset < len(at) else -1
+        elif isinstance(e, Aggregate):
+            places[e] = sum(not e.variables or v in e.variables for v in variables)
+    return Chain(tuple(variables), tuple(places.items()))
+
+
 def carry(plan: Plan, program: Program) -> Carried | None:
     """How runs carry what measures read; None where they need the rows of a match: under ALL ROWS PER MATCH, and for
     other aggregates than counts of rows, CLASSIFIER, PREV and NEXT. Cost: linear in the measures and edges."""

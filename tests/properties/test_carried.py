@@ -17,19 +17,26 @@ from matching.matcher import Gives, KernelMatcher
 from matching.run_blocks import RunBlocks
 from query.automaton.carried import carry
 from query.automaton.program import NoKernel, assemble
-from query.language.ast import RowsPerMatch
+from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.expression import Aggregate, Call, Expression, Logical, MatchNumber, Navigation
-from query.plan.plan import Measure, Plan
+from query.plan.pattern import Sequence as Concatenation
+from query.plan.pattern import Variable
+from query.plan.plan import AfterMatch, Define, Measure, Plan
 from tests.properties.test_absence import run
 from tests.properties.test_skip_till import FEWER, skipping
 from tests.properties.test_specialised import swapped
-from tests.strategies import SQL_SELECTIONS, TS, Row, S, V, X, events, plans, variables
+from tests.strategies import SQL_SELECTIONS, TS, Row, S, V, X, events, plans, row_local, variables
 
 
 @st.composite
 def carried(draw: st.DrawFn) -> Plan:
     """A plan that passes over rows, whose measures read counts and single rows of a match."""
     plan = draw(skipping())
+    if draw(st.booleans()):  # what is a chain
+        places = draw(st.lists(st.sampled_from("ABC"), min_size=2, max_size=4))
+        defines = tuple(Define(name, draw(row_local(False))) for name in sorted({*places}))
+        pattern = Concatenation(tuple(map(Variable, places)))
+        plan = replace(plan, pattern=pattern, defines=defines, after=AfterMatch(AfterMatchKind.NO_SKIP))
     names = variables(plan.pattern)
     groups = st.sampled_from([*((n,) for n in names), tuple(names[:2]), ()])
     column = st.sampled_from((V, X, S, TS))
@@ -57,14 +64,13 @@ def bare(plan: Plan) -> KernelMatcher:
 
 
 def rows_of(found: Sequence[Matches]) -> list[tuple[object, ...]]:
-    """Output rows with number, times and outcome of their matches, sorted; NaN prints as itself."""
+    """Output rows with number and outcome of their matches, sorted; NaN prints as itself."""
     out = []
     for matches in found:
         shown = matches.rows.to_pylist() if matches.rows.num_columns else [None] * len(matches.row_match)
         for row, match in zip(shown, matches.row_match.tolist(), strict=True):
             outcome = 0 if matches.outcome is None else int(matches.outcome[match])
-            times = int(matches.first_us[match]), int(matches.last_us[match])
-            out.append((outcome, int(matches.number[match]), *times, repr(row)))
+            out.append((outcome, int(matches.number[match]), repr(row)))
     return sorted(out)
 
 
@@ -89,10 +95,11 @@ def test_runs_that_carry_what_measures_read_equal_the_reference(
         counts["a match"] += bool(expected)
         counts["carried"] += isinstance(matcher.engine, RunBlocks) and matcher.engine.program.carries is not None
         counts["positions carried"] += isinstance(matcher.engine, RunBlocks) and bool(matcher.engine.program.carries)
+        counts["a chain"] += matcher._chain is not None
 
     check()
     record_property("examples", ", ".join(f"{what} {count:,}" for what, count in counts.items()))
-    for what in ("a match", "carried", "positions carried"):
+    for what in ("a match", "carried", "positions carried", "a chain"):
         assert 6 * counts[what] >= counts["examples"], what
 
 
