@@ -146,7 +146,7 @@ class KernelMatcher:
                 self._run_by(RunCounts(program))
             case None if shares_paths(program):
                 self._chain = chain(plan, program) if self._bare else None
-                self._run_by(RunGraph(program, keeps))
+                self._run_by(RunGraph(program, keeps, 0 if self._chain is None else len(self._chain.variables)))
             case None if merges_runs(program) and (keeps or (merges(program) if merged is None else merged)):
                 self._run_by(RunMerged(program, RUNS_MAX, keeps))
             case None if program.ignore:

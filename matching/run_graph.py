@@ -22,14 +22,16 @@ PATH = ("path", "bottom", "stack")
 
 class RunGraph:
     """The runs of all partitions as lists per state over shared cells. keeps: matches are not enumerated; the cells
-    that end some are kept for matching.match_graph, and all cells with them."""
+    that end some are kept for matching.match_graph, and all cells with them. length: rows of each match, if the pattern
+    is a chain (query.automaton.carried) and only the rows are asked for."""
 
     settles = False
     stuck = 0
     _slots = len(Counters)
 
-    def __init__(self, program: Program, keeps: bool = False) -> None:
+    def __init__(self, program: Program, keeps: bool = False, length: int = 0) -> None:
         self.program = program
+        self._length = length
         self._tables = layout.program_arrays(program, 0)
         self._states = len(program.accept)
         self._variables = self._tables.edge_variable.astype(np.int16)
@@ -46,6 +48,7 @@ class RunGraph:
         self._scratch = graph.Scratch(edge, child, ends, path, bottom, stack, kept)
         self._counters = np.zeros(self._slots, np.int64)
         self._counters[Counters.KEPT] = 0 if keeps else -1
+        self._counters[Counters.LENGTH] = length
         #: no start before it counts any more
         self._floor = graph.LOWEST
 
@@ -170,6 +173,13 @@ class RunGraph:
         self._counters[[Counters.FOUND, Counters.ROWS]] = 0
         found = self._found
         out.begin(count)
+        if self._length:
+            out.rows = found.row[:rows].copy()
+            out.variables = np.zeros(0, np.int16)
+            out.start[:] = out.rows[:: self._length]
+            out.partition[:] = found.partition[:count]
+            out.number[:] = found.number[:count]
+            return
         out.bounds[:] = found.bound[: count + 1]
         if out.bare:
             out.rows = found.row[:rows].copy()

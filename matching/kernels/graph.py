@@ -49,6 +49,7 @@ class Counters(IntEnum):
     FAILED_ROW = 4  # 1 + position of a row whose condition cannot be computed
     FAILED_LABEL = 5
     KEPT = 6  # ends of matches kept for later, -1: they are enumerated at once
+    LENGTH = 7  # rows of each match, if the pattern is a chain and only the rows are asked for; else 0
 
 
 C_CELLS = int(Counters.CELLS)
@@ -58,6 +59,7 @@ C_ENDS = int(Counters.ENDS)
 C_FAILED_ROW = int(Counters.FAILED_ROW)
 C_FAILED_LABEL = int(Counters.FAILED_LABEL)
 C_KEPT = int(Counters.KEPT)
+C_LENGTH = int(Counters.LENGTH)
 
 
 class Cells(NamedTuple):
@@ -284,7 +286,10 @@ def step(begin, end, partition, mask, bad, ts, row, program, cells, lists, found
             lists[p, L_LOWEST] = lowest
         resumed = False
         if counters[C_ENDS] > 0:
-            status = enumerate_ends(p, lowest, cells, lists, found, scratch, matches_max, counters)
+            if counters[C_LENGTH] > 0:
+                status = enumerate_chain(p, lowest, cells, lists, found, scratch, matches_max, counters)
+            else:
+                status = enumerate_ends(p, lowest, cells, lists, found, scratch, matches_max, counters)
             if status != OK:
                 if within_rows >= 0:
                     lists[p, L_ORDINAL] = ordinal
@@ -447,6 +452,111 @@ def sort(n, found):
         swapped = not swapped
         width *= 2
     return swapped
+
+
+@inlined
+def enumerate_chain(p, lowest, cells, lists, found, scratch, matches_max, counters):
+    """Like enumerate_ends, for a chain, whose matches have so many rows each and end in one cell: of these only the
+    rows. They are found backwards, the latest rows first, in runs that differ in their first rows alone."""
+    length = counters[C_LENGTH]
+    path = scratch.path
+    if length > len(path):
+        return ROOM_PATH
+    before, at = counters[C_FOUND], counters[C_ROWS]
+    narrow, wide = cells.narrow, cells.wide
+    count = 0
+    runs = 0
+    path[0] = scratch.ends[0]
+    d = min(1, length - 1)
+    if d == 1:
+        path[1] = narrow[path[0], CHILD]
+    while True:
+        x = path[d]
+        if d == length - 1:
+            first_of_run = count
+            while x >= 0 and wide[x, REST] >= lowest:
+                if wide[x, START] >= lowest:
+                    if before + count + 1 >= len(found.bound) or at + (count + 1) * length > len(found.row):
+                        return ROOM_FOUND
+                    if count >= matches_max:
+                        return BUDGET
+                    here = count * length
+                    found.first[count] = narrow[x, ROW]
+                    found.new_row[here] = narrow[x, ROW]
+                    for k in range(1, length):
+                        found.new_row[here + k] = narrow[path[length - 1 - k], ROW]
+                    count += 1
+                x = narrow[x, NEXT] if length > 1 else np.int64(-1)
+            if count > first_of_run:
+                found.new_bound[runs] = first_of_run
+                runs += 1
+        elif x >= 0 and wide[x, REST] >= lowest:
+            if wide[x, START] >= lowest:
+                d += 1
+                path[d] = narrow[x, CHILD]
+            else:
+                path[d] = narrow[x, NEXT]
+            continue
+        if d <= 1:
+            break
+        d -= 1
+        path[d] = narrow[path[d], NEXT]
+    found.new_bound[runs] = count
+    swapped = merge_runs(count, runs, length, found)
+    number = lists[p, L_NUMBER]
+    for k in range(count):
+        m = found.other[k] if swapped else found.order[k]
+        for j in range(length):
+            found.row[at + j] = found.new_row[m * length + j]
+        at += length
+        found.partition[before + k] = p
+        number += 1
+        found.number[before + k] = number
+    lists[p, L_NUMBER] = number
+    counters[C_FOUND] = before + count
+    counters[C_ROWS] = at
+    return OK
+
+
+@kernel
+def merge_runs(count, runs, length, found):
+    """Puts new matches in order: run r is [new_bound[r], new_bound[r + 1]), and all are found backwards. Returns
+    whether `other` has the order, instead of `order`."""
+    order, other, bound = found.order, found.other, found.new_bound
+    for k in range(count):
+        order[k] = count - 1 - k
+    for r in range((runs + 1) // 2):  # read from the back, runs begin elsewhere
+        bound[r], bound[runs - r] = count - bound[runs - r], count - bound[r]
+    if runs % 2 == 0:
+        bound[runs // 2] = count - bound[runs // 2]
+    swapped = False
+    width = 1
+    while width < runs:
+        for r in range(0, runs, 2 * width):
+            left, middle = bound[r], bound[min(r + width, runs)]
+            right, high = middle, bound[min(r + 2 * width, runs)]
+            for k in range(left, high):
+                if left < middle and (right >= high or not goes_before(order[right], order[left], length, found)):
+                    other[k] = order[left]
+                    left += 1
+                else:
+                    other[k] = order[right]
+                    right += 1
+        order, other = other, order
+        swapped = not swapped
+        width *= 2
+    return swapped
+
+
+@inlined
+def goes_before(a, b, length, found):
+    """Whether new match a of a chain comes before new match b: by first row, then by the next one, and so on."""
+    if found.first[a] != found.first[b]:
+        return found.first[a] < found.first[b]
+    for k in range(1, length):
+        if found.new_row[a * length + k] != found.new_row[b * length + k]:
+            return found.new_row[a * length + k] < found.new_row[b * length + k]
+    return False
 
 
 @kernel

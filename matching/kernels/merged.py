@@ -32,6 +32,7 @@ from matching.kernels.graph import (
     ROOM_CELLS,
     ROW,
     START,
+    Counters,
     drop_ends,
     enumerate_ends,
 )
@@ -85,9 +86,9 @@ CHAIN = int(Config.CHAIN)
 OWNER = int(Config.OWNER)
 
 #: Slots of the counters behind those of matching.kernels.graph.
-C_FREE = 7  # first free configuration
-C_FREE_COUNT = 8
-COUNTERS = 9
+C_FREE = len(Counters)  # first free configuration
+C_FREE_COUNT = len(Counters) + 1
+COUNTERS = len(Counters) + 2
 
 
 class Configs(NamedTuple):
