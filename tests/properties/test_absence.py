@@ -8,22 +8,27 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from matching.batch import Matches
 from matching.by_reference import ReferenceMatcher
-from matching.matcher import KernelMatcher
 from query.automaton.program import NoKernel, assemble
-from query.errors import DataError, QueryError
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.output import Outcome
 from query.plan.pattern import Negation
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import Define, Plan
-from tests.events import batch_of
-from tests.properties.test_kernel import Answer, answer_of
+from tests.properties.comparing import (
+    Answer,
+    answer_of,
+    answer_of_restored,
+    answer_or_error,
+    compare_at_every_step,
+    kernel_of,
+    reference_of,
+    run,
+)
 from tests.strategies import (
     BOUNDS,
     SCHEMA,
@@ -75,28 +80,6 @@ def absences(draw: st.DrawFn, raising: bool = False) -> Plan:
     return replace(plan, pattern=pattern, within=within, defines=(*plan.defines, *defines))
 
 
-def kernel_of(plan: Plan) -> KernelMatcher:
-    try:
-        return KernelMatcher(plan, assemble(plan), lenient=True)
-    except NoKernel:
-        assume(False)
-        raise
-
-
-def reference_of(plan: Plan, rows: list[Row]) -> Answer:
-    return answer_of(run(ReferenceMatcher(plan, lenient=True), rows, max(1, len(rows))))
-
-
-def run(matcher: KernelMatcher | ReferenceMatcher, rows: list[Row], size: int) -> list[Matches]:
-    """All that comes of the rows in batches of `size`. Rejects what takes the reference too many steps."""
-    try:
-        found = [matcher.push(batch_of(SCHEMA, rows[at : at + size], at)) for at in range(0, len(rows), size)]
-        return [*found, matcher.advance(None)]
-    except QueryError:
-        assume(False)
-        raise
-
-
 class Tally:
     """What the examples of one property were like."""
 
@@ -140,18 +123,7 @@ def test_kernel_equals_reference(record_property: Callable[[str, object], None])
 def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     plan: Plan, rows: list[Row], data: st.DataObject
 ) -> None:
-    kernel, reference = kernel_of(plan), ReferenceMatcher(plan, lenient=True)
-    try:
-        for i, row in enumerate(rows):
-            batch = batch_of(SCHEMA, [row], i)
-            bound = rows[i + 1]["ts"] if i + 1 < len(rows) else int(row["ts"]) + 20_000_000  # type: ignore[call-overload]
-            watermark = data.draw(st.integers(int(row["ts"]), int(bound)))  # type: ignore[call-overload]
-            theirs = [reference.push(batch), reference.advance(watermark)]
-            assert answer_of([kernel.push(batch), kernel.advance(watermark)]) == answer_of(theirs)
-        assert answer_of([kernel.advance(None)]) == answer_of([reference.advance(None)])
-    except QueryError:
-        assume(False)
-    assert kernel.stuck == reference.stuck
+    compare_at_every_step(kernel_of(plan), rows, data)
 
 
 @pytest.mark.parametrize("slack", [0, 3, 1 << 15])
@@ -162,18 +134,7 @@ def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
 
     @given(rows=events(), plan=absences(), data=st.data())
     def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
-        kernel = kernel_of(plan)
-        expected = reference_of(plan, rows)
-        found = []
-        for i, row in enumerate(rows):
-            found.append(kernel.push(batch_of(SCHEMA, [row], i)))
-            if data.draw(st.booleans()):
-                found.append(kernel.advance(int(row["ts"])))  # type: ignore[call-overload]
-            if not data.draw(st.integers(0, 3)):
-                fresh = kernel_of(plan)
-                fresh.restore(kernel.snapshot())
-                kernel = fresh
-        assert answer_of([*found, kernel.advance(None)]) == expected
+        assert answer_of_restored(lambda: kernel_of(plan), rows, data) == reference_of(plan, rows)
 
     check()
 
@@ -186,14 +147,8 @@ def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_rea
 
     @given(rows=events(min_size=5), plan=absences(raising=True), size=st.sampled_from((1, 3, 100)))
     def check(plan: Plan, rows: list[Row], size: int) -> None:
-        def answer(matcher: KernelMatcher | ReferenceMatcher) -> Answer | None:
-            """None: an error."""
-            try:
-                return answer_of(run(matcher, rows, size))
-            except DataError:
-                return None
-
-        assert answer(kernel_of(plan)) == answer(ReferenceMatcher(plan, lenient=True))
+        reference = ReferenceMatcher(plan, lenient=True)
+        assert answer_or_error(kernel_of(plan), rows, size) == answer_or_error(reference, rows, size)
 
     check()
 

@@ -21,9 +21,9 @@ from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.expression import Aggregate, Call, Expression, Logical, MatchNumber, Navigation
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.pattern import Variable
-from query.plan.plan import AfterMatch, Define, Measure, Plan
-from tests.properties.test_absence import run
-from tests.properties.test_skip_till import FEWER, skipping
+from query.plan.plan import Measure, Plan
+from tests.properties.comparing import FEWER, run
+from tests.properties.test_skip_till import skipping
 from tests.properties.test_specialised import swapped
 from tests.strategies import SQL_SELECTIONS, TS, Row, S, V, X, events, plans, row_local, variables
 

@@ -18,9 +18,8 @@ from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
 from tests.events import batch_of
-from tests.properties.test_absence import run
+from tests.properties.comparing import Answer, answer_of, run
 from tests.properties.test_counting import counted
-from tests.properties.test_kernel import Answer, answer_of
 from tests.properties.test_merging import reading
 from tests.strategies import SCHEMA, Row, events
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
@@ -21,7 +21,7 @@ from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import AfterMatch, Define, Plan, Within
 from tests.events import batch_of
-from tests.properties.test_absence import run
+from tests.properties.comparing import FEWER, run
 from tests.strategies import (
     SCHEMA,
     SECOND_US,
@@ -38,7 +38,6 @@ from tests.strategies import (
 
 #: Of each partition with a match, by its values.
 Counts = dict[tuple[object, ...], int]
-FEWER = settings(max_examples=max(20, settings().max_examples // 3))
 WITHINS = st.sampled_from([None, *(Within(rows=n) for n in (2, 3, 5)), *(Within(s * SECOND_US) for s in (0, 2, 4))])
 FAILING = by_duckdb("A", ("A", "B"), True)
 

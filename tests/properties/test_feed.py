@@ -24,7 +24,7 @@ from query.language.ast import AfterMatchKind
 from query.plan.plan import AfterMatch, Plan, Within
 from query.schema import Schema
 from tests.events import batch_of
-from tests.properties.test_kernel import Answer, answer_of
+from tests.properties.comparing import Answer, answer_of
 from tests.properties.test_skip_till import skipping
 from tests.strategies import SCHEMA, SECOND_US, Row, events, plans
 

@@ -18,8 +18,7 @@ from query.language.ast import Selection
 from query.plan.expression import Expression, MatchNumber, Navigation, walk
 from query.plan.plan import Define, Plan
 from tests.events import batch_of
-from tests.properties.test_absence import kernel_of, reference_of
-from tests.properties.test_kernel import Answer, answer_of
+from tests.properties.comparing import Answer, answer_of, kernel_of, reference_of
 from tests.properties.test_skip_till import skipping
 from tests.strategies import SCHEMA, K, Row, events, plans, row_local
 

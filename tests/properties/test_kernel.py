@@ -15,39 +15,17 @@ from matching.by_reference import ReferenceMatcher
 from matching.matcher import KernelMatcher
 from matching.run_lists import RunLists
 from query.automaton.program import NoKernel, assemble
-from query.errors import DataError, QueryError
+from query.errors import QueryError
 from query.language.ast import AfterMatchKind
-from query.plan.output import Outcome
 from query.plan.pattern import Alternation, Exclusion, Repeat, RowPattern, variables
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Plan
 from tests.events import batch_of
+from tests.properties.comparing import Answer, answer_of, answer_or_error, compare_at_every_step, reference_of
 from tests.strategies import SCHEMA, Row, events, plans, traits
 
-Answer = list[tuple[object, ...]]
 #: AFTER MATCH SKIP TO that would not move on warns; these tests go on.
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
-
-
-def answer_of(found: Sequence[Matches]) -> Answer:
-    """Outcome, number, times, matched events and output rows of every match, sorted; NaN prints as itself."""
-    out: Answer = []
-    for matches in found:
-        rows: dict[int, list[str]] = {}
-        if matches.rows.num_columns:  # without any, Arrow does not know how many rows there are
-            for match, row in zip(matches.row_match.tolist(), matches.rows.to_pylist(), strict=True):
-                rows.setdefault(match, []).append(repr(row))
-        bounds = matches.event_bounds.tolist()
-        labels = [matches.variables[v] for v in matches.event_variable.tolist()]
-        offsets = matches.event_offset.tolist()
-        for i in range(len(matches)):
-            cut = slice(bounds[i], bounds[i + 1])
-            events_ = tuple(zip(labels[cut], offsets[cut], strict=True))
-            times = int(matches.first_us[i]), int(matches.last_us[i])
-            outcome = Outcome.MATCH if matches.outcome is None else Outcome(int(matches.outcome[i]))
-            number = int(matches.number[i]) if outcome is Outcome.MATCH else 0
-            out.append((outcome.name, number, *times, events_, tuple(rows.get(i, ()))))
-    return sorted(out, key=repr)
 
 
 def begins_of(found: Sequence[Matches]) -> list[int]:
@@ -70,15 +48,6 @@ def kernel_of(plan: Plan, general: bool = False) -> Callable[[], KernelMatcher]:
         return matcher
 
     return make
-
-
-def reference_of(plan: Plan, rows: Sequence[Row]) -> Answer:
-    reference = ReferenceMatcher(plan, lenient=True)
-    try:
-        return answer_of([reference.push(batch_of(SCHEMA, rows)), reference.advance(None)])
-    except QueryError:
-        assume(False)  # more steps than the reference allows itself
-        raise
 
 
 def choices(pattern: RowPattern) -> set[str]:
@@ -159,17 +128,8 @@ def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     def check(plan: Plan, rows: list[Row], general: bool, data: st.DataObject) -> None:
         make = kernel_of(plan, general)
         expected = reference_of(plan, rows)
-        kernel, reference = make(), ReferenceMatcher(plan, lenient=True)
-        for i, row in enumerate(rows):
-            batch = batch_of(SCHEMA, [row], i)
-            # the watermark reaches the event's time, or further if nothing in between can come
-            bound = rows[i + 1]["ts"] if i + 1 < len(rows) else int(row["ts"]) + 20_000_000  # type: ignore[call-overload]
-            watermark = data.draw(st.integers(int(row["ts"]), int(bound)))  # type: ignore[call-overload]
-            ours = [kernel.push(batch), kernel.advance(watermark)]
-            theirs = [reference.push(batch), reference.advance(watermark)]
-            assert answer_of(ours) == answer_of(theirs)
-        assert answer_of([kernel.advance(None)]) == answer_of([reference.advance(None)])
-        assert kernel.stuck == reference.stuck
+        kernel = make()
+        compare_at_every_step(kernel, rows, data)
         tally.add(kernel, rows, expected)
 
     check()
@@ -250,17 +210,5 @@ def test_skip_that_would_not_move_on_is_an_error_unless_lenient(
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
     plan: Plan, rows: list[Row], general: bool, size: int
 ) -> None:
-    def answer(matcher: KernelMatcher | ReferenceMatcher) -> Answer | None:
-        """None: an error."""
-        found = []
-        try:
-            for at in range(0, len(rows), size):
-                found.append(matcher.push(batch_of(SCHEMA, rows[at : at + size], at)))
-            found.append(matcher.advance(None))
-        except DataError:
-            return None
-        except QueryError:
-            assume(False)  # more steps than the reference allows itself
-        return answer_of(found)
-
-    assert answer(kernel_of(plan, general)()) == answer(ReferenceMatcher(plan, lenient=True))
+    reference = ReferenceMatcher(plan, lenient=True)
+    assert answer_or_error(kernel_of(plan, general)(), rows, size) == answer_or_error(reference, rows, size)

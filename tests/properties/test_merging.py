@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.by_reference import ReferenceMatcher
@@ -16,17 +16,12 @@ from matching.run_merged import RunMerged
 from query.automaton.live import count_caps, live_registers, merges
 from query.automaton.program import NoKernel, Program, assemble
 from query.automaton.tables import merges_runs
-from query.errors import DataError
 from query.language.ast import AfterMatchKind
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import AfterMatch, Plan
-from tests.events import batch_of
-from tests.properties.test_absence import reference_of, run
-from tests.properties.test_kernel import Answer, answer_of
+from tests.properties.comparing import FEWER, answer_of, answer_of_restored, answer_or_error, reference_of, run
 from tests.strategies import SCHEMA, SKIP_TILL, Row, chains, events, patterns, plans, sometimes
-
-FEWER = settings(max_examples=max(20, settings().max_examples // 3))
 
 
 @st.composite
@@ -77,18 +72,7 @@ def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
     @FEWER
     @given(rows=events(), plan=reading(), data=st.data())
     def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
-        matcher = merged_of(plan)
-        expected = reference_of(plan, rows)
-        found = []
-        for i, row in enumerate(rows):
-            found.append(matcher.push(batch_of(SCHEMA, [row], i)))
-            if data.draw(st.booleans()):
-                found.append(matcher.advance(int(row["ts"])))  # type: ignore[call-overload]
-            if not data.draw(st.integers(0, 3)):
-                fresh = merged_of(plan)
-                fresh.restore(matcher.snapshot())
-                matcher = fresh
-        assert answer_of([*found, matcher.advance(None)]) == expected
+        assert answer_of_restored(lambda: merged_of(plan), rows, data) == reference_of(plan, rows)
 
     check()
 
@@ -99,14 +83,7 @@ def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
     rows: list[Row], plan: Plan, size: int
 ) -> None:
-    def answer(matcher: KernelMatcher | ReferenceMatcher) -> Answer | None:
-        """None: an error."""
-        try:
-            return answer_of(run(matcher, rows, size))
-        except DataError:
-            return None
-
-    assert answer(merged_of(plan)) == answer(ReferenceMatcher(plan))
+    assert answer_or_error(merged_of(plan), rows, size) == answer_or_error(ReferenceMatcher(plan), rows, size)
 
 
 def program_of(pattern: str, define: str) -> Program:

@@ -8,21 +8,28 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.by_reference import ReferenceMatcher
 from matching.matcher import KernelMatcher
 from matching.run_graph import RunGraph
 from query.automaton.program import NoKernel, assemble
-from query.errors import DataError, QueryError
 from query.language.ast import AfterMatchKind
 from query.plan.pattern import Negation
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Define, Plan
-from tests.events import batch_of
-from tests.properties.test_absence import kernel_of, reference_of, run
-from tests.properties.test_kernel import Answer, answer_of
+from tests.properties.comparing import (
+    FEWER,
+    Answer,
+    answer_of,
+    answer_of_restored,
+    answer_or_error,
+    compare_at_every_step,
+    kernel_of,
+    reference_of,
+    run,
+)
 from tests.strategies import (
     SCHEMA,
     SKIP_TILL,
@@ -37,8 +44,6 @@ from tests.strategies import (
     sometimes,
 )
 
-#: The reference takes most of the time.
-FEWER = settings(max_examples=max(20, settings().max_examples // 3))
 FAILING = by_duckdb("A", ("A", "B"), True)
 
 
@@ -112,17 +117,7 @@ def test_kernel_equals_reference(
 def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     plan: Plan, rows: list[Row], data: st.DataObject
 ) -> None:
-    kernel, reference = kernel_of(plan), ReferenceMatcher(plan)
-    try:
-        for i, row in enumerate(rows):
-            batch = batch_of(SCHEMA, [row], i)
-            bound = rows[i + 1]["ts"] if i + 1 < len(rows) else int(row["ts"]) + 20_000_000  # type: ignore[call-overload]
-            watermark = data.draw(st.integers(int(row["ts"]), int(bound)))  # type: ignore[call-overload]
-            theirs = [reference.push(batch), reference.advance(watermark)]
-            assert answer_of([kernel.push(batch), kernel.advance(watermark)]) == answer_of(theirs)
-        assert answer_of([kernel.advance(None)]) == answer_of([reference.advance(None)])
-    except QueryError:
-        assume(False)
+    compare_at_every_step(kernel_of(plan), rows, data)
 
 
 @pytest.mark.parametrize("slack", [0, 1 << 15])
@@ -134,18 +129,7 @@ def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
     @FEWER
     @given(rows=events(), plan=skipping(), data=st.data())
     def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
-        kernel = kernel_of(plan)
-        expected = reference_of(plan, rows)
-        found = []
-        for i, row in enumerate(rows):
-            found.append(kernel.push(batch_of(SCHEMA, [row], i)))
-            if data.draw(st.booleans()):
-                found.append(kernel.advance(int(row["ts"])))  # type: ignore[call-overload]
-            if not data.draw(st.integers(0, 3)):
-                fresh = kernel_of(plan)
-                fresh.restore(kernel.snapshot())
-                kernel = fresh
-        assert answer_of([*found, kernel.advance(None)]) == expected
+        assert answer_of_restored(lambda: kernel_of(plan), rows, data) == reference_of(plan, rows)
 
     check()
 
@@ -162,14 +146,8 @@ def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_rea
         # where not all matches are wanted the kernel does not look for those that others have cut
         assume(plan.after.kind is AfterMatchKind.NO_SKIP)
 
-        def answer(matcher: KernelMatcher | ReferenceMatcher) -> Answer | None:
-            """None: an error."""
-            try:
-                return answer_of(run(matcher, rows, size))
-            except DataError:
-                return None
-
-        assert answer(kernel_of(plan)) == answer(ReferenceMatcher(plan))
+        reference = ReferenceMatcher(plan)
+        assert answer_or_error(kernel_of(plan), rows, size) == answer_or_error(reference, rows, size)
 
     check()
 

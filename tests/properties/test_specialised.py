@@ -22,9 +22,8 @@ from matching.run_lists import RunLists
 from query.plan.plan import Plan
 from tests.events import batch_of
 from tests.properties import test_kernel
-from tests.properties.test_absence import kernel_of, reference_of
-from tests.properties.test_kernel import answer_of
-from tests.properties.test_skip_till import FEWER, skipping
+from tests.properties.comparing import FEWER, answer_of, kernel_of, reference_of
+from tests.properties.test_skip_till import skipping
 from tests.strategies import SCHEMA, Row, events, plans
 
 
@@ -91,7 +90,7 @@ def test_so_does_one_of_run_lists(record_property: Callable[[str, object], None]
     @given(rows=events(), plan=plans(), size=st.sampled_from((1, 4, 100)), swap=st.integers(0, 6))
     def check(plan: Plan, rows: list[Row], size: int, swap: int) -> None:
         matcher = test_kernel.kernel_of(plan, general=True)()
-        expected = test_kernel.reference_of(plan, rows)
+        expected = reference_of(plan, rows)
         assert answer_of(swapped(matcher, rows, size, swap)) == expected
         tally.add(matcher, rows, expected)
 
