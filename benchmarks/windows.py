@@ -14,18 +14,21 @@ import polars as pl
 import pyarrow as pa
 
 
-def v_pattern_polars(ticks: pa.Table) -> pa.Table:
-    """Columns symbol, start_ts, bottom, top. ticks: in time order, without nulls."""
+def numbered(texts: pa.ChunkedArray) -> tuple[pl.Series, pl.Series]:
+    """The number of each text and the texts by number: a number sorts ten times as fast as a text."""
+    series = pl.Series(pl.from_arrow(texts))
+    names = series.unique()
+    return series.cast(pl.Enum(names)).to_physical(), names
+
+
+def stepped(ticks: pa.Table) -> tuple[pl.LazyFrame, pl.Series]:
+    """Columns row, code, ts, price, before_ts and before_price, and kind: whether the row rises (1), falls (-1) or does
+    neither (0); by code and time. And the symbols by code. ticks: in time order, without nulls."""
     price, code, ts = pl.col("price"), pl.col("code"), pl.col("ts")
     same = code == code.shift(1)
-    symbols = pl.Series(pl.from_arrow(ticks.column("symbol")))
-    names = symbols.unique()
+    numbers, names = numbered(ticks["symbol"])
     rows = (
-        pl.DataFrame({
-            # The number of a category sorts ten times as fast as its text.
-            "code": symbols.cast(pl.Enum(names)).to_physical(), "ts": pl.from_arrow(ticks.column("ts")),
-            "price": pl.from_arrow(ticks.column("price")),
-        })
+        pl.DataFrame({"code": numbers, "ts": pl.from_arrow(ticks["ts"]), "price": pl.from_arrow(ticks["price"])})
         .lazy()
         .sort("code", maintain_order=True)
         .with_columns(
@@ -35,42 +38,54 @@ def v_pattern_polars(ticks: pa.Table) -> pa.Table:
         )
         .with_row_index("row")
     )
+    return rows, names
+
+
+def decided(islands: pl.LazyFrame) -> pl.LazyFrame:
+    """The islands that are matches, of a chain every second one. Reads follows, whether the row before an island is the
+    last one of an island before it, and steps, its rows; adds taken, whether that row belongs to a match."""
+    return (
+        islands.with_columns(hangs=pl.col("follows") & (pl.col("steps") == 1))
+        .with_columns(chain=(~pl.col("hangs")).cum_sum())
+        .with_columns(matched=pl.int_range(pl.len(), dtype=pl.UInt32).over("chain") % 2 == 0)
+        .with_columns(taken=pl.col("follows") & pl.col("matched").shift(1).fill_null(False))
+        .filter("matched")
+    )
+
+
+def v_pattern_polars(ticks: pa.Table) -> pa.Table:
+    """Columns symbol, start_ts, bottom, top. ticks: in time order, without nulls."""
+    rows, names = stepped(ticks)
     last = rows.select(pl.col("row").max() + 1, pl.lit(0, pl.Int8).alias("kind"), pl.col("price").last())
     kind, row = pl.col("kind"), pl.col("row")
     islands = pl.concat([
         rows.filter((kind != kind.shift(1)).fill_null(True)),
         last.select("row", "kind", pl.col("price").alias("before_price")),  # closes an island that ends the input
     ], how="diagonal")
-    valleys = (
-        islands.with_columns(
-            up=kind.shift(-1) == 1, falls=row.shift(-1) - row,
-            bottom=pl.col("before_price").shift(-1), top=pl.col("before_price").shift(-2),
-            follows=((kind.shift(1) == 1) & (kind.shift(2) == -1)).fill_null(False),
-        )
-        .filter((kind == -1) & pl.col("up"))
-        .with_columns(hangs=pl.col("follows") & (pl.col("falls") == 1))
-        .with_columns(chain=(~pl.col("hangs")).cum_sum())
-        .with_columns(matched=pl.int_range(pl.len(), dtype=pl.UInt32).over("chain") % 2 == 0)
-        .with_columns(taken=pl.col("follows") & pl.col("matched").shift(1).fill_null(False))
-        .filter("matched")
-    )
-    answer = valleys.select(
-        "code", start_ts=pl.when("taken").then(ts).otherwise("before_ts"), bottom="bottom", top="top"
+    valleys = islands.with_columns(
+        up=kind.shift(-1) == 1, steps=row.shift(-1) - row,
+        bottom=pl.col("before_price").shift(-1), top=pl.col("before_price").shift(-2),
+        follows=((kind.shift(1) == 1) & (kind.shift(2) == -1)).fill_null(False),
+    ).filter((kind == -1) & pl.col("up"))
+    answer = decided(valleys).select(
+        "code", start_ts=pl.when("taken").then("ts").otherwise("before_ts"), bottom="bottom", top="top"
     ).collect()
     symbol = names.gather(answer["code"])
     return answer.select(symbol=symbol, start_ts="start_ts", bottom="bottom", top="top").to_arrow()
 
 
-V_PATTERN_SQL = """
+#: The islands of each kind, by their first rows.
+ISLANDS_SQL = """
 WITH stepped AS (
     SELECT symbol, ts, price, lag(price) OVER w AS before_price, lag(ts) OVER w AS before_ts,
            row_number() OVER w AS row,
            CASE WHEN price < before_price THEN -1 WHEN price > before_price THEN 1 ELSE 0 END AS kind
     FROM ticks WINDOW w AS (PARTITION BY symbol ORDER BY ts)
 ), islands AS (
-    SELECT symbol, ts, before_ts, before_price, row, kind FROM stepped
+    SELECT symbol, ts, before_ts, price, before_price, row, kind FROM stepped
     QUALIFY kind IS DISTINCT FROM lag(kind) OVER (PARTITION BY symbol ORDER BY ts)
-), valleys AS (
+)"""
+V_PATTERN_SQL = f"""{ISLANDS_SQL}, valleys AS (
     SELECT symbol, ts, before_ts, kind, lead(kind) OVER w AS next_kind, lead(row) OVER w - row AS falls,
            lead(before_price) OVER w AS bottom, lead(before_price, 2) OVER w AS top,
            lag(kind) OVER w = 1 AND lag(kind, 2) OVER w = -1 AS follows

@@ -19,61 +19,28 @@ import polars as pl
 import pyarrow as pa
 
 from benchmarks.peers.questions import Funnel, Path
+from benchmarks.windows import ISLANDS_SQL, decided, numbered, stepped
 from simulator.scenario import MINUTE_US
-
-
-def _numbered(texts: pa.ChunkedArray) -> tuple[pl.Series, pl.Series]:
-    """The number of each text and the texts by number: a number sorts ten times as fast as a text."""
-    series = pl.Series(pl.from_arrow(texts))
-    names = series.unique()
-    return series.cast(pl.Enum(names)).to_physical(), names
 
 
 def rise_polars(ticks: pa.Table) -> pa.Table:
     """Q1. ticks: in time order, without nulls."""
-    price, code, ts = pl.col("price"), pl.col("code"), pl.col("ts")
+    rows, names = stepped(ticks)
     kind, row = pl.col("kind"), pl.col("row")
-    same = code == code.shift(1)
-    numbers, names = _numbered(ticks["symbol"])
-    rows = (
-        pl.DataFrame({"code": numbers, "ts": pl.from_arrow(ticks["ts"]), "price": pl.from_arrow(ticks["price"])})
-        .lazy()
-        .sort("code", maintain_order=True)
-        .with_columns(
-            kind=pl.when(same & (price < price.shift(1))).then(-1).when(same & (price > price.shift(1))).then(1)
-            .otherwise(0).cast(pl.Int8),
-            before_ts=ts.shift(1), before_price=price.shift(1),
-        )
-        .with_row_index("row")
-    )
     islands = rows.filter((kind != kind.shift(1)).fill_null(True)).with_columns(
-        rises=row.shift(-1) - row, top=pl.col("before_price").shift(-1), low=price.shift(-1),
+        steps=row.shift(-1) - row, top=pl.col("before_price").shift(-1), low=pl.col("price").shift(-1),
         drops=kind.shift(-1) == -1,
         follows=((kind.shift(1) == -1) & (row - row.shift(1) == 1) & (kind.shift(2) == 1)).fill_null(False),
     )
     found = (
-        islands.filter((kind == 1) & pl.col("drops"))
-        .with_columns(hangs=pl.col("follows") & (pl.col("rises") == 1))
-        .with_columns(chain=(~pl.col("hangs")).cum_sum())
-        .with_columns(matched=pl.int_range(pl.len(), dtype=pl.UInt32).over("chain") % 2 == 0)
-        .with_columns(taken=pl.col("follows") & pl.col("matched").shift(1).fill_null(False))
-        .filter("matched")
-        .select("code", start_ts=pl.when("taken").then(ts).otherwise("before_ts"), top="top", low="low")
+        decided(islands.filter((kind == 1) & pl.col("drops")))
+        .select("code", start_ts=pl.when("taken").then("ts").otherwise("before_ts"), top="top", low="low")
         .collect()
     )
     return found.select(symbol=names.gather(found["code"]), start_ts="start_ts", top="top", low="low").to_arrow()
 
 
-RISE_SQL = """
-WITH stepped AS (
-    SELECT symbol, ts, price, lag(price) OVER w AS before_price, lag(ts) OVER w AS before_ts,
-           row_number() OVER w AS row,
-           CASE WHEN price < before_price THEN -1 WHEN price > before_price THEN 1 ELSE 0 END AS kind
-    FROM ticks WINDOW w AS (PARTITION BY symbol ORDER BY ts)
-), islands AS (
-    SELECT symbol, ts, before_ts, price, before_price, row, kind FROM stepped
-    QUALIFY kind IS DISTINCT FROM lag(kind) OVER (PARTITION BY symbol ORDER BY ts)
-), rises AS (
+RISE_SQL = f"""{ISLANDS_SQL}, rises AS (
     SELECT symbol, ts, before_ts, kind, lead(kind) OVER w AS next_kind, lead(row) OVER w - row AS rises,
            lead(before_price) OVER w AS top, lead(price) OVER w AS low,
            lag(kind) OVER w = -1 AND row - lag(row) OVER w = 1 AND lag(kind, 2) OVER w = 1 AS follows
@@ -103,7 +70,7 @@ def rise_duckdb(ticks: pa.Table) -> pa.Table:
 
 def path_polars(readings: pa.Table, constants: Path) -> pa.Table:
     """Q3. readings: in time order, without nulls."""
-    numbers, names = _numbered(readings["tag"])
+    numbers, names = numbered(readings["tag"])
     a, b, c, d = tuple(constants.readers)
     reader, row = pl.col("reader"), pl.col("row")
     rows = (

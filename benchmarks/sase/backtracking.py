@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.sase.runs import DONE, FOUND_ROOM, decode, larger_found, new_found, refuse, taken
+from benchmarks.sase.runs import DONE, FOUND_ROOM, counted, decode, larger_found, new_found, refuse, taken
 from matching.batch import Int64Array
 from matching.decode import Decode
 from matching.kernels import layout
@@ -328,7 +328,4 @@ class Backtracking:
         decode(self._found, store, out)
 
     def counted(self) -> tuple[int, int]:
-        """Matches and their rows since the last call, where they are not written."""
-        matches, rows = (int(n) for n in self._found.total)
-        self._found.total[:] = 0
-        return matches, rows
+        return counted(self._found)

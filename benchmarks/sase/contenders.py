@@ -128,6 +128,10 @@ class Answer:
         total, longest = _hashed(found.bounds, found.rows, np.uint64(self.hash), self.longest)
         self.hash, self.longest = int(total), int(longest)
 
+    def count(self, matches: int, rows: int) -> None:
+        self.matches += matches
+        self.rows += rows
+
 
 def can(contender: str, program: Program) -> bool:
     """Whether a contender knows the query."""
@@ -190,7 +194,7 @@ def _in_batches(engine: RunLists | RunBlocks | RunGraph | Unshared, rows: Prepar
         if construct:
             engine.decode(store, out)
         else:
-            matches, of_rows = _counted(engine)
+            counted = _counted(engine)
         if not isinstance(engine, Unshared):
             nodes += engine.size - nodes_before
             if engine.size > compact_at:  # as the matcher does
@@ -201,8 +205,7 @@ def _in_batches(engine: RunLists | RunBlocks | RunGraph | Unshared, rows: Prepar
         if construct:
             result.add(out)
         else:
-            result.matches += matches
-            result.rows += of_rows
+            result.count(*counted)
     result.counts = {"runs": engine.looked_at} if isinstance(engine, Unshared) else {"nodes": nodes}
     return result
 
@@ -224,12 +227,11 @@ def _by_backtracking(rows: Prepared, construct: bool) -> Answer:
         if construct:
             engine.decode(rows.store, out)
         else:
-            matches, of_rows = engine.counted()
+            counted = engine.counted()
         result.seconds += time.process_time() - before
         if construct:
             result.add(out)
         else:
-            result.matches += matches
-            result.rows += of_rows
+            result.count(*counted)
     result.counts = {"read again": engine.again, "late": engine.late}
     return result

@@ -70,6 +70,13 @@ def decode(found: Found, store: RowStore, out: Decode) -> None:
     found.total[:] = 0
 
 
+def counted(found: Found) -> tuple[int, int]:
+    """Matches and their rows since the last call, where they are not written."""
+    matches, rows = (int(n) for n in found.total)
+    found.total[:] = 0
+    return matches, rows
+
+
 @inlined
 def taken(program, v, held, into, into_f, valid, mask, feature, feature_f, feature_valid, i, scratch):
     """Whether a run with the register values `held` takes row i as label v: its values then are in `into`; returns

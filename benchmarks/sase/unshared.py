@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.sase.runs import DONE, FOUND_ROOM, ROOM, decode, larger_found, new_found, refuse, taken
+from benchmarks.sase.runs import DONE, FOUND_ROOM, ROOM, counted, decode, larger_found, new_found, refuse, taken
 from matching.batch import Int64Array
 from matching.decode import Decode
 from matching.kernels import layout
@@ -281,7 +281,4 @@ class Unshared:
         return int(self._runs.looked_at[0])
 
     def counted(self) -> tuple[int, int]:
-        """Matches and their rows since the last call, where they are not written."""
-        matches, rows = (int(n) for n in self._found.total)
-        self._found.total[:] = 0
-        return matches, rows
+        return counted(self._found)
