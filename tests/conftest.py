@@ -8,6 +8,9 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
+# A failed assertion in these says what was compared, as in a test.
+pytest.register_assert_rewrite("tests.properties.comparing", "tests.query.mutations")
+
 # Chosen by HYPOTHESIS_PROFILE. No deadline: the first example of a kernel may wait for its compiler.
 # A property that needs fewer examples than its profile gives says so itself with @settings(max_examples=...).
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

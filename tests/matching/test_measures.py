@@ -323,19 +323,24 @@ def test_attempt_marks_what_cannot_be_computed() -> None:
     assert none == [None] * 6
 
 
-def test_texts_are_computed_once_a_value() -> None:
-    rng = random.Random(1)
-    words = [rng.choice(["ab", "abc", "b", None, ""]) for _ in range(6000)]
+def over_words(words: Sequence[str | None], listed: str) -> tuple[RowStore, RowValues]:
+    """Rows of one partition with these words in `s`, and the expressions of a list of measures over them."""
     rows: list[Row] = [{"k": "a", "ts": i, "s": word} for i, word in enumerate(words)]
     schema = Schema("t", tuple(f for f in SCHEMA.fields if f.name in rows[0]), time="ts")
     text = (
-        "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES s LIKE 'ab%' AS a, s IS NULL AS n, "
-        "length(s) AS l, s = PREV(s) AS p, random() < 0.5 AND s = 'b' AS r PATTERN (A) DEFINE A AS true) AS m"
+        "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts "
+        f"MEASURES {listed} PATTERN (A) DEFINE A AS true) AS m"
     )
     plan = bind(parse(text), lambda name: schema).factors[0].plan
     expressions = [m.expression for m in plan.measures]
-    store = store_of(plan, rows, expressions)
-    values = RowValues(expressions)
+    return store_of(plan, rows, expressions), RowValues(expressions)
+
+
+def test_texts_are_computed_once_a_value() -> None:
+    rng = random.Random(1)
+    words = [rng.choice(["ab", "abc", "b", None, ""]) for _ in range(6000)]
+    listed = "s LIKE 'ab%' AS a, s IS NULL AS n, length(s) AS l, s = PREV(s) AS p, random() < 0.5 AND s = 'b' AS r"
+    store, values = over_words(words, listed)
     for positions in (slice(0, 0), slice(0, 1), slice(0, 6000), slice(7, 5000), np.arange(5999, -1, -1)):
         chosen = words[positions] if isinstance(positions, slice) else words[::-1]
         a, n, (length, there), _, r = values.evaluate(store, positions)
@@ -356,16 +361,7 @@ def test_a_text_that_cannot_be_computed_fails_where_it_is_read(
     monkeypatch.setattr("matching.features.WORDS_MIN", least)
     monkeypatch.setattr("matching.features.WORDS_MAX", most)
     texts = [None if i % 31 == 5 else "no number" if i == 333 else str(i % 37 if i < 350 else i) for i in range(400)]
-    rows: list[Row] = [{"k": "a", "ts": i, "s": s} for i, s in enumerate(texts)]
-    schema = Schema("t", tuple(f for f in SCHEMA.fields if f.name in rows[0]), time="ts")
-    text = (
-        "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES CAST(s AS INTEGER) AS i, s > '3' AS b, "
-        "upper(s) AS u PATTERN (A) DEFINE A AS true) AS m"
-    )
-    plan = bind(parse(text), lambda name: schema).factors[0].plan
-    expressions = [m.expression for m in plan.measures]
-    store = store_of(plan, rows, expressions)
-    values = RowValues(expressions)
+    store, values = over_words(texts, "CAST(s AS INTEGER) AS i, s > '3' AS b, upper(s) AS u")
     for low, high in ((0, 100), (100, 350), (300, 333), (334, 360), (360, 400), (320, 340)):
         ours, failing = values.attempt(store, slice(low, high))
         (i, i_valid), (b, b_valid), (u, _) = ours

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
-import re
-import warnings
-
 import pytest
 
-from query.errors import CODES, HybridWarning, QueryError
+from query.errors import CODES, QueryError
+from tests.query.mutations import count_failed
 from tests.query.test_bind import plan_of, read_cases
 
 CASES = read_cases("errors.case")
@@ -48,38 +45,5 @@ def test_bad_expressions_are_query_errors(expression: str) -> None:
     rendered(f"SELECT * FROM ticks MATCH_RECOGNIZE (MEASURES 1 AS one, {expression} AS m PATTERN (A B))")
 
 
-def mutated(query: str, draw: random.Random) -> str:
-    """The query with one token deleted, doubled, misspelt or swapped with another."""
-    tokens = re.findall(r"\w+|\s+|'[^']*'|.", query)
-    places = [i for i, t in enumerate(tokens) if not t.isspace()]
-    i, j = draw.choice(places), draw.choice(places)
-    match draw.randrange(4):
-        case 0:
-            tokens[i] = ""
-        case 1:
-            tokens[i] += f" {tokens[i]}"
-        case 2:
-            at = draw.randrange(len(tokens[i]))
-            tokens[i] = tokens[i][:at] + draw.choice("xé'\"(){}.,$~0") + tokens[i][at + draw.randrange(2) :]
-        case _:
-            tokens[i], tokens[j] = tokens[j], tokens[i]
-    return "".join(tokens)
-
-
 def test_mutated_queries_fail_as_query_errors_only() -> None:
-    draw = random.Random(20)
-    queries = [query for _, query, _ in read_cases("plans.case")]
-    failed: list[QueryError] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HybridWarning)
-        for _ in range(300):
-            text = mutated(draw.choice(queries), draw)
-            try:
-                plan_of(text, live=draw.random() < 0.4)
-            except QueryError as error:
-                failed.append(error)
-    for fault in failed:
-        assert all(0 <= d.span.start <= d.span.end <= len(fault.text) for d in fault.diagnostics)
-        assert "__hybrid" not in fault.render()
-    # some mutations leave a query that is another one, but valid
-    assert len(failed) > 200
+    assert count_failed(plan_of, [query for _, query, _ in read_cases("plans.case")], 20) > 200

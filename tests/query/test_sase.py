@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import warnings
 
 import pytest
@@ -13,8 +12,8 @@ from query.plan.bind import bind
 from query.plan.expression import Aggregate, walk
 from query.plan.plan import QueryPlan
 from query.schema import Field, Schema
+from tests.query.mutations import count_failed
 from tests.query.test_bind import TICKS, read_cases, resolve
-from tests.query.test_bind_errors import mutated
 
 READS = Schema(
     "reads",
@@ -132,18 +131,4 @@ def test_types_are_streams_without_from() -> None:
 
 
 def test_mutated_statements_fail_as_query_errors_only() -> None:
-    draw = random.Random(21)
-    queries = [query for _, query, _ in read_cases("sase_plans.case")]
-    failed: list[QueryError] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HybridWarning)
-        for _ in range(300):
-            text = mutated(draw.choice(queries), draw)
-            try:
-                plan_of(text, live=draw.random() < 0.4)
-            except QueryError as error:
-                failed.append(error)
-    for fault in failed:
-        assert all(0 <= d.span.start <= d.span.end <= len(fault.text) for d in fault.diagnostics)
-        assert "__hybrid" not in fault.render()
-    assert len(failed) > 150
+    assert count_failed(plan_of, [query for _, query, _ in read_cases("sase_plans.case")], 21) > 150
