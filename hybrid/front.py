@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -165,8 +165,9 @@ class Relations:
     @contextmanager
     def _opened(self) -> Iterator[Relations]:
         try:
-            # A name that stands for nothing must not be found among our own Python variables.
-            with duck.settings(self.connection, python_enable_replacements=False):
+            # A name that stands for nothing must not be found among our own Python variables: duck.cursor sees none.
+            seen = nullcontext() if self._own else duck.settings(self.connection, python_enable_replacements=False)
+            with seen:
                 for key, (name, _) in self._given.items():
                     if key in self._words:
                         self.register(name, self.table(key))

@@ -16,6 +16,9 @@ import duckdb
 from query.schema import Field
 
 _local = threading.local()
+#: How many answers of DuckDB are kept, of each kind of question. What it says of a text hangs on nothing else, and the
+#: same pieces come again: within a query, in the next version of it, in queries over one stream.
+_KEPT = 512
 
 
 def quiet_connection() -> duckdb.DuckDBPyConnection:
@@ -30,6 +33,7 @@ def quiet_connection() -> duckdb.DuckDBPyConnection:
     return connection
 
 
+@lru_cache(maxsize=_KEPT)
 def syntax_error(sql: str) -> tuple[str, int, int] | None:
     """DuckDB's complaint about the syntax of a SELECT: (message, start, end) in characters, or None if it parses.
 
@@ -161,10 +165,14 @@ def _new_binder() -> duckdb.DuckDBPyConnection:
     return cursor
 
 
+@lru_cache(maxsize=_KEPT)
+def _serialized(sql: str) -> str:
+    return str(quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0])
+
+
 def _serialize(sql: str, prefix: int) -> list[Node]:
     """The statements of `sql`; locations become characters of `sql[prefix:]` in every node (prefix is ASCII)."""
-    row = quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0]
-    answer: Node = json.loads(row[0])
+    answer: Node = json.loads(_serialized(sql))
     if answer["error"]:
         raise _fault(answer, sql[prefix:], prefix)
     offsets = character_offsets(sql[prefix:])
@@ -225,10 +233,23 @@ def span_in(node: Node) -> tuple[int, int] | None:
 
 def deserialize(node: Node) -> str:
     """DuckDB SQL of a syntax tree."""
+    if node["class"] == "CONSTANT" and node["literal"]["kind"] == "INTEGER":  # as it is written, lists of them are long
+        return str(node["literal"]["text"])
     select = json.loads(_empty_select())
-    select["statements"][0]["node"]["select_list"] = [{**node, "alias": ""}]
-    row = quiet_connection().execute("SELECT json_deserialize_sql(?)", [json.dumps(select)]).fetchall()[0]
-    return str(row[0]).removeprefix("SELECT ")
+    select["statements"][0]["node"]["select_list"] = [{**_nowhere(node), "alias": ""}]
+    return _deserialized(json.dumps(select)).removeprefix("SELECT ")
+
+
+def _nowhere(value: Any) -> Any:
+    """A part of a syntax tree without its places in the text."""
+    if isinstance(value, dict):
+        return {k: 0 if k in ("query_location", "query_location_length") else _nowhere(v) for k, v in value.items()}
+    return [_nowhere(v) for v in value] if isinstance(value, list) else value
+
+
+@lru_cache(maxsize=_KEPT)
+def _deserialized(select: str) -> str:
+    return str(quiet_connection().execute("SELECT json_deserialize_sql(?)", [select]).fetchall()[0][0])
 
 
 @cache
@@ -257,7 +278,12 @@ def describe(expressions: Sequence[str], tables: Mapping[str, Sequence[Field]]) 
     with_list = ", ".join(f"{_quote(name)} AS ({nulls(fields)})" for name, fields in tables.items() if fields)
     names = ", ".join(_quote(name) for name, fields in tables.items() if fields)
     items = ", ".join(f"({e}) AS c{i}" for i, e in enumerate(expressions))
-    sql = f"DESCRIBE {'WITH ' + with_list if with_list else ''} SELECT {items} {'FROM ' + names if names else ''}"
+    before, behind = f"WITH {with_list}" if with_list else "", f"FROM {names}" if names else ""
+    return _described(f"DESCRIBE {before} SELECT {items} {behind}")
+
+
+@lru_cache(maxsize=_KEPT)
+def _described(sql: str) -> tuple[str, ...]:
     try:
         rows = _binder().execute(sql).fetchall()
     except duckdb.Error as error:
@@ -274,6 +300,8 @@ def canonical_type(name: str) -> str:
 @cache
 def fold(sql: str) -> Folded | None:
     """The value of an expression without columns, or None if computing it raises."""
+    if re.fullmatch("[0-9]{1,9}", sql):
+        return Folded(int(sql), "INTEGER", str(int(sql)))
     try:
         row = _binder().execute(f"SELECT x, typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)").fetchone()
     except (duckdb.Error, ValueError, OverflowError):

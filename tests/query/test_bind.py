@@ -11,7 +11,7 @@ import pytest
 
 from query.errors import HybridWarning, QueryError
 from query.language.ast import AfterMatchKind, Selection
-from query.language.duck import quiet_connection
+from query.language.duck import Folded, deserialize, fold, parse_expression, quiet_connection
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.expression import (
@@ -241,6 +241,21 @@ def test_constants() -> None:
     # a month has no fixed length
     assert isinstance(month, Opaque)
     assert (month.arguments, month.type) == ((), "INTERVAL")
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "7", "007", "1_000", "999999999", "1000000000", "2147483648", "9223372036854775808"]
+)
+def test_integers_are_what_duckdb_says(text: str) -> None:
+    row = quiet_connection().execute(f"SELECT {text}, typeof({text})").fetchone()
+    folded = fold(deserialize(parse_expression(text)))
+    assert row is not None
+    assert folded == Folded(row[0], row[1], str(row[0]))
+
+
+def test_a_tree_is_the_own_of_who_asked_for_it() -> None:
+    parse_expression("x + 1")["arguments"].clear()
+    assert len(parse_expression("x + 1")["arguments"]) == 2
 
 
 def test_a_constant_that_raises_is_left_for_the_row_that_needs_it() -> None:
