@@ -93,6 +93,11 @@ class ReferenceMatcher:
 
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
+        self.keep(batch)
+        return self._emit(ended=False)
+
+    def keep(self, batch: EventBatch) -> None:
+        """A push that looks for no matches: they come out with the next one, or with `advance`."""
         self.sources = batch.sources
         kept = self._kept
         names = [f.name for f in self.plan.schema.fields]
@@ -110,7 +115,6 @@ class ReferenceMatcher:
         kept.seq += batch.seq.tolist()
         if len(batch):
             self._raise(kept.ts_us[-1])
-        return self._emit(ended=False)
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""

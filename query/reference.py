@@ -235,7 +235,7 @@ def moves(rest: _Rest, holding: _Anchors, negated: tuple[str, ...] = ()) -> Iter
     head, behind = rest[0], rest[1:]
     match head:
         case Variable(name):
-            yield name, tuple(replace(r, moved=True) if isinstance(r, _Round) else r for r in behind), negated
+            yield name, tuple(_Round(r.loop, r.done, True) if isinstance(r, _Round) else r for r in behind), negated
         case Concatenation(parts):
             yield from moves((*parts, *behind), holding, negated)
         case Alternation(choices):

@@ -10,7 +10,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching import match_graph
-from matching.by_reference import ReferenceMatcher
 from matching.match_graph import MatchGraph
 from query.automaton.program import NoKernel, assemble
 from query.automaton.tables import merges_runs, shares_paths
@@ -18,7 +17,7 @@ from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
 from tests.events import batch_of
-from tests.properties.comparing import Answer, answer_of, run
+from tests.properties.comparing import Answer, answer_of, reference_of
 from tests.properties.test_counting import counted
 from tests.properties.test_merging import reading
 from tests.strategies import SCHEMA, Row, events
@@ -51,7 +50,7 @@ def test_a_graph_decoded_equals_the_reference(room: int, monkeypatch: pytest.Mon
     )  # fmt: skip
     def check(plan: Plan, rows: list[Row], size: int, batch: int, limit: int) -> None:
         found = graph_of(plan, rows, size)
-        expected = without_numbers(answer_of(run(ReferenceMatcher(plan), rows, 100)))
+        expected = without_numbers(reference_of(plan, rows))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(match_graph, "BATCH", batch)
             whole, some = list(found.decode()), list(found.decode(limit))
