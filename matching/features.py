@@ -86,10 +86,12 @@ class Codes:
     value it has met as long as the matcher lives. texts: the VARCHAR values that have the codes 0, 1, 2, ..."""
 
     def __init__(self, texts: Sequence[str] = ()) -> None:
-        self.encoders = {type: Encoder(plain_type(type)) for type in CODED}
-        self.encoders["VARCHAR"] = Encoder(pa.string(), pa.array(texts, pa.string()))
+        #: of the types that have been met
+        self.encoders = {"VARCHAR": Encoder(pa.string(), pa.array(texts, pa.string()))} if texts else {}
 
     def encode(self, column: pa.Array, type: str) -> Values:
+        if type not in self.encoders:
+            self.encoders[type] = Encoder(plain_type(type))
         encoder = self.encoders[type]
         valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
         return encoder.encode(column if column.type == encoder.type else column.cast(encoder.type)), valid
