@@ -76,6 +76,13 @@ Row = dict[str, object]
 # ---- rows ----------------------------------------------------------------------------------------------------------
 
 
+# one object each, since hypothesis looks at every new one before it draws
+TICKS = st.sampled_from((1, 0, 1, 0, 1, 2, 4))
+TEXTS = st.sampled_from(("a", "b", "a", "b", "a", "c", None))
+WHOLE = st.sampled_from((0, 1, 2, 3, 4, 5, 2, 3, None))
+FLOATING = st.sampled_from((0.1, 0.5, 1.5, 2.25, -0.0, math.nan, None))
+
+
 @st.composite
 def events(
     draw: st.DrawFn, min_size: int = 0, max_size: int = 14, keys: Sequence[str | None] = ("p", "q", None)
@@ -84,17 +91,18 @@ def events(
     sizes = range(min_size, max_size + 1)
     count = draw(st.sampled_from([*sizes, *sizes[len(sizes) // 3 :], *sizes[len(sizes) // 2 :]]))
     partitions = draw(st.sampled_from([1, 1, *range(1, len(keys) + 1)]))
+    some = st.sampled_from(keys[:partitions])
     rows: list[Row] = []
     seconds = draw(st.integers(0, 3))
     for _ in range(count):
-        seconds += draw(st.sampled_from((1, 0, 1, 0, 1, 2, 4)))
+        seconds += draw(TICKS)
         rows.append(
             {
                 "ts": seconds * SECOND_US,
-                "k": draw(st.sampled_from(keys[:partitions])),
-                "s": draw(st.sampled_from(("a", "b", "a", "b", "a", "c", None))),
-                "v": draw(st.sampled_from((0, 1, 2, 3, 4, 5, 2, 3, None))),
-                "x": draw(st.sampled_from((0.1, 0.5, 1.5, 2.25, -0.0, math.nan, None))),
+                "k": draw(some),
+                "s": draw(TEXTS),
+                "v": draw(WHOLE),
+                "x": draw(FLOATING),
             }
         )
     return rows
