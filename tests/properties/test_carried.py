@@ -12,7 +12,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
-from matching.by_reference import ReferenceMatcher
 from matching.matcher import Gives, KernelMatcher
 from matching.run_blocks import RunBlocks
 from query.automaton.carried import carry
@@ -22,7 +21,7 @@ from query.plan.expression import Aggregate, Call, Expression, Logical, MatchNum
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.pattern import Variable
 from query.plan.plan import Measure, Plan
-from tests.properties.comparing import FEWER, run
+from tests.properties.comparing import FEWER, by_reference, run
 from tests.properties.test_skip_till import skipping
 from tests.properties.test_specialised import swapped
 from tests.strategies import SQL_SELECTIONS, TS, Row, S, V, X, events, plans, row_local, variables
@@ -75,7 +74,7 @@ def rows_of(found: Sequence[Matches]) -> list[tuple[object, ...]]:
 
 
 def reference_rows(plan: Plan, rows: list[Row]) -> list[tuple[object, ...]]:
-    return rows_of(run(ReferenceMatcher(plan, lenient=True), rows, max(1, len(rows))))
+    return rows_of([by_reference(plan, rows)])
 
 
 @pytest.mark.parametrize("slack", [0, 1 << 15])
