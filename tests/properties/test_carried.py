@@ -110,9 +110,9 @@ def test_so_do_those_of_a_kernel_written_for_the_program() -> None:
     def check(plan: Plan, rows: list[Row], size: int, swap: int) -> None:
         matcher = bare(plan)
         assume(isinstance(matcher.engine, RunBlocks))
-        expected = reference_rows(plan, rows)
-        assert rows_of(swapped(matcher, rows, size, swap)) == expected
-        counts["a match"] += bool(expected)
+        found = rows_of(swapped(matcher, rows, size, swap))
+        assert found == reference_rows(plan, rows)
+        counts["a match"] += bool(found)
 
     check()
     assert counts["a match"] > 0
