@@ -20,7 +20,7 @@ from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.expression import Aggregate, Call, Expression, Logical, MatchNumber, Navigation
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.pattern import Variable
-from query.plan.plan import Measure, Plan
+from query.plan.plan import AfterMatch, Define, Measure, Plan
 from tests.properties.comparing import FEWER, by_reference, run
 from tests.properties.test_skip_till import skipping
 from tests.properties.test_specialised import swapped
