@@ -23,6 +23,8 @@ from query.automaton.program import Program
 #: Rows with which a query is worth a compiler's time, and with which it is worth that of reading the cache (20 ms).
 ROWS_BUILD = 1 << 18
 ROWS_LOAD = 1 << 15
+#: Edges of the largest automaton that gets a kernel of its own: the kernel has a piece of code for each of them.
+EDGES_MAX = 100
 MODES = ("auto", "interpreted", "specialised")
 
 #: The child that compiles, by the key of the kernel; one at a time.
@@ -48,7 +50,7 @@ def builder() -> Builder | None:
 
 
 def _at_once(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
-    return _built(engine)
+    return _built(engine) if len(engine.program.edge_target) <= EDGES_MAX else None
 
 
 def _built(engine: RunBlocks | RunLists) -> ModuleType:
@@ -62,7 +64,7 @@ def _built(engine: RunBlocks | RunLists) -> ModuleType:
 
 
 def _in_background(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
-    if rows < ROWS_LOAD:
+    if rows < ROWS_LOAD or len(engine.program.edge_target) > EDGES_MAX:
         return None
     key = engine.key
     if key not in _missing:

@@ -109,6 +109,16 @@ def test_the_kernel_can_be_read() -> None:
     assert "none of its own" in hybrid.sql(row_local, e=events(10)).explain("kernel")
 
 
+def test_a_large_automaton_stays_with_the_interpreted_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYBRID_KERNELS", "specialised")
+    monkeypatch.setattr(kernels, "_built", lambda engine: pytest.fail("it would take minutes"))
+    any_of = f"({' | '.join('ABCDEFGHIJKL')})"
+    defines = ", ".join(f"{name} AS v = {i} AND v > coalesce(max(A.v), 0)" for i, name in enumerate("ABCDEFGHIJKL"))
+    text = query(f"PATTERN ({any_of} {any_of} {any_of}) SELECTION SKIP TILL NEXT MATCH DEFINE {defines}")
+    assert len(engine_of(text).program.edge_target) > kernels.EDGES_MAX
+    hybrid.sql(text, e=events(100))
+
+
 def test_an_unknown_mode_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_KERNELS", "fast")
     with pytest.raises(ValueError, match="it may be auto, interpreted, specialised"):
