@@ -56,28 +56,36 @@ class Outside:
 Contender = Inside | Outside
 
 
-def through_sql_by(events: pa.Table, query: str, name: str, kernels: str) -> Timed:
-    """Like through_sql. kernels: what HYBRID_KERNELS is."""
-    before = os.environ.get("HYBRID_KERNELS")
-    os.environ["HYBRID_KERNELS"] = kernels
-    try:
-        return through_sql(events, query, name)
-    finally:
-        os.environ.pop("HYBRID_KERNELS")
-        if before is not None:
-            os.environ["HYBRID_KERNELS"] = before
+def with_kernels(kernels: str, run: Callable[[pa.Table, str], Timed]) -> Callable[[pa.Table, str], Timed]:
+    """The same with HYBRID_KERNELS set to `kernels`."""
+
+    def timed(events: pa.Table, query: str) -> Timed:
+        before = os.environ.get("HYBRID_KERNELS")
+        os.environ["HYBRID_KERNELS"] = kernels
+        try:
+            return run(events, query)
+        finally:
+            os.environ.pop("HYBRID_KERNELS")
+            if before is not None:
+                os.environ["HYBRID_KERNELS"] = before
+
+    return timed
 
 
 def ours(question: Question) -> dict[str, Contender]:
-    """This engine as it comes; and where a query may get a kernel of its own, which is where conditions read the match
-    so far, never with one and from the start with one."""
-    found: dict[str, Contender] = {"hybrid sql": Inside(partial(through_sql, name=question.schema.name))}
-    if isinstance(question.constants, Drop):
-        for kernels in ("interpreted", "specialised"):
-            run = partial(through_sql_by, name=question.schema.name, kernels=kernels)
-            found[f"hybrid sql, {kernels}"] = Inside(run)
+    """This engine as it comes. Where a query may get a kernel of its own, which is where conditions read the match so
+    far, before that with one from the start, so that it then is in the cache, and behind it never with one."""
+    sql, watch = partial(through_sql, name=question.schema.name), partial(through_watch, schema=question.schema)
+    found: dict[str, Contender] = {}
+    special = isinstance(question.constants, Drop)
+    if special:
+        found["hybrid sql, specialised"] = Inside(with_kernels("specialised", sql))
+        found["hybrid watch, specialised"] = Inside(with_kernels("specialised", watch))
+    found["hybrid sql"] = Inside(sql)
     if not question.counts:
-        found["hybrid watch"] = Inside(partial(through_watch, schema=question.schema))
+        found["hybrid watch"] = Inside(watch)
+    if special:
+        found["hybrid sql, interpreted"] = Inside(with_kernels("interpreted", sql))
     return found
 
 
