@@ -42,7 +42,7 @@ from query.plan.expression import TRUE, Aggregate, Expression, MatchNumber, walk
 from query.plan.plan import Plan
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
-STATE_VERSION = 3
+STATE_VERSION = 4
 #: A block of so many rows of which many matter is taken whole.
 DENSE_ROWS_MIN = 256
 #: Most partial matches one partition may have at a time.

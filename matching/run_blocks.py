@@ -7,9 +7,9 @@ import numpy as np
 from matching.batch import Int64Array
 from matching.buffered_runs import Arrays, BufferedRuns
 from matching.decode import Decode
-from matching.kernels import layout, match_buffer, skip_till
+from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels.layout import Counters, Parameters
-from matching.kernels.skip_till import Block, Run
+from matching.kernels.skip_till import Block
 from matching.store import RowStore
 from query.automaton.carried import POSITION
 from query.automaton.program import Program
@@ -22,9 +22,9 @@ class RunBlocks(BufferedRuns):
 
     def __init__(self, program: Program, runs_max: int) -> None:
         super().__init__(program, runs_max)
-        self._width = Run.REGISTERS + len(program.registers)
+        self._width = skip_till.width_of(program)
         self._start()
-        self._blocks = np.zeros((0, len(Block)), np.int64)
+        self._blocks = np.zeros((0, skip_till.block_columns(program)), np.int64)
         #: registers with positions of rows
         features = [feature for feature, _ in program.features]
         position = features.index(POSITION) if POSITION in features else None
@@ -37,7 +37,10 @@ class RunBlocks(BufferedRuns):
     def _start(self) -> None:
         """No runs."""
         line = np.zeros((1024, self._width), np.int64)
-        self._runs = skip_till.Runs(line, line.view(np.float64), np.full(64, -1, np.int64), np.zeros(1, np.int64))
+        behind = np.zeros(len(self._buffer.row) if self.program.absent_behind else 0, np.int64)
+        self._runs = skip_till.Runs(
+            line, line.view(np.float64), np.full(64, -1, np.int64), np.zeros(1, np.int64), behind
+        )
 
     def reserve(self, partitions: int) -> None:
         """Room for this many partitions."""
@@ -58,15 +61,33 @@ class RunBlocks(BufferedRuns):
             self._runs = self._runs._replace(line=line, line_f=line.view(np.float64))
         return most
 
+    def _grow(self, partition: int) -> None:
+        """See BufferedRuns."""
+        super()._grow(partition)
+        if self.program.absent_behind:
+            self._runs = self._runs._replace(behind=layout.grown(self._runs.behind, len(self._buffer.row)))
+            self._room_to_decide(partition)
+
+    def _room_to_decide(self, partition: int) -> None:
+        """Room for the matches of a partition that wait, beside those that one row makes."""
+        needed = self.decided + int(self._blocks[partition, Block.WAITING]) + self._room_for_runs(partition)
+        if needed > len(self._decided.node):
+            self._more_decided(max(2 * len(self._decided.node), needed))
+
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Drops the runs that began before watermark - WITHIN; see matching.run_lists.RunLists.expire."""
-        if self.program.within_us is not None:
-            skip_till.expire(
-                watermark_us, held, self.program.within_us, self._runs, self._blocks, self._heap, self._counters
-            )
+        if self.program.within_us is None:
+            return
+        state = self._tables, self._runs, self._blocks, self._heap
+        while skip_till.expire(watermark_us, held, *state, self._decided, self._counters) == step.ROOM:
+            self._room_to_decide(int(self._heap.partition[0]))
 
     def finish(self, partitions: int) -> None:
         """The input has ended."""
+        at = 0 if self.program.absent_behind else partitions
+        state = self._tables, self._runs, self._blocks
+        while (at := skip_till.finish(at, partitions, *state, self._decided, self._counters)) < partitions:
+            self._room_to_decide(at)
         self._start()
         self._blocks[:, [Block.BASE, Block.BEGIN, Block.LENGTH, Block.QUEUED]] = 0
         self._blocks[:, Block.SIZE] = -1
@@ -96,6 +117,8 @@ class RunBlocks(BufferedRuns):
         different times twice as much stays at most, as a run is as long as WITHIN."""
         size = self.size
         self._cut = -1
+        if self.program.absent_before:
+            skip_till.keep_negated(partitions, self._runs, self._blocks, keep)
         if self.program.carries is not None:
             skip_till.mark_positions(partitions, self._runs, self._blocks, self._positions, keep)
         elif self._mark_behind(store, partitions, size, keep):
@@ -119,10 +142,16 @@ class RunBlocks(BufferedRuns):
         if self._cut >= 0:
             match_buffer.cut_nodes(self.size, self._cut, self._buffer, row_moved)
             skip_till.cut_runs(partitions, self._runs, self._blocks, self._cut, row_moved)
+            if self.program.absent_behind:
+                skip_till.cut_waiting(self.size, self._cut, self._runs)
         else:
             match_buffer.move_nodes(self.size, self._buffer, self._moved, row_moved)
             skip_till.move_runs(partitions, self._runs, self._blocks, self._moved, row_moved)
             skip_till.move_positions(partitions, self._runs, self._blocks, self._positions, row_moved)
+            if self.program.absent_behind:
+                skip_till.move_waiting(self.size, self._runs, self._moved)
+        if self.program.absent_before:
+            skip_till.move_negated(partitions, self._runs, self._blocks, row_moved)
         self._counters[Counters.NODES] = self._live
 
     def busy(self, partition: Int64Array) -> np.ndarray:
@@ -140,10 +169,12 @@ class RunBlocks(BufferedRuns):
 
     def snapshot(self) -> Arrays:
         line = self._runs.line[: int(self._runs.top[0])]
-        return super().snapshot() | {"line": line, "spare": self._runs.spare, "blocks": self._blocks}
+        kept = {"line": line, "spare": self._runs.spare, "behind": self._runs.behind, "blocks": self._blocks}
+        return super().snapshot() | kept
 
     def restore(self, arrays: Arrays) -> None:
         super().restore(arrays)
         line = layout.grown(arrays["line"], 2 * len(arrays["line"]) + 1024)
-        self._runs = skip_till.Runs(line, line.view(np.float64), arrays["spare"], np.array([len(arrays["line"])]))
+        top = np.array([len(arrays["line"])])
+        self._runs = skip_till.Runs(line, line.view(np.float64), arrays["spare"], top, arrays["behind"])
         self._blocks = arrays["blocks"]

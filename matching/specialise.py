@@ -228,7 +228,7 @@ class _Writer:
 
     def _copy_line(self, args: list[ast.expr], known: Known) -> list[ast.stmt]:
         of, to = map(ast.unparse, args[:2])
-        width = skip_till.REGISTERS + len(self.program.registers)
+        width = skip_till.width_of(self.program)
         return _parsed(f"for c in range({width}):\n    line[{to}, c] = line[{of}, c]")
 
     # ---- expressions

@@ -69,7 +69,7 @@ class ProgramArrays(NamedTuple):
     label_text: np.ndarray  # per label: code of its variable's name
     absent_before: np.ndarray  # labels negated before the first row of a match
     absent_behind: np.ndarray  # and behind its last one
-    lesser: np.ndarray  # per state: the one with the edges less preferred than ending, -1 none; empty if not ABSENT
+    lesser: np.ndarray  # per state: the one with the edges less preferred than ending, -1 none; may be empty
     edge_waits: np.ndarray  # bool, per edge; these five are empty if not IGNORE
     edge_gap: np.ndarray
     gap_start: np.ndarray  # labels of gap g: gap_label[gap_start[g] : gap_start[g + 1]]

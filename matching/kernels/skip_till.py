@@ -15,6 +15,15 @@ overlap drop all runs.
 Rows that negations forbid between two rows of a match are noted in a run as it passes over them. What it forbids
 is asked when the next row is bound, which also clears the notes.
 
+Where rows are negated before a match, a partition knows the nearest one, and a run the nearest one before its start:
+whether WITHIN reaches it shows with the last row.
+
+Where rows are negated behind a match, one that has its last row waits until WITHIN is over. The matches of one start
+that wait are a chain of their last nodes and have one line, the first one of those of its start. A negated row is
+behind all of them, and drops all that WITHIN has not ended before. Those whose WITHIN ends at one time come out in the
+order of their last rows, then of their starts, then of preference, which is the order in which their last nodes were
+made. Where all matches are not wanted only the first one of a start waits: what drops it drops the later ones too.
+
 `step` is also the source of specialised kernels (matching.specialise): STATIC names what is known of a program.
 """
 
@@ -30,7 +39,7 @@ from matching.kernels.layout import Counters, Parameters
 from matching.kernels.match_buffer import mark_chain, mark_one
 from matching.kernels.predicate import bind, concerns, has, meets, read_features
 from matching.kernels.step import BAD, BUDGET, ERROR, OK, ROOM, heap_pop, heap_push, negated
-from query.automaton.program import Ignore, Mode
+from query.automaton.program import Ignore, Mode, Program
 
 P_MODE = int(Parameters.MODE)
 P_WITHIN_US = int(Parameters.WITHIN_US)
@@ -39,6 +48,7 @@ P_DEGREE = int(Parameters.DEGREE)
 P_COUNTS = int(Parameters.COUNT_REGISTERS)
 P_RUNS_MAX = int(Parameters.RUNS_MAX)
 P_IGNORE = int(Parameters.IGNORE)
+P_ABSENT = int(Parameters.ABSENT)
 P_CARRIES = int(Parameters.CARRIES)
 C_NODES = int(Counters.NODES)
 C_DECIDED = int(Counters.DECIDED)
@@ -51,7 +61,11 @@ ANY = int(Ignore.ANY)
 
 
 class Run(IntEnum):
-    """Columns of a run; its registers stand behind them."""
+    """Columns of a run; its registers stand behind them, and behind these, where rows are negated before a match,
+    NEAREST and SAID of its partition as they were before its first row.
+
+    A line of the state WAITS stands for the matches of a start that wait: NODE is the last node of the one that came
+    last, and VALID, where only one of a start waits, the ordinal of its last row."""
 
     STATE = 0
     FIRST = 1  # ordinal of the first row in its partition
@@ -65,7 +79,8 @@ class Run(IntEnum):
 
 
 class Block(IntEnum):
-    """Columns of a partition. Its runs are lines [BASE + BEGIN, BASE + BEGIN + LENGTH) of 1 << SIZE (-1: no block)."""
+    """Columns of a partition. Its runs are lines [BASE + BEGIN, BASE + BEGIN + LENGTH) of 1 << SIZE (-1: no block).
+    Those from NEAREST on are there only if rows are negated before or behind a match."""
 
     BASE = 0
     BEGIN = 1
@@ -74,6 +89,10 @@ class Block(IntEnum):
     ORDINAL = 4  # rows seen
     NUMBER = 5  # matches found
     QUEUED = 6  # 1 if it has an entry in the deadline heap
+    NEAREST = 7  # time (WITHIN n ROWS: ordinal) of the last row negated before a match
+    SAID = 8  # 0: there was none; -1: it meets the condition; > 0: that cannot be computed, see LABEL_BITS
+    WAITING = 9  # matches that wait
+    RESUME = 10  # of matches that do not overlap: starts before this ordinal give none
 
 
 STATE = int(Run.STATE)
@@ -92,6 +111,16 @@ SIZE = int(Block.SIZE)
 ORDINAL = int(Block.ORDINAL)
 NUMBER = int(Block.NUMBER)
 QUEUED = int(Block.QUEUED)
+NEAREST = int(Block.NEAREST)
+SAID = int(Block.SAID)
+WAITING = int(Block.WAITING)
+RESUME = int(Block.RESUME)
+
+#: The state of a line of matches that wait.
+WAITS = -1
+#: SAID of a row whose condition cannot be computed is 1 + (its position in the row store << LABEL_BITS | the label).
+LABEL_BITS = 6
+LABELS = (1 << LABEL_BITS) - 1
 
 #: Of a row passed over since the last one bound, the first that says something of gap g: bit g if it meets a condition
 #: of the gap, bit 32 + g if that cannot be computed; then BAD_NODE has the row.
@@ -99,24 +128,39 @@ BAD_SHIFT = 32
 GAPS = (1 << 30) - 1
 #: A gap that lies behind was of the latter kind: it is an error if the run ends in a match.
 POISONED = 1 << 62
+#: A gap that lies behind was of the former kind, so that the run is no match. It goes on only where a row before it
+#: could not be computed: that is an error even so.
+DOOMED = 1 << 30
 
 
 class Runs(NamedTuple):
     """line: int64 (n, REGISTERS + registers), runs in blocks of 1 << size lines; line_f: the same memory as float64.
     spare: int64 (64,), the first of the blocks of each size that are free, -1 none; a free block's first number is the
-    next one. top: int64 (1,), lines handed out."""
+    next one. top: int64 (1,), lines handed out. behind: int64, per node of the match buffer that a match which waits
+    ends in, the one of its start that came before it, -1 none; empty if no match waits."""
 
     line: np.ndarray
     line_f: np.ndarray
     spare: np.ndarray
     top: np.ndarray
+    behind: np.ndarray
+
+
+def width_of(program: Program) -> int:
+    """Columns of a line."""
+    return REGISTERS + len(program.registers) + (2 if program.absent_before else 0)
+
+
+def block_columns(program: Program) -> int:
+    """Columns of a partition."""
+    return len(Block) if program.absent_before or program.absent_behind else NEAREST
 
 
 #: What matching.specialise knows of a program when it writes `step` out for it, and where registers stand.
 PLACE = "runs.{line}[{at}, {column}]"
 STATIC = frozenset({
     "mode", "carries", "skips_any", "within_us", "within_rows", "degree", "runs_max", "counts", "some_gaps",
-    "some_bad", "b", "cannot", "passed", "spent", "e", "v", "gap", "q",
+    "some_bad", "b", "cannot", "passed", "spent", "e", "v", "gap", "q", "absent", "leads", "trails", "one_by_one",
 })  # fmt: skip
 
 
@@ -253,6 +297,68 @@ def copy_line(of, to, width, runs):
 
 
 @kernel
+def by_node(begin, end, decided):
+    """Sorts what stands in [begin, end) of `decided` by its nodes (Shell's sort)."""
+    gap = 1
+    while 3 * gap < end - begin:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for k in range(begin + gap, end):
+            node = decided.node[k]
+            row = decided.row[k]
+            first = decided.number[k]
+            last = decided.waiting[k]
+            at = k
+            while at - gap >= begin and decided.node[at - gap] > node:
+                decided.node[at] = decided.node[at - gap]
+                decided.row[at] = decided.row[at - gap]
+                decided.number[at] = decided.number[at - gap]
+                decided.waiting[at] = decided.waiting[at - gap]
+                at -= gap
+            decided.node[at] = node
+            decided.row[at] = row
+            decided.number[at] = first
+            decided.waiting[at] = last
+        gap //= 3
+
+
+@kernel
+def decide_together(p, begin, end, program, runs, blocks, decided, counters):
+    """Hands out the matches that wait in the lines [begin, end), which are decided at one time."""
+    low = counters[C_DECIDED]
+    high = low
+    for at in range(begin, end):
+        if runs.line[at, STATE] == WAITS:
+            node = runs.line[at, NODE]
+            while node >= 0:
+                decided.node[high] = node
+                decided.row[high] = runs.line[at, ROW]
+                decided.number[high] = runs.line[at, FIRST]
+                decided.waiting[high] = runs.line[at, VALID]
+                high += 1
+                node = runs.behind[node]
+    by_node(low, high, decided)
+    blocks[p, WAITING] -= high - low
+    for k in range(low, high):
+        if program.parameters[P_MODE] == PAST_LAST_ROW:
+            if decided.number[k] < blocks[p, RESUME]:
+                continue
+            blocks[p, RESUME] = decided.waiting[k] + 1
+        decide(p, decided.node[k], decided.row[k], blocks, decided, counters)
+
+
+@kernel
+def decide_over(p, begin, end, program, runs, blocks, decided, counters):
+    """Hands out the matches that wait in the lines [begin, end), whose WITHIN, a time, is over."""
+    while begin < end:
+        behind = begin + 1
+        while behind < end and runs.line[behind, TS] == runs.line[begin, TS]:
+            behind += 1
+        decide_together(p, begin, behind, program, runs, blocks, decided, counters)
+        begin = behind
+
+
+@kernel
 def step(
     begin, end, partition, mask, bad, ts, row, feature, feature_f, feature_valid,
     program, runs, blocks, buffer, heap, decided, scratch, counters,
@@ -268,6 +374,10 @@ def step(
     counts = program.parameters[P_COUNTS]
     some_gaps = len(program.gap_label) > 0
     some_bad = len(bad) > 0
+    absent = program.parameters[P_ABSENT]
+    leads = absent & 1 != 0
+    trails = absent & 2 != 0
+    one_by_one = trails and mode == PAST_LAST_ROW
     line = runs.line
     width = line.shape[1]
     nodes = counters[C_NODES]
@@ -279,7 +389,11 @@ def step(
         length = blocks[p, LENGTH]
         m = mask[i]
         b = bad[i] if some_bad else np.int64(0)
-        if length == 0 and not concerns(program, m | b, 0):  # nothing is there, and nothing begins
+        before_hit = np.int64(0)
+        before_label = np.int64(-1)
+        if leads:
+            before_hit, before_label = negated(program.absent_before, m, b)
+        if length == 0 and before_hit == 0 and not concerns(program, m | b, 0):  # nothing is there, and nothing begins
             blocks[p, ORDINAL] += 1
             i += 1
             continue
@@ -289,6 +403,7 @@ def step(
             or runs.top[0] + 8 * most > len(line)
             or counters[C_DECIDED] + most > len(decided.node)
             or counters[C_HEAP] + 1 > len(heap.deadline)
+            or (trails and counters[C_DECIDED] + most + blocks[p, WAITING] > len(decided.node))
         ):
             status = ROOM
             break
@@ -315,13 +430,35 @@ def step(
         if within_rows >= 0:
             while low < stop and ordinal - line[low, FIRST] + 1 > within_rows:
                 low += 1
-        write = low
-        read = low
         group = np.int64(-1)  # the start whose runs are looked at
         group_count = np.int64(0)  # runs kept before it
         found = np.int64(-1)  # the last start that has its match
+        hit = np.int64(0)
+        hit_label = np.int64(-1)
+        chained = False  # the first line of the start looked at is that of its matches that wait
+        if trails:
+            hit, hit_label = negated(program.absent_behind, m, b)
+            if blocks[p, WAITING] > 0:
+                if within_us >= 0:
+                    decide_over(
+                        p, blocks[p, BASE] + blocks[p, BEGIN], low, program, runs, blocks, decided, counters
+                    )  # fmt: skip
+                elif hit == 0 and line[low, STATE] == WAITS and ordinal - line[low, FIRST] + 1 == within_rows:
+                    decide_together(p, low, low + 1, program, runs, blocks, decided, counters)
+                    if mode != ALL:
+                        found = line[low, FIRST]
+                    low += 1
+            if hit != 0 and blocks[p, WAITING] > 0:
+                blocks[p, WAITING] = 0
+                if hit == BAD:
+                    counters[C_FAILED_ROW] = position + 1
+                    counters[C_FAILED_LABEL] = hit_label
+        write = low
+        read = low
         ended = False  # matches may not overlap, and one has ended here
         at_start = False
+        nearest = np.int64(0)
+        said = np.int64(0)
         while not ended:
             # ---- the next run, then the start of this row
             mine = np.int64(-1)
@@ -329,13 +466,26 @@ def step(
                 mine = read
                 read += 1
                 state = line[mine, STATE]
+                if trails and state == WAITS:
+                    if hit != 0:
+                        continue
+                    if one_by_one and line[mine, FIRST] < blocks[p, RESUME]:
+                        blocks[p, WAITING] -= 1
+                        continue
+                    group = line[mine, FIRST]
+                    group_count = write - low
+                    chained = True
+                    if write != mine:
+                        copy_line(mine, write, width, runs)
+                    write += 1
+                    continue
                 if mode == ALL and passed == 0 and not concerns(program, m | b, state):
                     if write != mine:
                         copy_line(mine, write, width, runs)
                     write += 1
                     continue
                 first = line[mine, FIRST]
-                if first == found:
+                if first == found or (one_by_one and first < blocks[p, RESUME]):
                     continue
                 start_ts = line[mine, TS]
                 start_row = line[mine, ROW]
@@ -343,6 +493,9 @@ def step(
                 valid = line[mine, VALID]
                 before = line[mine, PASSED]
                 bad_before = line[mine, BAD_NODE]
+                if leads:
+                    nearest = line[mine, width - 2]
+                    said = line[mine, width - 1]
             elif not at_start and concerns(program, m | b, 0):
                 at_start = True
                 state = np.int64(0)
@@ -353,11 +506,15 @@ def step(
                 valid = np.int64(counts)
                 before = np.int64(0)
                 bad_before = np.int64(0)
+                if leads:
+                    nearest = blocks[p, NEAREST]
+                    said = blocks[p, SAID]
             else:
                 break
             if first != group:
                 group = first
                 group_count = write - low
+                chained = False
             may_pass = mine >= 0
             taken = False  # a line has been written for it
             # a run that already spans WITHIN n ROWS can take no further row
@@ -387,12 +544,14 @@ def step(
                         may_pass = False
                     poison = np.int64(0)
                     if some_gaps:
-                        poison = before & POISONED
+                        poison = before & (POISONED | DOOMED)
                         gap = program.edge_gap[e]
-                        if gap >= 0:
-                            if poison == 0 and (before >> gap) & 1 == 1:
-                                continue
-                            if (before >> (gap + BAD_SHIFT)) & 1 == 1:
+                        if gap >= 0 and poison == 0:
+                            if (before >> gap) & 1 == 1:
+                                if not leads or said <= 0:
+                                    continue
+                                poison = np.int64(DOOMED)
+                            elif (before >> (gap + BAD_SHIFT)) & 1 == 1:
                                 poison = np.int64(POISONED)
                     q = program.edge_target[e]
                     if not carries:
@@ -412,14 +571,51 @@ def step(
                         line[write, VALID] = new_valid
                         line[write, PASSED] = poison
                         line[write, BAD_NODE] = bad_before if poison != 0 else 0
+                        if leads:
+                            line[write, width - 2] = nearest
+                            line[write, width - 1] = said
                         write_fresh(program, write, runs, scratch)
                         write += 1
                         taken = True
                     if not program.accept[q]:
                         continue
+                    if leads and said != 0:
+                        if t - nearest <= within_us if within_us >= 0 else ordinal - nearest + 1 <= within_rows:
+                            if said > 0:
+                                counters[C_FAILED_ROW] = ((said - 1) >> LABEL_BITS) + 1
+                                counters[C_FAILED_LABEL] = (said - 1) & LABELS
+                            continue
+                        if poison == DOOMED:
+                            continue
                     if poison != 0:
                         counters[C_FAILED_ROW] = buffer.row[bad_before - 1] + 1
                         counters[C_FAILED_LABEL] = buffer.variable[bad_before - 1]
+                        continue
+                    if trails and not spent:
+                        if not chained:
+                            if write == (read if read < stop else block_end):
+                                low, write, read, stop = make_gap(p, low, write, read, stop, blocks, runs)
+                                block_end = stop
+                            head = low + group_count
+                            copy_lines(head, write - head, head + 1, runs)
+                            write += 1
+                            taken = True
+                            chained = True
+                            line[head, STATE] = WAITS
+                            line[head, FIRST] = first
+                            line[head, TS] = start_ts
+                            line[head, ROW] = start_row
+                            line[head, NODE] = -1
+                            line[head, VALID] = ordinal
+                            line[head, PASSED] = 0
+                            line[head, BAD_NODE] = 0
+                            if leads:
+                                line[head, width - 1] = 0
+                        elif mode != ALL:
+                            continue
+                        runs.behind[nodes - 1] = line[low + group_count, NODE]
+                        line[low + group_count, NODE] = nodes - 1
+                        blocks[p, WAITING] += 1
                         continue
                     hand_out(program, new_valid, decided, scratch, counters)
                     decide(p, position if carries else nodes - 1, start_row, blocks, decided, counters)
@@ -457,6 +653,9 @@ def step(
                 line[write, VALID] = valid
                 line[write, PASSED] = before
                 line[write, BAD_NODE] = bad_before
+                if leads:
+                    line[write, width - 2] = nearest
+                    line[write, width - 1] = said
                 write_old(program, write, runs, scratch)
             elif write != mine:
                 copy_line(mine, write, width, runs)
@@ -464,6 +663,13 @@ def step(
                 line[write, PASSED] = before
                 line[write, BAD_NODE] = bad_before
             write += 1
+        if trails and ended:
+            blocks[p, WAITING] = 0
+        if leads and before_hit != 0:
+            blocks[p, NEAREST] = t if within_us >= 0 else ordinal
+            blocks[p, SAID] = -1
+            if before_hit == BAD:
+                blocks[p, SAID] = 1 + (position << LABEL_BITS | before_label)
         count = write - low
         blocks[p, LENGTH] = count
         if count > 0:
@@ -482,10 +688,15 @@ def step(
 
 
 @kernel
-def expire(watermark, held, within_us, runs, blocks, heap, counters):
-    """Drops the runs that no event can complete any more; see matching.kernels.step.expire."""
+def expire(watermark, held, program, runs, blocks, heap, decided, counters):
+    """Drops the runs that no event can complete any more, and hands out what waits and no event can forbid any more;
+    see matching.kernels.step.expire."""
+    within_us = program.parameters[P_WITHIN_US]
+    trails = program.parameters[P_ABSENT] & 2 != 0
     while counters[C_HEAP] > 0 and heap.deadline[0] < watermark:
         p = heap.partition[0]
+        if trails and counters[C_DECIDED] + blocks[p, WAITING] > len(decided.node):
+            return ROOM
         heap_pop(heap, counters)
         blocks[p, QUEUED] = 0
         bound = watermark
@@ -493,8 +704,11 @@ def expire(watermark, held, within_us, runs, blocks, heap, counters):
             bound = held[p]
         low = blocks[p, BASE] + blocks[p, BEGIN]
         stop = low + blocks[p, LENGTH]
+        begin = low
         while low < stop and bound - runs.line[low, TS] > within_us:
             low += 1
+        if trails:
+            decide_over(p, begin, low, program, runs, blocks, decided, counters)
         blocks[p, BEGIN] = low - blocks[p, BASE]
         blocks[p, LENGTH] = stop - low
         if low < stop:
@@ -504,6 +718,54 @@ def expire(watermark, held, within_us, runs, blocks, heap, counters):
                 heap_push(heap, counters, runs.line[low, TS] + within_us, p)
         elif blocks[p, SIZE] >= 0:
             leave_block(p, blocks, runs)
+    return OK
+
+
+@kernel
+def finish(begin, count, program, runs, blocks, decided, counters):
+    """The input has ended: hands out what waits in the partitions [begin, count). Returns the next partition, which is
+    `count` unless `decided` is too small."""
+    for p in range(begin, count):
+        if counters[C_DECIDED] + blocks[p, WAITING] > len(decided.node):
+            return p
+        low = blocks[p, BASE] + blocks[p, BEGIN]
+        stop = low + blocks[p, LENGTH]
+        if program.parameters[P_WITHIN_US] >= 0:
+            decide_over(p, low, stop, program, runs, blocks, decided, counters)
+        else:
+            decide_together(p, low, stop, program, runs, blocks, decided, counters)
+    return count
+
+
+@kernel
+def keep_negated(partitions, runs, blocks, keep):
+    """Marks the rows before a match whose negated condition cannot be computed."""
+    said = runs.line.shape[1] - 1
+    for p in range(partitions):
+        if blocks[p, SAID] > 0:
+            keep[(blocks[p, SAID] - 1) >> LABEL_BITS] = True
+        low = blocks[p, BASE] + blocks[p, BEGIN]
+        for at in range(low, low + blocks[p, LENGTH]):
+            if runs.line[at, said] > 0:
+                keep[(runs.line[at, said] - 1) >> LABEL_BITS] = True
+
+
+@inlined
+def moved_row(said, row_moved):
+    return 1 + (row_moved[(said - 1) >> LABEL_BITS] << LABEL_BITS | (said - 1) & LABELS)
+
+
+@kernel
+def move_negated(partitions, runs, blocks, row_moved):
+    """Renumbers the rows that `keep_negated` marks."""
+    said = runs.line.shape[1] - 1
+    for p in range(partitions):
+        if blocks[p, SAID] > 0:
+            blocks[p, SAID] = moved_row(blocks[p, SAID], row_moved)
+        low = blocks[p, BASE] + blocks[p, BEGIN]
+        for at in range(low, low + blocks[p, LENGTH]):
+            if runs.line[at, said] > 0:
+                runs.line[at, said] = moved_row(runs.line[at, said], row_moved)
 
 
 @kernel
@@ -530,6 +792,22 @@ def cut_runs(partitions, runs, blocks, first, row_moved):
 
 
 @kernel
+def cut_waiting(nodes, first, runs):
+    """Renumbers the nodes of matches that wait: those before `first` are dropped."""
+    for n in range(first, nodes):
+        runs.behind[n - first] = max(runs.behind[n] - first, -1)
+
+
+@kernel
+def move_waiting(nodes, runs, moved):
+    """Renumbers the nodes of matches that wait. What stands there for other nodes is earlier than they are, too."""
+    for n in range(nodes):
+        if moved[n] >= 0:
+            behind = runs.behind[n]
+            runs.behind[moved[n]] = moved[behind] if behind >= 0 else -1
+
+
+@kernel
 def mark_runs(partitions, runs, blocks, buffer, moved, keep):
     """Marks the nodes and rows that runs can reach; see matching.kernels.match_buffer."""
     for p in range(partitions):
@@ -537,7 +815,12 @@ def mark_runs(partitions, runs, blocks, buffer, moved, keep):
         for at in range(low, low + blocks[p, LENGTH]):
             mark_one(runs.line[at, BAD_NODE] - 1, buffer, moved, keep)
             keep[runs.line[at, ROW]] = True
-            mark_chain(runs.line[at, NODE], buffer, moved, keep)
+            node = runs.line[at, NODE]
+            mark_chain(node, buffer, moved, keep)
+            if runs.line[at, STATE] == WAITS:
+                while runs.behind[node] >= 0:
+                    node = runs.behind[node]
+                    mark_chain(node, buffer, moved, keep)
 
 
 @kernel

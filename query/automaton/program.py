@@ -198,8 +198,8 @@ class Program:
     waiting: per state what a partial match there waits for, as the column `timeout` shows it.
     absent_before, absent_behind: entries of `variables` on no edge: the negations before the first row of a match, and
     behind its last one. Their conditions are row-local. With any, a match may turn out to be none, so nothing is left
-    out behind an accepting state's end: `lesser` is per state the one with its edges that are less preferred than
-    ending (-1: none), on no edge itself.
+    out behind an accepting state's end: where no row is passed over, `lesser` is per state the one with its edges that
+    are less preferred than ending (-1: none), on no edge itself.
     ignore: which rows a run may pass over. If any: edge_waits, per edge whether a row that meets its condition is none
     of these under SKIP TILL NEXT MATCH; gaps, tuples of entries of `variables` on no edge whose conditions, row-local
     ones, no row passed over may meet; edge_gap, per edge the one for the rows since the last row bound (-1: none).
@@ -677,9 +677,6 @@ def _refuse(plan: Plan, mode: Mode, strict: bool) -> None:
     """Raises NoKernel for clauses that only the reference can run."""
     absence = _absence(plan.pattern)
     if plan.selection in _IGNORE:
-        if edges := (*absence.before, *absence.behind):
-            where = f"at the start or end of a match under SELECTION {plan.selection.value}"
-            raise NoKernel(f"the negation ~{edges[0]} {where}")
         if anchors(plan.pattern):
             raise NoKernel(f"anchors under SELECTION {plan.selection.value}")
     # under STRICT and PARTITION no row lies between two rows of a match: a negation there is met by nothing
@@ -689,7 +686,7 @@ def _refuse(plan: Plan, mode: Mode, strict: bool) -> None:
         negation = f"the negation ~{(*absence.before, *absence.behind)[0]} at the start or end of a match"
         if plan.within is None:
             raise NoKernel(f"{negation} without WITHIN")
-        if mode is Mode.ALL:
+        if mode is Mode.ALL and plan.selection not in _IGNORE:
             raise NoKernel(f"{negation} with NO SKIP")
         if plan.timeout_rows:
             raise NoKernel(f"{negation} with TIMEOUT ROWS")
@@ -738,15 +735,15 @@ def assemble(plan: Plan) -> Program:
     _refuse(plan, mode, strict)
     run = _run_by(plan, mode)
     absence = _absence(plan.pattern)
-    if absence.before or absence.behind:
+    ignore = _IGNORE.get(plan.selection, Ignore.NONE)
+    if (absence.before or absence.behind) and ignore is Ignore.NONE:
         mode = Mode.TO_NEXT_ROW  # one per start, for a match that is none cuts nothing
 
-    ignore = _IGNORE.get(plan.selection, Ignore.NONE)
     whole = mode is Mode.ALL or ignore is not Ignore.NONE
     cut = [s.edges if s.accept_at is None or whole else s.edges[: s.accept_at] for s in run.states]
     accept = [s.accept_at is not None for s in run.states]
     lesser: list[int] = []
-    if absence.before or absence.behind:
+    if (absence.before or absence.behind) and not whole:
         lesser = [-1] * len(cut)
         for index, state in enumerate(run.states):
             # nothing forbids an empty match, so nothing is read behind one

@@ -26,7 +26,7 @@ def shares_paths(program: Program) -> bool:
     """Whether all matches can be found as one graph: rows are passed over, and conditions read single rows, so that
     runs in one state have one future."""
     return (
-        bool(program.ignore) and program.mode is Mode.ALL and not any(program.code) and not program.gaps
+        bool(program.ignore) and program.mode is Mode.ALL and not any(program.code) and not program.absent
         and len(program.accept) <= GRAPH_STATES_MAX
     )  # fmt: skip
 
@@ -34,7 +34,7 @@ def shares_paths(program: Program) -> bool:
 def merges_runs(program: Program) -> bool:
     """Whether a graph can have all matches though conditions read the match so far: equal runs are merged."""
     return (
-        bool(program.ignore) and program.mode is Mode.ALL and any(program.code) and not program.gaps
+        bool(program.ignore) and program.mode is Mode.ALL and any(program.code) and not program.absent
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from matching.matcher import KernelMatcher
 from matching.run_graph import RunGraph
 from query.automaton.program import NoKernel, assemble
 from query.language.ast import AfterMatchKind
+from query.plan.expression import Expression
 from query.plan.pattern import Negation
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Define, Plan
@@ -30,11 +31,15 @@ from tests.properties.comparing import (
     run,
     same_error,
 )
+from tests.properties.test_absence import PLACES, RARE
 from tests.strategies import (
+    BOUNDS,
     SCHEMA,
+    SECOND_US,
     SKIP_TILL,
     SQL_SELECTIONS,
     Row,
+    Within,
     by_duckdb,
     chains,
     events,
@@ -49,7 +54,7 @@ FAILING = by_duckdb("A", ("A", "B"), True)
 
 @st.composite
 def skipping(draw: st.DrawFn, raising: bool = False) -> Plan:
-    """A plan that passes over rows, some with negations between its elements."""
+    """A plan that passes over rows, some with negations between its elements, before or behind them."""
     shapes = draw(st.sampled_from((chains, patterns)))
     ahead = draw(sometimes)
     plan = draw(plans(SKIP_TILL, shapes, after=ahead, anchored=False, raising=raising))
@@ -65,7 +70,25 @@ def skipping(draw: st.DrawFn, raising: bool = False) -> Plan:
         names = dict.fromkeys(part.name for part in parts if isinstance(part, Negation))
         defines = tuple(Define(name, draw(conditions)) for name in names)
         plan = replace(plan, pattern=Concatenation(tuple(parts)), defines=(*plan.defines, *defines))
+    if draw(st.sampled_from((False, True, False))):
+        plan = at_edges(draw, plan, FAILING if raising else None)
     return plan
+
+
+def at_edges(draw: st.DrawFn, plan: Plan, failing: st.SearchStrategy[Expression] | None = None) -> Plan:
+    """The plan with negations before the first row of its matches, behind the last one, or both. failing: conditions
+    that cannot be computed for some rows."""
+    before, behind = draw(st.sampled_from([*PLACES, ((), ("O",)), (("O",), ("P",))]))
+    parts = plan.pattern.parts if isinstance(plan.pattern, Concatenation) else (plan.pattern,)
+    pattern = Concatenation((*map(Negation, before), *parts, *map(Negation, behind)))
+    defined = {d.variable for d in plan.defines}
+    names = [name for name in dict.fromkeys((*before, *behind)) if name not in defined]
+    conditions = RARE | RARE | row_local(False)
+    if failing is not None:
+        conditions = conditions | failing | failing
+    defines = tuple(Define(name, draw(conditions)) for name in names)
+    within = plan.within or draw(st.sampled_from([*BOUNDS, Within(interval_us=4 * SECOND_US), Within(rows=4)]))
+    return replace(plan, pattern=pattern, within=within, defines=(*plan.defines, *defines))
 
 
 class Tally:
@@ -83,6 +106,8 @@ class Tally:
         self.counts["rows passed over"] += answer != reference_of(strict, rows)
         self.counts["on the match so far"] += any(program.code)
         self.counts["negation"] += bool(program.gaps)
+        self.counts["before a match"] += bool(program.absent_before)
+        self.counts["behind a match"] += bool(program.absent_behind)
         self.counts["by a graph"] += isinstance(KernelMatcher(plan, program).engine, RunGraph)
         self.counts[plan.selection.value] += 1
         self.counts[str(plan.after)] += 1
