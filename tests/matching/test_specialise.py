@@ -23,7 +23,7 @@ SCHEMA = Schema(
     keys=("k",),
 )  # fmt: skip
 
-#: Sums and an average of the match so far; floats and nulls; a negation and one match per start.
+#: Sums and an average of the match so far; floats and nulls; a negation and one match per start; absences.
 TEXTS = {
     "sums": """PATTERN (A+ B) WITHIN INTERVAL '40' SECOND SELECTION SKIP TILL NEXT MATCH
         DEFINE A AS count(A.*) = 1 OR v > avg(A.v), B AS 10 * v < 8 * A.v""",
@@ -33,6 +33,8 @@ TEXTS = {
     "negation": """AFTER MATCH SKIP TO NEXT ROW PATTERN (A NOT N NOT N B C) WITHIN 30 ROWS
         SELECTION SKIP TILL NEXT MATCH
         DEFINE A AS v < 20, N AS v = 50, B AS v > A.v + 60, C AS v BETWEEN A.v AND B.v""",
+    "absences": """PATTERN (NOT N A B NOT M) WITHIN INTERVAL '40' SECOND SELECTION SKIP TILL ANY MATCH
+        DEFINE N AS v = 50, A AS v < 20, B AS v > A.v + 60, M AS v = 51""",
 }
 
 

@@ -70,7 +70,7 @@ def skipping(draw: st.DrawFn, raising: bool = False) -> Plan:
         names = dict.fromkeys(part.name for part in parts if isinstance(part, Negation))
         defines = tuple(Define(name, draw(conditions)) for name in names)
         plan = replace(plan, pattern=Concatenation(tuple(parts)), defines=(*plan.defines, *defines))
-    if draw(st.sampled_from((False, True, False))):
+    if draw(sometimes):
         plan = at_edges(draw, plan, FAILING if raising else None)
     return plan
 
@@ -184,3 +184,6 @@ def test_a_negation_that_reads_the_match_runs_through_the_reference() -> None:
 
     with pytest.raises(NoKernel, match="~N: its condition depends on the match"):
         assemble(bind(parse(text), lambda _: SCHEMA).factors[0].plan)
+    at_end = text.replace("NOT N B)", "B NOT N) WITHIN INTERVAL '9' SECOND")
+    with pytest.raises(NoKernel, match="~N at the start or end of a match: its condition depends on the match"):
+        assemble(bind(parse(at_end), lambda _: SCHEMA).factors[0].plan)
