@@ -359,6 +359,37 @@ def decide_over(p, begin, end, program, runs, blocks, decided, counters):
 
 
 @kernel
+def settle(p, low, ordinal, hit, program, runs, blocks, decided, counters):
+    """Hands out the matches that wait and that the row at `ordinal` cannot forbid: those in the lines before `low`,
+    whose WITHIN is over; or of WITHIN n ROWS, if it forbids none, those of the start for which it is the last row. They
+    stand at `low` then. Returns whether they do."""
+    within_rows = program.parameters[P_WITHIN_ROWS]
+    if within_rows < 0:
+        decide_over(p, blocks[p, BASE] + blocks[p, BEGIN], low, program, runs, blocks, decided, counters)
+        return False
+    if hit != 0 or runs.line[low, STATE] != WAITS or ordinal - runs.line[low, FIRST] + 1 != within_rows:
+        return False
+    decide_together(p, low, low + 1, program, runs, blocks, decided, counters)
+    return True
+
+
+@kernel
+def begin_chain(head, write, first, ts, row, ordinal, leads, runs):
+    """Puts the line of the matches of a start that wait at `head`, before its runs, which stand up to `write`."""
+    copy_lines(head, write - head, head + 1, runs)
+    runs.line[head, STATE] = WAITS
+    runs.line[head, FIRST] = first
+    runs.line[head, TS] = ts
+    runs.line[head, ROW] = row
+    runs.line[head, NODE] = -1
+    runs.line[head, VALID] = ordinal
+    runs.line[head, PASSED] = 0
+    runs.line[head, BAD_NODE] = 0
+    if leads:
+        runs.line[head, runs.line.shape[1] - 1] = 0
+
+
+@kernel
 def step(
     begin, end, partition, mask, bad, ts, row, feature, feature_f, feature_valid,
     program, runs, blocks, buffer, heap, decided, scratch, counters,
@@ -438,16 +469,10 @@ def step(
         chained = False  # the first line of the start looked at is that of its matches that wait
         if trails:
             hit, hit_label = negated(program.absent_behind, m, b)
-            if blocks[p, WAITING] > 0:
-                if within_us >= 0:
-                    decide_over(
-                        p, blocks[p, BASE] + blocks[p, BEGIN], low, program, runs, blocks, decided, counters
-                    )  # fmt: skip
-                elif hit == 0 and line[low, STATE] == WAITS and ordinal - line[low, FIRST] + 1 == within_rows:
-                    decide_together(p, low, low + 1, program, runs, blocks, decided, counters)
-                    if mode != ALL:
-                        found = line[low, FIRST]
-                    low += 1
+            if blocks[p, WAITING] > 0 and settle(p, low, ordinal, hit, program, runs, blocks, decided, counters):
+                if mode != ALL:
+                    found = line[low, FIRST]
+                low += 1
             if hit != 0 and blocks[p, WAITING] > 0:
                 blocks[p, WAITING] = 0
                 if hit == BAD:
@@ -596,21 +621,10 @@ def step(
                             if write == (read if read < stop else block_end):
                                 low, write, read, stop = make_gap(p, low, write, read, stop, blocks, runs)
                                 block_end = stop
-                            head = low + group_count
-                            copy_lines(head, write - head, head + 1, runs)
+                            begin_chain(low + group_count, write, first, start_ts, start_row, ordinal, leads, runs)
                             write += 1
                             taken = True
                             chained = True
-                            line[head, STATE] = WAITS
-                            line[head, FIRST] = first
-                            line[head, TS] = start_ts
-                            line[head, ROW] = start_row
-                            line[head, NODE] = -1
-                            line[head, VALID] = ordinal
-                            line[head, PASSED] = 0
-                            line[head, BAD_NODE] = 0
-                            if leads:
-                                line[head, width - 1] = 0
                         elif mode != ALL:
                             continue
                         runs.behind[nodes - 1] = line[low + group_count, NODE]
