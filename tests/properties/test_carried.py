@@ -24,14 +24,14 @@ from query.plan.plan import AfterMatch, Define, Measure, Plan
 from tests.properties.comparing import FEWER, by_reference, run
 from tests.properties.test_skip_till import skipping
 from tests.properties.test_specialised import swapped
-from tests.strategies import SQL_SELECTIONS, TS, Row, S, V, X, events, plans, row_local, variables
+from tests.strategies import SQL_SELECTIONS, TS, Row, S, V, X, events, plans, row_local, sometimes, variables
 
 
 @st.composite
 def carried(draw: st.DrawFn) -> Plan:
     """A plan that passes over rows, whose measures read counts and single rows of a match."""
     plan = draw(skipping())
-    if draw(st.booleans()):  # what is a chain
+    if draw(sometimes):  # what is a chain
         places = draw(st.lists(st.sampled_from("ABC"), min_size=2, max_size=4))
         defines = tuple(Define(name, draw(row_local(False))) for name in sorted({*places}))
         pattern = Concatenation(tuple(map(Variable, places)))
@@ -99,7 +99,8 @@ def test_runs_that_carry_what_measures_read_equal_the_reference(
     check()
     record_property("examples", ", ".join(f"{what} {count:,}" for what, count in counts.items()))
     for what in ("a match", "carried", "positions carried", "a chain"):
-        assert 6 * counts[what] >= counts["examples"], what
+        few = 10 if counts["examples"] < 100 else 6  # of few examples a share says little
+        assert few * counts[what] >= counts["examples"], what
 
 
 def test_so_do_those_of_a_kernel_written_for_the_program() -> None:
