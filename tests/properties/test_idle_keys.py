@@ -20,7 +20,7 @@ from query.plan.plan import Define, Plan
 from tests.events import batch_of
 from tests.properties.comparing import Answer, answer_of, kernel_of, reference_of
 from tests.properties.test_skip_till import skipping
-from tests.strategies import SCHEMA, K, Row, events, plans, row_local
+from tests.strategies import BOUNDS, SCHEMA, SKIP_TILL, K, Row, events, plans, row_local
 
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 KEYS = (*"abcdefgh", None)
@@ -36,6 +36,8 @@ def forgetful(draw: st.DrawFn) -> Plan:
     """A plan whose keys are mostly forgotten when they are idle."""
     general = plans(after=False, anchored=False, unmatched=False)
     plan = draw(st.one_of(general, skipping(), plans(negations=True, after=False, anchored=False, unmatched=False)))
+    if plan.selection in SKIP_TILL and plan.within is None:  # else runs never end, and no key is idle
+        plan = replace(plan, within=draw(st.sampled_from(BOUNDS)))
     if not draw(st.integers(0, 9)):
         return plan
     selection = Selection.PARTITION if plan.selection is Selection.STRICT else plan.selection
@@ -65,6 +67,7 @@ def test_forgetting_idle_keys_changes_nothing(
 
     monkeypatch.setattr(Keys, "forget", counted)
 
+    @settings(max_examples=max(40, settings().max_examples))
     @given(rows=events(min_size=8, max_size=20, keys=KEYS), plan=forgetful(), data=st.data())
     def check(rows: list[Row], plan: Plan, data: st.DataObject) -> None:
         nonlocal kernel
@@ -90,7 +93,7 @@ def test_forgetting_idle_keys_changes_nothing(
 
     check()
     record_property("examples", ", ".join(f"keys forgotten by {name} {count:,}" for name, count in forgotten.items()))
-    assert sum(forgotten.values()) > settings().max_examples
+    assert sum(forgotten.values()) > 100
     if settings().max_examples >= 200:
         for name in ("RunTable", "RunStarts", "RunGraph", "RunBlocks", "RunLists"):
             assert forgotten[name] > 100, name
