@@ -68,7 +68,7 @@ def test_forgetting_idle_keys_changes_nothing(
     monkeypatch.setattr(Keys, "forget", counted)
 
     @settings(max_examples=max(60, settings().max_examples))
-    @given(rows=events(min_size=8, max_size=20, keys=KEYS), plan=forgetful(), data=st.data())
+    @given(rows=events(min_size=10, max_size=14, keys=KEYS), plan=forgetful(), data=st.data())
     def check(rows: list[Row], plan: Plan, data: st.DataObject) -> None:
         nonlocal kernel
         kernel = kernel_of(plan)
