@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from hybrid import duck
@@ -16,6 +17,7 @@ from hybrid.compressed import Compressed, compress
 from hybrid.correlate import Answer, Reader, answer_of
 from hybrid.counted import count_matches, counted_select
 from hybrid.driver import Driver
+from hybrid.evidence import NO_EVIDENCE
 from hybrid.explain import explain_plan
 from hybrid.faults import fault
 from hybrid.inputs import (
@@ -444,6 +446,10 @@ def answer_factor(
     batches, reader, late = relations.factor(factor)
     found = list(run(make(factor.plan), batches))
     lookups = (lookup_in(reader, late), tuple(lookup_in(view.source, seen) for view, seen in histories))
+    if make is rows_matcher:
+        rows = [m.rows for m in found]
+        live = pa.concat_tables(rows) if rows else empty_answer(factor).live
+        return Answer(live, NO_EVIDENCE, np.empty(0, np.int64)), lookups
     if not factor.histories:
         return answer_of(factor.plan, found), lookups
     driver = Driver(factor, LLAA(), make)

@@ -174,9 +174,7 @@ class RunGraph:
         found = self._found
         out.begin(count)
         if self._length:
-            out.rows = found.row[:rows].copy()
-            out.variables = np.zeros(0, np.int16)
-            out.start[:] = out.rows[:: self._length]
+            out.rows, out.variables = found.row[:rows], np.zeros(0, np.int16)  # read before the next step
             out.partition[:] = found.partition[:count]
             out.number[:] = found.number[:count]
             return
