@@ -115,10 +115,11 @@ Engine = RunTable | RunStarts | RunGraph | RunBlocks | RunLists | RunCounts
 
 class KernelMatcher:
     """Matcher over compiled kernels: a table for most row-local patterns, a table of starts where those are kept apart,
-    a graph for all matches that pass over rows, run lists for the rest. State is arrays. stuck: matches from which
-    AFTER MATCH SKIP TO would not have moved on. gives: where it is not the matches, push and advance give
-    none; counts are for programs with query.automaton.tables.counts_paths, a graph for shares_paths and merges_runs.
-    Without evidence a match that measures read little of is never kept whole (query.automaton.carried).
+    a graph for all matches that pass over rows, runs in blocks or lists for the rest. State is arrays. stuck: matches
+    from which AFTER MATCH SKIP TO would not have moved on. gives: of rows, matches have neither times nor events, and
+    one of which measures read little is never kept whole (query.automaton.carried); of counts and graphs, push and
+    advance give no matches, and they are for programs with query.automaton.tables.counts_paths, or shares_paths and
+    merges_runs.
     merged: whether equal runs are merged, where that can be chosen
     (query.automaton.tables.merges_runs); None: where some are equal for sure."""
 
