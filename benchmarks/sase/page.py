@@ -98,7 +98,7 @@ matches (count and hash; the run fails otherwise).
 
 | | |
 | --- | --- |
-| basic | the engine's run lists: one run after the other, over one shared match buffer (section 5.2.1 of the paper) |
+| basic | runs one after the other, over one shared match buffer (5.2.1): the engine's blocks of runs, for s2 its lists |
 | merged | runs with one future are one run (5.2.2): {MERGED} |
 | unshared | runs that share nothing, each with a copy of its rows; for this comparison only |
 | backtracking | one run at a time, depth first, the others on a stack (5.2.3); for this comparison only |
@@ -271,7 +271,7 @@ def fifth(results: list[Result]) -> str:
 Construction writes every row of every match, merged or not. The paper gives 60 to 100 % of the time to matching; here
 it is what the last column says, so that no gain in matching can do much for the whole: if matching took no time at all,
 p1 s3 would gain a factor of {1 / (1 - matching_part(results, "p1 s3")):.2f}. And it costs the graph more to construct
-a match, as it walks lists of cells where a run of the lists has one pointer a row: that puts a gain below 1. Merging
+a match, as it walks lists of cells where a run has one pointer a row: that puts a gain below 1. Merging
 pays where many runs lead to few matches, as in the starred queries, which are not part of the paper's experiment. Under
 s2 nothing is merged."""
 
