@@ -98,7 +98,7 @@ matches (count and hash; the run fails otherwise).
 
 | | |
 | --- | --- |
-| basic | runs one after the other, over one shared match buffer (5.2.1): the engine's blocks of runs, for s2 its lists |
+| basic | runs one after the other over one shared match buffer (5.2.1): the engine's blocks of runs, for s2 its lists |
 | merged | runs with one future are one run (5.2.2): {MERGED} |
 | unshared | runs that share nothing, each with a copy of its rows; for this comparison only |
 | backtracking | one run at a time, depth first, the others on a stack (5.2.3); for this comparison only |
