@@ -85,7 +85,9 @@ class _Writer:
         always = [v for v in range(len(program.variables)) if v not in program.tested]
         self.always = set(always)
         self.masks = [int(m) for m in self.tables.state_mask]
-        self.states = [s for s in range(len(program.accept)) if program.edge_start[s + 1] > program.edge_start[s]]
+        edges = np.diff(program.edge_start)
+        #: that a run can be in, or that a row begins with, though it may have no edges (where the empty match is best)
+        self.states = [s for s in range(len(program.accept)) if s == 0 or edges[s]]
 
     # ---- statements
 

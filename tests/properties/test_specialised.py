@@ -19,6 +19,8 @@ from matching.batch import Matches
 from matching.matcher import KernelMatcher
 from matching.run_blocks import RunBlocks
 from matching.run_lists import RunLists
+from query.language.parse import parse
+from query.plan.bind import bind
 from query.plan.plan import Plan
 from tests.events import batch_of
 from tests.properties import test_kernel
@@ -98,3 +100,14 @@ def test_so_does_one_of_run_lists(record_property: Callable[[str, object], None]
         check()
     for engine, counts in tally.counts.items():
         record_property("examples", f"{engine}: " + ", ".join(f"{what} {count:,}" for what, count in counts.items()))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_no_row_begins_a_match_where_the_empty_one_is_best() -> None:
+    text = """SELECT * FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS n PATTERN ((A B | B A)*?)
+        DEFINE A AS v > 0, B AS v > 0) AS m"""
+    plan = bind(parse(text), lambda _: SCHEMA).factors[0].plan
+    rows: list[Row] = [{"ts": i * 1_000_000, "k": "p", "s": "a", "v": 1, "x": 0.5} for i in range(4)]
+    matcher = test_kernel.kernel_of(plan, general=True)()
+    with np.errstate(over="ignore"):
+        assert answer_of(swapped(matcher, rows, 1, 0)) == reference_of(plan, rows)
