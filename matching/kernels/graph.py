@@ -422,6 +422,37 @@ def precedes(a, b, found):
     return False
 
 
+@inlined
+def goes_before(a, b, length, found):
+    """Whether new match a of a chain comes before new match b: by first row, then by the next one, and so on."""
+    if found.first[a] != found.first[b]:
+        return found.first[a] < found.first[b]
+    for k in range(1, length):
+        if found.new_row[a * length + k] != found.new_row[b * length + k]:
+            return found.new_row[a * length + k] < found.new_row[b * length + k]
+    return False
+
+
+@inlined
+def merge(low, middle, high, order, other, length, found):
+    """Merges the stretches [low, middle) and [middle, high) of `order` into `other`. length: rows of each match of a
+    chain, else 0."""
+    left, right = low, middle
+    for k in range(low, high):
+        right_first = left == middle
+        if left < middle and right < high:
+            if length > 0:
+                right_first = goes_before(order[right], order[left], length, found)
+            else:
+                right_first = precedes(order[right], order[left], found)
+        if right_first:
+            other[k] = order[right]
+            right += 1
+        else:
+            other[k] = order[left]
+            left += 1
+
+
 @kernel
 def sort(n, found):
     """Puts the n new matches in order; merge sort over stretches that are sorted by insertion. Returns whether `other`
@@ -438,16 +469,7 @@ def sort(n, found):
     swapped = False
     while width < n:
         for low in range(0, n, 2 * width):
-            middle = min(low + width, n)
-            high = min(low + 2 * width, n)
-            left, right = low, middle
-            for k in range(low, high):
-                if left < middle and (right >= high or not precedes(order[right], order[left], found)):
-                    other[k] = order[left]
-                    left += 1
-                else:
-                    other[k] = order[right]
-                    right += 1
+            merge(low, min(low + width, n), min(low + 2 * width, n), order, other, 0, found)
         order, other = other, order
         swapped = not swapped
         width *= 2
@@ -533,30 +555,12 @@ def merge_runs(count, runs, length, found):
     width = 1
     while width < runs:
         for r in range(0, runs, 2 * width):
-            left, middle = bound[r], bound[min(r + width, runs)]
-            right, high = middle, bound[min(r + 2 * width, runs)]
-            for k in range(left, high):
-                if left < middle and (right >= high or not goes_before(order[right], order[left], length, found)):
-                    other[k] = order[left]
-                    left += 1
-                else:
-                    other[k] = order[right]
-                    right += 1
+            middle, high = bound[min(r + width, runs)], bound[min(r + 2 * width, runs)]
+            merge(bound[r], middle, high, order, other, length, found)
         order, other = other, order
         swapped = not swapped
         width *= 2
     return swapped
-
-
-@inlined
-def goes_before(a, b, length, found):
-    """Whether new match a of a chain comes before new match b: by first row, then by the next one, and so on."""
-    if found.first[a] != found.first[b]:
-        return found.first[a] < found.first[b]
-    for k in range(1, length):
-        if found.new_row[a * length + k] != found.new_row[b * length + k]:
-            return found.new_row[a * length + k] < found.new_row[b * length + k]
-    return False
 
 
 @kernel
