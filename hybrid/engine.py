@@ -473,7 +473,7 @@ class Database:
             old = next((w for w in self._watches if w.alerts is alerts and w.member is not None), None)
             self._check_open()
             if any(c.alerts is alerts for c in self._chains):
-                message = "a query over several streams or patterns cannot be replaced while it runs yet"
+                message = "a query over several streams or patterns cannot be replaced while it runs"
                 raise DataError(message, "close it, and start the new version with db.watch")
             if old is None:
                 raise DataError("this query is not running", "start the new version with db.watch")

@@ -116,14 +116,13 @@ def _kernel(plan: Plan, keeps: bool) -> str:
     from matching.matcher import RUNS_MAX
     from matching.specialise import source_of
     from query.automaton.program import NoKernel, assemble
-    from query.automaton.tables import merges, merges_runs, shares_paths, show_engine, table_of
+    from query.automaton.tables import runs_in_blocks, show_engine, table_of
 
     try:
         program = assemble(plan)
     except NoKernel as why:
         return f"# none: {why} runs through the reference matcher"
-    graph = shares_paths(program) or (merges_runs(program) and merges(program))
-    if graph or table_of(program) is not None:
+    if table_of(program) is not None or (program.ignore and not runs_in_blocks(program)):
         return f"# none of its own\n{show_engine(program)}"
     return source_of(skip_till if program.ignore else step, _run_as(plan, program, keeps), RUNS_MAX)
 

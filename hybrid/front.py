@@ -9,15 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 
 from hybrid import duck
 from hybrid.compressed import Compressed, compress
-from hybrid.correlate import Answer, Reader, answer_of
+from hybrid.correlate import Answer, Reader, answer_of, rows_of
 from hybrid.counted import count_matches, counted_select
 from hybrid.driver import Driver
-from hybrid.evidence import NO_EVIDENCE
 from hybrid.explain import explain_plan
 from hybrid.faults import fault
 from hybrid.inputs import (
@@ -51,20 +49,18 @@ from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 from query.schema import Field, Schema
 
 
-def make_matcher(plan: Plan, lenient: bool = False) -> Matcher:
-    """The matcher of a plan; the numba kernel is loaded by the first one. lenient: see `live_matcher`."""
+def make_matcher(plan: Plan, lenient: bool = False, bare: bool = False) -> Matcher:
+    """The matcher of a plan; the numba kernel is loaded by the first one. lenient: see `live_matcher`. bare: see
+    `rows_matcher`."""
     from hybrid.kernels import builder
     from matching.matcher import make_matcher as make
 
-    return make(plan, lenient=lenient, builder=builder())
+    return make(plan, lenient=lenient, builder=builder(), bare=bare)
 
 
 def rows_matcher(plan: Plan) -> Matcher:
-    """Like make_matcher, for output rows without evidence."""
-    from hybrid.kernels import builder
-    from matching.matcher import make_matcher as make
-
-    return make(plan, builder=builder(), bare=True)
+    """The matcher of a plan for output rows without evidence, which may be less work."""
+    return make_matcher(plan, bare=True)
 
 
 def live_matcher(plan: Plan) -> Matcher:
@@ -447,9 +443,7 @@ def answer_factor(
     found = list(run(make(factor.plan), batches))
     lookups = (lookup_in(reader, late), tuple(lookup_in(view.source, seen) for view, seen in histories))
     if make is rows_matcher:
-        rows = [m.rows for m in found]
-        live = pa.concat_tables(rows) if rows else empty_answer(factor).live
-        return Answer(live, NO_EVIDENCE, np.empty(0, np.int64)), lookups
+        return rows_of(factor.plan, found), lookups
     if not factor.histories:
         return answer_of(factor.plan, found), lookups
     driver = Driver(factor, LLAA(), make)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
-from matching.buffered_runs import NONE_BAD, Failed, OverBudget
+from matching.buffered_runs import NONE_BAD, Failed, OverBudget, group
 from matching.decode import PER_MATCH, PER_ROW, Decode
 from matching.features import Codes, RowValues, columns_read, storable, truth
 from matching.kernels.layout import grown
@@ -665,21 +665,18 @@ class KernelMatcher:
                 "start the query anew, or run the version that wrote the state",
             )
 
-        def group(name: str) -> dict[str, np.ndarray]:
-            return {n.removeprefix(f"{name}."): a for n, a in arrays.items() if n.startswith(f"{name}.")}
-
-        self.store.restore(group("store"), _table(arrays["arrow"]))
-        self.keys.restore({name: _table(a).column("v").combine_chunks() for name, a in group("key").items()})
-        self.codes.restore({type: _table(a).column("v").combine_chunks() for type, a in group("code").items()})
+        self.store.restore(group("store", arrays), _table(arrays["arrow"]))
+        self.keys.restore({name: _table(a).column("v").combine_chunks() for name, a in group("key", arrays).items()})
+        self.codes.restore({type: _table(a).column("v").combine_chunks() for type, a in group("code", arrays).items()})
         if head["engine"] != type(self.engine).__name__:
             self._run_by(RunLists(self.program, RUNS_MAX))
-        self.engine.restore(group("engine"))
+        self.engine.restore(group("engine", arrays))
         self.engine.reserve(len(self.keys))
         self.stuck = self.engine.stuck
         if self._unsettled is not None:
-            self._unsettled.restore(group("unsettled"))
+            self._unsettled.restore(group("unsettled", arrays))
         self._held = None
-        if held := group("held"):
+        if held := group("held", arrays):
             self._held = Decode()
             self._held.count = len(held["number"])
             for name, array in held.items():

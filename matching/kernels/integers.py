@@ -25,23 +25,19 @@ def _asked(operation: str) -> Any:
     return overflows
 
 
-@intrinsic
-def _multiplied(context: Any, x: Any, y: Any) -> Any:
-    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.mul(*arguments)
+def _unchecked(operation: str) -> Any:
+    @intrinsic
+    def wraps_around(context: Any, x: Any, y: Any) -> Any:
+        def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return getattr(builder, operation)(*arguments)
 
-    return types.int64(types.int64, types.int64), build
+        return types.int64(types.int64, types.int64), build
 
-
-@intrinsic
-def _added(context: Any, x: Any, y: Any) -> Any:
-    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.add(*arguments)
-
-    return types.int64(types.int64, types.int64), build
+    return wraps_around
 
 
 _sum_overflows, _difference_overflows, _product_overflows = _asked("sadd"), _asked("ssub"), _asked("smul")
+_added, _multiplied = _unchecked("add"), _unchecked("mul")
 
 
 @inlined
