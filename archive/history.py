@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import urllib.parse
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from archive.place import Place, place_of
 from archive.recent import (
     BoolArray,
     Piece,
@@ -48,7 +50,7 @@ class HistorySnapshot:
         schema: Schema,
         pieces: tuple[Piece, ...],
         sources: tuple[str, ...],
-        directory: Path | None = None,
+        directory: Place | None = None,
         table: TableSnapshot | None = None,
     ) -> None:
         self.schema = schema
@@ -134,9 +136,11 @@ class History:
         "_table", "_table_snapshot", "directory", "last_seq", "memory_rows_max", "schema",
     )  # fmt: skip
 
-    def __init__(self, schema: Schema, directory: Path | None, memory_rows_max: int = 100_000) -> None:
+    def __init__(
+        self, schema: Schema, directory: str | PathLike[str] | Place | None, memory_rows_max: int = 100_000
+    ) -> None:
         self.schema = schema
-        self.directory = directory
+        self.directory = None if directory is None else place_of(directory)
         self.memory_rows_max = memory_rows_max
         #: Greatest ingest sequence so far, -1 before the first event.
         self.last_seq = -1
@@ -152,11 +156,11 @@ class History:
         self._first_appended_us: int | None = None
         self._table: Table | None = None
         self._table_snapshot: TableSnapshot | None = None
-        if directory is not None:
+        if self.directory is not None:
             # Only here, so that a history in memory starts without them.
             from archive.table import Table
 
-            self._table = Table.create(directory, schema)
+            self._table = Table.create(self.directory, schema)
             opened = self._table_snapshot = self._table.snapshot()
             self._offsets.update(opened.offsets)
             self._sources = tuple(sorted(opened.sources))
@@ -274,13 +278,12 @@ def stream_directory(root: Path, name: str) -> Path:
     return root / text.replace("%", "~")
 
 
-def archived_schemas(root: Path) -> list[Schema]:
-    """The streams archived below `root`, as declared. Raises DataError for one that cannot be read."""
-    if not root.is_dir():
-        return []
+def archived_schemas(where: str | PathLike[str] | Place) -> list[Schema]:
+    """The streams archived below a directory, as declared. Raises DataError for one that cannot be read."""
     from archive.table import Table
 
-    return [Table.open(path).schema for path in sorted(root.iterdir()) if (path / "_delta_log").is_dir()]
+    root = place_of(where)
+    return [Table.open(root / name).schema for name in root.names() if (root / name / "_delta_log").exists()]
 
 
 def _nothing(schema: Schema, sources: tuple[str, ...]) -> EventBatch:

@@ -22,17 +22,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import uuid
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from os import PathLike
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from archive.place import Place, place_of
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema
 from query.errors import DataError
@@ -162,10 +162,11 @@ class DataFile:
     statistics: str
 
 
-def write_files(rows: pa.Table, directory: Path, schema: Schema) -> list[DataFile]:
+def write_files(rows: pa.Table, where: str | PathLike[str] | Place, schema: Schema) -> list[DataFile]:
     """Cuts stored rows into files, sorts and writes each, and forces it to disk. Nobody sees them before a commit.
 
     100k rows in one file take about 30 ms, most of it compression and fsync."""
+    directory = place_of(where)
     ts_us = rows.column(time_name(schema)).combine_chunks().view(pa.int64()).to_numpy()
     keys = tuple(name for name in rows.column_names if name.lower() in {key.lower() for key in schema.keys})
     files: list[DataFile] = []
@@ -226,10 +227,10 @@ def _rank(column: pa.ChunkedArray) -> tuple[Int64Array, int]:
     return rank[encoded.indices.fill_null(len(order)).to_numpy(zero_copy_only=False)], len(order) + 1
 
 
-def _write_file(rows: pa.Table, directory: Path, period: str) -> DataFile:
+def _write_file(rows: pa.Table, directory: Place, period: str) -> DataFile:
     folder = directory / period
-    created = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    created = folder.on_disk and not folder.exists()
+    folder.make()
     path = folder / f"{uuid.uuid4().hex}.parquet"
     dictionaries: list[str] = []
     deltas: dict[str, str] = {}
@@ -240,23 +241,14 @@ def _write_file(rows: pa.Table, directory: Path, period: str) -> DataFile:
         elif pa.types.is_string(field.type) or pa.types.is_binary(field.type):
             dictionaries.append(field.name)
     pq.write_table(
-        rows, path, row_group_size=ROW_GROUP_ROWS, compression="zstd", use_dictionary=dictionaries,
-        column_encoding=deltas,
+        rows, path.key, row_group_size=ROW_GROUP_ROWS, compression="zstd", use_dictionary=dictionaries,
+        column_encoding=deltas, filesystem=path.filesystem,
     )  # fmt: skip
-    sync(path)
-    sync(folder)
+    path.sync()
+    folder.sync()
     if created:
-        sync(directory)
-    return DataFile(f"{period}/{path.name}", path.stat().st_size, rows.num_rows, file_statistics(rows))
-
-
-def sync(path: Path) -> None:
-    """Forces a file, or the names in a directory, to disk. Delta itself forces nothing."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        directory.sync()
+    return DataFile(f"{period}/{path.name}", path.size(), rows.num_rows, file_statistics(rows))
 
 
 def file_statistics(rows: pa.Table) -> str:

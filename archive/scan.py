@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored, stored_schema, time_name
+from archive.place import SCHEME, Place
 from archive.table import TableSnapshot
 from matching.batch import EventBatch
 from matching.types import arrow_schema
@@ -25,22 +27,49 @@ _VALUES_IN_TEXT_MAX = 64
 
 
 @cache
-def _database() -> duckdb.DuckDBPyConnection:
-    """One database for all reads of this process; each read uses a cursor of its own, because a shared connection gives
-    one thread the rows of another. Files never change, so what was read of their footers stays good."""
+def _database(store: Place | None) -> duckdb.DuckDBPyConnection:
+    """One database for all reads of this process from disk, one for each store; each read uses a cursor of its own,
+    because a shared connection gives one thread the rows of another. Files never change, so what was read of their
+    footers stays good."""
     database = duckdb.connect(":memory:")
     database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL parquet_metadata_cache=true")
+    if store is not None:
+        database.register_filesystem(_readable(store))
+        atexit.register(_let_go, database)
     return database
 
 
-def _cursor() -> duckdb.DuckDBPyConnection:
-    cursor = _database().cursor()
+def _cursor(directory: Place) -> duckdb.DuckDBPyConnection:
+    cursor = _database(None if directory.on_disk else Place(SCHEME, directory.options)).cursor()
     cursor.execute("SET enable_progress_bar=false")  # a setting of each connection
     return cursor
 
 
+def _readable(store: Place) -> Any:
+    """The store as DuckDB takes one: its own reader of s3:// is an extension that has to be fetched."""
+    try:
+        from fsspec.implementations.arrow import ArrowFSWrapper
+    except ImportError:
+        raise DataError("archives in S3 are read through fsspec, which is missing", "pip install -e '.[s3]'") from None
+
+    class Store(ArrowFSWrapper):
+        protocol = "s3"
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return path.removeprefix(SCHEME)
+
+    return Store(store.filesystem)
+
+
+def _let_go(database: duckdb.DuckDBPyConnection) -> None:
+    """Database and file system hold each other, which the interpreter would complain of when it ends."""
+    database.unregister_filesystem("s3")
+    database.close()
+
+
 def scan(
-    directory: Path,
+    directory: Place,
     table: TableSnapshot,
     schema: Schema,
     low_us: int | None,
@@ -58,7 +87,7 @@ def scan(
     if not paths:
         return None, 0
     try:
-        rows = _query([str(directory / path) for path in paths], schema, low_us, end_us, keys)
+        rows = _query(directory, [str(directory / path) for path in paths], schema, low_us, end_us, keys)
     except duckdb.Error as error:
         raise _unreadable(directory, schema, error) from error
     marked = rows.column(LATE)
@@ -87,7 +116,7 @@ def scan(
     return batch, left_out
 
 
-def first_time_us(directory: Path, table: TableSnapshot, schema: Schema) -> int | None:
+def first_time_us(directory: Place, table: TableSnapshot, schema: Schema) -> int | None:
     """Time of the first on-time event in the files, or None. Reads a file or two. Raises DataError as scan does."""
     first: int | None = None
     name = _quoted(time_name(schema))
@@ -96,7 +125,7 @@ def first_time_us(directory: Path, table: TableSnapshot, schema: Schema) -> int 
             break
         text = f"SELECT min(epoch_us({name})) FROM read_parquet($files, hive_partitioning=false) WHERE NOT {LATE}"
         try:
-            found = _cursor().execute(text, {"files": [str(directory / table.paths[i])]}).fetchone()
+            found = _cursor(directory).execute(text, {"files": [str(directory / table.paths[i])]}).fetchone()
         except duckdb.Error as error:
             raise _unreadable(directory, schema, error) from error
         if found is not None and found[0] is not None:
@@ -105,10 +134,11 @@ def first_time_us(directory: Path, table: TableSnapshot, schema: Schema) -> int 
 
 
 def _query(
-    files: list[str], schema: Schema, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array]
-) -> pa.Table:
+    directory: Place, files: list[str], schema: Schema, low_us: int | None, end_us: int | None,
+    keys: Mapping[str, pa.Array],
+) -> pa.Table:  # fmt: skip
     stored = stored_schema(schema)
-    cursor = _cursor()
+    cursor = _cursor(directory)
     values: dict[str, object] = {"files": files}
     where: list[str] = []
     time = _quoted(time_name(schema))
@@ -137,7 +167,7 @@ def _query(
     return cursor.sql(text, params=values).to_arrow_table()
 
 
-def _unreadable(directory: Path, schema: Schema, error: duckdb.Error) -> DataError:
+def _unreadable(directory: Place, schema: Schema, error: duckdb.Error) -> DataError:
     return DataError(
         f"the archive of {schema.name} in {directory} cannot be read: {str(error).splitlines()[0]}",
         "a file of it was removed or changed",

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.parse
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from archive.layout import FORMAT_VERSION, DataFile, stored_schema, sync, time_name, to_stored, write_files
+from archive.layout import FORMAT_VERSION, DataFile, stored_schema, time_name, to_stored, write_files
+from archive.place import Place, place_of
 from archive.recent import BoolArray, fresh_rows, next_offsets
 from matching.batch import EventBatch, Int64Array
 from query.errors import DataError
@@ -107,21 +107,22 @@ class Table:
 
     __slots__ = ("_delta", "_snapshot", "directory", "schema")
 
-    def __init__(self, directory: Path, schema: Schema, delta: DeltaTable) -> None:
+    def __init__(self, directory: Place, schema: Schema, delta: DeltaTable) -> None:
         self.directory = directory
         self.schema = schema
         self._delta = delta
         self._snapshot: TableSnapshot | None = None
 
     @classmethod
-    def create(cls, directory: Path, schema: Schema) -> Table:
+    def create(cls, where: str | PathLike[str] | Place, schema: Schema) -> Table:
         """A new table, or the one that is there already if its stream is declared the same."""
+        directory = place_of(where)
         columns = stored_schema(schema)
         if not _is_table(directory):
             try:
-                directory.mkdir(parents=True, exist_ok=True)
+                directory.make()
                 DeltaTable.create(
-                    _location(directory),
+                    directory.delta_uri,
                     schema=columns,
                     name=schema.name,
                     configuration={
@@ -131,6 +132,7 @@ class Table:
                         _SOURCES: "[]",
                     },
                     raise_if_key_not_exists=False,
+                    storage_options=directory.storage_options,
                 )
                 _sync_log(directory, 0, 0)
             except (DeltaError, OSError) as error:
@@ -147,10 +149,11 @@ class Table:
         return table
 
     @classmethod
-    def open(cls, directory: Path) -> Table:
+    def open(cls, where: str | PathLike[str] | Place) -> Table:
         """The table that is there."""
+        directory = place_of(where)
         try:
-            delta = DeltaTable(_location(directory))
+            delta = DeltaTable(directory.delta_uri, storage_options=directory.storage_options)
             configuration = delta.metadata().configuration
             protocol = delta.protocol()
         except TableNotFoundError as error:
@@ -366,30 +369,24 @@ def _bound(actions: pa.Table, name: str, unknown: int, slack: int) -> Int64Array
     return np.where(known, times.fill_null(0).to_numpy() + slack, unknown)
 
 
-def _is_table(directory: Path) -> bool:
-    return (directory / "_delta_log").is_dir() and DeltaTable.is_deltatable(_location(directory))
+def _is_table(directory: Place) -> bool:
+    if directory.on_disk and not (directory / "_delta_log").exists():
+        return False
+    return bool(DeltaTable.is_deltatable(directory.delta_uri, storage_options=directory.storage_options))
 
 
-def _location(directory: Path) -> str:
-    """The directory as deltalake takes it. It undoes percent signs in a path, but not in all places: refused."""
-    path = str(directory.absolute())
-    if urllib.parse.unquote(path) != path:
-        raise DataError(f"an archive cannot be in {path}: the path has a percent sign", "use another directory")
-    return path
-
-
-def _sync_log(directory: Path, first: int, last: int) -> None:
+def _sync_log(directory: Place, first: int, last: int) -> None:
     """Forces the log entries of these versions to disk, where they are still there."""
     log = directory / "_delta_log"
     for version in range(first, last + 1):
         try:
-            sync(log / f"{version:020}.json")
+            (log / f"{version:020}.json").sync()
         except FileNotFoundError:
             pass
-    sync(log)
+    log.sync()
 
 
-def _no_table(directory: Path, error: BaseException) -> DataError:
+def _no_table(directory: Place, error: BaseException) -> DataError:
     return DataError(f"{directory} cannot be opened as an archived stream: {_first_line(error)}", "check the directory")
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     import duckdb
 
@@ -80,14 +81,21 @@ def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **ta
     return compressed(text, connection, **tables)
 
 
-def connect(path: str | os.PathLike[str] | None = None, memory_limit: str | None = None) -> Database:
-    """Opens a database of streams: `path` is a directory that keeps their archives, None keeps everything in memory.
+def connect(
+    path: str | os.PathLike[str] | None = None,
+    memory_limit: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Database:
+    """Opens a database of streams: `path` is a directory that keeps their archives, or s3://bucket/prefix in an
+    S3-compatible store; None keeps everything in memory.
 
-    memory_limit: what DuckDB may use for reading history, for example "2GB". Use it as a context manager, or close it.
+    memory_limit: what DuckDB may use for reading history, for example "2GB". storage_options: how the store is reached,
+    as deltalake and polars take it ({"aws_endpoint_url": ..., "aws_region": ...}); what is not given comes from the
+    environment. Use it as a context manager, or close it. Raises DataError for what cannot be opened.
     """
     from hybrid.engine import Database
 
-    return Database(path, memory_limit)
+    return Database(path, memory_limit, storage_options)
 
 
 def __getattr__(name: str) -> Any:

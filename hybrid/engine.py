@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import Any, assert_never
 
@@ -18,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from archive.history import History
+from archive.place import Place, place_of
 from hybrid.alerts import Alerts
 from hybrid.chain import END_US, Chain, ChainWatch, outermost, plain, plan_streams
 from hybrid.correlate import Reader, answer_of, count_matches
@@ -73,7 +73,7 @@ class Stream:
     schema: Schema
     live: LiveStream
     kept: History
-    directory: Path | None
+    directory: Place | None
     dropped_us: int | None = None
     feed: Feed | None = None
 
@@ -120,12 +120,7 @@ class Stream:
             "keys": list(s.keys), "order": list(s.order), "lateness_us": s.lateness_us, "retention_us": s.retention_us,
             "watermark_us": self.live.watermark_us,
         }
-        part = self.directory / (STREAM_FILE + ".part")
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump(state, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self.directory / STREAM_FILE)
+        (self.directory / STREAM_FILE).write_text(json.dumps(state, indent=1))
 
 
 class Watch:
@@ -199,7 +194,10 @@ class Database:
     the call, and stays usable.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, memory_limit: str | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, memory_limit: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self._lock = threading.RLock()
         self._memory_limit = memory_limit
         self._streams: dict[str, Stream] = {}
@@ -208,17 +206,21 @@ class Database:
         self._pours: list[Pour] = []
         self._pushers: set[int] = set()
         self._closed = False
-        self._path = Path(path) if path is not None else None
+        self._path = place_of(path, storage_options) if path is not None else None
         if memory_limit is not None:
             from hybrid import duck
 
             duck.check_memory_limit(memory_limit)
         if self._path is not None:
-            if self._path.exists() and not self._path.is_dir():
-                raise DataError(f"{self._path} is a file", "a database is a directory")
-            self._path.mkdir(parents=True, exist_ok=True)
-            for file in sorted(self._path.glob(f"*/{STREAM_FILE}")):
-                self._reopen(file)
+            if self._path.on_disk and os.path.exists(self._path) and not os.path.isdir(self._path):
+                raise DataError(f"{path} is a file", "a database is a directory")
+            try:
+                self._path.make()
+                found = [name for name in self._path.names() if (self._path / name / STREAM_FILE).exists()]
+            except OSError as error:
+                raise DataError(f"{path} cannot be opened: {str(error).splitlines()[0]}", "check the place") from None
+            for name in found:
+                self._reopen(self._path / name)
 
     # ---- streams
 
@@ -255,15 +257,16 @@ class Database:
             Ordering(schema)  # refuses tie columns that have no order
             if self._path is not None:
                 directory = self._path / schema.name
-                directory.mkdir(exist_ok=True)
+                directory.make()
             stream = Stream(schema, live, History(schema, directory / "table" if directory else None), directory)
             stream.save()
             self._streams[name.lower()] = stream
 
-    def _reopen(self, file: Path) -> None:
+    def _reopen(self, directory: Place) -> None:
         """Restores a stream: declaration, sequence, offsets and watermark."""
+        file = directory / STREAM_FILE
         try:
-            state = json.loads(file.read_text(encoding="utf-8"))
+            state = json.loads(file.read_text())
             if state["version"] != STREAM_VERSION:
                 hint = f"this program reads version {STREAM_VERSION}"
                 raise DataError(f"{file} has version {state['version']}", hint)
@@ -273,10 +276,10 @@ class Database:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
-        kept = History(schema, file.parent / "table")
+        kept = History(schema, directory / "table")
         watermark_us = _watermark_again(kept, state["watermark_us"], schema)
         live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
-        self._streams[schema.name.lower()] = Stream(schema, live, kept, file.parent)
+        self._streams[schema.name.lower()] = Stream(schema, live, kept, directory)
 
     def streams(self) -> dict[str, dict[str, Any]]:
         """For each stream: its columns, watermark, and how many events were accepted, late and redelivered."""

@@ -1,0 +1,200 @@
+"""Where an archive lies: a directory on disk, or a prefix in an S3-compatible store. The one place that knows which.
+
+Arrow's file systems do the reading and writing of bytes for both. What differs is said here: how deltalake and DuckDB
+are told the place, what must be forced to disk (a store has taken what it has answered for), and how a small file is
+replaced (a store does that by itself).
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from query.errors import DataError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+SCHEME = "s3://"
+#: A store that does not answer is given up after this, unless the options say otherwise; deltalake's own patience is
+#: three minutes for each request.
+PATIENCE = {"timeout": "30s", "connect_timeout": "5s", "max_retries": "3", "retry_timeout": "20s"}
+
+Options = tuple[tuple[str, str], ...]
+
+
+class Entry(NamedTuple):
+    """A file: its path below the place, its size in bytes, and when it was last written, in microseconds UTC."""
+
+    path: str
+    size: int
+    written_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """root: an absolute path, or s3://bucket/prefix. options: of a store, as deltalake and polars take them
+    (aws_endpoint_url, aws_region, aws_access_key_id, ...), in lower case; what is not among them comes from the
+    environment (AWS_ENDPOINT_URL and so on). For a directory there are none."""
+
+    root: str
+    options: Options = ()
+
+    def __truediv__(self, path: str) -> Place:
+        return Place(f"{self.root.rstrip('/')}/{path}", self.options)
+
+    def __str__(self) -> str:
+        return self.root
+
+    def __fspath__(self) -> str:
+        if not self.on_disk:
+            raise TypeError(f"{self.root} is not on disk")
+        return self.root
+
+    @property
+    def on_disk(self) -> bool:
+        return not self.root.startswith(SCHEME)
+
+    @property
+    def name(self) -> str:
+        return self.root.rstrip("/").rsplit("/", 1)[-1]
+
+    # ---- as others take it
+
+    @property
+    def filesystem(self) -> FileSystem:
+        """Arrow's file system, in which `key` is the place."""
+        return _filesystem(self.on_disk, self.options)
+
+    @property
+    def key(self) -> str:
+        return self.root.removeprefix(SCHEME)
+
+    @property
+    def storage_options(self) -> dict[str, str] | None:
+        """As deltalake takes it: None for a directory."""
+        return None if self.on_disk else {**PATIENCE, **dict(self.options)}
+
+    @property
+    def delta_uri(self) -> str:
+        """As deltalake takes it. It undoes percent signs in a path, but not in all places: refused."""
+        if urllib.parse.unquote(self.root) != self.root:
+            message = f"an archive cannot be in {self.root}: the path has a percent sign"
+            raise DataError(message, "use another directory")
+        return self.root
+
+    # ---- files
+
+    def make(self) -> None:
+        """Makes the directory, where there are directories."""
+        if self.on_disk:
+            Path(self.root).mkdir(parents=True, exist_ok=True)
+
+    def sync(self) -> None:
+        """Forces a file, or the names in a directory, to disk. Delta itself forces nothing."""
+        if not self.on_disk:
+            return
+        descriptor = os.open(self.root, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def exists(self) -> bool:
+        """Whether there is a file or a directory. OSError where that cannot be found out."""
+        from pyarrow.fs import FileType
+
+        return bool(self.filesystem.get_file_info(self.key).type != FileType.NotFound)
+
+    def size(self) -> int:
+        """Of a file, in bytes."""
+        return int(self.filesystem.get_file_info(self.key).size)
+
+    def entries(self) -> Iterator[Entry]:
+        """All files below, in order of their paths; none where there is nothing."""
+        from pyarrow.fs import FileSelector, FileType
+
+        found = self.filesystem.get_file_info(FileSelector(self.key, allow_not_found=True, recursive=True))
+        below = self.key.rstrip("/") + "/"
+        for info in sorted(found, key=lambda info: info.path):
+            if info.type == FileType.File:
+                yield Entry(info.path.removeprefix(below), info.size, info.mtime_ns // 1000)
+
+    def names(self) -> list[str]:
+        """What lies directly in it, files and directories, in order."""
+        from pyarrow.fs import FileSelector
+
+        found = self.filesystem.get_file_info(FileSelector(self.key, allow_not_found=True))
+        return sorted(info.base_name for info in found)
+
+    def remove(self) -> None:
+        """Deletes a file; nothing if it is gone."""
+        try:
+            self.filesystem.delete_file(self.key)
+        except FileNotFoundError:
+            pass
+
+    def read_text(self) -> str:
+        with self.filesystem.open_input_stream(self.key) as file:
+            return str(file.read().decode("utf-8"))
+
+    def write_text(self, text: str) -> None:
+        """Writes a small file whole or not at all, over what was there."""
+        if not self.on_disk:
+            with self.filesystem.open_output_stream(self.key) as file:
+                file.write(text.encode())
+            return
+        part = f"{self.root}.part"
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self.root)
+
+
+def place_of(where: str | os.PathLike[str] | Place, options: Mapping[str, str] | None = None) -> Place:
+    """The place of a path or of an s3:// address. options: of a store, see Place."""
+    if isinstance(where, Place):
+        return where
+    text = os.fspath(where)
+    if text.startswith(SCHEME):
+        return Place(text.rstrip("/"), tuple(sorted((k.lower(), str(v)) for k, v in (options or {}).items())))
+    if "://" in text:
+        raise DataError(f"{text} is neither a directory nor an s3:// address", "archives lie on disk or in S3")
+    return Place(os.path.abspath(text))
+
+
+@cache
+def _filesystem(on_disk: bool, options: Options) -> FileSystem:
+    from pyarrow import fs
+
+    if on_disk:
+        return fs.LocalFileSystem()
+    given = dict(options)
+
+    def option(*names: str) -> str | None:
+        for name in names:
+            found = given.get(name, given.get(f"aws_{name}", os.environ.get(f"AWS_{name.upper()}")))
+            if found is not None:
+                return found
+        return None
+
+    endpoint = option("endpoint_url", "endpoint", "endpoint_url_s3")
+    scheme, sign, rest = (endpoint or "").partition("://")
+    return fs.S3FileSystem(
+        access_key=option("access_key_id"),
+        secret_key=option("secret_access_key"),
+        session_token=option("session_token"),
+        region=option("region", "default_region"),
+        endpoint_override=(rest if sign else endpoint) or None,
+        scheme=scheme if sign else None,
+        force_virtual_addressing=option("virtual_hosted_style_request") == "true",
+        connect_timeout=5,
+        request_timeout=30,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=3),
+    )
