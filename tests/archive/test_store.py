@@ -1,0 +1,96 @@
+"""An archive in an S3-compatible store behaves as one on disk does, also when the store is gone for a while."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+import hybrid
+from archive.history import History
+from archive.place import place_of
+from archive.table import Table
+from query.errors import DataError
+from tests.archive.events import TICKS, batch_of, events_of, run_of
+from tests.archive.store import s3_server
+
+IMPATIENT = {"max_retries": "1", "retry_timeout": "1s", "timeout": "2s", "connect_timeout": "1s"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+def test_history_in_a_store(server):
+    where = place_of("s3://bucket/history/ticks", server.options)
+    history = History(TICKS, where, memory_rows_max=50)
+    history.append(*batch_of(run_of(60)))
+    history.append(*batch_of(run_of(80, first=60)[:20]))
+    assert events_of(history.snapshot().read(None, None)) == run_of(80)
+    start_us = run_of(1)[0].ts_us
+    some = history.snapshot().read(start_us + 10_000_000, start_us + 70_000_000, keys={"symbol": ["B"]})
+    assert events_of(some) == [event for event in run_of(80)[10:70] if event.symbol == "B"]
+    again = History(TICKS, where)
+    assert (again.offsets, again.last_seq) == ({"default": 60}, 59)
+    history.flush()
+    again = History(TICKS, where)
+    assert events_of(again.snapshot().read(None, None)) == run_of(80)
+    assert DeltaTable("s3://bucket/history/ticks", storage_options=server.options).count() == 80
+    frame = pl.scan_delta("s3://bucket/history/ticks", storage_options=server.options).collect()
+    assert sorted(frame["_offset"].to_list()) == list(range(80))
+
+
+def test_the_loser_of_a_race_in_a_store_is_refused(server):
+    where = place_of("s3://bucket/race/ticks", server.options)
+    one, other = Table.create(where, TICKS), Table.open(where)
+    one.append(*batch_of(run_of(10)))
+    other.append(*batch_of(run_of(15)))
+    assert sum(Table.open(where).snapshot().rows.tolist()) == 15
+
+
+def test_a_database_in_a_store(server):
+    columns = {"ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE"}
+    rows = [{"ts": datetime(2024, 1, 1, 0, 0, i), "symbol": "AB"[i % 2], "price": float(i)} for i in range(40)]
+    query = """SELECT symbol, n FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol ORDER BY ts
+               MEASURES count(*) AS n PATTERN (A+) DEFINE A AS price >= 0)"""
+    with hybrid.connect("s3://bucket/db", storage_options=server.options) as db:
+        db.create_stream("ticks", columns, time="ts", key="symbol")
+        db.push("ticks", rows[:30])
+        db.flush()
+        db.push("ticks", rows[30:])
+        assert sorted(db.sql(query).df().itertuples(index=False, name=None)) == [("A", 20), ("B", 20)]
+    with hybrid.connect("s3://bucket/db", storage_options=server.options) as db:
+        assert db.streams()["ticks"]["events"] == 40
+        assert sorted(db.sql(query).df().itertuples(index=False, name=None)) == [("A", 20), ("B", 20)]
+
+
+def test_a_store_that_goes_away_and_comes_back(server):
+    where = place_of("s3://bucket/away/ticks", {**server.options, **IMPATIENT})
+    history = History(TICKS, where, memory_rows_max=10**9)
+    history.append(*batch_of(run_of(10)))
+    history.flush()
+    snapshot = history.snapshot()
+    history.append(*batch_of(run_of(20, first=10)[:10]))
+    server.stop()
+    began = time.monotonic()
+    with pytest.raises(DataError, match="cannot be written"):
+        history.flush()
+    with pytest.raises(DataError, match="cannot be read"):
+        snapshot.read(None, None)
+    assert time.monotonic() - began < 60
+    server.start()
+    assert events_of(history.snapshot().read(None, None)) == run_of(20)
+    history.flush()
+    assert events_of(History(TICKS, where).snapshot().read(None, None)) == run_of(20)
+
+
+def test_places_that_cannot_be(tmp_path):
+    with pytest.raises(DataError, match="neither a directory nor"):
+        hybrid.connect("gs://bucket/x")
+    with pytest.raises(DataError, match="cannot be opened"):
+        hybrid.connect("s3://bucket/x", storage_options={"aws_endpoint_url": "http://127.0.0.1:1", **IMPATIENT})
