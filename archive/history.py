@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -32,6 +34,9 @@ from query.schema import Schema
 
 if TYPE_CHECKING:
     from archive.table import Table, TableSnapshot
+
+#: What is in memory is in files after so many seconds.
+AGE_MAX_S = 5.0
 
 Values: TypeAlias = "Sequence[Any] | np.ndarray | pa.Array"
 
@@ -126,22 +131,26 @@ class History:
     """The kept events of one stream. append and flush from one thread or several, snapshots and reads from any.
 
     schema: the stream as declared. directory: where its table is or will be, one directory per stream; None keeps all
-    in memory. memory_rows_max: so many rows in memory are written to the table by the append that reaches it.
+    in memory. memory_rows_max, memory_bytes_max: so much in memory is written to the table by the append that reaches
+    it; what is older than AGE_MAX_S, by the keeper of the database (archive.keeper).
     Opening a directory goes on where its last commit ended. Raises DataError if the directory holds another stream,
     another declaration or a newer format, and for columns that cannot be archived.
     """
 
     __slots__ = (
-        "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_offsets", "_recent", "_sealed", "_sources",
-        "_table", "_table_snapshot", "directory", "last_seq", "memory_rows_max", "schema",
+        "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_offsets", "_oldest_s", "_recent",
+        "_sealed", "_sources", "_table", "_table_snapshot", "directory", "last_seq", "memory_bytes_max",
+        "memory_rows_max", "schema",
     )  # fmt: skip
 
     def __init__(
-        self, schema: Schema, directory: str | PathLike[str] | Place | None, memory_rows_max: int = 100_000
-    ) -> None:
+        self, schema: Schema, directory: str | PathLike[str] | Place | None, memory_rows_max: int = 100_000,
+        memory_bytes_max: int = 256 << 20,
+    ) -> None:  # fmt: skip
         self.schema = schema
         self.directory = None if directory is None else place_of(directory)
         self.memory_rows_max = memory_rows_max
+        self.memory_bytes_max = memory_bytes_max
         #: Greatest ingest sequence so far, -1 before the first event.
         self.last_seq = -1
         # _lock guards what follows, for moments; _flushing is held while a flush writes.
@@ -149,6 +158,9 @@ class History:
         self._flushing = threading.Lock()
         self._recent = RBuffer()
         self._sealed: tuple[Piece, ...] = ()
+        # Of what is in memory: its bytes, and when the first of it came, on the clock of time.monotonic.
+        self._bytes = 0
+        self._oldest_s: float | None = None
         self._offsets: dict[str, int] = {}
         self._sources: tuple[str, ...] = ()
         # Of the files as they were opened, which is looked up when it is asked for; and of all appended since.
@@ -172,6 +184,12 @@ class History:
         """For each source the offset expected next: one above the last that was appended."""
         with self._lock:
             return dict(self._offsets)
+
+    @property
+    def table_snapshot(self) -> TableSnapshot | None:
+        """The table as snapshots see it now, or None without one."""
+        with self._lock:
+            return self._table_snapshot
 
     @property
     def first_us(self) -> int | None:
@@ -210,6 +228,9 @@ class History:
                 return
             piece = piece_of(batch, late)
             self._recent.append(piece)
+            self._bytes += batch.columns.nbytes + 28 * len(batch)
+            if self._oldest_s is None:
+                self._oldest_s = time.monotonic()
             self._offsets.update(next_offsets(batch))
             if len(self._sources) < len(self._offsets):
                 self._sources = tuple(sorted({*self._sources, *self._offsets}))
@@ -218,8 +239,8 @@ class History:
             if first is not None and (self._first_appended_us is None or first < self._first_appended_us):
                 self._first_appended_us = first
             held = self._recent.row_count + sum(map(len, self._sealed))
-            full = self._table is not None and held >= self.memory_rows_max
-        if full:
+            full = held >= self.memory_rows_max or self._bytes >= self.memory_bytes_max
+        if full and self._table is not None:
             self.flush()
 
     def flush(self) -> None:
@@ -231,17 +252,59 @@ class History:
             with self._lock:
                 self._sealed += self._recent.pieces()
                 self._recent = RBuffer()
-                sealed = self._sealed
+                sealed, held, since_s = self._sealed, self._bytes, self._oldest_s
+                self._oldest_s = None
             if not sealed:
                 return
             rows = joined(sealed)
             late = np.zeros(len(rows), np.bool_) if rows.late is None else rows.late
-            written = self._table.append(rows.batch, late)
+            try:
+                written = self._table.append(rows.batch, late)
+            except DataError:
+                with self._lock:
+                    self._oldest_s = since_s
+                raise
             with self._lock:
                 # In one step, so that no snapshot sees the rows twice or not at all.
                 self._table_snapshot = written
                 self._sealed = ()
+                self._bytes -= held
                 self._sources = tuple(sorted({*self._sources, *written.sources}))
+
+    def flush_older(self, age_s: float) -> bool:
+        """Flushes if the oldest event in memory came longer ago; whether it did. Raises as flush does."""
+        with self._lock:
+            since_s = self._oldest_s
+        if self._table is None or since_s is None or time.monotonic() - since_s < age_s:
+            return False
+        self.flush()
+        return True
+
+    def refresh(self) -> None:
+        """Takes over what others have committed to the table: compaction before all. Older snapshots stay."""
+        if self._table is None:
+            return
+        with self._flushing:
+            newest = self._table.snapshot()
+            with self._lock:
+                self._table_snapshot = newest
+                self._first_archived_us = "unknown"
+
+    def add_columns(self, schema: Schema) -> None:
+        """Goes on with more columns behind the others (Schema.widens); events so far have nulls there. Snapshots keep
+        the columns they have. Raises DataError, having changed nothing, if the table cannot take them."""
+        with self._flushing:
+            if self._table is not None:
+                self._table.add_columns(schema)
+            with self._lock:
+                pieces = [_widened(piece, schema) for piece in self._sealed + self._recent.pieces()]
+                self.schema = schema
+                self._sealed = ()
+                self._recent = RBuffer()
+                for piece in pieces:
+                    self._recent.append(piece)
+                if self._table is not None:
+                    self._table_snapshot = self._table.snapshot()
 
     def drop_before(self, time_us: int) -> None:
         """Forgets files and pieces of memory whose every event is older than time_us. Older snapshots keep them."""
@@ -252,8 +315,10 @@ class History:
                 self._table_snapshot = table
                 self._sealed = ()
                 self._recent = RBuffer()
+                self._bytes = 0
                 for piece in kept:
                     self._recent.append(piece)
+                    self._bytes += piece.batch.columns.nbytes + 28 * len(piece)
                 self._first_archived_us = None if table is None else "unknown"
                 on_time = (piece.first_on_time_us() for piece in kept)
                 self._first_appended_us = min((t for t in on_time if t is not None), default=None)
@@ -284,6 +349,24 @@ def archived_schemas(where: str | PathLike[str] | Place) -> list[Schema]:
 
     root = place_of(where)
     return [Table.open(root / name).schema for name in root.names() if (root / name / "_delta_log").exists()]
+
+
+def archived_schema(where: Place, schema: Schema) -> Schema:
+    """The schema, or that of the table at a place if it has more columns: a crash came before that was written down."""
+    from archive.table import Table
+
+    if not (where / "_delta_log").exists():
+        return schema
+    archived = Table.open(where).schema
+    return archived if archived.widens(schema) else schema
+
+
+def _widened(piece: Piece, schema: Schema) -> Piece:
+    """The piece with nulls in the columns that it lacks."""
+    batch, columns = piece.batch, arrow_schema(schema)
+    missing = [pa.nulls(len(batch), field.type) for field in list(columns)[batch.columns.num_columns :]]
+    wide = pa.RecordBatch.from_arrays([*batch.columns.columns, *missing], schema=columns)
+    return replace(piece, batch=replace(batch, columns=wide))
 
 
 def _nothing(schema: Schema, sources: tuple[str, ...]) -> EventBatch:

@@ -12,20 +12,26 @@ The parts that cannot be changed once there are tables:
 
 The parts that may change from file to file, because readers look at statistics only: directories, sort order and
 encodings. The table has no Delta partition column: one would fix a single width for ever, and a day is right for ticks
-but gives thousands of tiny files for daily prices. Instead a flush is cut by day, month or year, the finest that still
-leaves files of one row group on average, into directories of that name; the statistics of each file prune just as
-well. Inside a file rows stand by (time bucket, key, time): nearly as good as time order for a time range, several
-times better for one key.
+but gives thousands of tiny files for daily prices. Instead rows are cut by hour, day, month or year, the finest that
+still leaves files of one row group on average, into directories of that name; the statistics of each file prune just
+as well.
+
+Inside a file that was flushed rows stand by (time bucket, key, time): nearly as good as time order for a time range,
+several times better for one key. When their period is over, `upkeep` rewrites them by (key, time): one key over many
+days then takes a few row groups a day. Such files have names with BY_KEY in front.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import uuid
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from os import PathLike
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +57,17 @@ HIDDEN: tuple[tuple[str, pa.DataType], ...] = (
 
 #: 16k rows: smaller groups cost more metadata than they save, larger ones prune worse.
 ROW_GROUP_ROWS = 16_384
+#: Rows of a file at most. One by key covers a range of keys then, which its statistics say, and its footer stays small.
+FILE_ROWS_MAX = 64 * ROW_GROUP_ROWS
+#: A day of more rows is cut into hours.
+DAY_ROWS_MAX = 50_000_000
+#: What the name of a file begins with whose rows stand by (key, time).
+BY_KEY = "k-"
 _DAY_US = 86_400_000_000
+#: Lengths of the periods that rows are cut into.
+Unit = Literal["h", "D", "M", "Y", "all"]
+#: Rows that a period must have on average.
+_ENOUGH: dict[Unit, int] = {"h": DAY_ROWS_MAX // 24, "D": ROW_GROUP_ROWS, "M": ROW_GROUP_ROWS, "Y": ROW_GROUP_ROWS}
 #: Widths of a time bucket; the first that holds _BUCKET_ROWS on average is taken, otherwise the file is one bucket.
 #: With fewer rows a key would stand in most row groups; with more, a short range would read many.
 _BUCKET_ROWS = 4 * ROW_GROUP_ROWS
@@ -162,34 +178,112 @@ class DataFile:
     statistics: str
 
 
+def is_by_key(path: str) -> bool:
+    """Whether the rows of a file, given by its path below the table, stand by (key, time)."""
+    return path.rsplit("/", 1)[-1].startswith(BY_KEY)
+
+
+def key_names(schema: Schema) -> tuple[str, ...]:
+    """The key columns' names as declared; names compare without case."""
+    wanted = {key.lower() for key in schema.keys}
+    return tuple(field.name for field in schema.fields if field.name.lower() in wanted)
+
+
 def write_files(rows: pa.Table, where: str | PathLike[str] | Place, schema: Schema) -> list[DataFile]:
     """Cuts stored rows into files, sorts and writes each, and forces it to disk. Nobody sees them before a commit.
 
     100k rows in one file take about 30 ms, most of it compression and fsync."""
     directory = place_of(where)
     ts_us = rows.column(time_name(schema)).combine_chunks().view(pa.int64()).to_numpy()
-    keys = tuple(name for name in rows.column_names if name.lower() in {key.lower() for key in schema.keys})
     files: list[DataFile] = []
     for period, index in cut_periods(ts_us):
         part = rows if index is None else rows.take(pa.array(index))
-        order = sort_order(part, ts_us if index is None else ts_us[index], keys)
-        files.append(_write_file(part.take(pa.array(order)), directory, period))
+        order = sort_order(part, ts_us if index is None else ts_us[index], key_names(schema))
+        files += _written(part.take(pa.array(order)), directory, period)
     return files
+
+
+def write_sorted(
+    batches: Iterable[pa.RecordBatch], where: str | PathLike[str] | Place, schema: Schema, unit: Unit
+) -> Iterator[DataFile]:
+    """Writes stored rows that stand by (period, key, time) already, each file once it is full or its period is over.
+
+    unit: of the periods, see `unit_of`. Holds no more than a file of rows. A consumer that stops early leaves files
+    that no commit names."""
+    directory = place_of(where)
+    open_period: str | None = None
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        ts_us = batch.column(time_name(schema)).view(pa.int64()).to_numpy()
+        for period, start, stop in _period_runs(ts_us, unit):
+            if held and period != open_period:
+                assert open_period is not None
+                yield from _written(pa.Table.from_batches(held), directory, open_period, BY_KEY)
+                held = []
+            open_period = period
+            while start < stop:
+                room = FILE_ROWS_MAX - sum(map(len, held))
+                taken = min(room, stop - start)
+                held.append(batch.slice(start, taken))
+                start += taken
+                if taken == room:
+                    yield from _written(pa.Table.from_batches(held), directory, period, BY_KEY)
+                    held = []
+    if held and open_period is not None:
+        yield from _written(pa.Table.from_batches(held), directory, open_period, BY_KEY)
+
+
+def _period_runs(ts_us: Int64Array, unit: Unit) -> Iterator[tuple[str, int, int]]:
+    """(directory name, first row, row behind the last) for each run of rows in one period."""
+    if not len(ts_us):
+        return
+    codes = period_codes(ts_us, unit)
+    edges = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist(), len(codes)]
+    for start, stop in itertools.pairwise(edges):
+        yield period_name(int(codes[start]), unit), start, stop
+
+
+def period_codes(ts_us: Int64Array, unit: Unit) -> Int64Array:
+    """For each time the number of its period: hours ("h"), days ("D"), months ("M") or years ("Y") since 1970; 0 for
+    all of time ("all")."""
+    if unit == "all":
+        return np.zeros(len(ts_us), np.int64)
+    return ts_us.view("datetime64[us]").astype(f"datetime64[{unit}]").view(np.int64)
+
+
+def period_name(code: int, unit: Unit) -> str:
+    """The directory of a period."""
+    return "all" if unit == "all" else str(np.datetime64(code, unit))
+
+
+def unit_of(rows: int, first_us: Int64Array, last_us: Int64Array) -> Unit:
+    """The periods that so many rows are cut into, of which stretches of time are known, from first to last: the finest
+    unit that leaves a row group for each of the periods on average; hours only for days of more than DAY_ROWS_MAX."""
+    for unit, enough in _ENOUGH.items():
+        low, high = period_codes(first_us, unit), period_codes(last_us, unit)
+        order = np.argsort(low, kind="stable")
+        low, reached = low[order], np.maximum.accumulate(high[order])
+        fresh = np.concatenate([low[:1], np.maximum(low[1:], reached[:-1] + 1)])
+        periods = int(np.maximum(reached - fresh + 1, 0).sum())
+        if rows >= periods * enough or (periods == 1 and unit != "h"):
+            return unit
+    return "all"
 
 
 def cut_periods(ts_us: Int64Array) -> list[tuple[str, Int64Array | None]]:
     """(directory name, index of its rows) per file to write; index None for all rows.
 
     By day, month or year, whichever is the finest that leaves one row group per file on average; else all in one."""
-    for unit in ("D", "M", "Y"):
-        codes = ts_us.view("datetime64[us]").astype(f"datetime64[{unit}]").view(np.int64)
+    units: tuple[Unit, ...] = ("D", "M", "Y")
+    for unit in units:
+        codes = period_codes(ts_us, unit)
         first = int(codes.min())
         if first == int(codes.max()):
-            return [(str(np.datetime64(first, unit)), None)]
+            return [(period_name(first, unit), None)]
         distinct, which = np.unique(codes, return_inverse=True)
         if len(ts_us) >= len(distinct) * ROW_GROUP_ROWS:
-            return [(str(np.datetime64(int(c), unit)), np.flatnonzero(which == i)) for i, c in enumerate(distinct)]
-    return [("all", None)]
+            return [(period_name(int(c), unit), np.flatnonzero(which == i)) for i, c in enumerate(distinct)]
+    return [(period_name(0, "all"), None)]
 
 
 def sort_order(rows: pa.Table, ts_us: Int64Array, keys: tuple[str, ...]) -> Int64Array:
@@ -227,11 +321,17 @@ def _rank(column: pa.ChunkedArray) -> tuple[Int64Array, int]:
     return rank[encoded.indices.fill_null(len(order)).to_numpy(zero_copy_only=False)], len(order) + 1
 
 
-def _write_file(rows: pa.Table, directory: Place, period: str) -> DataFile:
+def _written(rows: pa.Table, directory: Place, period: str, mark: str = "") -> Iterator[DataFile]:
+    """Writes sorted rows as files of at most FILE_ROWS_MAX rows; mark: what their names begin with."""
+    for start in range(0, rows.num_rows, FILE_ROWS_MAX):
+        yield _write_file(rows.slice(start, FILE_ROWS_MAX), directory, period, mark)
+
+
+def _write_file(rows: pa.Table, directory: Place, period: str, mark: str) -> DataFile:
     folder = directory / period
     created = folder.on_disk and not folder.exists()
     folder.make()
-    path = folder / f"{uuid.uuid4().hex}.parquet"
+    path = folder / f"{mark}{uuid.uuid4().hex}.parquet"
     dictionaries: list[str] = []
     deltas: dict[str, str] = {}
     for field in rows.schema:

@@ -2,9 +2,10 @@
 
 What is in the log besides files, from format version 1 on:
 
-* table properties `hybrid.format` (this version), `hybrid.stream` (the declared schema as JSON) and `hybrid.sources`
-  (the names of all sources, as JSON). They are metadata of the table rather than a file beside it: written by the very
-  commit that creates it, they cannot be torn, forgotten in a copy, or missing on an object store.
+* table properties `hybrid.format` (this version), `hybrid.stream` (the declared schema as JSON), `hybrid.sources` (the
+  names of all sources, as JSON) and `hybrid.added` (the columns that older files may lack, as JSON). They are metadata
+  of the table rather than a file beside it: written by the very commit that creates it, they cannot be torn, forgotten
+  in a copy, or missing on an object store.
 * application transactions: `<stream>/<source>` with the last offset taken, `seq` with the last ingest sequence, and
   `maintenance`, counted up by every commit that removes files.
 
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -36,7 +38,7 @@ from matching.batch import EventBatch, Int64Array
 from query.errors import DataError
 from query.schema import Field, Schema
 
-_FORMAT, _STREAM, _SOURCES = "hybrid.format", "hybrid.stream", "hybrid.sources"
+_FORMAT, _STREAM, _SOURCES, _ADDED = "hybrid.format", "hybrid.stream", "hybrid.sources", "hybrid.added"
 _SEQ, _MAINTENANCE = "seq", "maintenance"
 _CONFIGURATION = {"delta.checkpointInterval": "10", "delta.logRetentionDuration": "interval 1 days"}
 #: Delta lets writers cut the time statistics of a file to milliseconds.
@@ -49,13 +51,16 @@ _INT64 = np.iinfo(np.int64)
 class TableSnapshot:
     """The table at one version, never changed: files with their statistics, and how far each source got.
 
-    min_us, max_us: int64 (n files,), bounds of the time column; the widest where a file has none. statistics: columns
+    sizes: int64 (n files,), in bytes. min_us, max_us: int64 (n files,), bounds of the time column; the widest where a
+    file has none. statistics: columns
     `min.x`, `max.x`, `null_count.x`, a row per file. sources: all that ever wrote; offsets: source -> offset expected
-    next. boundary_sequence: last ingest sequence in files, -1 if none. maintenance: commits that removed files.
+    next. boundary_sequence: last ingest sequence in files, -1 if none. maintenance: commits that removed files. added:
+    columns that a file may lack, with nulls in their place.
     """
 
     version: int
     paths: tuple[str, ...]
+    sizes: Int64Array
     rows: Int64Array
     min_us: Int64Array
     max_us: Int64Array
@@ -64,6 +69,7 @@ class TableSnapshot:
     offsets: Mapping[str, int]
     boundary_sequence: int
     maintenance: int
+    added: tuple[str, ...] = ()
 
     def files(self, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array]) -> list[str]:
         """Paths of the files that may hold a row with low_us <= time < end_us and these values, in order of time."""
@@ -115,7 +121,8 @@ class Table:
 
     @classmethod
     def create(cls, where: str | PathLike[str] | Place, schema: Schema) -> Table:
-        """A new table, or the one that is there already if its stream is declared the same."""
+        """A new table, or the one that is there already if its stream is declared the same or has more columns now,
+        behind the others; older rows have nulls there."""
         directory = place_of(where)
         columns = stored_schema(schema)
         if not _is_table(directory):
@@ -140,11 +147,14 @@ class Table:
                 if not _is_table(directory):
                     raise _no_table(directory, error) from error
         table = cls.open(directory)
+        if schema.widens(table.schema):
+            table.add_columns(schema)
         if table.schema != schema:
             difference = _difference(table.schema, schema)
             raise DataError(
                 f"{directory} archives stream {table.schema.name} with another declaration: {difference}",
-                "declare it as it is archived, or give it another name",
+                "declare it as it is archived, with new columns behind the others if there are any, or give it another "
+                "name",
             )
         return table
 
@@ -248,6 +258,53 @@ class Table:
                 return after
         raise self._not_written("other writers were always faster")
 
+    def add_columns(self, schema: Schema) -> None:
+        """Declares the stream with more columns, see Schema.widens. In two commits: a table that has only the first
+        has columns that nobody reads yet, and the same call goes on from there. Files stay as they are."""
+        self._delta.update_incremental()
+        added = [field.name for field in schema.fields[len(self.schema.fields) :]]
+        try:
+            present = {field.name for field in self._delta.schema().fields}
+            columns = pa.schema([field for field in stored_schema(schema) if field.name in {*added} - present])
+            if len(columns):
+                self._delta.alter.add_columns(list(DeltaSchema.from_arrow(columns).fields))
+                self._delta.update_incremental()
+            properties = {_STREAM: schema_to_json(schema), _ADDED: json.dumps([*self.added, *added])}
+            self._delta.alter.set_table_properties(properties, raise_if_not_exists=False)
+            self._delta.update_incremental()
+        except (DeltaError, OSError) as error:
+            raise DataError(
+                f"the archive of {self.schema.name} in {self.directory} cannot take columns: {_first_line(error)}",
+                "nothing has changed; try again",
+            ) from error
+        self.schema = schema
+        self._snapshot = None
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Columns that came after the first rows: a file may lack them, its rows then have nulls there."""
+        return tuple(json.loads(self._delta.metadata().configuration.get(_ADDED, "[]")))
+
+    def vacuum(self, grace_hours: int, dry_run: bool) -> list[str]:
+        """Deletes files that were taken out more than grace_hours ago, or were never in and are older than that; those
+        whose names begin with an underscore are not the table's. Returns their paths; dry_run: only these."""
+        try:
+            self._delta.update_incremental()
+            old = self._vacuum(grace_hours, True)
+            if old and not dry_run:
+                self._vacuum(grace_hours, False)
+                self._delta.update_incremental()
+        except (DeltaError, OSError) as error:
+            raise self._not_written(error) from error
+        return sorted(old)
+
+    def _vacuum(self, grace_hours: int, dry_run: bool) -> list[str]:
+        return list(
+            self._delta.vacuum(
+                retention_hours=grace_hours, dry_run=dry_run, enforce_retention_duration=False, full=True
+            )
+        )
+
     def _maintain(self, before: TableSnapshot, actions: list[AddAction | RemoveAction]) -> TableSnapshot | None:
         now = self.snapshot()
         if now.maintenance != before.maintenance:
@@ -296,6 +353,7 @@ class Table:
         return TableSnapshot(
             delta.version(),
             tuple(actions.column("path").to_pylist()),
+            actions.column("size_bytes").to_numpy(),
             actions.column("num_records").to_numpy(),
             _bound(actions, f"min.{time}", _INT64.min, 0),
             _bound(actions, f"max.{time}", _INT64.max, _STATISTICS_SLACK_US),
@@ -304,6 +362,7 @@ class Table:
             {name: offset + 1 for name, offset in taken if offset is not None},
             self.last_seq,
             delta.transaction_version(_MAINTENANCE) or 0,
+            self.added,
         )
 
     def _not_written(self, why: object) -> DataError:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 import pyarrow as pa
 
-from archive.history import History
+from archive.history import History, archived_schema
 from archive.place import Place, place_of
 from hybrid.alerts import Alerts
 from hybrid.chain import END_US, Chain, ChainWatch, outermost, plain, plan_streams
@@ -60,6 +60,9 @@ from query.plan.pattern import (
 )
 from query.plan.plan import FactorPlan, Plan, QueryPlan
 from query.schema import Field, Schema
+
+if TYPE_CHECKING:
+    from archive.keeper import Keeper
 
 STREAM_FILE = "stream.json"
 STREAM_VERSION = 1
@@ -196,7 +199,7 @@ class Database:
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, memory_limit: str | None = None,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, str] | None = None, maintenance: bool = True,
     ) -> None:  # fmt: skip
         self._lock = threading.RLock()
         self._memory_limit = memory_limit
@@ -206,6 +209,7 @@ class Database:
         self._pours: list[Pour] = []
         self._pushers: set[int] = set()
         self._closed = False
+        self._keeper: Keeper | None = None
         self._path = place_of(path, storage_options) if path is not None else None
         if memory_limit is not None:
             from hybrid import duck
@@ -221,6 +225,11 @@ class Database:
                 raise DataError(f"{path} cannot be opened: {str(error).splitlines()[0]}", "check the place") from None
             for name in found:
                 self._reopen(self._path / name)
+            if maintenance:
+                from archive.keeper import Keeper
+
+                self._keeper = Keeper(lambda: [s.kept for s in list(self._streams.values())])
+                self._keeper.start()
 
     # ---- streams
 
@@ -239,7 +248,8 @@ class Database:
         columns: names with DuckDB types. time: the column of the event time. key: what most queries partition by.
         order: tie columns, which order events of equal time. lateness: how far behind the newest event one may arrive
         and still count as on time ("2s", 0). retention: how long events are kept ("400 days"; None: for ever).
-        Declaring a stream again as it is does nothing. Raises DataError.
+        Declaring a stream again as it is does nothing; with more columns behind the others it adds them, and events so
+        far have nulls there. Raises DataError.
         """
         schema = declared(name, columns, time, key, order, lateness, retention)
         with self._lock:
@@ -247,6 +257,9 @@ class Database:
             existing = self._streams.get(name.lower())
             if existing is not None:
                 if existing.schema == schema:
+                    return
+                if schema.widens(existing.schema):
+                    self._add_columns(existing, schema)
                     return
                 raise DataError(
                     f"there is a stream {existing.schema.name} already, and it is declared otherwise",
@@ -262,6 +275,19 @@ class Database:
             stream.save()
             self._streams[name.lower()] = stream
 
+    def _add_columns(self, stream: Stream, schema: Schema) -> None:
+        """Declares a stream with more columns behind the others; events so far have nulls there."""
+        name = schema.name.lower()
+        read = any(w.takes(stream) for w in self._watches)
+        read |= any(name in c.streams or name in c.histories for c in self._chains)
+        if read or any(p.target == name for p in self._pours):
+            message = f"stream {schema.name} cannot take columns while live queries read or feed it"
+            raise DataError(message, "close them, declare it, and watch again")
+        stream.kept.add_columns(schema)
+        stream.live.widen(schema)
+        stream.schema = schema
+        stream.save()
+
     def _reopen(self, directory: Place) -> None:
         """Restores a stream: declaration, sequence, offsets and watermark."""
         file = directory / STREAM_FILE
@@ -276,7 +302,9 @@ class Database:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
-        kept = History(schema, directory / "table")
+        # A crash may have left the table with columns that the file does not name yet.
+        kept = History(archived_schema(directory / "table", schema), directory / "table")
+        schema = kept.schema
         watermark_us = _watermark_again(kept, state["watermark_us"], schema)
         live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
         self._streams[schema.name.lower()] = Stream(schema, live, kept, directory)
@@ -325,6 +353,8 @@ class Database:
                 state.forget()
             except (DataError, OSError) as error:  # the events are in memory; only the files could not be written
                 trouble.append(f"{state.schema.name}: events stay in memory, they cannot be archived: {error}")
+            if self._keeper is not None:
+                trouble += self._keeper.take_trouble()
         on_time = arrival.on_time
         if state.feed is not None:
             state.feed.push(on_time, arrival.watermark_us)
@@ -737,6 +767,8 @@ class Database:
             if self._closed:
                 return
             try:
+                if self._keeper is not None:
+                    self._keeper.stop()
                 self.flush()
             finally:
                 self._closed = True

@@ -74,6 +74,11 @@ class LiveStream:
     def watermark_us(self) -> int | None:
         return self._watermark.value_us
 
+    def widen(self, schema: Schema) -> None:
+        """Takes events of more columns from now on; nothing else may differ."""
+        self._incoming = Incoming(schema)
+        self.schema = schema
+
     @property
     def offsets(self) -> dict[str, int]:
         """For each source the offset expected next."""

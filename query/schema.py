@@ -5,7 +5,7 @@ Time is int64 microseconds, UTC, everywhere; names of such values end in `_us`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,11 @@ class Schema:
         """The column of that name; names compare without case, as in DuckDB."""
         lowered = name.lower()
         return next((f for f in self.fields if f.name.lower() == lowered), None)
+
+    def widens(self, other: Schema) -> bool:
+        """Whether it is the other with more columns behind the others."""
+        count = len(other.fields)
+        return len(self.fields) > count and replace(self, fields=self.fields[:count]) == other
 
     @property
     def names(self) -> tuple[str, ...]:
