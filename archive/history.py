@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: What is in memory is in files after so many seconds.
 AGE_MAX_S = 5.0
+#: What the thread is called that sees to it.
+KEEPER = "hybrid-keeper"
 
 Values: TypeAlias = "Sequence[Any] | np.ndarray | pa.Array"
 

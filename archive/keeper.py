@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from archive import upkeep
-from archive.history import AGE_MAX_S, History
+from archive.history import AGE_MAX_S, KEEPER, History
 from archive.table import Table
 from query.errors import DataError
 
@@ -33,7 +33,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="hybrid-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=KEEPER, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

@@ -71,6 +71,12 @@ class TableSnapshot:
     maintenance: int
     added: tuple[str, ...] = ()
 
+    def span_us(self) -> tuple[int, int] | None:
+        """Times of the first and the last event, the last to a millisecond, or None without events. What files without
+        statistics hold is not known."""
+        low, high = self.min_us[self.min_us > _INT64.min], self.max_us[self.max_us < _INT64.max]
+        return (int(low.min()), int(high.max()) - _STATISTICS_SLACK_US) if len(low) and len(high) else None
+
     def files(self, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array]) -> list[str]:
         """Paths of the files that may hold a row with low_us <= time < end_us and these values, in order of time."""
         keep = np.ones(len(self.paths), np.bool_)
@@ -285,25 +291,28 @@ class Table:
         """Columns that came after the first rows: a file may lack them, its rows then have nulls there."""
         return tuple(json.loads(self._delta.metadata().configuration.get(_ADDED, "[]")))
 
-    def vacuum(self, grace_hours: int, dry_run: bool) -> list[str]:
+    def vacuum(self, grace_hours: int) -> list[str]:
         """Deletes files that were taken out more than grace_hours ago, or were never in and are older than that; those
-        whose names begin with an underscore are not the table's. Returns their paths; dry_run: only these."""
+        whose names begin with an underscore are not the table's. Returns their paths."""
+        old = self.removable(grace_hours)
+        if old:
+            self._vacuum(grace_hours, dry_run=False, full=True)
+        return old
+
+    def removable(self, grace_hours: int, orphans: bool = True) -> list[str]:
+        """What vacuum would delete; orphans: also what was never in."""
+        return sorted(self._vacuum(grace_hours, dry_run=True, full=orphans))
+
+    def _vacuum(self, grace_hours: int, dry_run: bool, full: bool) -> list[str]:
         try:
             self._delta.update_incremental()
-            old = self._vacuum(grace_hours, True)
-            if old and not dry_run:
-                self._vacuum(grace_hours, False)
-                self._delta.update_incremental()
+            found: list[str] = self._delta.vacuum(
+                retention_hours=grace_hours, dry_run=dry_run, enforce_retention_duration=False, full=full
+            )
+            self._delta.update_incremental()
         except (DeltaError, OSError) as error:
             raise self._not_written(error) from error
-        return sorted(old)
-
-    def _vacuum(self, grace_hours: int, dry_run: bool) -> list[str]:
-        return list(
-            self._delta.vacuum(
-                retention_hours=grace_hours, dry_run=dry_run, enforce_retention_duration=False, full=True
-            )
-        )
+        return found
 
     def _maintain(self, before: TableSnapshot, actions: list[AddAction | RemoveAction]) -> TableSnapshot | None:
         now = self.snapshot()

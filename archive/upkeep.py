@@ -77,10 +77,8 @@ class Rewrite:
 def closed_before_us(table: TableSnapshot, schema: Schema) -> int:
     """The day of the newest event begins here, lateness taken off: periods before it are over. Late events of them
     still come, and are found; there are few."""
-    if not len(table.paths):
-        return 0
-    newest_us = int(table.max_us[table.max_us < np.iinfo(np.int64).max].max(initial=0)) - schema.lateness_us
-    return newest_us // _DAY_US * _DAY_US
+    span_us = table.span_us()
+    return 0 if span_us is None else (span_us[1] - schema.lateness_us) // _DAY_US * _DAY_US
 
 
 def plan_rewrites(table: TableSnapshot, closed_us: int) -> list[Rewrite]:
@@ -258,7 +256,7 @@ def vacuum(table: Table, grace_hours: int = GRACE_HOURS, dry_run: bool = False) 
     that no commit ever named and that are older than that. Their paths; dry_run: only these.
 
     A reader whose snapshot is older than the grace loses its files, and says so."""
-    return table.vacuum(grace_hours, dry_run)
+    return table.removable(grace_hours) if dry_run else table.vacuum(grace_hours)
 
 
 # ---- verification
@@ -266,10 +264,10 @@ def vacuum(table: Table, grace_hours: int = GRACE_HOURS, dry_run: bool = False) 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What verification found. kind: "broken" where rows are lost or wrong, "orphan" for a file that belongs to nobody.
-    path: of a file below the table, or empty."""
+    """What verification found. kind: "broken" where rows are lost or wrong; "waiting" for a file that was taken out and
+    "orphan" for one that was never in, which vacuum deletes in time. path: of a file below the table, or empty."""
 
-    kind: Literal["broken", "orphan"]
+    kind: Literal["broken", "waiting", "orphan"]
     path: str
     message: str
 
@@ -293,12 +291,12 @@ def verify(table: Table, deep: bool = False, progress: Callable[[int, int], None
             progress(number + 1, len(snapshot.paths))
     if deep and sound:
         found += _doubled(table, sound)
-    known = set(snapshot.paths)
-    orphans = [path for path in sizes if path not in known and not path.startswith("_")]
-    waiting = set(vacuum(table, 0, dry_run=True)) if orphans else set()
-    for path in orphans:
+    waiting = set(table.removable(0, orphans=False))
+    for path in table.removable(0):
         if path in waiting:
-            found.append(Finding("orphan", path, "belongs to no version that is kept; vacuum deletes it in time"))
+            found.append(Finding("waiting", path, "was taken out of the table"))
+        else:
+            found.append(Finding("orphan", path, "was never in the table"))
     return found
 
 

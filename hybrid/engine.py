@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import numpy as np
 import pyarrow as pa
 
-from archive.history import History, archived_schema
+from archive.history import KEEPER, History, archived_schema
 from archive.place import Place, place_of
 from hybrid.alerts import Alerts
 from hybrid.chain import END_US, Chain, ChainWatch, outermost, plain, plan_streams
@@ -658,9 +658,9 @@ class Database:
         Threads that Python did not start (a debugger's, a test runner's) count if they have pushed: nobody knows
         whether they have ended."""
         own = threading.get_ident()
+        others = [t for t in threading.enumerate() if t.ident != own and t.name != KEEPER]
         return not self._closed and own not in self._pushers and any(
-            thread.ident != own and (not isinstance(thread, threading._DummyThread) or thread.ident in self._pushers)
-            for thread in threading.enumerate()
+            not isinstance(thread, threading._DummyThread) or thread.ident in self._pushers for thread in others
         )
 
     def _live_plan(

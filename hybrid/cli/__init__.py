@@ -1,4 +1,4 @@
-"""The command line: `hybrid sql | explain | check | backtest | simulate | demo | doctor`.
+"""The command line: `hybrid sql | explain | check | backtest | archive | simulate | demo | doctor`.
 
 Data goes to stdout, messages and progress to stderr. Exit codes: 0 all well, 1 a fault of the query or the data (or a
 demo that does not find what was planted), 2 wrong usage. Nothing heavy is imported before a command needs it.
@@ -10,26 +10,18 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+from hybrid.cli import archive
+from hybrid.cli.output import Format, Formats, say, write
 
 app = typer.Typer(
     name="hybrid", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="One row-pattern query over live streams and archived history.",
 )  # fmt: skip
-
-
-class Format(StrEnum):
-    """How rows are written."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-    parquet = "parquet"
+app.add_typer(archive.app, name="archive")
 
 
 class Stage(StrEnum):
@@ -57,7 +49,6 @@ Tables = Annotated[
     list[str] | None,
     typer.Option("--table", "-t", metavar="NAME=FILE", help="A Parquet, CSV or JSON file under a name; repeatable."),
 ]
-Formats = Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
 Directory = Annotated[Path | None, typer.Option("--directory", "-d", help="A database: its streams are tables.")]
 PICTURES = Path("demo-output")
@@ -79,11 +70,6 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
-
-
-def say(message: str) -> None:
-    """A message for people: to stderr."""
-    print(message, file=sys.stderr, flush=True)
 
 
 def query_text(text: str) -> str:
@@ -126,59 +112,6 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
         except duckdb.Error as error:
             raise DataError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
     return found
-
-
-def write(table: pa.Table, format: Format, output: Path | None) -> None:
-    """Rows to a file or to stdout."""
-    if output is not None and not output.parent.is_dir():
-        raise typer.BadParameter(f"there is no directory {output.parent} for --output")
-    if format is Format.parquet:
-        import pyarrow.parquet as pq
-
-        if output is None and sys.stdout.isatty():
-            raise typer.BadParameter("Parquet does not go to a terminal: add --output FILE")
-        pq.write_table(table, output if output is not None else sys.stdout.buffer)
-        return
-    text = in_text(table, format)
-    if output is not None:
-        output.write_text(text, encoding="utf-8")
-    else:
-        sys.stdout.write(text)
-
-
-def in_text(table: pa.Table, format: Format) -> str:
-    if format is Format.table:
-        from hybrid.result import text_table
-
-        return text_table(table, max(20, table.num_rows if table.num_rows <= 1000 else 20)) + "\n"
-    if format is Format.csv:
-        import io
-
-        import pyarrow.csv
-
-        sink = io.BytesIO()
-        pyarrow.csv.write_csv(_flat(table), sink)
-        return sink.getvalue().decode()
-    import json
-
-    return "".join(json.dumps(row, default=str, ensure_ascii=False) + "\n" for row in table.to_pylist())
-
-
-def _flat(table: pa.Table) -> pa.Table:
-    """The table with columns that CSV has no form for, lists and blobs for example, in DuckDB's text of them."""
-    import pyarrow as pa
-
-    from hybrid import duck
-
-    columns = []
-    for field, column in zip(table.schema, table.columns):
-        known = (pa.types.is_primitive, pa.types.is_string, pa.types.is_decimal, pa.types.is_null)
-        if pa.types.is_interval(field.type) or not any(is_known(field.type) for is_known in known):
-            connection = duck.cursor()
-            connection.register("__hybrid_column", pa.table({"x": column}))
-            column = connection.sql("SELECT CAST(x AS VARCHAR) AS x FROM __hybrid_column").to_arrow_table().column(0)
-        columns.append(column)
-    return pa.table(columns, names=table.column_names)
 
 
 # ---- queries

@@ -1,0 +1,172 @@
+"""`hybrid archive`: what is kept on disk or in a store, and its upkeep."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybrid.cli.output import Format, Formats, say, write
+
+if TYPE_CHECKING:
+    from archive.table import Table
+    from query.errors import DataError
+
+app = typer.Typer(no_args_is_help=True, help="Looks after the archive of a database.", rich_markup_mode=None)
+
+Where = Annotated[str, typer.Option("--directory", "-d", help="The database: a directory, or s3://bucket/prefix.")]
+Stream = Annotated[str | None, typer.Argument(help="One stream; left out, all of them.")]
+
+
+@app.command()
+def stat(directory: Where, stream: Stream = None, format: Formats = Format.table) -> None:
+    """Files, rows, bytes and times of each stream."""
+    import pyarrow as pa
+
+    from archive.layout import is_by_key
+    from hybrid.times import show_us
+
+    rows = []
+    for table in _tables(directory, stream):
+        snapshot = table.snapshot()
+        closed = sum(map(is_by_key, snapshot.paths))
+        span = snapshot.span_us()
+        rows.append({
+            "stream": table.schema.name,
+            "version": snapshot.version,
+            "files": len(snapshot.paths),
+            "by_key": closed,
+            "rows": int(snapshot.rows.sum()),
+            "bytes": int(snapshot.sizes.sum()),
+            "first": None if span is None else show_us(span[0]),
+            "last": None if span is None else show_us(span[1]),
+            "sources": len(snapshot.sources),
+        })
+    write(pa.Table.from_pylist(rows), format, None)
+
+
+@app.command()
+def compact(
+    directory: Where,
+    stream: Stream = None,
+    all_periods: Annotated[
+        bool, typer.Option("--all", help="The day of the newest event too, which may still go on.")
+    ] = False,
+    memory_limit: Annotated[str, typer.Option(help="For sorting; what does not fit goes to local disk.")] = "1GB",
+) -> None:
+    """Rewrites small files into large ones, and those of days that are over by key."""
+    from archive import upkeep
+    from hybrid.cli.output import progress
+
+    for table in _tables(directory, stream):
+        before = table.snapshot()
+        edge_us = 2**62 if all_periods else None
+        with upkeep.one_at_a_time(table.directory) as mine:
+            if not mine:
+                say(f"{table.schema.name}: another process compacts it")
+                continue
+            total = sum(r.rows for r in upkeep.plan_rewrites(before, _edge(table, edge_us)))
+            with progress(f"{table.schema.name}", total) as advance:
+                for done in upkeep.compact(table, closed_us=edge_us, memory_limit=memory_limit):
+                    advance(done.rows)
+        say(f"{table.schema.name}: {len(before.paths):,} files are now {len(table.snapshot().paths):,}")
+
+
+@app.command()
+def expire(
+    directory: Where,
+    stream: Stream = None,
+    before: Annotated[
+        str | None, typer.Option(help="Events before this time; left out: the retention of the stream.")
+    ] = None,
+    grace: Annotated[int, typer.Option(help="Hours that files stay on disk for queries that read them.", min=0)] = 24,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+) -> None:
+    """Takes files out whose every event is too old, and deletes files that have been out for the grace, with those
+    that a crash has left behind."""
+    from archive import upkeep
+    from hybrid.times import instant_us, show_us
+
+    for table in _tables(directory, stream):
+        snapshot = table.snapshot()
+        edge_us = None if before is None else instant_us(before, "--before")
+        span = snapshot.span_us()
+        if edge_us is None and table.schema.retention_us is not None and span is not None:
+            edge_us = span[1] - table.schema.lateness_us - table.schema.retention_us
+        if edge_us is not None:
+            old = snapshot.max_us < edge_us
+            said = f"{int(old.sum()):,} files, {int(snapshot.rows[old].sum()):,} events before {show_us(edge_us)}"
+            if not dry_run:
+                upkeep.expire(table, edge_us)
+            say(f"{table.schema.name}: {'would take' if dry_run else 'took'} out {said}")
+        deleted = upkeep.vacuum(table, grace, dry_run)
+        say(f"{table.schema.name}: {'would delete' if dry_run else 'deleted'} {len(deleted):,} files")
+
+
+@app.command()
+def verify(
+    directory: Where,
+    stream: Stream = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every row: times, sources, each event once.")] = False,
+) -> None:
+    """Compares each table with its files; exit code 1 if something is wrong."""
+    from archive import upkeep
+    from hybrid.cli.output import progress
+    from query.errors import DataError
+
+    wrong = False
+    for name, table in _each(directory, stream):
+        if isinstance(table, DataError):
+            wrong = True
+            print(f"{name}: broken: {table}")
+            continue
+        count = len(table.snapshot().paths)
+        with progress(name, count) as advance:
+            found = upkeep.verify(table, deep, lambda done, of: advance(1))
+        kinds = Counter(finding.kind for finding in found)
+        for finding in found:
+            if finding.kind != "waiting":
+                print(f"{name}: {finding.kind}: {finding.path + ' ' if finding.path else ''}{finding.message}")
+        wrong |= kinds["broken"] > 0
+        say(f"{name}: {count:,} files, {kinds['broken']:,} faults; beside them {kinds['waiting']:,} taken out "
+            f"and {kinds['orphan']:,} left by a crash, for hybrid archive expire")  # fmt: skip
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _edge(table: Table, edge_us: int | None) -> int:
+    from archive import upkeep
+
+    return upkeep.closed_before_us(table.snapshot(), table.schema) if edge_us is None else edge_us
+
+
+def _tables(directory: str, stream: str | None) -> Iterator[Table]:
+    from query.errors import DataError
+
+    for _, table in _each(directory, stream):
+        if isinstance(table, DataError):
+            raise table
+        yield table
+
+
+def _each(directory: str, stream: str | None) -> Iterator[tuple[str, Table | DataError]]:
+    """The tables of a database by name, or why one cannot be opened. Raises DataError where there is none."""
+    from archive.place import place_of
+    from archive.table import Table
+    from hybrid.engine import STREAM_FILE
+    from query.errors import DataError, nearest
+
+    place = place_of(directory)
+    names = [name for name in place.names() if (place / name / STREAM_FILE).exists()]
+    if not names:
+        raise DataError(f"there is no database {directory}", "hybrid.connect creates one")
+    chosen = [name for name in names if stream is None or name.lower() == stream.lower()]
+    if not chosen:
+        raise DataError(f"there is no stream {stream} in {directory}", nearest(str(stream), names))
+    for name in chosen:
+        try:
+            yield name, Table.open(place / name / "table")
+        except DataError as error:
+            yield name, error

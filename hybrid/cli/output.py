@@ -1,0 +1,100 @@
+"""What commands write: rows to stdout, messages and progress to stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Format(StrEnum):
+    """How rows are written."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
+
+
+Formats = Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")]
+
+
+def say(message: str) -> None:
+    """A message for people: to stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while the block runs, where that is a terminal; gives what moves it on."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda more: bar.advance(task, more)
+
+
+def write(table: pa.Table, format: Format, output: Path | None) -> None:
+    """Rows to a file or to stdout."""
+    if output is not None and not output.parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {output.parent} for --output")
+    if format is Format.parquet:
+        import pyarrow.parquet as pq
+
+        if output is None and sys.stdout.isatty():
+            raise typer.BadParameter("Parquet does not go to a terminal: add --output FILE")
+        pq.write_table(table, output if output is not None else sys.stdout.buffer)
+        return
+    text = in_text(table, format)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
+
+
+def in_text(table: pa.Table, format: Format) -> str:
+    if format is Format.table:
+        from hybrid.result import text_table
+
+        return text_table(table, max(20, table.num_rows if table.num_rows <= 1000 else 20)) + "\n"
+    if format is Format.csv:
+        import io
+
+        import pyarrow.csv
+
+        sink = io.BytesIO()
+        pyarrow.csv.write_csv(_flat(table), sink)
+        return sink.getvalue().decode()
+    import json
+
+    return "".join(json.dumps(row, default=str, ensure_ascii=False) + "\n" for row in table.to_pylist())
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """The table with columns that CSV has no form for, lists and blobs for example, in DuckDB's text of them."""
+    import pyarrow as pa
+
+    from hybrid import duck
+
+    columns = []
+    for field, column in zip(table.schema, table.columns):
+        known = (pa.types.is_primitive, pa.types.is_string, pa.types.is_decimal, pa.types.is_null)
+        if pa.types.is_interval(field.type) or not any(is_known(field.type) for is_known in known):
+            connection = duck.cursor()
+            connection.register("__hybrid_column", pa.table({"x": column}))
+            column = connection.sql("SELECT CAST(x AS VARCHAR) AS x FROM __hybrid_column").to_arrow_table().column(0)
+        columns.append(column)
+    return pa.table(columns, names=table.column_names)
+
+
