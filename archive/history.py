@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -19,6 +19,8 @@ from archive.recent import (
     BoolArray,
     Piece,
     RBuffer,
+    Wanted,
+    columns_schema,
     concatenated,
     fresh_rows,
     joined,
@@ -30,6 +32,7 @@ from matching.batch import EventBatch
 from matching.ordering import sort_events
 from matching.types import arrow_schema
 from query.errors import DataError, nearest
+from query.plan.expression import Expression
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -39,6 +42,12 @@ if TYPE_CHECKING:
 AGE_MAX_S = 5.0
 
 Values: TypeAlias = "Sequence[Any] | np.ndarray | pa.Array"
+
+#: Rows of a batch of HistorySnapshot.batches, unless it is told otherwise; and of what DuckDB sorts for them.
+BATCH_ROWS_MAX = 1 << 19
+SORT_BATCH_ROWS = 1 << 17
+#: So many rows are read in the time that a read of its own takes.
+GAP_ROWS = 1 << 15
 
 
 class HistorySnapshot:
@@ -74,38 +83,189 @@ class HistorySnapshot:
         closed: bool = False,
         keys: Mapping[str, Values] | None = None,
         late: bool = False,
+        columns: Collection[str] | None = None,
+        where: Expression | None = None,
     ) -> EventBatch:
         """The events with low_us <= time < high_us (<= if closed; None: no bound), in the total order of the stream.
 
         keys: column -> values; an event must have one of them, in each column (None among them: a null). late: the
-        late events too. `sources` of the result are all sources of the history, by name, whatever the range.
+        late events too. columns: those that are needed (None: all); the result has these, the time and the tie columns,
+        in the declared order, and no others are read. where: a condition on single events, which fails on none.
+        `sources` of the result are all sources of the history, by name, whatever the range.
         Pieces and files outside range or keys are not looked at. Files are read through DuckDB, in all its threads;
         what was in order of time in memory is sliced, not searched.
         Raises DataError for a column that does not exist, values that do not fit it, and files that are gone.
         """
+        return self._read(self._wanted(low_us, high_us, closed, keys, late, columns, where))
+
+    def read_ranges(
+        self,
+        low_us: Sequence[int] | np.ndarray,
+        high_us: Sequence[int] | np.ndarray,
+        *,
+        closed: bool = False,
+        keys: Mapping[str, Values] | None = None,
+        late: bool = False,
+        columns: Collection[str] | None = None,
+        where: Expression | None = None,
+    ) -> list[EventBatch]:
+        """What `read` gives for each of several ranges. Those that overlap, or lie so near each other that a read of
+        its own would cost more than the rows between, are read together, and are slices of one batch."""
+        low = np.asarray(low_us, np.int64)
+        last = np.asarray(high_us, np.int64) - (not closed)
+        empty = _nothing(self.schema, self._sources, self._columns(columns))
+        found = [empty] * len(low)
+        for group in merged(low, last, self.gap_us()):
+            first, end = int(low[group].min()), int(last[group].max())
+            batch = self._read(self._wanted(first, end, True, keys, late, columns, where))
+            starts = np.searchsorted(batch.ts_us, low[group], "left")
+            stops = np.searchsorted(batch.ts_us, last[group], "right")
+            for i, start, stop in zip(group, starts, stops):
+                found[i] = batch.slice(int(start), int(stop))
+        return found
+
+    def gap_us(self) -> int:
+        """Ranges that lie no further apart than this cost less in one read than in two: in that time there are about
+        GAP_ROWS events."""
+        if self._table is None or not len(self._table.paths):
+            return 0
+        rows = int(self._table.rows.sum())
+        low_us, high_us = int(self._table.min_us.min()), int(self._table.max_us.max())
+        return (high_us - low_us) * GAP_ROWS // max(rows, 1)
+
+    def batches(
+        self,
+        low_us: int | None,
+        high_us: int | None,
+        *,
+        closed: bool = False,
+        keys: Mapping[str, Values] | None = None,
+        late: bool = False,
+        columns: Collection[str] | None = None,
+        where: Expression | None = None,
+        rows_max: int = BATCH_ROWS_MAX,
+    ) -> Iterator[EventBatch]:
+        """What `read` gives, in batches that are not empty, one after the other in the total order: for more events
+        than fit into memory. All events of one instant are in one batch; but for those of a single instant a batch has
+        at most rows_max.
+
+        Memory: some batches, and archive.scan.SORT_MEMORY where files that overlap in time have more rows than that;
+        such files are sorted by DuckDB, on disk if need be (in the directory for temporary files). An iterator that is
+        closed, or no longer referred to, lets all of it go."""
+        return self._batches(self._wanted(low_us, high_us, closed, keys, late, columns, where), rows_max)
+
+    def _batches(self, wanted: Wanted, rows_max: int) -> Iterator[EventBatch]:
+        recent = self._recent(wanted)
+        at = 0  # how far they have been handed out
+        for low_us, end_us, rows in self._stretches(wanted, rows_max):
+            part = wanted.between(low_us, end_us)
+            if rows <= rows_max:
+                events = self._archived(part)
+                stop = len(recent) if end_us is None else int(np.searchsorted(recent.ts_us, end_us))
+                yield from _cut(self._together(wanted, [events, recent.slice(at, stop)]), rows_max)
+                at = stop
+                continue
+            held: list[EventBatch] = []  # of one instant, of which more may come
+            for batch in self._sorted(part, min(rows_max, SORT_BATCH_ROWS)):
+                last_us = int(batch.ts_us[-1])
+                if held and int(held[0].ts_us[0]) == last_us:
+                    held.append(batch)
+                    continue
+                stop = max(at, int(np.searchsorted(recent.ts_us, last_us)))
+                cut = int(np.searchsorted(batch.ts_us, last_us))
+                yield from _cut(self._together(wanted, [*held, batch.slice(0, cut), recent.slice(at, stop)]), rows_max)
+                held, at = [batch.slice(cut, len(batch))], stop
+            stop = len(recent) if end_us is None else max(at, int(np.searchsorted(recent.ts_us, end_us)))
+            yield from _cut(self._together(wanted, [*held, recent.slice(at, stop)]), rows_max)
+            at = stop
+        yield from _cut(recent.slice(at, len(recent)), rows_max)
+
+    def _stretches(self, wanted: Wanted, rows_max: int) -> list[tuple[int | None, int | None, int]]:
+        """The range cut at instants: (low, end, how many rows the files of it have at most). Files that overlap in time
+        are in one stretch, and small ones are put together."""
+        table = self._table
+        if table is None:
+            return []
+        index = table.select(wanted.low_us, wanted.end_us, wanted.keys)
+        if not len(index):
+            return []
+        reach = np.maximum.accumulate(table.max_us[index])
+        begins = np.concatenate([[0], np.flatnonzero(table.min_us[index][1:] > reach[:-1]) + 1])
+        if wanted.filtered:
+            begins = begins[:1]  # how many rows of each file that leaves nobody knows
+        sizes = np.add.reduceat(table.rows[index], begins)
+        cuts, room = [0], rows_max
+        for group, size in enumerate(sizes):
+            if group and size > room:
+                cuts.append(group)
+                room = rows_max
+            room -= int(size)
+        edges = [wanted.low_us, *(int(table.min_us[index[begins[cut]]]) for cut in cuts[1:]), wanted.end_us]
+        rows = np.add.reduceat(sizes, cuts)
+        return [(low, end, int(n)) for low, end, n in zip(edges[:-1], edges[1:], rows)]
+
+    def _read(self, wanted: Wanted) -> EventBatch:
+        return self._together(wanted, [self._archived(wanted), self._recent(wanted)])
+
+    def _archived(self, wanted: Wanted) -> EventBatch | None:
+        """Wanted events in files, in no order."""
+        if self._table is None or self._directory is None:
+            return None
+        from archive.scan import scan
+
+        part, left_out = scan(self._directory, self._table, self.schema, wanted, self._sources)
+        self._leave_out(left_out)
+        return part
+
+    def _sorted(self, wanted: Wanted, rows: int) -> Iterator[EventBatch]:
+        """Wanted events in files, in the total order."""
+        assert self._table is not None
+        assert self._directory is not None
+        from archive.scan import scan_in_order
+
+        for part, left_out in scan_in_order(self._directory, self._table, self.schema, wanted, self._sources, rows):
+            self._leave_out(left_out)
+            if part is not None:
+                yield part
+
+    def _recent(self, wanted: Wanted) -> EventBatch:
+        """Wanted events in memory, in the total order."""
+        parts = []
+        for piece in self._pieces:
+            part, left_out = select(piece, wanted)
+            self._leave_out(left_out)
+            if part is not None:
+                parts.append(part)
+        return self._together(wanted, parts)
+
+    def _together(self, wanted: Wanted, parts: Sequence[EventBatch | None]) -> EventBatch:
+        """Wanted events in several parts, in the total order."""
+        some = [part for part in parts if part is not None and len(part)]
+        if not some:
+            return _nothing(self.schema, self._sources, wanted.columns)
+        return sort_events(concatenated(some, self._sources), self.schema)
+
+    def _leave_out(self, count: int) -> None:
+        if count:
+            with self._counting:
+                self.late_left_out += count
+
+    def _wanted(
+        self, low_us: int | None, high_us: int | None, closed: bool, keys: Mapping[str, Values] | None, late: bool,
+        columns: Collection[str] | None, where: Expression | None,
+    ) -> Wanted:  # fmt: skip
+        wanted = {self._column(name): self._values(name, values) for name, values in (keys or {}).items()}
         low_us = None if low_us is None else int(low_us)
         end_us = None if high_us is None else int(high_us) + closed
-        wanted = {self._column(name): self._values(name, values) for name, values in (keys or {}).items()}
-        parts: list[EventBatch] = []
-        left_out = 0
-        if self._table is not None and self._directory is not None:
-            from archive.scan import scan
+        return Wanted(low_us, end_us, wanted, late, self._columns(columns), where)
 
-            part, count = scan(self._directory, self._table, self.schema, low_us, end_us, wanted, late, self._sources)
-            left_out += count
-            if part is not None:
-                parts.append(part)
-        for piece in self._pieces:
-            part, count = select(piece, low_us, end_us, wanted, late)
-            left_out += count
-            if part is not None:
-                parts.append(part)
-        if left_out:
-            with self._counting:
-                self.late_left_out += left_out
-        if not parts:
-            return _nothing(self.schema, self._sources)
-        return sort_events(concatenated(parts, self._sources), self.schema)
+    def _columns(self, columns: Collection[str] | None) -> tuple[str, ...]:
+        """Names of columns, in their declared order; the time and the tie columns are always among them."""
+        if columns is None:
+            return self.schema.names
+        always = [name for name in (self.schema.time, *self.schema.order) if name is not None]
+        read = {self._column(name) for name in (*columns, *always)}
+        return tuple(name for name in self.schema.names if name in read)
 
     def _column(self, name: str) -> str:
         field = self.schema.field(name)
@@ -369,7 +529,34 @@ def _widened(piece: Piece, schema: Schema) -> Piece:
     return replace(piece, batch=replace(batch, columns=wide))
 
 
-def _nothing(schema: Schema, sources: tuple[str, ...]) -> EventBatch:
+def _nothing(schema: Schema, sources: tuple[str, ...], columns: tuple[str, ...]) -> EventBatch:
     zeros = np.zeros(0, np.int64)
-    columns = pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
-    return EventBatch(columns, zeros, zeros.astype(np.int32), zeros, zeros, sources)
+    empty = pa.RecordBatch.from_pylist([], schema=columns_schema(schema, columns))
+    return EventBatch(empty, zeros, zeros.astype(np.int32), zeros, zeros, sources)
+
+
+def merged(low_us: np.ndarray, last_us: np.ndarray, gap_us: int = 0) -> Iterator[np.ndarray]:
+    """Which of n ranges [low, last] are to be read together: groups of their numbers, each ascending, of ranges that
+    overlap or touch, or lie at most gap_us apart. Ranges with nothing in them (low > last) are in none."""
+    rows = np.flatnonzero(low_us <= last_us)
+    if not len(rows):
+        return
+    rows = rows[np.argsort(low_us[rows], kind="stable")]
+    reach = np.maximum.accumulate(last_us[rows])
+    cuts = np.flatnonzero(low_us[rows][1:] - reach[:-1] - 1 > gap_us) + 1
+    for group in np.split(rows, cuts):
+        yield np.sort(group)
+
+
+def _cut(batch: EventBatch, rows_max: int) -> Iterator[EventBatch]:
+    """Slices of at most rows_max rows, not inside of an instant; none that is empty."""
+    start = 0
+    while start < len(batch):
+        stop = start + rows_max
+        if stop >= len(batch):
+            stop = len(batch)
+        else:
+            cut = int(np.searchsorted(batch.ts_us, batch.ts_us[stop]))
+            stop = cut if cut > start else int(np.searchsorted(batch.ts_us, batch.ts_us[stop], "right"))
+        yield batch.slice(start, stop)
+        start = stop

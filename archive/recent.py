@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from matching.batch import EventBatch, Int64Array
+from matching.types import arrow_schema
+from query.plan.expression import Column, Expression, quote, to_sql, walk
+from query.schema import Schema
 
 BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -17,6 +20,36 @@ BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 FAN_OUT = 64
 #: Pieces of so many rows are never copied.
 SEALED_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked of the history of a stream: low_us <= time < end_us, and in each column of `keys` one of the
+    values (null matches a null value). late: late rows too. columns: the declared columns to read, in their order, the
+    time and the tie columns among them. where: an expression over declared columns, true for the rows asked for; it
+    reads one row only and fails on none."""
+
+    low_us: int | None
+    end_us: int | None
+    keys: Mapping[str, pa.Array]
+    late: bool
+    columns: tuple[str, ...]
+    where: Expression | None = None
+
+    @property
+    def filtered(self) -> bool:
+        """Whether it asks of rows more than a time."""
+        return bool(self.keys) or self.where is not None
+
+    def between(self, low_us: int | None, end_us: int | None) -> Wanted:
+        """The same of a part of its range."""
+        return replace(self, low_us=low_us, end_us=end_us)
+
+
+def columns_schema(schema: Schema, columns: tuple[str, ...]) -> pa.Schema:
+    """Some of the declared columns, in declared types."""
+    declared = arrow_schema(schema)
+    return pa.schema([declared.field(name) for name in columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +160,10 @@ def concatenated(batches: list[EventBatch], sources: tuple[str, ...] | None = No
     )
 
 
-def select(
-    piece: Piece, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array], late: bool
-) -> tuple[EventBatch | None, int]:
-    """The events of a piece with low_us <= time < end_us whose column is one of the values, for each of `keys` (null
-    matches a null value), in order of arrival; or None. Late ones only if asked; the second result counts those left
-    out. Zero copy where a whole piece is asked for or its events stand in order of time."""
+def select(piece: Piece, asked: Wanted) -> tuple[EventBatch | None, int]:
+    """The wanted events of a piece, in order of arrival; or None. The second result counts the late ones left out. Zero
+    copy where a whole piece is asked for or its events stand in order of time."""
+    low_us, end_us = asked.low_us, asked.end_us
     if (low_us is not None and piece.max_us < low_us) or (end_us is not None and piece.min_us >= end_us):
         return None, 0
     batch, marked = piece.batch, piece.late
@@ -150,16 +181,33 @@ def select(
                 wanted &= ts_us >= low_us
             if end_us is not None:
                 wanted &= ts_us < end_us
-    for name, values in keys.items():
+    for name, values in asked.keys.items():
         among = pc.is_in(batch.columns.column(name), value_set=values).to_numpy(zero_copy_only=False)
         wanted = among if wanted is None else wanted & among
+    if asked.where is not None and len(batch):
+        met = meets(batch.columns, asked.where)
+        wanted = met if wanted is None else wanted & met
     left_out = 0
-    if marked is not None and not late:
+    if marked is not None and not asked.late:
         left_out = int(np.count_nonzero(marked if wanted is None else marked & wanted))
         wanted = ~marked if wanted is None else wanted & ~marked
+    if len(asked.columns) < batch.columns.num_columns:
+        columns = batch.columns.select(list(asked.columns))
+        batch = EventBatch(columns, batch.ts_us, batch.source, batch.offset, batch.seq, batch.sources)
     if wanted is not None and not wanted.all():
         batch = batch.take(np.flatnonzero(wanted))
     return (batch if len(batch) else None), left_out
+
+
+def meets(columns: pa.RecordBatch, condition: Expression) -> BoolArray:
+    """For each row whether it meets a condition on single rows, as DuckDB computes it."""
+    from query.language.duck import quiet_connection
+
+    read = dict.fromkeys(e.name for e in walk(condition) if isinstance(e, Column)) or columns.schema.names[:1]
+    cursor = quiet_connection().cursor()
+    cursor.register("rows", pa.Table.from_batches([columns.select(list(read))]))
+    found = cursor.sql(f"SELECT coalesce({to_sql(condition)}, false) AS {quote('met')} FROM rows").to_arrow_table()
+    return np.asarray(found.column(0).combine_chunks().to_numpy(zero_copy_only=False), np.bool_)
 
 
 def by_source(batch: EventBatch) -> Iterator[tuple[str, slice | Int64Array]]:
