@@ -32,7 +32,7 @@ from matching.batch import EventBatch
 from matching.ordering import sort_events
 from matching.types import arrow_schema
 from query.errors import DataError, nearest
-from query.plan.expression import Expression
+from query.plan.expression import Expression, quote
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -124,6 +124,39 @@ class HistorySnapshot:
                 found[i] = batch.slice(int(start), int(stop))
         return found
 
+    def read_times(self, ts_us: np.ndarray, *, late: bool = False) -> EventBatch:
+        """The events that have one of these times, in the total order. Reads the ranges they lie in."""
+        times = np.unique(np.asarray(ts_us, np.int64))
+        found: list[EventBatch] = []
+        for group in merged(times, times, self.gap_us()):
+            low_us, last_us = int(times[group[0]]), int(times[group[-1]])
+            for batch in self.batches(low_us, last_us, closed=True, late=late):
+                at = np.minimum(np.searchsorted(times, batch.ts_us), len(times) - 1)
+                found.append(batch.take(np.flatnonzero(times[at] == batch.ts_us)))
+        return self._together(self._wanted(0, 0, False, None, late, None, None), found)
+
+    @property
+    def rows_max(self) -> int:
+        """No more events than this are in it, late ones among them."""
+        archived = 0 if self._table is None else int(self._table.rows.sum())
+        return archived + sum(map(len, self._pieces))
+
+    def recent(self, late: bool = False) -> EventBatch:
+        """The events that are in no file, in the total order. late: the late ones too."""
+        return self._recent(self._wanted(None, None, False, None, late, None, None))
+
+    def select_sql(self, memory: str, late: bool = False) -> str | None:
+        """DuckDB SQL of all events, in no order, in their declared columns, for a connection whose time zone is UTC:
+        what is asked of it is pushed down into the files. memory: what it calls `recent`. None where there are no
+        files, or files that such a connection cannot read (in a store)."""
+        if self._table is None or self._directory is None or not self._directory.on_disk or not self._table.paths:
+            return None
+        from archive.scan import select_sql
+
+        columns = ", ".join(map(quote, self.schema.names))
+        archived = select_sql(self._directory, self._table, self.schema, late)
+        return f"{archived} UNION ALL SELECT {columns} FROM {memory}"
+
     def gap_us(self) -> int:
         """Ranges that lie no further apart than this cost less in one read than in two: in that time there are about
         GAP_ROWS events."""
@@ -143,16 +176,17 @@ class HistorySnapshot:
         late: bool = False,
         columns: Collection[str] | None = None,
         where: Expression | None = None,
-        rows_max: int = BATCH_ROWS_MAX,
+        rows_max: int | None = None,
     ) -> Iterator[EventBatch]:
         """What `read` gives, in batches that are not empty, one after the other in the total order: for more events
         than fit into memory. All events of one instant are in one batch; but for those of a single instant a batch has
-        at most rows_max.
+        at most rows_max (None: BATCH_ROWS_MAX).
 
         Memory: some batches, and archive.scan.SORT_MEMORY where files that overlap in time have more rows than that;
         such files are sorted by DuckDB, on disk if need be (in the directory for temporary files). An iterator that is
         closed, or no longer referred to, lets all of it go."""
-        return self._batches(self._wanted(low_us, high_us, closed, keys, late, columns, where), rows_max)
+        wanted = self._wanted(low_us, high_us, closed, keys, late, columns, where)
+        return self._batches(wanted, rows_max or BATCH_ROWS_MAX)
 
     def _batches(self, wanted: Wanted, rows_max: int) -> Iterator[EventBatch]:
         recent = self._recent(wanted)

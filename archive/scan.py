@@ -224,6 +224,16 @@ def _query(
     return cursor.sql(text, params=values)
 
 
+def select_sql(directory: Place, table: TableSnapshot, schema: Schema, late: bool) -> str:
+    """SQL of all archived events in their declared columns, for a connection whose time zone is UTC. late: late ones
+    too."""
+    uris = table.uris(directory, np.argsort(table.min_us, kind="stable"))
+    files = ", ".join("'" + uri.replace("'", "''") + "'" for uri in uris)
+    columns = ", ".join(f"{declared_sql(schema, name)} AS {quote(name)}" for name in schema.names)
+    text = f"SELECT {columns} FROM read_parquet([{files}], hive_partitioning=false)"
+    return text if late else f"{text} WHERE NOT {LATE}"
+
+
 def declared_sql(schema: Schema, name: str) -> str:
     """SQL of a stored column in its declared type, for a connection whose time zone is UTC."""
     field = schema.field(name)
