@@ -17,6 +17,7 @@ import pyarrow as pa
 from archive.place import Place, place_of
 from archive.recent import (
     BoolArray,
+    KeyRange,
     Piece,
     RBuffer,
     Wanted,
@@ -36,6 +37,7 @@ from query.plan.expression import Expression, quote
 from query.schema import Schema
 
 if TYPE_CHECKING:
+    from archive.scan import RowGroups
     from archive.table import Table, TableSnapshot
 
 #: What is in memory is in files after so many seconds.
@@ -57,7 +59,7 @@ class HistorySnapshot:
     many late rows its reads have left out so far.
     """
 
-    __slots__ = ("_counting", "_directory", "_pieces", "_sources", "_table", "late_left_out", "schema")
+    __slots__ = ("_counting", "_directory", "_groups", "_pieces", "_sources", "_table", "late_left_out", "schema")
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class HistorySnapshot:
         self._sources = sources
         self._directory = directory
         self._table = table
+        self._groups: dict[tuple[str, int | None, int | None], RowGroups] = {}
         self._counting = threading.Lock()
         self.late_left_out = 0
 
@@ -176,16 +179,18 @@ class HistorySnapshot:
         late: bool = False,
         columns: Collection[str] | None = None,
         where: Expression | None = None,
+        span: KeyRange | None = None,
         rows_max: int | None = None,
     ) -> Iterator[EventBatch]:
         """What `read` gives, in batches that are not empty, one after the other in the total order: for more events
         than fit into memory. All events of one instant are in one batch; but for those of a single instant a batch has
-        at most rows_max (None: BATCH_ROWS_MAX).
+        at most rows_max (None: BATCH_ROWS_MAX). span: values that they must have in one column.
 
         Memory: some batches, and archive.scan.SORT_MEMORY where files that overlap in time have more rows than that;
         such files are sorted by DuckDB, on disk if need be (in the directory for temporary files). An iterator that is
         closed, or no longer referred to, lets all of it go."""
         wanted = self._wanted(low_us, high_us, closed, keys, late, columns, where)
+        wanted = replace(wanted, span=None if span is None else replace(span, column=self._column(span.column)))
         return self._batches(wanted, rows_max or BATCH_ROWS_MAX)
 
     def _batches(self, wanted: Wanted, rows_max: int) -> Iterator[EventBatch]:
@@ -220,23 +225,43 @@ class HistorySnapshot:
         table = self._table
         if table is None:
             return []
-        index = table.select(wanted.low_us, wanted.end_us, wanted.keys)
-        if not len(index):
+        index = table.select(wanted.low_us, wanted.end_us, wanted.keys, wanted.span)
+        min_us, max_us, rows = table.min_us[index], table.max_us[index], table.rows[index]
+        if wanted.span is not None and int(rows.sum()) > rows_max:
+            groups = self._row_groups(wanted, index)
+            touched = np.flatnonzero(groups.touched(wanted.span))
+            touched = touched[np.argsort(groups.min_us[touched], kind="stable")]
+            min_us, max_us, rows = groups.min_us[touched], groups.max_us[touched], groups.rows[touched]
+        if not len(rows):
             return []
-        reach = np.maximum.accumulate(table.max_us[index])
-        begins = np.concatenate([[0], np.flatnonzero(table.min_us[index][1:] > reach[:-1]) + 1])
-        if wanted.filtered:
+        reach = np.maximum.accumulate(max_us)
+        begins = np.concatenate([[0], np.flatnonzero(min_us[1:] > reach[:-1]) + 1])
+        if wanted.filtered and wanted.span is None:
             begins = begins[:1]  # how many rows of each file that leaves nobody knows
-        sizes = np.add.reduceat(table.rows[index], begins)
+        sizes = np.add.reduceat(rows, begins)
         cuts, room = [0], rows_max
         for group, size in enumerate(sizes):
             if group and size > room:
                 cuts.append(group)
                 room = rows_max
             room -= int(size)
-        edges = [wanted.low_us, *(int(table.min_us[index[begins[cut]]]) for cut in cuts[1:]), wanted.end_us]
-        rows = np.add.reduceat(sizes, cuts)
-        return [(low, end, int(n)) for low, end, n in zip(edges[:-1], edges[1:], rows)]
+        edges = [wanted.low_us, *(int(min_us[begins[cut]]) for cut in cuts[1:]), wanted.end_us]
+        return [(low, end, int(n)) for low, end, n in zip(edges[:-1], edges[1:], np.add.reduceat(sizes, cuts))]
+
+    def _row_groups(self, wanted: Wanted, index: np.ndarray) -> RowGroups:
+        assert self._table is not None
+        assert self._directory is not None
+        assert wanted.span is not None
+        from archive.scan import row_groups
+
+        # All parts of one search ask for the same column and range.
+        asked = (wanted.span.column, wanted.low_us, wanted.end_us)
+        known = self._groups.get(asked)
+        if known is None:
+            index = self._table.select(wanted.low_us, wanted.end_us, {})
+            known = row_groups(self._directory, self._table, index, self.schema, wanted.span.column)
+            self._groups[asked] = known
+        return known
 
     def _read(self, wanted: Wanted) -> EventBatch:
         return self._together(wanted, [self._archived(wanted), self._recent(wanted)])

@@ -23,11 +23,21 @@ SEALED_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
+class KeyRange:
+    """low <= value < end of a column of strings or integers, in its declared type; None: no bound there. No null is
+    in it."""
+
+    column: str
+    low: str | int | None
+    end: str | int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What is asked of the history of a stream: low_us <= time < end_us, and in each column of `keys` one of the
     values (null matches a null value). late: late rows too. columns: the declared columns to read, in their order, the
     time and the tie columns among them. where: an expression over declared columns, true for the rows asked for; it
-    reads one row only and fails on none."""
+    reads one row only and fails on none. span: values that it must have in one column."""
 
     low_us: int | None
     end_us: int | None
@@ -35,11 +45,12 @@ class Wanted:
     late: bool
     columns: tuple[str, ...]
     where: Expression | None = None
+    span: KeyRange | None = None
 
     @property
     def filtered(self) -> bool:
         """Whether it asks of rows more than a time."""
-        return bool(self.keys) or self.where is not None
+        return bool(self.keys) or self.where is not None or self.span is not None
 
     def between(self, low_us: int | None, end_us: int | None) -> Wanted:
         """The same of a part of its range."""
@@ -184,6 +195,9 @@ def select(piece: Piece, asked: Wanted) -> tuple[EventBatch | None, int]:
     for name, values in asked.keys.items():
         among = pc.is_in(batch.columns.column(name), value_set=values).to_numpy(zero_copy_only=False)
         wanted = among if wanted is None else wanted & among
+    if asked.span is not None:
+        inside = _inside(batch.columns, asked.span)
+        wanted = inside if wanted is None else wanted & inside
     if asked.where is not None and len(batch):
         met = meets(batch.columns, asked.where)
         wanted = met if wanted is None else wanted & met
@@ -197,6 +211,17 @@ def select(piece: Piece, asked: Wanted) -> tuple[EventBatch | None, int]:
     if wanted is not None and not wanted.all():
         batch = batch.take(np.flatnonzero(wanted))
     return (batch if len(batch) else None), left_out
+
+
+def _inside(columns: pa.RecordBatch, span: KeyRange) -> BoolArray:
+    """For each row whether its value is in the range."""
+    column = columns.column(span.column)
+    found = column.is_valid()
+    if span.low is not None:
+        found = pc.and_(found, pc.greater_equal(column, pa.scalar(span.low, column.type)))
+    if span.end is not None:
+        found = pc.and_(found, pc.less(column, pa.scalar(span.end, column.type)))
+    return np.asarray(found.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
 
 
 def meets(columns: pa.RecordBatch, condition: Expression) -> BoolArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored, stored_schema, time_name
 from archive.place import SCHEME, Place
-from archive.recent import Wanted, columns_schema
+from archive.recent import BoolArray, KeyRange, Wanted, columns_schema
 from archive.table import TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema
@@ -25,8 +26,11 @@ from query.schema import Schema
 
 #: DuckDB's finite timestamps; what lies outside bounds nothing.
 _TIME_MIN_US, _TIME_MAX_US = -9_223_372_022_400_000_000, 9_223_372_036_854_775_806
+_INT64 = np.iinfo(np.int64)
+#: What reading through DuckDB raises: Arrow hands its errors on as its own.
+_ERRORS = (duckdb.Error, pa.ArrowException, OSError)
 #: Memory of DuckDB when it sorts more rows than it is handed out at a time; it keeps the rest on disk.
-SORT_MEMORY = "384MB"
+SORT_MEMORY = "192MB"
 #: Up to so many key values stand in the query text, where they prune row groups; more are joined.
 _VALUES_IN_TEXT_MAX = 64
 
@@ -88,13 +92,13 @@ def scan(
 
     sources: names that `source` of the result points into; all sources in the files are among them.
     Raises DataError if a file is gone or cannot be read."""
-    index = table.select(wanted.low_us, wanted.end_us, wanted.keys)
+    index = table.select(wanted.low_us, wanted.end_us, wanted.keys, wanted.span)
     if not len(index):
         return None, 0
     source = table.only_source(index)
     try:
         rows = pa.table(_query(_cursor(directory), directory, table, index, schema, wanted, source is None))
-    except duckdb.Error as error:
+    except _ERRORS as error:
         raise _unreadable(directory, schema, error) from error
     return _events(directory, schema, wanted, rows, source, sources)
 
@@ -104,7 +108,7 @@ def scan_in_order(
 ) -> Iterator[tuple[EventBatch | None, int]]:
     """As `scan`, but in the total order and in batches of about `rows` rows, however many there are: DuckDB sorts them,
     on disk where they are more than SORT_MEMORY (in the directory for temporary files)."""
-    index = table.select(wanted.low_us, wanted.end_us, wanted.keys)
+    index = table.select(wanted.low_us, wanted.end_us, wanted.keys, wanted.span)
     if not len(index):
         return
     source = table.only_source(index)
@@ -118,7 +122,7 @@ def scan_in_order(
                 for batch in reader:
                     part = pa.Table.from_batches([batch])
                     yield _events(directory, schema, wanted, part, source, sources)
-        except duckdb.Error as error:
+        except _ERRORS as error:
             raise _unreadable(directory, schema, error) from error
         finally:
             if not directory.on_disk:
@@ -173,11 +177,75 @@ def first_time_us(directory: Place, table: TableSnapshot, schema: Schema) -> int
         text = f"SELECT min(epoch_us({name})) FROM read_parquet($files, hive_partitioning=false) WHERE NOT {LATE}"
         try:
             found = _cursor(directory).execute(text, {"files": [str(directory / table.paths[i])]}).fetchone()
-        except duckdb.Error as error:
+        except _ERRORS as error:
             raise _unreadable(directory, schema, error) from error
         if found is not None and found[0] is not None:
             first = found[0] if first is None else min(first, found[0])
     return first
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """The row groups of some files: how many rows, the bounds of their times, and the least and greatest value of one
+    column (objects; whether these are known)."""
+
+    rows: Int64Array
+    min_us: Int64Array
+    max_us: Int64Array
+    least: np.ndarray
+    greatest: np.ndarray
+    known: BoolArray
+
+    def touched(self, span: KeyRange) -> BoolArray:
+        """For each whether it may hold a value of the range."""
+        found = np.ones(len(self.rows), np.bool_)
+        if span.end is not None:
+            found[self.known] &= (self.least[self.known] < span.end).astype(np.bool_)
+        if span.low is not None:
+            found[self.known] &= (self.greatest[self.known] >= span.low).astype(np.bool_)
+        return found
+
+
+def row_groups(
+    directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, column: str
+) -> RowGroups:
+    """The row groups of the files at `index`, from their footers. column: of strings or integers."""
+    time = time_name(schema)
+    text = (
+        "SELECT row_group_num_rows, path_in_schema, stats_min_value, stats_max_value, "
+        "epoch_us(TRY_CAST(stats_min_value AS TIMESTAMPTZ)), epoch_us(TRY_CAST(stats_max_value AS TIMESTAMPTZ)) "
+        "FROM parquet_metadata($files) WHERE path_in_schema IN ($time, $column) "
+        "ORDER BY file_name, row_group_id"
+    )
+    try:
+        files = table.uris(directory, index)
+        given = {"files": files, "time": time, "column": column}
+        found = _cursor(directory).sql(text, params=given).to_arrow_table()
+    except _ERRORS as error:
+        raise _unreadable(directory, schema, error) from error
+    which = np.asarray(found.column(1).to_numpy(), object)
+    times, values = found.filter(pa.array(which == time)), found.filter(pa.array(which == column))
+    bounds = [np.array(values.column(i).to_pylist(), object) for i in (2, 3)]
+    known = np.array([a is not None and b is not None for a, b in zip(*bounds)], np.bool_)
+    if pa.types.is_integer(arrow_schema(schema).field(column).type):
+        bounds = [np.array([None if v is None else int(v) for v in bound], object) for bound in bounds]
+    low, high = (
+        np.asarray(times.column(i).fill_null(unknown).to_numpy(), np.int64)
+        for i, unknown in ((4, _INT64.min), (5, _INT64.max))
+    )
+    return RowGroups(np.asarray(times.column(0).to_numpy(), np.int64), low, high, bounds[0], bounds[1], known)
+
+
+def key_counts(
+    directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: Wanted, column: str
+) -> list[tuple[Any, int]]:
+    """How many of the wanted events of the files at `index` have each value of a column, by value; null last."""
+    try:
+        rows = _query(_cursor(directory), directory, table, index, schema, replace(wanted, columns=(column,)), False)
+        found = rows.aggregate(f"{quote(column)}, count(*)").order(f"{quote(column)} NULLS LAST")
+        return [(value, int(count)) for value, count in found.fetchall()]
+    except _ERRORS as error:
+        raise _unreadable(directory, schema, error) from error
 
 
 def _query(
@@ -207,6 +275,13 @@ def _query(
             values.update(zip(names, some.cast(stored.field(name).type).to_pylist()))
             tests.append(f"{quote(name)} IN ({', '.join('$' + n for n in names)})")
         where.append("(" + (" OR ".join(tests) or "false") + ")")
+    if wanted.span is not None:
+        column = quote(wanted.span.column)
+        where.append(f"{column} IS NOT NULL")
+        for bound, sign, value in (("first", ">=", wanted.span.low), ("behind", "<", wanted.span.end)):
+            if value is not None:
+                where.append(f"{column} {sign} ${bound}")
+                values[bound] = value
     if wanted.where is not None:
         # Columns are declared ones there: those that are stored otherwise are converted.
         columns = [e for e in walk(wanted.where) if isinstance(e, Column)]
@@ -257,7 +332,7 @@ def _named(schema: Schema, name: str) -> str:
     return field.name
 
 
-def _unreadable(directory: Place, schema: Schema, error: duckdb.Error) -> DataError:
+def _unreadable(directory: Place, schema: Schema, error: Exception) -> DataError:
     return DataError(
         f"the archive of {schema.name} in {directory} cannot be read: {str(error).splitlines()[0]}",
         "a file of it was removed or changed",

@@ -31,7 +31,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from archive.layout import FORMAT_VERSION, SOURCE, DataFile, stored_schema, time_name, to_stored, write_files
 from archive.place import Place, place_of
-from archive.recent import BoolArray, fresh_rows, next_offsets
+from archive.recent import BoolArray, KeyRange, fresh_rows, next_offsets
 from matching.batch import EventBatch, Int64Array
 from query.errors import DataError
 from query.schema import Field, Schema
@@ -70,7 +70,9 @@ class TableSnapshot:
     added: tuple[str, ...] = ()
     _known: dict[str, _Bounds | None] = field(default_factory=dict, compare=False, repr=False)
 
-    def select(self, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array]) -> Int64Array:
+    def select(
+        self, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array], span: KeyRange | None = None
+    ) -> Int64Array:
         """Numbers of the files that may hold a row with low_us <= time < end_us and these values, in order of time.
 
         Half a millisecond for 2,000 files and one value; a sort of the values comes to that."""
@@ -85,6 +87,8 @@ class TableSnapshot:
                 bounds = self._bounds(name)
                 if bounds is not None:
                     index = index[bounds.may_hold(index, values)]
+        if span is not None and (bounds := self._bounds(span.column)) is not None:
+            index = index[bounds.overlaps(index, span)]
         return index[np.argsort(self.min_us[index], kind="stable")]
 
     def files(self, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array]) -> list[str]:
@@ -127,7 +131,8 @@ class _Bounds:
             np.array(statistics.column(f"{what}.{name}").to_pylist(), object) for what in ("min", "max", "null_count")
         )
         known = np.array([a is not None and b is not None for a, b in zip(least, greatest)], np.bool_)
-        return _Bounds(least, greatest, known, nulls != 0, nulls == rows)
+        null, only_null = ((nulls != 0).astype(np.bool_), (nulls == rows).astype(np.bool_))
+        return _Bounds(least, greatest, known, null, only_null)
 
     def may_hold(self, index: Int64Array, values: pa.Array) -> BoolArray:
         """For each of these files whether it may hold one of the values, or a null if that is among them."""
@@ -140,6 +145,17 @@ class _Bounds:
             at = np.searchsorted(wanted, self.least[some])
             inside = at < len(wanted)
             found[known] |= inside & (wanted[np.minimum(at, len(wanted) - 1)] <= self.greatest[some]).astype(np.bool_)
+        return found
+
+    def overlaps(self, index: Int64Array, span: KeyRange) -> BoolArray:
+        """For each of these files whether it may hold a value of the range."""
+        found = ~self.only_null[index]
+        known = self.known[index]
+        some = index[known]
+        if span.low is not None:
+            found[known] &= (self.greatest[some] >= span.low).astype(np.bool_)
+        if span.end is not None:
+            found[known] &= (self.least[some] < span.end).astype(np.bool_)
         return found
 
     def only_value(self, index: Int64Array) -> str | None:

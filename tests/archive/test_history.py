@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archive.history import History, HistorySnapshot, archived_schemas, stream_directory
+from archive.recent import KeyRange
 from matching.batch import EventBatch
 from matching.types import arrow_schema
 from query.errors import DataError
@@ -125,6 +126,11 @@ CONDITIONS = (
         lambda e: e.ts_us <= START_US,
     ),
 )
+#: Ranges of a column of strings and of integers, with the values in order.
+SPANS = (
+    None, KeyRange("symbol", None, "B"), KeyRange("Symbol", "A", None), KeyRange("symbol", "", "ü"),
+    KeyRange("symbol", None, None), KeyRange("rank", 1, 2), KeyRange("rank", 2, None),
+)  # fmt: skip
 COLUMN_SETS = (None, (), ("price",), ("SYMBOL", "ts"))
 
 
@@ -132,9 +138,12 @@ COLUMN_SETS = (None, (), ("price",), ("SYMBOL", "ts"))
 @settings(max_examples=120)
 @given(
     steps(), questions, st.sampled_from((2, 7, 99)), st.sampled_from((1, 2, 5, 1000)), st.sampled_from(CONDITIONS),
-    st.sampled_from(COLUMN_SETS), st.lists(st.tuples(st.sampled_from(TIMES), st.sampled_from(TIMES)), max_size=5),
+    st.sampled_from(COLUMN_SETS), st.sampled_from(SPANS),
+    st.lists(st.tuples(st.sampled_from(TIMES), st.sampled_from(TIMES)), max_size=5),
 )  # fmt: skip
-def test_batches_and_ranges_are_reads(in_files, steps, question, memory_rows_max, rows_max, condition, names, ranges):
+def test_batches_and_ranges_are_reads(
+    in_files, steps, question, memory_rows_max, rows_max, condition, names, span, ranges
+):
     """Whatever is asked for: batches one after the other, and each of several ranges, are what one read gives."""
     low, high, closed, symbols, late = question
     where, holds = condition
@@ -158,10 +167,12 @@ def test_batches_and_ranges_are_reads(in_files, steps, question, memory_rows_max
         assert read.columns.schema.names == [name for name in TICKS.names if name in wanted]
         assert read.columns.to_pylist() == [{k: v for k, v in shown(e).items() if k in wanted} for e in rows]
 
-        parts = list(snapshot.batches(low, high, **options, rows_max=rows_max))
-        assert snapshot.late_left_out == 2 * left_out
-        assert [i for part in parts for i in identities(part)] == identities(read)
-        assert [row for part in parts for row in part.columns.to_pylist()] == read.columns.to_pylist()
+        parts = list(snapshot.batches(low, high, **options, span=span, rows_max=rows_max))
+        rows, span_left_out = expected([e for e in events if holds(e) and spans(span, e)], question)
+        assert snapshot.late_left_out == left_out + span_left_out
+        assert [i for part in parts for i in identities(part)] == [(e.source, e.offset) for e in rows]
+        found = [row for part in parts for row in part.columns.to_pylist()]
+        assert found == [{k: v for k, v in shown(e).items() if k in wanted} for e in rows]
         for part in parts:
             assert len(part) > 0
             assert len(part) <= rows_max or part.ts_us[0] == part.ts_us[-1]
@@ -174,6 +185,13 @@ def test_batches_and_ranges_are_reads(in_files, steps, question, memory_rows_max
             alone = snapshot.read(first, last, **options)
             assert identities(part) == identities(alone)
             assert part.columns.to_pylist() == alone.columns.to_pylist()
+
+
+def spans(span: KeyRange | None, event: Event) -> bool:
+    if span is None:
+        return True
+    value = getattr(event, span.column.lower())
+    return value is not None and (span.low is None or value >= span.low) and (span.end is None or value < span.end)
 
 
 def identities(batch: EventBatch) -> list[tuple[str, int]]:
