@@ -21,10 +21,12 @@ from archive.recent import (
     Piece,
     RBuffer,
     Wanted,
+    Windows,
     columns_schema,
     concatenated,
     fresh_rows,
     joined,
+    meets,
     next_offsets,
     piece_of,
     select,
@@ -33,7 +35,7 @@ from matching.batch import EventBatch
 from matching.ordering import sort_events
 from matching.types import arrow_schema
 from query.errors import DataError, nearest
-from query.plan.expression import Expression, quote
+from query.plan.expression import Column, Expression, quote, walk
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -138,6 +140,57 @@ class HistorySnapshot:
                 found.append(batch.take(np.flatnonzero(times[at] == batch.ts_us)))
         return self._together(self._wanted(0, 0, False, None, late, None, None), found)
 
+    def key_cuts(
+        self, column: str, parts: int, low_us: int | None = None, high_us: int | None = None, *, late: bool = False
+    ) -> list[Any]:
+        """Values at which a column of strings or integers is cut into `parts` ranges, or fewer, of about equally many
+        events; ascending. Reads that column."""
+        from archive.scan import key_cuts
+
+        name = self._column(column)
+        wanted = self._wanted(low_us, high_us, False, None, late, [name], None)
+        recent = self._recent(wanted).columns.column(name)
+        only = replace(wanted, columns=(name,))
+        return key_cuts(self._directory, self._table, self.schema, only, recent, parts)
+
+    def count_where(
+        self, conditions: Sequence[Expression], low_us: int | None, high_us: int | None, *, late: bool = False,
+        files_max: int | None = None,
+    ) -> tuple[int, list[int]]:  # fmt: skip
+        """How many events there are in a range, and how many of them meet each condition on single events, which fails
+        on none. files_max: in so many of the files, for a guess; recent memory counts too."""
+        columns = {e.name for c in conditions for e in walk(c) if isinstance(e, Column)}
+        wanted = self._wanted(low_us, high_us, False, None, late, columns, None)
+        recent = self._recent(wanted)
+        counts = np.array([len(recent), *(int(meets(recent.columns, c).sum()) for c in conditions)])
+        if self._table is not None and self._directory is not None:
+            from archive.scan import count
+
+            index = self._table.select(wanted.low_us, wanted.end_us, {})
+            if files_max is not None and len(index) > files_max:
+                index = index[np.linspace(0, len(index) - 1, files_max).astype(np.int64)]
+            if len(index):
+                counts += count(self._directory, self._table, index, self.schema, wanted, list(conditions))
+        return int(counts[0]), counts[1:].tolist()
+
+    def count_in(self, windows: Windows, low_us: int | None, high_us: int | None, *, late: bool = False) -> int:
+        """How many events of a range lie in windows. Reads their columns and the time."""
+        wanted = replace(self._wanted(low_us, high_us, False, None, late, windows.columns, None), windows=windows)
+        found = len(self._recent(wanted))
+        if self._table is not None and self._directory is not None:
+            from archive.scan import count
+
+            index = self._table.select(wanted.low_us, wanted.end_us, {})
+            if len(index):
+                found += count(self._directory, self._table, index, self.schema, wanted, [])[0]
+        return found
+
+    def stretch_rows(self, low_us: int | None = None, high_us: int | None = None) -> tuple[int, int]:
+        """No more events than the first are in a range, and no more than the second in files of it that overlap."""
+        wanted = self._wanted(low_us, high_us, False, None, True, None, None)
+        stretches = [rows for _, _, rows in self._stretches(wanted, 0)]
+        return sum(stretches) + len(self._recent(wanted)), max(stretches, default=0)
+
     @property
     def rows_max(self) -> int:
         """No more events than this are in it, late ones among them."""
@@ -180,17 +233,21 @@ class HistorySnapshot:
         columns: Collection[str] | None = None,
         where: Expression | None = None,
         span: KeyRange | None = None,
+        windows: Windows | None = None,
         rows_max: int | None = None,
     ) -> Iterator[EventBatch]:
         """What `read` gives, in batches that are not empty, one after the other in the total order: for more events
         than fit into memory. All events of one instant are in one batch; but for those of a single instant a batch has
-        at most rows_max (None: BATCH_ROWS_MAX). span: values that they must have in one column.
+        at most rows_max (None: BATCH_ROWS_MAX). span: values that they must have in one column; windows: they
+        lie in one of them.
 
         Memory: some batches, and archive.scan.SORT_MEMORY where files that overlap in time have more rows than that;
         such files are sorted by DuckDB, on disk if need be (in the directory for temporary files). An iterator that is
         closed, or no longer referred to, lets all of it go."""
         wanted = self._wanted(low_us, high_us, closed, keys, late, columns, where)
-        wanted = replace(wanted, span=None if span is None else replace(span, column=self._column(span.column)))
+        wanted = replace(
+            wanted, span=None if span is None else replace(span, column=self._column(span.column)), windows=windows
+        )
         return self._batches(wanted, rows_max or BATCH_ROWS_MAX)
 
     def _batches(self, wanted: Wanted, rows_max: int) -> Iterator[EventBatch]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,8 @@ BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 #: So many pieces of a kind are copied into one, so that pushes of single events leave few pieces to look through.
 FAN_OUT = 64
+#: DuckDB's finite timestamps; what lies outside bounds nothing.
+TIME_MIN_US, TIME_MAX_US = -9_223_372_022_400_000_000, 9_223_372_036_854_775_806
 #: Pieces of so many rows are never copied.
 SEALED_ROWS = 4096
 
@@ -33,11 +35,59 @@ class KeyRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows of time of some partitions. columns: what tells these apart. table: a row for each window: the values of
+    the columns (a null is a value like any other), then its first and last instant, timestamp[us, UTC]; those of one
+    partition do not overlap."""
+
+    columns: tuple[str, ...]
+    table: pa.Table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @staticmethod
+    def around(columns: Sequence[str], rows: pa.RecordBatch, ts_us: Int64Array, reach_us: int) -> Windows:
+        """Those within reach_us of some rows, which stand in order of time; merged where they overlap or touch."""
+        code = np.zeros(len(ts_us), np.int64)
+        for name in columns:
+            encoded = rows.column(name).dictionary_encode(null_encoding="encode")
+            code = code * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
+            code = np.unique(code, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        order = np.argsort(code, kind="stable")
+        code, times = code[order], ts_us[order]
+        near = (code[1:] == code[:-1]) & (times[1:] - times[:-1] <= 2 * reach_us + 1)
+        first = np.flatnonzero(np.concatenate([[True] * (len(order) > 0), ~near]))
+        last = np.append(first[1:], len(order))[: len(first)] - 1
+        low = np.maximum(times[first], TIME_MIN_US + reach_us) - reach_us
+        high = np.minimum(times[last], TIME_MAX_US - reach_us) + reach_us
+        values = [rows.column(name).take(pa.array(order[first])) for name in columns]
+        bounds = [pa.array(bound).view(pa.timestamp("us", "UTC")) for bound in (low, high)]
+        return Windows(tuple(columns), pa.table([*values, *bounds], names=[*window_names(len(columns))]))
+
+    @property
+    def condition(self) -> str:
+        """SQL that joins a row to its window, where they stand beside each other and `time` is written {time}."""
+        names = window_names(len(self.columns))
+        tests = []
+        for column, name in zip(self.columns, names):
+            sign = "IS NOT DISTINCT FROM" if self.table.column(name).null_count else "="
+            tests.append(f"{quote(column)} {sign} {name}")
+        return " AND ".join([*tests, f"{{time}} >= {names[-2]}", f"{{time}} <= {names[-1]}"])
+
+
+def window_names(columns: int) -> list[str]:
+    """What the columns of a table of windows are called: no declared column may be called that."""
+    return [*(f"__hybrid_value{i}" for i in range(columns)), "__hybrid_low", "__hybrid_high"]
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What is asked of the history of a stream: low_us <= time < end_us, and in each column of `keys` one of the
     values (null matches a null value). late: late rows too. columns: the declared columns to read, in their order, the
     time and the tie columns among them. where: an expression over declared columns, true for the rows asked for; it
-    reads one row only and fails on none. span: values that it must have in one column."""
+    reads one row only and fails on none. span: values that it must have in one column. windows: it must lie in one of
+    them."""
 
     low_us: int | None
     end_us: int | None
@@ -46,11 +96,12 @@ class Wanted:
     columns: tuple[str, ...]
     where: Expression | None = None
     span: KeyRange | None = None
+    windows: Windows | None = None
 
     @property
     def filtered(self) -> bool:
         """Whether it asks of rows more than a time."""
-        return bool(self.keys) or self.where is not None or self.span is not None
+        return bool(self.keys) or self.where is not None or self.span is not None or self.windows is not None
 
     def between(self, low_us: int | None, end_us: int | None) -> Wanted:
         """The same of a part of its range."""
@@ -198,6 +249,9 @@ def select(piece: Piece, asked: Wanted) -> tuple[EventBatch | None, int]:
     if asked.span is not None:
         inside = _inside(batch.columns, asked.span)
         wanted = inside if wanted is None else wanted & inside
+    if asked.windows is not None:
+        inside = _in_windows(batch, asked.windows)
+        wanted = inside if wanted is None else wanted & inside
     if asked.where is not None and len(batch):
         met = meets(batch.columns, asked.where)
         wanted = met if wanted is None else wanted & met
@@ -222,6 +276,23 @@ def _inside(columns: pa.RecordBatch, span: KeyRange) -> BoolArray:
     if span.end is not None:
         found = pc.and_(found, pc.less(column, pa.scalar(span.end, column.type)))
     return np.asarray(found.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _in_windows(batch: EventBatch, windows: Windows) -> BoolArray:
+    """For each row whether it lies in one of the windows."""
+    from query.language.duck import quiet_connection
+
+    cursor = quiet_connection().cursor()
+    read = {name: batch.columns.column(name) for name in windows.columns}
+    times = pa.array(batch.ts_us).view(pa.timestamp("us", "UTC"))
+    rows = pa.table({**read, "__hybrid_time": times, "__hybrid_row": np.arange(len(batch))})
+    cursor.register("rows", rows)
+    cursor.register("windows", windows.table)
+    on = windows.condition.format(time="__hybrid_time")
+    found = cursor.sql(f"SELECT __hybrid_row FROM rows JOIN windows ON {on}").to_arrow_table()
+    inside = np.zeros(len(batch), np.bool_)
+    inside[found.column(0).to_numpy()] = True
+    return inside
 
 
 def meets(columns: pa.RecordBatch, condition: Expression) -> BoolArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored, stored_schema, time_name
 from archive.place import SCHEME, Place
-from archive.recent import BoolArray, KeyRange, Wanted, columns_schema
+from archive.recent import TIME_MAX_US, TIME_MIN_US, BoolArray, KeyRange, Wanted, columns_schema
 from archive.table import TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema
@@ -24,8 +24,6 @@ from query.errors import DataError
 from query.plan.expression import Column, Expression, quote, to_sql, walk
 from query.schema import Schema
 
-#: DuckDB's finite timestamps; what lies outside bounds nothing.
-_TIME_MIN_US, _TIME_MAX_US = -9_223_372_022_400_000_000, 9_223_372_036_854_775_806
 _INT64 = np.iinfo(np.int64)
 #: What reading through DuckDB raises: Arrow hands its errors on as its own.
 _ERRORS = (duckdb.Error, pa.ArrowException, OSError)
@@ -56,8 +54,8 @@ def _connect(store: Place | None) -> duckdb.DuckDBPyConnection:
     return database
 
 
-def _cursor(directory: Place) -> duckdb.DuckDBPyConnection:
-    cursor = _database(None if directory.on_disk else Place(SCHEME, directory.options)).cursor()
+def _cursor(directory: Place | None) -> duckdb.DuckDBPyConnection:
+    cursor = _database(None if directory is None or directory.on_disk else Place(SCHEME, directory.options)).cursor()
     cursor.execute("SET enable_progress_bar=false")  # a setting of each connection
     return cursor
 
@@ -236,16 +234,50 @@ def row_groups(
     return RowGroups(np.asarray(times.column(0).to_numpy(), np.int64), low, high, bounds[0], bounds[1], known)
 
 
-def key_counts(
-    directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: Wanted, column: str
-) -> list[tuple[Any, int]]:
-    """How many of the wanted events of the files at `index` have each value of a column, by value; null last."""
+def count(
+    directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: Wanted,
+    conditions: list[Expression],
+) -> list[int]:  # fmt: skip
+    """How many of the wanted events of the files at `index` there are, and how many meet each of the conditions."""
+    read: dict[Expression, str] = {
+        e: declared_sql(schema, e.name) for c in conditions for e in walk(c) if isinstance(e, Column)
+    }
+    counts = ["count(*)", *(f"count(*) FILTER ({to_sql(c, read)})" for c in conditions)]
     try:
-        rows = _query(_cursor(directory), directory, table, index, schema, replace(wanted, columns=(column,)), False)
-        found = rows.aggregate(f"{quote(column)}, count(*)").order(f"{quote(column)} NULLS LAST")
-        return [(value, int(count)) for value, count in found.fetchall()]
+        rows = _query(_cursor(directory), directory, table, index, schema, wanted, False)
+        found = rows.aggregate(", ".join(counts)).fetchall()
     except _ERRORS as error:
         raise _unreadable(directory, schema, error) from error
+    return [int(n) for n in found[0]]
+
+
+def key_cuts(
+    directory: Place | None, table: TableSnapshot | None, schema: Schema, wanted: Wanted, recent: pa.Array, parts: int
+) -> list[Any]:
+    """Values at which a column is cut into `parts` ranges, or fewer, of about equally many rows; ascending.
+
+    wanted: its column, and which rows count. recent: the column of those that are in no file. Reads that column alone:
+    a tenth of a second for 10 M rows."""
+    (column,) = (quote(name) for name in wanted.columns)
+    cursor = _cursor(directory)
+    try:
+        cursor.register("recent", pa.table({"value": recent}))
+        rows = "SELECT value FROM recent"
+        if directory is not None and table is not None:
+            index = table.select(wanted.low_us, wanted.end_us, wanted.keys)
+            if len(index):
+                _query(cursor, directory, table, index, schema, wanted, False).create_view("archived")
+                rows += f" UNION ALL SELECT {column} FROM archived"
+        # A range begins with the first value of which the rows begin in it.
+        found = cursor.execute(
+            "SELECT min(value) FROM "
+            "(SELECT value, sum(n) OVER (ORDER BY value) - n AS start, sum(n) OVER () AS total "
+            f"FROM (SELECT value, count(*) AS n FROM ({rows}) WHERE value IS NOT NULL GROUP BY value)) "
+            f"GROUP BY (start * {int(parts)}) // total ORDER BY 1"
+        ).fetchall()
+    except _ERRORS as error:
+        raise _unreadable(directory, schema, error) from error
+    return [value for (value,) in found[1:]]
 
 
 def _query(
@@ -258,12 +290,12 @@ def _query(
     where: list[str] = []
     time = quote(time_name(schema))
     # make_timestamptz of a constant is a constant to DuckDB, so the bound is pushed down, whatever the year.
-    if wanted.low_us is not None and wanted.low_us > _TIME_MIN_US:
+    if wanted.low_us is not None and wanted.low_us > TIME_MIN_US:
         where.append(f"{time} >= make_timestamptz($low::BIGINT)")
-        values["low"] = min(wanted.low_us, _TIME_MAX_US)
-    if wanted.end_us is not None and wanted.end_us <= _TIME_MAX_US:
+        values["low"] = min(wanted.low_us, TIME_MAX_US)
+    if wanted.end_us is not None and wanted.end_us <= TIME_MAX_US:
         where.append(f"{time} < make_timestamptz($end::BIGINT)")
-        values["end"] = max(wanted.end_us, _TIME_MIN_US)
+        values["end"] = max(wanted.end_us, TIME_MIN_US)
     for number, (name, among) in enumerate(wanted.keys.items()):
         some = among.drop_null()
         tests = [f"{quote(name)} IS NULL"] if among.null_count else []
@@ -290,6 +322,9 @@ def _query(
     hidden = [*([SOURCE] if with_source else []), OFFSET, SEQ, *([] if wanted.late else [LATE])]
     selected = ", ".join(map(quote, (*wanted.columns, *hidden)))
     text = f"SELECT {selected} FROM read_parquet($files, hive_partitioning=false)"
+    if wanted.windows is not None:
+        cursor.register("windows", wanted.windows.table)
+        text += f" JOIN windows ON {wanted.windows.condition.format(time=time)}"
     if where:
         text += " WHERE " + " AND ".join(where)
     if in_order:
@@ -332,7 +367,7 @@ def _named(schema: Schema, name: str) -> str:
     return field.name
 
 
-def _unreadable(directory: Place, schema: Schema, error: Exception) -> DataError:
+def _unreadable(directory: Place | None, schema: Schema, error: Exception) -> DataError:
     return DataError(
         f"the archive of {schema.name} in {directory} cannot be read: {str(error).splitlines()[0]}",
         "a file of it was removed or changed",
