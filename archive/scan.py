@@ -19,7 +19,7 @@ from archive.place import SCHEME, Place
 from archive.recent import TIME_MAX_US, TIME_MIN_US, BoolArray, KeyRange, Wanted, columns_schema
 from archive.table import TableSnapshot
 from matching.batch import EventBatch, Int64Array
-from matching.types import arrow_schema
+from matching.types import arrow_schema, duckdb_type
 from query.errors import DataError
 from query.plan.expression import Column, Expression, quote, to_sql, walk
 from query.schema import Schema
@@ -321,7 +321,7 @@ def _query(
         where.append(f"({to_sql(wanted.where, read)})")
     hidden = [*([SOURCE] if with_source else []), OFFSET, SEQ, *([] if wanted.late else [LATE])]
     selected = ", ".join(map(quote, (*wanted.columns, *hidden)))
-    text = f"SELECT {selected} FROM read_parquet($files, hive_partitioning=false)"
+    text = f"SELECT {selected} FROM {_files_sql('$files', table, schema)}"
     if wanted.windows is not None:
         cursor.register("windows", wanted.windows.table)
         text += f" JOIN windows ON {wanted.windows.condition.format(time=time)}"
@@ -340,8 +340,19 @@ def select_sql(directory: Place, table: TableSnapshot, schema: Schema, late: boo
     uris = table.uris(directory, np.argsort(table.min_us, kind="stable"))
     files = ", ".join("'" + uri.replace("'", "''") + "'" for uri in uris)
     columns = ", ".join(f"{declared_sql(schema, name)} AS {quote(name)}" for name in schema.names)
-    text = f"SELECT {columns} FROM read_parquet([{files}], hive_partitioning=false)"
+    text = f"SELECT {columns} FROM {_files_sql(f'[{files}]', table, schema)}"
     return text if late else f"{text} WHERE NOT {LATE}"
+
+
+def _files_sql(files: str, table: TableSnapshot, schema: Schema) -> str:
+    """SQL of the rows of files, with nulls in the columns that they lack. files: SQL of a list of them."""
+    if not table.added:
+        return f"read_parquet({files}, hive_partitioning=false)"
+    stored = stored_schema(schema)
+    types = {name: duckdb_type(stored.field(name).type) for name in table.added}
+    added = ", ".join(f"CAST(NULL AS {type}) AS {quote(name)}" for name, type in types.items())
+    there = f"SELECT * FROM read_parquet({files}, hive_partitioning=false, union_by_name=true)"
+    return f"({there} UNION ALL BY NAME SELECT {added} WHERE false)"
 
 
 def declared_sql(schema: Schema, name: str) -> str:

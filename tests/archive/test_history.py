@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -451,3 +453,38 @@ def test_ranges_far_apart_are_read_apart(tmp_path, monkeypatch):
     assert [len(batch) for batch in found] == [20, 20, 20, 20]
     assert reads == [(lows[0], lows[2] + 20), (lows[1], lows[1] + 20), (lows[3], lows[3] + 20)]
     assert snapshot.read_ranges([], []) == []
+
+
+def test_files_without_a_column_have_nulls_in_it(tmp_path):
+    """Older files lack two columns that were added since: one of a type that is stored otherwise, one nested."""
+    added = (Field("small", "UTINYINT"), Field("tags", "VARCHAR[]"))
+    wide = Schema("ticks", (*TICKS.fields, *added), "ts", TICKS.keys, TICKS.order, TICKS.lateness_us)
+    old = History(TICKS, tmp_path / "ticks", 1_000)
+    old.append(*batch_of(run_of(10)))
+    old.flush()
+    new = History(wide, tmp_path / "ticks", 1_000)
+    batch, late = batch_of(run_of(6, first=10))
+    columns = [*batch.columns.columns, pa.array([1, 2, 3] * 2, pa.uint8()), pa.array([["a"]] * 6)]
+    batch = replace(batch, columns=pa.RecordBatch.from_arrays(columns, schema=arrow_schema(wide)))
+    for flush, part in ((False, batch.slice(0, 3)), (True, batch.slice(3, 6))):
+        new.append(part, late[:3])
+        if flush:
+            new.flush()
+        snapshot = new.snapshot()
+        count = 16 if flush else 13
+        rows = snapshot.read(None, None).columns.to_pylist()
+        assert [row["small"] for row in rows] == [None] * 10 + [1, 2, 3] * (1 + flush)
+        assert [row["tags"] for row in rows] == [None] * 10 + [["a"]] * (count - 10)
+        parts = list(snapshot.batches(None, None, columns=["small"], rows_max=4))
+        assert [v for part in parts for v in part.columns.column("small").to_pylist()] == [row["small"] for row in rows]
+        small = Column("small", "UTINYINT")
+        where = Call(">", (small, Constant(1, "INTEGER")), "BOOLEAN")
+        assert len(snapshot.read(None, None, where=where)) == 2 * (1 + flush)
+        assert len(snapshot.read(None, None, keys={"small": [3, None]})) == 10 + 1 + flush
+        assert snapshot.count_where([where], None, None) == (count, [2 * (1 + flush)])
+        connection = duckdb.connect()
+        connection.execute("SET TimeZone='UTC'")
+        connection.register("memory", pa.Table.from_batches([snapshot.recent().columns]))
+        view = snapshot.select_sql("memory")
+        found = connection.sql(f"SELECT small, tags, ts FROM ({view}) ORDER BY ts").to_arrow_table().to_pylist()
+        assert found == [{k: row[k] for k in ("small", "tags", "ts")} for row in rows]
