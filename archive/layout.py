@@ -342,13 +342,25 @@ def _write_file(rows: pa.Table, directory: Place, period: str, mark: str) -> Dat
             dictionaries.append(field.name)
     pq.write_table(
         rows, path.key, row_group_size=ROW_GROUP_ROWS, compression="zstd", use_dictionary=dictionaries,
-        column_encoding=deltas, filesystem=path.filesystem,
+        column_encoding=deltas, write_statistics=with_statistics(rows), filesystem=path.filesystem,
     )  # fmt: skip
     path.sync()
     folder.sync()
     if created:
         directory.sync()
     return DataFile(f"{period}/{path.name}", path.size(), rows.num_rows, file_statistics(rows))
+
+
+def with_statistics(rows: pa.Table) -> list[str]:
+    """The columns whose row groups get statistics: flat ones without NaN. Parquet leaves NaN out of them, Arrow writes
+    them all the same, and DuckDB, where NaN is the largest number, would skip a row group with the row it looks for
+    (its issue 25521)."""
+    return [
+        name
+        for name, column in zip(rows.column_names, rows.columns)
+        if not pa.types.is_nested(column.type)
+        and not (pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py())
+    ]
 
 
 def file_statistics(rows: pa.Table) -> str:

@@ -2,21 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from matching.batch import EventBatch, Int64Array
+from matching.types import arrow_schema
+from query.plan.expression import Column, Expression, quote, to_sql, walk
+from query.schema import Schema
 
 BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 #: So many pieces of a kind are copied into one, so that pushes of single events leave few pieces to look through.
 FAN_OUT = 64
+#: DuckDB's finite timestamps; what lies outside bounds nothing.
+TIME_MIN_US, TIME_MAX_US = -9_223_372_022_400_000_000, 9_223_372_036_854_775_806
 #: Pieces of so many rows are never copied.
 SEALED_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """low <= value < end of a column of strings or integers, in its declared type; None: no bound there. No null is
+    in it."""
+
+    column: str
+    low: str | int | None
+    end: str | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows of time of some partitions. columns: what tells these apart. table: a row for each window: the values of
+    the columns (a null is a value like any other), then its first and last instant, timestamp[us, UTC]; those of one
+    partition do not overlap."""
+
+    columns: tuple[str, ...]
+    table: pa.Table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @staticmethod
+    def around(columns: Sequence[str], rows: pa.RecordBatch, ts_us: Int64Array, reach_us: int) -> Windows:
+        """Those within reach_us of some rows, which stand in order of time; merged where they overlap or touch."""
+        code = np.zeros(len(ts_us), np.int64)
+        for name in columns:
+            encoded = rows.column(name).dictionary_encode(null_encoding="encode")
+            code = code * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
+            code = np.unique(code, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        order = np.argsort(code, kind="stable")
+        code, times = code[order], ts_us[order]
+        near = (code[1:] == code[:-1]) & (times[1:] - times[:-1] <= 2 * reach_us + 1)
+        first = np.flatnonzero(np.concatenate([[True] * (len(order) > 0), ~near]))
+        last = np.append(first[1:], len(order))[: len(first)] - 1
+        low = np.maximum(times[first], TIME_MIN_US + reach_us) - reach_us
+        high = np.minimum(times[last], TIME_MAX_US - reach_us) + reach_us
+        values = [rows.column(name).take(pa.array(order[first])) for name in columns]
+        bounds = [pa.array(bound).view(pa.timestamp("us", "UTC")) for bound in (low, high)]
+        return Windows(tuple(columns), pa.table([*values, *bounds], names=[*window_names(len(columns))]))
+
+    @property
+    def condition(self) -> str:
+        """SQL that joins a row to its window, where they stand beside each other and `time` is written {time}."""
+        names = window_names(len(self.columns))
+        tests = []
+        for column, name in zip(self.columns, names):
+            sign = "IS NOT DISTINCT FROM" if self.table.column(name).null_count else "="
+            tests.append(f"{quote(column)} {sign} {name}")
+        return " AND ".join([*tests, f"{{time}} >= {names[-2]}", f"{{time}} <= {names[-1]}"])
+
+
+def window_names(columns: int) -> list[str]:
+    """What the columns of a table of windows are called: no declared column may be called that."""
+    return [*(f"__hybrid_value{i}" for i in range(columns)), "__hybrid_low", "__hybrid_high"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked of the history of a stream: low_us <= time < end_us, and in each column of `keys` one of the
+    values (null matches a null value). late: late rows too. columns: the declared columns to read, in their order, the
+    time and the tie columns among them. where: an expression over declared columns, true for the rows asked for; it
+    reads one row only and fails on none. span: values that it must have in one column. windows: it must lie in one of
+    them."""
+
+    low_us: int | None
+    end_us: int | None
+    keys: Mapping[str, pa.Array]
+    late: bool
+    columns: tuple[str, ...]
+    where: Expression | None = None
+    span: KeyRange | None = None
+    windows: Windows | None = None
+
+    @property
+    def filtered(self) -> bool:
+        """Whether it asks of rows more than a time."""
+        return bool(self.keys) or self.where is not None or self.span is not None or self.windows is not None
+
+    def between(self, low_us: int | None, end_us: int | None) -> Wanted:
+        """The same of a part of its range."""
+        return replace(self, low_us=low_us, end_us=end_us)
+
+
+def columns_schema(schema: Schema, columns: tuple[str, ...]) -> pa.Schema:
+    """Some of the declared columns, in declared types."""
+    declared = arrow_schema(schema)
+    return pa.schema([declared.field(name) for name in columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +222,10 @@ def concatenated(batches: list[EventBatch], sources: tuple[str, ...] | None = No
     )
 
 
-def select(
-    piece: Piece, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array], late: bool
-) -> tuple[EventBatch | None, int]:
-    """The events of a piece with low_us <= time < end_us whose column is one of the values, for each of `keys` (null
-    matches a null value), in order of arrival; or None. Late ones only if asked; the second result counts those left
-    out. Zero copy where a whole piece is asked for or its events stand in order of time."""
+def select(piece: Piece, asked: Wanted) -> tuple[EventBatch | None, int]:
+    """The wanted events of a piece, in order of arrival; or None. The second result counts the late ones left out. Zero
+    copy where a whole piece is asked for or its events stand in order of time."""
+    low_us, end_us = asked.low_us, asked.end_us
     if (low_us is not None and piece.max_us < low_us) or (end_us is not None and piece.min_us >= end_us):
         return None, 0
     batch, marked = piece.batch, piece.late
@@ -150,16 +243,67 @@ def select(
                 wanted &= ts_us >= low_us
             if end_us is not None:
                 wanted &= ts_us < end_us
-    for name, values in keys.items():
+    for name, values in asked.keys.items():
         among = pc.is_in(batch.columns.column(name), value_set=values).to_numpy(zero_copy_only=False)
         wanted = among if wanted is None else wanted & among
+    if asked.span is not None:
+        inside = _inside(batch.columns, asked.span)
+        wanted = inside if wanted is None else wanted & inside
+    if asked.windows is not None:
+        inside = _in_windows(batch, asked.windows)
+        wanted = inside if wanted is None else wanted & inside
+    if asked.where is not None and len(batch):
+        met = meets(batch.columns, asked.where)
+        wanted = met if wanted is None else wanted & met
     left_out = 0
-    if marked is not None and not late:
+    if marked is not None and not asked.late:
         left_out = int(np.count_nonzero(marked if wanted is None else marked & wanted))
         wanted = ~marked if wanted is None else wanted & ~marked
+    if len(asked.columns) < batch.columns.num_columns:
+        columns = batch.columns.select(list(asked.columns))
+        batch = EventBatch(columns, batch.ts_us, batch.source, batch.offset, batch.seq, batch.sources)
     if wanted is not None and not wanted.all():
         batch = batch.take(np.flatnonzero(wanted))
     return (batch if len(batch) else None), left_out
+
+
+def _inside(columns: pa.RecordBatch, span: KeyRange) -> BoolArray:
+    """For each row whether its value is in the range."""
+    column = columns.column(span.column)
+    found = column.is_valid()
+    if span.low is not None:
+        found = pc.and_(found, pc.greater_equal(column, pa.scalar(span.low, column.type)))
+    if span.end is not None:
+        found = pc.and_(found, pc.less(column, pa.scalar(span.end, column.type)))
+    return np.asarray(found.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _in_windows(batch: EventBatch, windows: Windows) -> BoolArray:
+    """For each row whether it lies in one of the windows."""
+    from query.language.duck import quiet_connection
+
+    cursor = quiet_connection().cursor()
+    read = {name: batch.columns.column(name) for name in windows.columns}
+    times = pa.array(batch.ts_us).view(pa.timestamp("us", "UTC"))
+    rows = pa.table({**read, "__hybrid_time": times, "__hybrid_row": np.arange(len(batch))})
+    cursor.register("rows", rows)
+    cursor.register("windows", windows.table)
+    on = windows.condition.format(time="__hybrid_time")
+    found = cursor.sql(f"SELECT __hybrid_row FROM rows JOIN windows ON {on}").to_arrow_table()
+    inside = np.zeros(len(batch), np.bool_)
+    inside[found.column(0).to_numpy()] = True
+    return inside
+
+
+def meets(columns: pa.RecordBatch, condition: Expression) -> BoolArray:
+    """For each row whether it meets a condition on single rows, as DuckDB computes it."""
+    from query.language.duck import quiet_connection
+
+    read = dict.fromkeys(e.name for e in walk(condition) if isinstance(e, Column)) or columns.schema.names[:1]
+    cursor = quiet_connection().cursor()
+    cursor.register("rows", pa.Table.from_batches([columns.select(list(read))]))
+    found = cursor.sql(f"SELECT coalesce({to_sql(condition)}, false) AS {quote('met')} FROM rows").to_arrow_table()
+    return np.asarray(found.column(0).combine_chunks().to_numpy(zero_copy_only=False), np.bool_)
 
 
 def by_source(batch: EventBatch) -> Iterator[tuple[str, slice | Int64Array]]:

@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import json
 import time
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +29,9 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from archive.layout import FORMAT_VERSION, DataFile, stored_schema, time_name, to_stored, write_files
+from archive.layout import FORMAT_VERSION, SOURCE, DataFile, stored_schema, time_name, to_stored, write_files
 from archive.place import Place, place_of
-from archive.recent import BoolArray, fresh_rows, next_offsets
+from archive.recent import BoolArray, KeyRange, fresh_rows, next_offsets
 from matching.batch import EventBatch, Int64Array
 from query.errors import DataError
 from query.schema import Field, Schema
@@ -70,6 +68,7 @@ class TableSnapshot:
     boundary_sequence: int
     maintenance: int
     added: tuple[str, ...] = ()
+    _known: dict[str, _Bounds | None] = field(default_factory=dict, compare=False, repr=False)
 
     def span_us(self) -> tuple[int, int] | None:
         """Times of the first and the last event, the last to a millisecond, or None without events. What files without
@@ -77,39 +76,99 @@ class TableSnapshot:
         low, high = self.min_us[self.min_us > _INT64.min], self.max_us[self.max_us < _INT64.max]
         return (int(low.min()), int(high.max()) - _STATISTICS_SLACK_US) if len(low) and len(high) else None
 
-    def files(self, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array]) -> list[str]:
-        """Paths of the files that may hold a row with low_us <= time < end_us and these values, in order of time."""
+    def select(
+        self, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array], span: KeyRange | None = None
+    ) -> Int64Array:
+        """Numbers of the files that may hold a row with low_us <= time < end_us and these values, in order of time.
+
+        Half a millisecond for 2,000 files and one value; a sort of the values comes to that."""
         keep = np.ones(len(self.paths), np.bool_)
         if low_us is not None:
             keep &= self.max_us >= low_us
         if end_us is not None:
             keep &= self.min_us < end_us
-        index = [int(i) for i in np.flatnonzero(keep)]
+        index = np.flatnonzero(keep)
         for name, values in keys.items():
-            if not index or self.statistics.column_names.count(f"min.{name}") != 1:
-                continue
-            # Python compares these types as DuckDB and Parquet do.
-            if pa.types.is_string(values.type) or pa.types.is_integer(values.type):
-                columns = [f"min.{name}", f"max.{name}", f"null_count.{name}", "num_records"]
-                some = self.statistics.select(columns).take(index)
-                wanted = sorted(values.drop_null().to_pylist())
-                null = values.null_count > 0
-                bounds = zip(*(column.to_pylist() for column in some.columns))
-                index = [i for i, bound in zip(index, bounds) if _may_hold(bound, wanted, null)]
-        return [self.paths[i] for i in sorted(index, key=lambda i: int(self.min_us[i]))]
+            if len(index) and (pa.types.is_string(values.type) or pa.types.is_integer(values.type)):
+                bounds = self._bounds(name)
+                if bounds is not None:
+                    index = index[bounds.may_hold(index, values)]
+        if span is not None and (bounds := self._bounds(span.column)) is not None:
+            index = index[bounds.overlaps(index, span)]
+        return index[np.argsort(self.min_us[index], kind="stable")]
+
+    def files(self, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array]) -> list[str]:
+        """Their paths below the table's directory."""
+        return [self.paths[i] for i in self.select(low_us, end_us, keys)]
+
+    def uris(self, directory: Place, index: Int64Array) -> list[str]:
+        """The files with these numbers, as DuckDB takes them."""
+        root = str(directory).rstrip("/") + "/"
+        return [root + self.paths[i] for i in index]
+
+    def only_source(self, index: Int64Array) -> str | None:
+        """The source of all rows of these files, if their statistics say that there is only one."""
+        bounds = self._bounds(SOURCE)
+        return None if bounds is None else bounds.only_value(index)
+
+    def _bounds(self, name: str) -> _Bounds | None:
+        """The bounds of a column of strings or integers, or None where there are none."""
+        if name not in self._known:
+            self._known[name] = _Bounds.of(self.statistics, name, self.rows)
+        return self._known[name]
 
 
-def _may_hold(bounds: tuple[Any, Any, int | None, int], wanted: list[Any], null: bool) -> bool:
-    """Whether a file with this (least, greatest, nulls, rows) may hold one of the sorted values, or a null."""
-    least, greatest, nulls, rows = bounds
-    if null and nulls != 0:
-        return True
-    if nulls == rows:
-        return False
-    if least is None or greatest is None:
-        return bool(wanted)
-    at = bisect_left(wanted, least)
-    return at < len(wanted) and wanted[at] <= greatest
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Of one column, for each file: least and greatest value (objects, which compare as DuckDB and Parquet do), whether
+    these are known, whether there may be a null, and whether there is nothing else."""
+
+    least: np.ndarray
+    greatest: np.ndarray
+    known: BoolArray
+    null: BoolArray
+    only_null: BoolArray
+
+    @staticmethod
+    def of(statistics: pa.Table, name: str, rows: Int64Array) -> _Bounds | None:
+        if statistics.column_names.count(f"min.{name}") != 1:
+            return None
+        least, greatest, nulls = (
+            np.array(statistics.column(f"{what}.{name}").to_pylist(), object) for what in ("min", "max", "null_count")
+        )
+        known = np.array([a is not None and b is not None for a, b in zip(least, greatest)], np.bool_)
+        null, only_null = ((nulls != 0).astype(np.bool_), (nulls == rows).astype(np.bool_))
+        return _Bounds(least, greatest, known, null, only_null)
+
+    def may_hold(self, index: Int64Array, values: pa.Array) -> BoolArray:
+        """For each of these files whether it may hold one of the values, or a null if that is among them."""
+        wanted = np.array(sorted(values.drop_null().to_pylist()), object)
+        found = self.null[index] & (values.null_count > 0)
+        if len(wanted):
+            known = self.known[index]
+            found |= ~known & ~self.only_null[index]
+            some = index[known]
+            at = np.searchsorted(wanted, self.least[some])
+            inside = at < len(wanted)
+            found[known] |= inside & (wanted[np.minimum(at, len(wanted) - 1)] <= self.greatest[some]).astype(np.bool_)
+        return found
+
+    def overlaps(self, index: Int64Array, span: KeyRange) -> BoolArray:
+        """For each of these files whether it may hold a value of the range."""
+        found = ~self.only_null[index]
+        known = self.known[index]
+        some = index[known]
+        if span.low is not None:
+            found[known] &= (self.greatest[some] >= span.low).astype(np.bool_)
+        if span.end is not None:
+            found[known] &= (self.least[some] < span.end).astype(np.bool_)
+        return found
+
+    def only_value(self, index: Int64Array) -> str | None:
+        """The value of all rows of these files, if there is only one."""
+        value = self.least[index[0]]
+        same = (self.least[index] == value) & (self.greatest[index] == value) & self.known[index] & ~self.null[index]
+        return value if bool(same.all()) else None
 
 
 class Table:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -396,6 +396,7 @@ class _Recent:
         closed: bool = False,
         keys: Mapping[str, Sequence[Any]] | None = None,
         late: bool = False,
+        columns: Collection[str] | None = None,
     ) -> EventBatch:
         """Those with low <= time < high (<= high if closed). They are no history: nobody asks for keys."""
         assert not keys

@@ -7,7 +7,7 @@ another. Under STRICT too: the rows of a block stand together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archive.history import merged
 from hybrid import duck
 from hybrid.evidence import NO_EVIDENCE, Evidence, Parts, concat, of_matches, of_rows
 from hybrid.inputs import BATCH_ROWS
@@ -37,7 +38,8 @@ READ_KEYS_MAX = 10_000
 
 
 class Reader(Protocol):
-    """History as of one moment; a snapshot of an archive, or a bounded input."""
+    """History as of one moment; a snapshot of an archive, or a bounded input. columns: those that are needed (None:
+    all); what is at hand may have more."""
 
     def read(
         self,
@@ -47,6 +49,7 @@ class Reader(Protocol):
         closed: bool = False,
         keys: Mapping[str, Sequence[Any]] | None = None,
         late: bool = False,
+        columns: Collection[str] | None = None,
     ) -> EventBatch: ...
 
 
@@ -185,9 +188,12 @@ def correlate(
     found_rows: list[pa.Table] = [side_schema(history).empty_table()]
     found_evidence: list[Evidence] = []
     keys, codes = _keys(history, answer.live)
-    for rows in _merged(low_us, last_us, codes >= 0):
+    columns = None if history.plan is None else {*history.plan.columns, *keys.columns}
+    asking = np.flatnonzero(codes >= 0)  # the others can join nothing
+    for group in merged(low_us[asking], last_us[asking]):
+        rows = asking[group]
         low, last = int(low_us[rows].min()), int(last_us[rows].max())
-        batch = reader.read(low, last, closed=True, keys=keys.used_by(codes[rows]), late=late)
+        batch = reader.read(low, last, closed=True, keys=keys.used_by(codes[rows]), late=late, columns=columns)
         if not len(batch):
             continue
         blocks = _blocks(batch, keys, codes[rows], low_us[rows], last_us[rows])
@@ -291,18 +297,6 @@ def _keys(history: HistoryPlan, live: pa.Table) -> tuple[_Keys, np.ndarray]:
         values.append(pc.unique(live.column(name)).drop_null())
     keys = _Keys(tuple(columns), tuple(values))
     return keys, keys.codes(used, live.num_rows)
-
-
-def _merged(low_us: np.ndarray, last_us: np.ndarray, joins: np.ndarray) -> Iterator[np.ndarray]:
-    """Groups of row numbers whose ranges overlap or touch, each ascending; rows with nothing to read are in none."""
-    rows = np.flatnonzero((low_us <= last_us) & joins)
-    if not len(rows):
-        return
-    rows = rows[np.argsort(low_us[rows], kind="stable")]
-    reach = np.maximum.accumulate(last_us[rows])
-    cuts = np.flatnonzero(low_us[rows][1:] - 1 > reach[:-1]) + 1
-    for group in np.split(rows, cuts):
-        yield np.sort(group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from hybrid.driver import Driver
 from hybrid.explain import explain_plan
 from hybrid.faults import fault, not_supported
 from hybrid.front import Bounded, Relations, StreamInput, answer, explain_in, live_matcher
-from hybrid.inputs import BATCH_ROWS, fields_of, to_arrow
+from hybrid.inputs import fields_of, slices, to_arrow
 from hybrid.lookup import lookup_in
 from hybrid.outer import Outer, empty_answer
 from hybrid.pour import Pour, rows_as_events
@@ -716,11 +716,9 @@ class Database:
             begins = {key: s.begins_us() for key, s in self._streams.items()}
         reader: Reader = snapshots[names[0]]
         if plain(plan):
-            batch = reader.read(start_us, end_us)
+            events = snapshots[names[0]].batches(start_us, end_us, columns=factor.plan.columns)
             matcher = live_matcher(factor.plan)
-            found = [
-                matcher.push(batch.slice(i, min(i + BATCH_ROWS, len(batch)))) for i in range(0, len(batch), BATCH_ROWS)
-            ]
+            found = [matcher.push(part) for batch in events for part in slices(batch)]
             found.append(matcher.advance(end_us))
         else:
             chain = Chain(plan, schemas, static, live_matcher)

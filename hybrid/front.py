@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from archive.history import HistorySnapshot
 from hybrid import duck
 from hybrid.compressed import Compressed, compress
 from hybrid.correlate import Answer, Reader, answer_of, rows_of
@@ -19,12 +20,12 @@ from hybrid.driver import Driver
 from hybrid.explain import explain_plan
 from hybrid.faults import fault
 from hybrid.inputs import (
-    BATCH_ROWS,
     TIME_TYPES,
     Ordered,
     fields_of,
     order_index,
     plain_type,
+    slices,
     table_of,
     time_of,
     to_arrow,
@@ -47,6 +48,10 @@ from query.plan.expression import Column, quote
 from query.plan.plan import FactorPlan, HistoryPlan, Order, Plan, QueryPlan
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 from query.schema import Field, Schema
+
+#: Streams of more events than this are not copied for DuckDB. MEMORY_TABLE: what the part that is in no file is called.
+WHOLE_ROWS_MAX = 1_000_000
+MEMORY_TABLE = "__hybrid_memory_"
 
 
 def make_matcher(plan: Plan, lenient: bool = False, bare: bool = False) -> Matcher:
@@ -122,7 +127,7 @@ class StreamInput:
     """A stream as a statement sees it: one snapshot of its archive and memory. late: late rows are seen too."""
 
     schema: Schema
-    snapshot: Reader
+    snapshot: HistorySnapshot
     begins_us: int | None
     late: bool
 
@@ -143,10 +148,10 @@ class Relations:
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
         self._arrow: dict[str, pa.Table] = {}
         self._streams = dict(streams or {})
-        self._events: dict[str, EventBatch] = {}
         self._evaluated: dict[str, pa.Table] = {}
         self._history_orders: dict[str, list[str]] = {}
         self._registered: set[str] = set()
+        self._views: set[str] = set()
         if lacks_input(text):
             self._words |= {*self._given, *self._streams}
         self._own = connection is None
@@ -179,7 +184,10 @@ class Relations:
                 for name in self._registered:
                     with suppress(duckdb.TransactionException):  # aborted: it goes with the transaction
                         self.connection.unregister(name)
+            for name in self._views:  # streams come with connections of our own: what is registered goes with these
+                self.connection.execute(f"DROP VIEW {quote(name)}")
             self._registered.clear()
+            self._views.clear()
 
     def register(self, name: str, table: pa.Table) -> None:
         """Lets the statement's SQL name a table, until the relations are closed."""
@@ -187,13 +195,22 @@ class Relations:
         self._registered.add(name)
 
     def load(self, plan: QueryPlan) -> None:
-        """Registers the events of the streams that DuckDB itself selects from."""
+        """Lets DuckDB see the events of the streams that it selects from itself: in the total order where they are few,
+        otherwise as a view of their files, of which it reads what it needs, and of memory."""
         inputs = [sql for f in plan.factors for sql in f.inputs]
         selected = [plan.select_sql, *(sql for sql in inputs if _bare(sql) is None)]
         words = {w.lower() for sql in selected for w in re.findall(r"\w+", sql)}
         for key, stream in self._streams.items():
             if key in words & self._words and key not in self._given:
-                self.register(stream.schema.name, pa.Table.from_batches([self.events(key).columns]))
+                name, snapshot = stream.schema.name, stream.snapshot
+                memory = f"{MEMORY_TABLE}{name}"
+                view = None if snapshot.rows_max <= WHOLE_ROWS_MAX else snapshot.select_sql(quote(memory), stream.late)
+                if view is None:
+                    self.register(name, pa.Table.from_batches([snapshot.read(None, None, late=stream.late).columns]))
+                else:
+                    self.register(memory, pa.Table.from_batches([snapshot.recent(stream.late).columns]))
+                    self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {quote(name)} AS {view}")
+                    self._views.add(name)
 
     def table(self, key: str) -> pa.Table:
         """A named table as Arrow."""
@@ -206,13 +223,6 @@ class Relations:
         """The stream an input text names, unless a table of that name was given."""
         key = _bare(text)
         return self._streams.get(key) if key is not None and key not in self._given else None
-
-    def events(self, key: str) -> EventBatch:
-        """All events of a stream, in the total order."""
-        if key not in self._events:
-            stream = self._streams[key]
-            self._events[key] = stream.snapshot.read(None, None, late=stream.late)
-        return self._events[key]
 
     def allow(self, query: ast.Query) -> None:
         """Raises QueryError for a statement that would write into a connection that ends with it."""
@@ -320,11 +330,9 @@ class Relations:
                 time = None  # rows without a time have their place, and nothing asks how far apart they are
             ordered = Ordered.of(name, rows, plan.order_by, time)
             return ordered.batches(), ordered, False
-        batch = self.events(stream.schema.name.lower())
-        index = order_index(pa.Table.from_batches([batch.columns]), factor.plan.order_by, bare=False)
-        if index is not None:
-            batch = batch.take(index)
-        return _slices(batch), stream.snapshot, stream.late
+        snapshot, late = stream.snapshot, stream.late
+        batches = snapshot.batches(None, None, late=late, columns=factor.plan.columns)
+        return _resorted(batches, factor.plan.order_by), snapshot, late
 
     def merged(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], Reader, bool]:
         """The same for several inputs, merged by time."""
@@ -340,16 +348,14 @@ class Relations:
                 order_by = (Order(Column(time.name, time.type)),)
                 readers.append((Ordered.of(member.name, rows, order_by, time.name), False))
         reader = MergedReader(Merged(factor.plan.schema, factor.members), readers)
-        batch = reader.read(None, None)
-        index = order_index(pa.Table.from_batches([batch.columns]), factor.plan.order_by, bare=False)
-        return _slices(batch if index is None else batch.take(index)), reader, False
+        return _resorted(reader.batches(), factor.plan.order_by), reader, False
 
     def history(self, history: HistoryPlan) -> tuple[Bounded, bool]:
         """The history of a join, a stream's snapshot or a plain relation by its time; whether late rows are seen."""
         name = history.schema.name
         stream = self.stream(quote(name))
         if stream is not None:
-            reader = stream.snapshot
+            reader: Reader = stream.snapshot
             if history.plan is not None and len(history.plan.order_by) > 1:
                 reader = Resorted(reader, history.plan.order_by)
             return Bounded(reader, stream.begins_us), stream.late
@@ -375,8 +381,9 @@ class Resorted:
         closed: bool = False,
         keys: Mapping[str, Sequence[Any]] | None = None,
         late: bool = False,
+        columns: Collection[str] | None = None,
     ) -> EventBatch:
-        batch = self.source.read(low_us, high_us, closed=closed, keys=keys, late=late)
+        batch = self.source.read(low_us, high_us, closed=closed, keys=keys, late=late, columns=columns)
         index = order_index(pa.Table.from_batches([batch.columns]), self.order_by, bare=False)
         return batch if index is None else batch.take(index)
 
@@ -479,9 +486,13 @@ def query_head(query: ast.Query) -> Span:
     return Span(start, start + len(query.text.split()[0]))
 
 
-def _slices(batch: EventBatch) -> Iterator[EventBatch]:
-    for start in range(0, len(batch), BATCH_ROWS):
-        yield batch.slice(start, min(start + BATCH_ROWS, len(batch)))
+def _resorted(batches: Iterator[EventBatch], order_by: tuple[Order, ...]) -> Iterator[EventBatch]:
+    """Events of a stream in an ORDER BY that begins with its time, in slices. Every instant is in one batch."""
+    for batch in batches:
+        if len(order_by) > 1:
+            index = order_index(pa.Table.from_batches([batch.columns]), order_by, bare=False)
+            batch = batch if index is None else batch.take(index)
+        yield from slices(batch)
 
 
 def _bare(text: str) -> str | None:

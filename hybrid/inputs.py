@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -332,6 +332,7 @@ class Ordered:
         closed: bool = False,
         keys: Mapping[str, Sequence[Any]] | None = None,
         late: bool = False,
+        columns: Collection[str] | None = None,
     ) -> EventBatch:
         """Rows with low <= time < high (<= high if closed), as a history snapshot reads them. Needs a time order."""
         edge = "right" if closed else "left"
@@ -349,6 +350,12 @@ class Ordered:
         return EventBatch(
             one_batch(part), self.ts_us[position], np.zeros(len(position), np.int32), position, position
         )
+
+
+def slices(batch: EventBatch) -> Iterator[EventBatch]:
+    """Parts of at most BATCH_ROWS rows, zero copy."""
+    for start in range(0, len(batch), BATCH_ROWS):
+        yield batch.slice(start, min(start + BATCH_ROWS, len(batch)))
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from archive.history import HistorySnapshot
 from hybrid.correlate import Reader
 from matching.batch import EventBatch
 from query.errors import DataError
@@ -14,7 +15,7 @@ from query.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class ReaderLookup:
-    """Reads events back from a snapshot or a bounded input: one read over the time they span. late: late ones too."""
+    """Reads events back from a snapshot or a bounded input. late: late ones too."""
 
     reader: Reader
     late: bool
@@ -24,7 +25,10 @@ class ReaderLookup:
         that are gone."""
         if not len(seq):
             return pa.Table.from_batches([self.reader.read(0, 0).columns])
-        batch = self.between(int(ts_us.min()), int(ts_us.max()))
+        if isinstance(self.reader, HistorySnapshot):
+            batch = self.reader.read_times(ts_us, late=self.late)
+        else:
+            batch = self.between(int(ts_us.min()), int(ts_us.max()))
         order = np.argsort(batch.seq, kind="stable")
         have = batch.seq[order]
         at = np.searchsorted(have, seq)

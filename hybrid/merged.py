@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from archive.history import HistorySnapshot
 from hybrid.correlate import Reader
 from matching.batch import EventBatch
 from matching.ordering import sort_events
@@ -59,6 +60,7 @@ class MergedReader:
         closed: bool = False,
         keys: Mapping[str, Sequence[Any]] | None = None,
         late: bool = False,
+        columns: Collection[str] | None = None,
     ) -> EventBatch:
         """The events with low <= time < high (<= high if closed), in the total order. It is no history, so it is never
         asked for keys; `late` is what `readers` says."""
@@ -67,7 +69,34 @@ class MergedReader:
             self.merged.events(k, reader.read(low_us, high_us, closed=closed, late=seen))
             for k, (reader, seen) in enumerate(self.readers)
         ]
-        sources = tuple(dict.fromkeys(name for part in parts for name in part.sources))
+        return self._together(parts, _names(parts))
+
+    def batches(self) -> Iterator[EventBatch]:
+        """All events in the total order, in batches in which instants are whole, and not all of them in memory."""
+        inputs = [self._member(k) for k in range(len(self.readers))]
+        rest = [next(events, None) for events in inputs]
+        sources = _names([part for part in rest if part is not None])  # of all, so that an index keeps its meaning
+        while ahead := [part for part in rest if part is not None]:
+            last_us = min(int(part.ts_us[-1]) for part in ahead)  # nothing up to here is still to come
+            ready = []
+            for k, part in enumerate(rest):
+                if part is not None:
+                    cut = int(np.searchsorted(part.ts_us, last_us, "right"))
+                    ready.append(part.slice(0, cut))
+                    rest[k] = part.slice(cut, len(part)) if cut < len(part) else next(inputs[k], None)
+            yield self._together(ready, sources)
+
+    def _member(self, k: int) -> Iterator[EventBatch]:
+        """The events of one input, in batches that are not empty."""
+        reader, late = self.readers[k]
+        if isinstance(reader, HistorySnapshot):
+            parts = reader.batches(None, None, late=late)
+        else:
+            parts = iter([reader.read(None, None, late=late)])
+        yield from (self.merged.events(k, part) for part in parts if len(part))
+
+    def _together(self, parts: Sequence[EventBatch], sources: tuple[str, ...]) -> EventBatch:
+        """Events of several inputs in the total order."""
         named = [np.array([sources.index(name) for name in part.sources], np.int32) for part in parts]
         together = EventBatch(
             pa.concat_batches([part.columns for part in parts]),
@@ -78,3 +107,8 @@ class MergedReader:
             sources,
         )
         return sort_events(together, self.merged.schema)
+
+
+def _names(parts: Sequence[EventBatch]) -> tuple[str, ...]:
+    """All sources of several batches."""
+    return tuple(dict.fromkeys(name for part in parts for name in part.sources))

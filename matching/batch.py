@@ -15,7 +15,7 @@ Int64Array = np.ndarray[tuple[int], np.dtype[np.int64]]
 class EventBatch:
     """n events of one input.
 
-    columns: the declared columns, n rows, no hidden ones.
+    columns: the declared columns, n rows, no hidden ones; where only some were asked for, those.
     ts_us: int64 (n,), event time in microseconds UTC (zeros for an input without time).
     source: int32 (n,), index into `sources`; offset: int64 (n,), position in its source. (stream, source, offset) is
     the identity of an event. seq: int64 (n,), ingest sequence: marks the seam between memory and files, and finds the

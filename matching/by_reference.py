@@ -101,7 +101,12 @@ class ReferenceMatcher:
         self.sources = batch.sources
         kept = self._kept
         names = [f.name for f in self.plan.schema.fields]
-        columns = [to_python(batch.columns.column(f.name), f.type) for f in self.plan.schema.fields]
+        there = {name: batch.columns.column(name) for name in batch.columns.schema.names}
+        # a column that the plan does not read may be missing
+        columns = [
+            to_python(there[f.name], f.type) if f.name in there else [None] * len(batch)
+            for f in self.plan.schema.fields
+        ]
         rows = [dict(zip(names, cells)) for cells in zip(*columns)]
         for row in rows:
             key = partition_key(self.plan, row)

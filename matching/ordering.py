@@ -45,7 +45,8 @@ def total_order(batch: EventBatch, schema: Schema) -> Int64Array:
         return order
     rows = order[at]
     keys = [np.cumsum(np.concatenate([[False], ~equal]))[at]]
-    keys += [_dense(batch.columns.column(_position(schema, name)).take(pa.array(rows))) for name in schema.order]
+    names = batch.columns.schema.names
+    keys += [_dense(batch.columns.column(_position(names, name)).take(pa.array(rows))) for name in schema.order]
     if len(batch.sources) > 1:
         keys.append(_rank(batch.sources)[batch.source[rows]])
     keys.append(batch.offset[rows])
@@ -67,7 +68,7 @@ def check_order(schema: Schema) -> None:
         if field is None:
             known = ", ".join(schema.names)
             raise DataError(f"tie column {name} is not a column of {schema.name}", f"there is {known}")
-        type = arrow_schema(schema).field(_position(schema, name)).type
+        type = arrow_schema(schema).field(field.name).type
         if pa.types.is_nested(type) or pa.types.is_interval(type) or field.type.startswith("ENUM"):
             raise DataError(
                 f"tie column {field.name} is {field.type}, which has no order here",
@@ -236,9 +237,9 @@ def _tier(run: EventBatch) -> int:
     return (len(run).bit_length() - 1) // (FAN_OUT.bit_length() - 1)
 
 
-def _position(schema: Schema, name: str) -> int:
+def _position(names: list[str], name: str) -> int:
     lowered = name.lower()
-    return next(i for i, field in enumerate(schema.fields) if field.name.lower() == lowered)
+    return next(i for i, known in enumerate(names) if known.lower() == lowered)
 
 
 def _rank(sources: tuple[str, ...]) -> Int64Array:

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
-from query.plan.expression import Column, Expression, quote, show
+from query.plan.expression import Column, Expression, quote, show, walk
 from query.plan.merge import Member
 from query.plan.pattern import RowPattern
 from query.schema import Schema
@@ -87,6 +87,16 @@ class Plan:
     def condition(self, variable: str) -> Expression:
         """The DEFINE condition of a variable."""
         return next(d.condition for d in self.defines if d.variable == variable)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The input columns that matches and output rows depend on, in the order of the schema."""
+        if self.rows is not RowsPerMatch.ONE:
+            return self.schema.names
+        read = [*(d.condition for d in self.defines), *(m.expression for m in self.measures)]
+        named = {e.name for expression in read for e in walk(expression) if isinstance(e, Column)}
+        named |= {c.name for c in self.partition_by} | {o.column.name for o in self.order_by}
+        return tuple(name for name in self.schema.names if name in named)
 
     def __str__(self) -> str:
         lines = [f"input       {self.schema}"]

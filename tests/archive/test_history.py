@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archive.history import History, archived_schemas, stream_directory
+from archive.history import History, HistorySnapshot, archived_schemas, stream_directory
+from archive.recent import KeyRange
 from matching.batch import EventBatch
 from matching.types import arrow_schema
 from query.errors import DataError
+from query.plan.expression import Call, Column, Constant
 from query.schema import Field, Schema
 from tests.archive.events import START_US, TICKS, Event, batch_of, events_of, run_of
 
@@ -109,6 +114,95 @@ def test_reads_equal_a_plain_list(in_files, steps, asked, memory_rows_max):
                 before = snapshot.late_left_out
                 assert ask(snapshot, question) == rows
                 assert snapshot.late_left_out - before == left_out
+
+
+TS_, SYMBOL_, PRICE_, RANK_ = (Column(field.name, field.type) for field in TICKS.fields)
+#: Conditions on one event, and what they say of it in Python.
+CONDITIONS = (
+    (None, lambda e: True),
+    (Call(">=", (SYMBOL_, Constant("B", "VARCHAR")), "BOOLEAN"), lambda e: e.symbol is not None and e.symbol >= "B"),
+    (Call("is_null", (RANK_,), "BOOLEAN"), lambda e: e.rank is None),
+    (Call("<", (PRICE_, Constant(1, "INTEGER")), "BOOLEAN"), lambda e: e.price is not None and e.price < 1),
+    (
+        Call("<=", (TS_, Constant(None, "TIMESTAMP", sql="TIMESTAMP '2024-01-01 00:00:00'")), "BOOLEAN"),
+        lambda e: e.ts_us <= START_US,
+    ),
+)
+#: Ranges of a column of strings and of integers, with the values in order.
+SPANS = (
+    None, KeyRange("symbol", None, "B"), KeyRange("Symbol", "A", None), KeyRange("symbol", "", "ü"),
+    KeyRange("symbol", None, None), KeyRange("rank", 1, 2), KeyRange("rank", 2, None),
+)  # fmt: skip
+COLUMN_SETS = (None, (), ("price",), ("SYMBOL", "ts"))
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+@settings(max_examples=120)
+@given(
+    steps(), questions, st.sampled_from((2, 7, 99)), st.sampled_from((1, 2, 5, 1000)), st.sampled_from(CONDITIONS),
+    st.sampled_from(COLUMN_SETS), st.sampled_from(SPANS),
+    st.lists(st.tuples(st.sampled_from(TIMES), st.sampled_from(TIMES)), max_size=5),
+)  # fmt: skip
+def test_batches_and_ranges_are_reads(
+    in_files, steps, question, memory_rows_max, rows_max, condition, names, span, ranges
+):
+    """Whatever is asked for: batches one after the other, and each of several ranges, are what one read gives."""
+    low, high, closed, symbols, late = question
+    where, holds = condition
+    with tempfile.TemporaryDirectory() as root:
+        history = History(TICKS, Path(root) / "ticks" if in_files else None, memory_rows_max)
+        events: list[Event] = []
+        for kind, new in steps:
+            if kind == "append":
+                history.append(*batch_of(new))
+                events += new
+            else:
+                history.flush()
+        snapshot = history.snapshot()
+        among = {} if symbols is None else {"symbol": symbols}
+        options = {"closed": closed, "keys": among, "late": late, "columns": names, "where": where}
+        rows, left_out = expected([e for e in events if holds(e)], question)
+        read = snapshot.read(low, high, **options)
+        assert [(e.source, e.offset) for e in rows] == identities(read)
+        assert snapshot.late_left_out == left_out
+        wanted = {"ts", "rank", *(name.lower() for name in (TICKS.names if names is None else names))}
+        assert read.columns.schema.names == [name for name in TICKS.names if name in wanted]
+        assert read.columns.to_pylist() == [{k: v for k, v in shown(e).items() if k in wanted} for e in rows]
+
+        parts = list(snapshot.batches(low, high, **options, span=span, rows_max=rows_max))
+        rows, span_left_out = expected([e for e in events if holds(e) and spans(span, e)], question)
+        assert snapshot.late_left_out == left_out + span_left_out
+        assert [i for part in parts for i in identities(part)] == [(e.source, e.offset) for e in rows]
+        found = [row for part in parts for row in part.columns.to_pylist()]
+        assert found == [{k: v for k, v in shown(e).items() if k in wanted} for e in rows]
+        for part in parts:
+            assert len(part) > 0
+            assert len(part) <= rows_max or part.ts_us[0] == part.ts_us[-1]
+            assert part.columns.schema == read.columns.schema
+        for before, behind in pairwise(parts):
+            assert before.ts_us[-1] < behind.ts_us[0]
+
+        found = snapshot.read_ranges([a for a, _ in ranges], [b for _, b in ranges], **options)
+        for (first, last), part in zip(ranges, found, strict=True):
+            alone = snapshot.read(first, last, **options)
+            assert identities(part) == identities(alone)
+            assert part.columns.to_pylist() == alone.columns.to_pylist()
+
+
+def spans(span: KeyRange | None, event: Event) -> bool:
+    if span is None:
+        return True
+    value = getattr(event, span.column.lower())
+    return value is not None and (span.low is None or value >= span.low) and (span.end is None or value < span.end)
+
+
+def identities(batch: EventBatch) -> list[tuple[str, int]]:
+    return list(zip((batch.sources[i] for i in batch.source), batch.offset.tolist()))
+
+
+def shown(event: Event) -> dict[str, object]:
+    times = pa.array([event.ts_us]).view(pa.timestamp("us")).to_pylist()
+    return {"ts": times[0], "symbol": event.symbol, "price": event.price, "rank": event.rank}
 
 
 def test_a_range_is_half_open_unless_closed(tmp_path):
@@ -309,3 +403,88 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     history.append(*batch_of(run_of(1, first=20)))
     history.close()
     assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == run_of(21)
+
+
+def test_many_events_in_bounded_memory(tmp_path, monkeypatch):
+    """Files that overlap in time and memory behind them, far more than one batch: each event once and in order, and
+    what an iterator holds goes with it."""
+    spilled = []
+    make = tempfile.TemporaryDirectory
+    monkeypatch.setattr(
+        tempfile, "TemporaryDirectory", lambda **of: spilled.append(make(**of, dir=tmp_path)) or spilled[-1]
+    )
+    history = History(TICKS, tmp_path / "ticks", 1_000_000)
+    rng = np.random.default_rng(7)
+    count = 40_000
+    times = START_US + rng.integers(0, 5_000, count) * 1_000_000
+    for n, part in enumerate(np.array_split(np.arange(count), 8)):
+        history.append(*batch_of([Event(int(times[i]), "ABC"[i % 3], 1.0, None, "default", i, i) for i in part]))
+        if n < 6:
+            history.flush()
+    snapshot = history.snapshot()
+    parts = list(snapshot.batches(None, None, columns=["symbol"], rows_max=5_000))
+    assert len(spilled) == 1
+    assert max(map(len, parts)) <= 5_000
+    together = np.concatenate([part.offset for part in parts])
+    assert together.tolist() == snapshot.read(None, None).offset.tolist()
+    assert sorted(together) == list(range(count))
+    abandoned = snapshot.batches(None, None, rows_max=5_000)
+    next(abandoned)
+    assert Path(spilled[-1].name).exists()
+    abandoned.close()
+    assert len(spilled) == 2
+    assert not Path(spilled[-1].name).exists()
+
+
+def test_ranges_far_apart_are_read_apart(tmp_path, monkeypatch):
+    history = History(TICKS, tmp_path / "ticks", 1_000_000)
+    day = 86_400_000_000
+    for n in range(4):
+        history.append(*batch_of([Event(START_US + n * day + i, "A", 1.0, None, "default", n * 50 + i, n * 50 + i)
+                                  for i in range(50)]))  # fmt: skip
+        history.flush()
+    snapshot = history.snapshot()
+    monkeypatch.setattr("archive.history.GAP_ROWS", 10)
+    reads = []
+    monkeypatch.setattr(HistorySnapshot, "_read", lambda s, wanted, read=HistorySnapshot._read: (
+        reads.append((wanted.low_us, wanted.end_us)), read(s, wanted))[1])  # fmt: skip
+    lows = [START_US + 10, START_US + day, START_US + 20, START_US + 2 * day]
+    found = snapshot.read_ranges(lows, [low + 20 for low in lows])
+    assert [len(batch) for batch in found] == [20, 20, 20, 20]
+    assert reads == [(lows[0], lows[2] + 20), (lows[1], lows[1] + 20), (lows[3], lows[3] + 20)]
+    assert snapshot.read_ranges([], []) == []
+
+
+def test_files_without_a_column_have_nulls_in_it(tmp_path):
+    """Older files lack two columns that were added since: one of a type that is stored otherwise, one nested."""
+    added = (Field("small", "UTINYINT"), Field("tags", "VARCHAR[]"))
+    wide = Schema("ticks", (*TICKS.fields, *added), "ts", TICKS.keys, TICKS.order, TICKS.lateness_us)
+    old = History(TICKS, tmp_path / "ticks", 1_000)
+    old.append(*batch_of(run_of(10)))
+    old.flush()
+    new = History(wide, tmp_path / "ticks", 1_000)
+    batch, late = batch_of(run_of(6, first=10))
+    columns = [*batch.columns.columns, pa.array([1, 2, 3] * 2, pa.uint8()), pa.array([["a"]] * 6)]
+    batch = replace(batch, columns=pa.RecordBatch.from_arrays(columns, schema=arrow_schema(wide)))
+    for flush, part in ((False, batch.slice(0, 3)), (True, batch.slice(3, 6))):
+        new.append(part, late[:3])
+        if flush:
+            new.flush()
+        snapshot = new.snapshot()
+        count = 16 if flush else 13
+        rows = snapshot.read(None, None).columns.to_pylist()
+        assert [row["small"] for row in rows] == [None] * 10 + [1, 2, 3] * (1 + flush)
+        assert [row["tags"] for row in rows] == [None] * 10 + [["a"]] * (count - 10)
+        parts = list(snapshot.batches(None, None, columns=["small"], rows_max=4))
+        assert [v for part in parts for v in part.columns.column("small").to_pylist()] == [row["small"] for row in rows]
+        small = Column("small", "UTINYINT")
+        where = Call(">", (small, Constant(1, "INTEGER")), "BOOLEAN")
+        assert len(snapshot.read(None, None, where=where)) == 2 * (1 + flush)
+        assert len(snapshot.read(None, None, keys={"small": [3, None]})) == 10 + 1 + flush
+        assert snapshot.count_where([where], None, None) == (count, [2 * (1 + flush)])
+        connection = duckdb.connect()
+        connection.execute("SET TimeZone='UTC'")
+        connection.register("memory", pa.Table.from_batches([snapshot.recent().columns]))
+        view = snapshot.select_sql("memory")
+        found = connection.sql(f"SELECT small, tags, ts FROM ({view}) ORDER BY ts").to_arrow_table().to_pylist()
+        assert found == [{k: row[k] for k in ("small", "tags", "ts")} for row in rows]
