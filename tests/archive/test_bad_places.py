@@ -1,0 +1,157 @@
+"""What can be wrong with files and directories: each is said clearly, and the table stays as it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from archive.history import History
+from archive.table import Table
+from archive.upkeep import compact, verify
+from query.errors import DataError
+from tests.archive.events import START_US, TICKS, batch_of, events_of, run_of
+from tests.archive.store import s3_server
+from tests.archive.test_store import IMPATIENT
+
+
+def broken(directory) -> list[str]:
+    return [f"{f.path} {f.message}".strip() for f in verify(Table.open(directory)) if f.kind == "broken"]
+
+
+def filled(directory: Path) -> History:
+    history = History(TICKS, directory, memory_rows_max=10**9)
+    for first in (0, 90_000, 180_000):  # three days
+        history.append(*batch_of(run_of(20_000, first=first)))
+        history.flush()
+    return history
+
+
+def test_a_day_removed_by_hand(tmp_path):
+    history = filled(tmp_path)
+    count = len(history.table_snapshot.paths)
+    shutil.rmtree(tmp_path / "2024-01-02")
+    with pytest.raises(DataError, match=r"cannot be read.*2024-01-02"):
+        history.snapshot().read(None, None)
+    assert len(history.snapshot().read(START_US, START_US + 10_000_000)) == 10  # other days can
+    assert broken(tmp_path) == [f"{p} is gone, with 20,000 rows" for p in history.table_snapshot.paths if "01-02" in p]
+    with pytest.raises(DataError, match="cannot be compacted"):
+        list(compact(Table.open(tmp_path), closed_us=2**60))
+    history.append(*batch_of(run_of(10, first=300_000)))
+    history.flush()
+    assert len(Table.open(tmp_path).snapshot().paths) == count + 1
+
+
+def test_a_file_cut_short(tmp_path):
+    history = filled(tmp_path)
+    path = history.table_snapshot.paths[0]
+    whole = (tmp_path / path).read_bytes()
+    (tmp_path / path).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="cannot be read"):
+        History(TICKS, tmp_path).snapshot().read(None, None)
+    with pytest.raises(DataError, match="cannot be compacted"):
+        list(compact(Table.open(tmp_path), closed_us=2**60))
+    assert broken(tmp_path) == [f"{path} has {len(whole) // 2:,} bytes, not {len(whole):,}"]
+    (tmp_path / path).write_bytes(whole)
+    assert broken(tmp_path) == []
+    assert len(History(TICKS, tmp_path).snapshot().read(None, None)) == 60_000
+
+
+def test_a_file_with_another_schema(tmp_path):
+    history = filled(tmp_path)
+    path = history.table_snapshot.paths[0]
+    rows = pq.ParquetFile(tmp_path / path).read()
+    other = rows.set_column(2, "price", rows.column("price").cast("string"))
+    pq.write_table(other, tmp_path / path)
+    size = (tmp_path / path).stat().st_size
+    (message,) = broken(tmp_path)
+    assert message == f"{path} has {size:,} bytes, not {history.table_snapshot.sizes[0]:,}"
+    pq.write_table(rows.drop_columns("price"), tmp_path / path)
+    with pytest.raises(DataError, match="cannot be read"):
+        History(TICKS, tmp_path).snapshot().read(None, None)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a file system of a given size")
+def test_a_full_disk(tmp_path):
+    mount = tmp_path / "small"
+    mount.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(mount)], capture_output=True)
+    if made.returncode:
+        pytest.skip("only root may mount a small disk")
+    try:
+        history = History(TICKS, mount / "ticks", memory_rows_max=10**9)
+        history.append(*batch_of(run_of(100)))
+        history.flush()
+        history.append(*batch_of(run_of(60_000, first=100)))
+        with pytest.raises(DataError, match="cannot be written") as raised:
+            history.flush()
+        assert "make room" in str(raised.value)
+        assert len(history.snapshot().read(None, None)) == 60_100  # in memory still
+        assert broken(mount / "ticks") == []
+        assert len(History(TICKS, mount / "ticks").snapshot().read(None, None)) == 100
+        subprocess.run(["mount", "-o", "remount,size=50m", str(mount)], check=True)
+        history.flush()
+        assert len(History(TICKS, mount / "ticks").snapshot().read(None, None)) == 60_100
+        assert broken(mount / "ticks") == []
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_no_permission(tmp_path):
+    if os.geteuid() == 0:
+        # Root may write anywhere; a directory that even root may not change does instead.
+        if subprocess.run(["chattr", "+i", str(tmp_path)], capture_output=True).returncode:
+            pytest.skip("root may write anywhere here")
+        undo = lambda: subprocess.run(["chattr", "-i", str(tmp_path)], check=True)  # noqa: E731
+    else:
+        tmp_path.chmod(0o500)
+        undo = lambda: tmp_path.chmod(0o700)  # noqa: E731
+    try:
+        with pytest.raises(DataError, match="cannot be opened as an archived stream"):
+            History(TICKS, tmp_path / "ticks")
+    finally:
+        undo()
+    history = filled(tmp_path / "ticks")
+    assert len(history.snapshot().read(None, None)) == 60_000
+
+
+def test_a_store_gone_between_file_and_commit(tmp_path, monkeypatch):
+    with s3_server(tmp_path / "s3") as server:
+        from archive.place import place_of
+
+        where = place_of("s3://bucket/ticks", {**server.options, **IMPATIENT})
+        history = History(TICKS, where, memory_rows_max=10**9)
+        history.append(*batch_of(run_of(10)))
+        history.flush()
+        history.append(*batch_of(run_of(10, first=10)))
+        commit = Table._commit
+
+        def gone(self, *args):
+            server.stop()
+            commit(self, *args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Table, "_commit", gone)
+            with pytest.raises(DataError, match="cannot be written"):
+                history.flush()
+        server.start()
+        assert broken(where) == []
+        assert [f.kind for f in verify(Table.open(where))] == ["orphan"]
+        assert len(History(TICKS, where).snapshot().read(None, None)) == 10
+        history.flush()
+        assert events_of(History(TICKS, where).snapshot().read(None, None)) == run_of(20)
+        assert broken(where) == []
+
+
+def test_a_directory_that_is_something_else(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataError, match="cannot be opened as an archived stream"):
+        Table.create(tmp_path / "file", TICKS)
+    (tmp_path / "log" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "log" / "_delta_log" / "00000000000000000000.json").write_text("{")
+    with pytest.raises(DataError, match="cannot be opened as an archived stream"):
+        Table.open(tmp_path / "log")
