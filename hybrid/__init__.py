@@ -85,17 +85,19 @@ def connect(
     path: str | os.PathLike[str] | None = None,
     memory_limit: str | None = None,
     storage_options: Mapping[str, str] | None = None,
+    maintenance: bool = True,
 ) -> Database:
     """Opens a database of streams: `path` is a directory that keeps their archives, or s3://bucket/prefix in an
     S3-compatible store; None keeps everything in memory.
 
     memory_limit: what DuckDB may use for reading history, for example "2GB". storage_options: how the store is reached,
     as deltalake and polars take it ({"aws_endpoint_url": ..., "aws_region": ...}); what is not given comes from the
-    environment. Use it as a context manager, or close it. Raises DataError for what cannot be opened.
+    environment. maintenance: whether a thread keeps the archives in order: flushes what waits, compacts, deletes what
+    was taken out. Use it as a context manager, or close it. Raises DataError for what cannot be opened.
     """
     from hybrid.engine import Database
 
-    return Database(path, memory_limit, storage_options)
+    return Database(path, memory_limit, storage_options, maintenance)
 
 
 def __getattr__(name: str) -> Any:

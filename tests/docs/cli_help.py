@@ -15,9 +15,13 @@ DOCUMENT = ROOT / "docs" / "cli.md"
 MARKER = "## Commands\n"
 
 
-def commands() -> list[str]:
-    """The names of all commands, in the order of `hybrid --help`."""
-    return list(get_command(app).commands)  # type: ignore[attr-defined]
+def commands() -> list[tuple[str, ...]]:
+    """The words of all commands, in the order of `hybrid --help`, each group with what is in it behind it."""
+    found: list[tuple[str, ...]] = []
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        found.append((name,))
+        found += [(name, below) for below in getattr(command, "commands", ())]
+    return found
 
 
 def help_text(*words: str) -> str:
@@ -30,7 +34,7 @@ def help_text(*words: str) -> str:
 def rendered() -> str:
     """Everything below the marker."""
     parts = [f"\n```help\n{help_text()}```\n"]
-    parts += [f"\n### hybrid {name}\n\n```help\n{help_text(name)}```\n" for name in commands()]
+    parts += [f"\n### hybrid {' '.join(words)}\n\n```help\n{help_text(*words)}```\n" for words in commands()]
     return "".join(parts)
 
 

@@ -1,0 +1,86 @@
+"""hybrid archive: stat, compact, expire, verify, on a database with something to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import datetime
+
+import pytest
+from typer.testing import CliRunner
+
+import hybrid
+from hybrid.cli import app
+from query.errors import DataError
+
+COLUMNS = {"ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE"}
+
+
+@pytest.fixture
+def market(tmp_path):
+    """Three days in 27 files, a second stream without events."""
+    with hybrid.connect(tmp_path / "market", maintenance=False) as db:
+        db.create_stream("ticks", COLUMNS, time="ts", key="symbol", retention="3 days")
+        db.create_stream("quotes", COLUMNS, time="ts", key="symbol")
+        for day in (1, 2, 3):
+            for hour in range(9):
+                times = [datetime(2024, 1, day, hour, minute) for minute in range(60)]
+                db.push("ticks", [{"ts": t, "symbol": "AB"[t.minute % 2], "price": float(day)} for t in times])
+                db.flush()
+    return tmp_path / "market"
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["archive", *map(str, words)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def rows(market) -> list[dict]:
+    return [json.loads(line) for line in run("stat", "-d", market, "--format", "json")[1].splitlines()]
+
+
+def test_stat_compact_expire_verify(market):
+    ticks = {row["stream"]: row for row in rows(market)}["ticks"]
+    assert (ticks["files"], ticks["by_key"], ticks["rows"]) == (ticks["files"], 0, 1620)
+    assert (ticks["first"], ticks["last"]) == ("2024-01-01 00:00:00", "2024-01-03 08:59:00")
+    before = ticks["files"]
+    assert run("verify", "-d", market)[0] == 0
+    code, _, said = run("compact", "-d", market, "TICKS")
+    assert code == 0
+    ticks = {row["stream"]: row for row in rows(market)}["ticks"]
+    assert f"ticks: {before} files are now {ticks['files']}" in said
+    assert ticks["files"] < before
+    assert (ticks["by_key"], ticks["rows"]) == (1, 1620)
+    run("compact", "-d", market, "--all")
+    assert {row["stream"]: row for row in rows(market)}["ticks"]["files"] == 1
+    assert "would take out 0 files, 0 events before 2023-12-31 08:59:00" in run("expire", "-d", market, "--dry-run")[2]
+    code, _, said = run("expire", "-d", market, "ticks", "--before", "2024-02-01", "--grace", "0")
+    assert (code, "took out 1 files, 1,620 events before 2024-02-01 00:00:00" in said) == (0, True)
+    assert list((market / "ticks" / "table").glob("2024*/*.parquet")) == []
+    assert run("verify", "-d", market, "--deep")[0] == 0
+
+
+def test_verify_fails_where_something_is_wrong(market):
+    table = market / "ticks" / "table"
+    path = sorted(table.glob("2024*/*.parquet"))[0]
+    path.unlink()
+    code, out, said = run("verify", "-d", market)
+    assert code == 1
+    assert out == f"ticks: broken: {path.relative_to(table)} is gone, with 60 rows\n"
+    assert "1 faults" in said
+    shutil.rmtree(table)
+    code, out, _ = run("verify", "-d", market)
+    assert code == 1
+    assert out.startswith("ticks: broken: there is no archived stream in ")
+    with pytest.raises(DataError, match="there is no archived stream"):
+        run("stat", "-d", market)
+
+
+def test_names_that_stand_for_nothing(market, tmp_path):
+    with pytest.raises(DataError, match="there is no stream tick in"):
+        run("stat", "-d", market, "tick")
+    with pytest.raises(DataError, match="there is no database"):
+        run("compact", "-d", tmp_path / "absent")
+    assert run("expire", "-d", market, "--grace", "-1")[0] == 2
