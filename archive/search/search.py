@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
 
-from archive.history import BATCH_ROWS_MAX, HistorySnapshot
+from archive import history
+from archive.history import HistorySnapshot
 from archive.recent import KeyRange
 from archive.search.prefilter import windows_of
 from matching.batch import EventBatch, Matcher, Matches
@@ -106,7 +107,7 @@ def search(
         raise ValueError("an ORDER BY of its own needs `arrange`")
     make = make or make_matcher
     report = Report() if report is None else report
-    rows_max = BATCH_ROWS_MAX if rows_max is None else rows_max
+    rows_max = history.BATCH_ROWS_MAX if rows_max is None else rows_max
     cores = os.cpu_count() or 1 if workers is None else workers
     report.total, largest = snapshot.stretch_rows(low_us, high_us)
     windows, report.prefilter = windows_of(snapshot, plan, low_us, high_us, late, prefilter, report.total)
