@@ -50,7 +50,7 @@ KEEPER = "hybrid-keeper"
 Values: TypeAlias = "Sequence[Any] | np.ndarray | pa.Array"
 
 #: Rows of a batch of HistorySnapshot.batches, unless it is told otherwise; and of what DuckDB sorts for them.
-BATCH_ROWS_MAX = 1 << 19
+BATCH_ROWS_MAX = 1 << 18
 SORT_BATCH_ROWS = 1 << 17
 #: So many rows are read in the time that a read of its own takes.
 GAP_ROWS = 1 << 15
@@ -187,6 +187,19 @@ class HistorySnapshot:
                 found += count(self._directory, self._table, index, self.schema, wanted, [])[0]
         return found
 
+    def touched_rows(
+        self, spans: Sequence[KeyRange], low_us: int | None = None, high_us: int | None = None
+    ) -> int:
+        """How many archived rows are looked at when each of some ranges of one column is read."""
+        wanted = self._wanted(low_us, high_us, False, None, True, None, None)
+        if self._table is None or not spans:
+            return 0
+        index = self._table.select(wanted.low_us, wanted.end_us, {})
+        if not len(index):
+            return 0
+        groups = self._row_groups(replace(wanted, span=spans[0]))
+        return sum(int(groups.rows[groups.touched(span)].sum()) for span in spans)
+
     def stretch_rows(self, low_us: int | None = None, high_us: int | None = None) -> tuple[int, int]:
         """No more events than the first are in a range, and no more than the second in files of it that overlap."""
         wanted = self._wanted(low_us, high_us, False, None, True, None, None)
@@ -287,7 +300,7 @@ class HistorySnapshot:
         index = table.select(wanted.low_us, wanted.end_us, wanted.keys, wanted.span)
         min_us, max_us, rows = table.min_us[index], table.max_us[index], table.rows[index]
         if wanted.span is not None and int(rows.sum()) > rows_max:
-            groups = self._row_groups(wanted, index)
+            groups = self._row_groups(wanted)
             touched = np.flatnonzero(groups.touched(wanted.span))
             touched = touched[np.argsort(groups.min_us[touched], kind="stable")]
             min_us, max_us, rows = groups.min_us[touched], groups.max_us[touched], groups.rows[touched]
@@ -307,7 +320,7 @@ class HistorySnapshot:
         edges = [wanted.low_us, *(int(min_us[begins[cut]]) for cut in cuts[1:]), wanted.end_us]
         return [(low, end, int(n)) for low, end, n in zip(edges[:-1], edges[1:], np.add.reduceat(sizes, cuts))]
 
-    def _row_groups(self, wanted: Wanted, index: np.ndarray) -> RowGroups:
+    def _row_groups(self, wanted: Wanted) -> RowGroups:
         assert self._table is not None
         assert self._directory is not None
         assert wanted.span is not None

@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from archive.history import HistorySnapshot
+from archive.search.search import Report, search
 from hybrid import duck
 from hybrid.compressed import Compressed, compress
 from hybrid.correlate import Answer, Reader, answer_of, rows_of
@@ -49,6 +51,8 @@ from query.plan.plan import FactorPlan, HistoryPlan, Order, Plan, QueryPlan
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 from query.schema import Field, Schema
 
+#: A pattern over a stream of more events than this is searched for in ranges of keys, several at a time.
+SEARCH_ROWS_MIN = 2_000_000
 #: Streams of more events than this are not copied for DuckDB. MEMORY_TABLE: what the part that is in no file is called.
 WHOLE_ROWS_MAX = 1_000_000
 MEMORY_TABLE = "__hybrid_memory_"
@@ -152,6 +156,8 @@ class Relations:
         self._history_orders: dict[str, list[str]] = {}
         self._registered: set[str] = set()
         self._views: set[str] = set()
+        #: How the patterns over large streams were searched for, by the alias of the factor.
+        self.reports: dict[str, Report] = {}
         if lacks_input(text):
             self._words |= {*self._given, *self._streams}
         self._own = connection is None
@@ -334,6 +340,11 @@ class Relations:
         batches = snapshot.batches(None, None, late=late, columns=factor.plan.columns)
         return _resorted(batches, factor.plan.order_by), snapshot, late
 
+    def searched(self, factor: FactorPlan) -> StreamInput | None:
+        """The stream of a pattern factor, if it is one of so many events that it is searched by parts."""
+        stream = None if factor.members else self.stream(factor.input_sql)
+        return stream if stream is not None and stream.snapshot.rows_max > SEARCH_ROWS_MIN else None
+
     def merged(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], Reader, bool]:
         """The same for several inputs, merged by time."""
         readers: list[tuple[Reader, bool]] = []
@@ -436,7 +447,8 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
         return series(plan.factors[0], found[0][1][0], events) if len(plan.factors) == 1 else None
 
     def explain(stage: str) -> str:
-        return explain_plan(query, plan, stage)
+        shown = [f"searched    {alias}: {report}" for alias, report in relations.reports.items()]
+        return "\n\n".join([explain_plan(query, plan, stage), *shown])
 
     return Result(table, plan, evidence, explain, around)
 
@@ -447,7 +459,14 @@ def answer_factor(
     """The rows of one pattern factor with its histories joined, and how to find its events again."""
     histories = [relations.history(h) for h in factor.histories]
     batches, reader, late = relations.factor(factor)
-    found = list(run(make(factor.plan), batches))
+    stream = relations.searched(factor)
+    if stream is None:
+        found = list(run(make(factor.plan), batches))
+    else:
+        report = relations.reports[factor.alias] = Report()
+        plan, order_by = factor.plan, factor.plan.order_by
+        arrange = partial(_resorted, order_by=order_by)
+        found = list(search(stream.snapshot, plan, late=late, make=make, arrange=arrange, report=report))
     lookups = (lookup_in(reader, late), tuple(lookup_in(view.source, seen) for view, seen in histories))
     if make is rows_matcher:
         return rows_of(factor.plan, found), lookups

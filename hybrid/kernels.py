@@ -12,6 +12,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from types import ModuleType
 
 from matching.kernels.jit import built, mark_built, module_of
@@ -27,6 +28,7 @@ ROWS_LOAD = 1 << 15
 EDGES_MAX = 100
 MODES = ("auto", "interpreted", "specialised")
 
+_lock = threading.Lock()
 #: The child that compiles, by the key of the kernel; one at a time.
 _children: dict[str, subprocess.Popen[bytes]] = {}
 #: Kernels that a child could not compile: their queries stay with the interpreted one.
@@ -50,7 +52,8 @@ def builder() -> Builder | None:
 
 
 def _at_once(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
-    return _built(engine) if len(engine.program.edge_target) <= EDGES_MAX else None
+    with _lock:
+        return _built(engine) if len(engine.program.edge_target) <= EDGES_MAX else None
 
 
 def _built(engine: RunBlocks | RunLists) -> ModuleType:
@@ -66,6 +69,11 @@ def _built(engine: RunBlocks | RunLists) -> ModuleType:
 def _in_background(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
     if rows < ROWS_LOAD or len(engine.program.edge_target) > EDGES_MAX:
         return None
+    with _lock:  # matchers of one search run in threads
+        return _looked_for(engine, rows)
+
+
+def _looked_for(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
     key = engine.key
     if key not in _missing:
         module = built(key)

@@ -15,12 +15,13 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from archive.history import BATCH_ROWS_MAX, HistorySnapshot
+from archive import history
+from archive.history import HistorySnapshot
 from archive.recent import KeyRange
 from archive.search.prefilter import windows_of
 from matching.batch import EventBatch, Matcher, Matches
@@ -35,8 +36,14 @@ _CUT_TYPES = ("VARCHAR", "TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _PARALLEL_ROWS_MIN = 1_000_000
 #: Units for each worker, so that one with more work does not keep the others waiting.
 _UNITS_PER_WORKER = 4
+#: Units are read when all of them together look at no more than so many times the rows there are: as much as one thread
+#: costs that reads while the other matches; and what a sort of files costs that overlap in time and are too many rows
+#: to be held.
+_LOOKS_MAX, _LOOKS_MAX_UNSORTED = 1.5, 4
 #: Matches of a unit that wait to be taken; its worker waits then.
 _WAITING_MAX = 8
+
+T = TypeVar("T")
 
 #: Puts events into an order of their own: those of one instant, which are in one batch.
 Arrange: TypeAlias = Callable[[Iterator[EventBatch]], Iterator[EventBatch]]
@@ -106,7 +113,7 @@ def search(
         raise ValueError("an ORDER BY of its own needs `arrange`")
     make = make or make_matcher
     report = Report() if report is None else report
-    rows_max = BATCH_ROWS_MAX if rows_max is None else rows_max
+    rows_max = history.BATCH_ROWS_MAX if rows_max is None else rows_max
     cores = os.cpu_count() or 1 if workers is None else workers
     report.total, largest = snapshot.stretch_rows(low_us, high_us)
     windows, report.prefilter = windows_of(snapshot, plan, low_us, high_us, late, prefilter, report.total)
@@ -117,8 +124,11 @@ def search(
         if cores > 1 and (report.total >= _PARALLEL_ROWS_MIN or workers is not None):
             parts = max(parts, cores * _UNITS_PER_WORKER)
         if parts > 1:
-            units = units_of(column, snapshot.key_cuts(column, parts, low_us, high_us, late=late))
-            report.column = column
+            cut = units_of(column, snapshot.key_cuts(column, parts, low_us, high_us, late=late))
+            looks = snapshot.touched_rows([u.span for u in cut if u.span is not None], low_us, high_us)
+            times = _LOOKS_MAX_UNSORTED if largest > rows_max else _LOOKS_MAX
+            if workers is not None or looks <= report.total * times:
+                units, report.column = cut, column
     report.units, report.workers = len(units), min(cores, len(units))
 
     def walk(unit: Unit) -> Iterator[Matches]:
@@ -126,7 +136,7 @@ def search(
             low_us, high_us, late=late, columns=plan.columns, span=unit.span, windows=windows, rows_max=rows_max,
             keys=None if unit.null is None else {unit.null: [None]},
         )  # fmt: skip
-        batches = _counted(batches, report)
+        batches = _counted(batches if len(units) > 1 else _ahead(batches), report)
         return run(make(plan), batches if arrange is None else arrange(batches))
 
     if report.workers == 1:
@@ -158,10 +168,56 @@ def _counted(batches: Iterator[EventBatch], report: Report) -> Iterator[EventBat
 
 
 class _End:
-    """The end of a unit's matches, or the error that it ended with."""
+    """The end of what a thread gives, or the error that it ended with."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
+
+
+def _give(items: Iterator[T], to: queue.Queue[T | _End], stopped: threading.Event) -> None:
+    """Puts the items into a queue, and how they end, until it is stopped."""
+
+    def put(item: T | _End) -> bool:
+        while not stopped.is_set():
+            try:
+                to.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                pass
+        return False
+
+    error: BaseException | None = None
+    try:
+        for item in items:
+            if not put(item):
+                break
+    except BaseException as raised:  # noqa: BLE001  (it is raised where the items are taken)
+        error = raised
+    finally:
+        if isinstance(items, Generator):
+            items.close()
+    put(_End(error))
+
+
+def _taken(parts: queue.Queue[T | _End]) -> Iterator[T]:
+    """What a thread has put into a queue, up to its end."""
+    while not isinstance(part := parts.get(), _End):
+        yield part
+    if part.error is not None:
+        raise part.error
+
+
+def _ahead(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
+    """The batches, of which the next one is read while one is matched."""
+    parts: queue.Queue[EventBatch | _End] = queue.Queue(1)
+    stopped = threading.Event()
+    thread = threading.Thread(target=_give, args=(batches, parts, stopped), name="hybrid-search-reader", daemon=True)
+    thread.start()
+    try:
+        yield from _taken(parts)
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def _in_parallel(walks: list[Callable[[], Iterator[Matches]]], workers: int) -> Iterator[Matches]:
@@ -171,40 +227,20 @@ def _in_parallel(walks: list[Callable[[], Iterator[Matches]]], workers: int) -> 
     left = iter(range(len(walks)))
     lock, stopped = threading.Lock(), threading.Event()
 
-    def put(n: int, item: Matches | _End) -> bool:
-        while not stopped.is_set():
-            try:
-                found[n].put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                pass
-        return False
-
     def work() -> None:
         while not stopped.is_set():
             with lock:
                 n = next(left, None)
             if n is None:
                 return
-            matches = walks[n]()
-            error: BaseException | None = None
-            try:
-                for part in matches:
-                    if not put(n, part):
-                        break
-            except BaseException as raised:  # noqa: BLE001  (it is raised where the matches are taken)
-                error = raised
-            put(n, _End(error))
+            _give(walks[n](), found[n], stopped)
 
     threads = [threading.Thread(target=work, name=f"hybrid-search-{i}", daemon=True) for i in range(workers)]
     try:
         for thread in threads:
             thread.start()
         for parts in found:
-            while not isinstance(part := parts.get(), _End):
-                yield part
-            if part.error is not None:
-                raise part.error
+            yield from _taken(parts)
     finally:
         stopped.set()
         for thread in threads:

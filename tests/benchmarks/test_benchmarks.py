@@ -84,3 +84,19 @@ def test_memory_is_measured_along_the_stream(tmp_path: Path) -> None:
         assert min(run["resident_bytes"]) > 10_000_000
         assert run["ratio"] == pytest.approx(run["last_half_bytes"] / run["second_quarter_bytes"], abs=1e-4)
     assert picture.stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_an_archive_gives_the_same_events_and_matches(tmp_path: Path) -> None:
+    size = ("--directory", str(tmp_path), "--events", "250_000", "--symbols", "100", "--days", "2")
+    reads = printed("benchmarks.archive.reads", *size, "--repeat", "2")
+    assert reads["files"]["open"] > reads["files"]["closed"] > 0
+    for question in reads["reads"].values():
+        assert len({(r["rows"], r["hash"]) for r in question.values()}) == 1
+        assert all(r["rows"] > 0 for r in question.values())
+    searches = printed("benchmarks.archive.search", *size, "--carried", "1_000", "--files", "5")
+    for runs in searches["searches"].values():
+        assert len({(r["rows"], r["hash"]) for r in runs.values()}) == 1
+        assert all(r["rows"] > 0 for r in runs.values())
+    (carried,) = searches["searches"]["carried"].values()
+    assert carried["rows"] == 1_000

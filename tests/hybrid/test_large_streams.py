@@ -74,6 +74,7 @@ def small(monkeypatch):
 
     def cut() -> None:
         monkeypatch.setattr(hybrid.front, "WHOLE_ROWS_MAX", 0)
+        monkeypatch.setattr(hybrid.front, "SEARCH_ROWS_MIN", 0)
         monkeypatch.setattr(archive.history, "BATCH_ROWS_MAX", 3)
 
     return cut
@@ -93,6 +94,9 @@ def test_answers_do_not_depend_on_how_much_is_held(database, small, statement, l
     assert cut.arrow().equals(rows)
     if events is not None:
         assert cut.evidence().equals(events)
+    if "FROM ticks MATCH" in statement:
+        assert "searched    " in cut.explain("plan")
+        assert "units by symbol" in cut.explain("plan")
 
 
 def test_a_backtest_too(database, small):

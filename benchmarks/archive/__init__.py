@@ -1,0 +1,1 @@
+"""What an archive costs: reads and searches."""
