@@ -100,3 +100,11 @@ def test_an_archive_gives_the_same_events_and_matches(tmp_path: Path) -> None:
         assert all(r["rows"] > 0 for r in runs.values())
     (carried,) = searches["searches"]["carried"].values()
     assert carried["rows"] == 1_000
+
+
+def test_appends_with_and_without_upkeep_keep_the_same_events() -> None:
+    result = printed("benchmarks.archive.appends", "--appends", "30", "--rows", "50", "--repeat", "3", "--sizes", "100")
+    assert set(result["one"]) == {"100 rows"}
+    assert {run["events"] for run in result["many"].values()} == {1500}
+    assert result["many"]["with upkeep"]["hash"] == result["many"]["without"]["hash"]
+    assert result["many"]["without"]["files"] == 30
