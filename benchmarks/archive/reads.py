@@ -22,6 +22,7 @@ import polars
 import pyarrow as pa
 
 from archive.history import History
+from archive.table import Table
 from benchmarks import answers
 from benchmarks.archive.events import DAY_US, SCHEMA, START_US, fill, pieces
 
@@ -71,7 +72,7 @@ def main() -> None:
     result = {
         "events": given.events, "symbols": given.symbols, "days": given.days, "seed": given.seed,
         "machine": answers.machine(), "reads": found,
-        "files": {name: len(list((given.directory / name).glob("*/*.parquet"))) for name in histories},
+        "files": {name: len(Table.open(given.directory / name).snapshot().paths) for name in histories},
     }  # fmt: skip
     print(json.dumps(result, indent=1))
 
@@ -109,7 +110,8 @@ def of_duckdb(file: Path, history: History) -> Read:
 
 def of_polars(directory: Path) -> Read:
     """All files of the open archive, which polars prunes by their footers."""
-    scan = polars.scan_parquet([str(path) for path in sorted(directory.glob("*/*.parquet"))]).select(SCHEMA.names)
+    files = [str(directory / path) for path in Table.open(directory).snapshot().paths]
+    scan = polars.scan_parquet(files).select(SCHEMA.names)
 
     def read(low_us: int, high_us: int, symbol: str | None) -> pa.Table:
         low, high = (polars.lit(us).cast(polars.Datetime("us", "UTC")) for us in (low_us, high_us))
