@@ -187,6 +187,41 @@ class HistorySnapshot:
                 found += count(self._directory, self._table, index, self.schema, wanted, [])[0]
         return found
 
+    def distinct(self, column: str) -> int:
+        """About how many values a column has. Reads that column."""
+        from archive.scan import distinct
+
+        name = self._column(column)
+        wanted = replace(self._wanted(None, None, False, None, True, [name], None), columns=(name,))
+        recent = self.recent(late=True).columns.column(name)
+        return distinct(self._directory, self._table, self.schema, wanted, recent)
+
+    def extent(self) -> tuple[tuple[int, int] | None, int, int]:
+        """First and last time of the events (None without any), how many files there are, and their bytes."""
+        bounds = [(piece.min_us, piece.max_us) for piece in self._pieces]
+        files = size = 0
+        if self._table is not None:
+            archived = self._table.span_us()
+            bounds += [archived] if archived is not None else []
+            files, size = len(self._table.paths), int(self._table.sizes.sum())
+        if not bounds:
+            return None, files, size
+        return (min(low for low, _ in bounds), max(high for _, high in bounds)), files, size
+
+    def time_before_last(self, events: int) -> int | None:
+        """A time from which on there are about so many events, by the statistics of files; None: all of them."""
+        wanted = self._wanted(None, None, False, None, True, None, None)
+        stretches = [(low, rows) for low, _, rows in self._stretches(wanted, 0)]
+        left = events - len(self.recent(late=True))
+        for low, rows in reversed(stretches):
+            if left < rows:
+                if low is None or self._table is None:
+                    return None
+                behind = self._table.max_us[self._table.min_us >= low].max()
+                return int(behind) - (int(behind) - low) * max(left, 0) // rows
+            left -= rows
+        return None
+
     def touched_rows(
         self, spans: Sequence[KeyRange], low_us: int | None = None, high_us: int | None = None
     ) -> int:

@@ -128,12 +128,15 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True)
 class StreamInput:
-    """A stream as a statement sees it: one snapshot of its archive and memory. late: late rows are seen too."""
+    """A stream as a statement sees it: one snapshot of its archive and memory, of which patterns over it alone see
+    low_us <= time < high_us. late: late rows are seen too."""
 
     schema: Schema
     snapshot: HistorySnapshot
     begins_us: int | None
     late: bool
+    low_us: int | None = None
+    high_us: int | None = None
 
 
 class Relations:
@@ -146,7 +149,9 @@ class Relations:
         streams: Mapping[str, StreamInput] | None = None,
         connection: duckdb.DuckDBPyConnection | None = None,
         memory_limit: str | None = None,
+        search_rows_min: int | None = None,
     ) -> None:
+        self._search_rows_min = SEARCH_ROWS_MIN if search_rows_min is None else search_rows_min
         self._words = {w.lower() for w in re.findall(r"\w+", text) + re.findall(r'"([^"]+)"', text)}
         self._text = text
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
@@ -337,13 +342,13 @@ class Relations:
             ordered = Ordered.of(name, rows, plan.order_by, time)
             return ordered.batches(), ordered, False
         snapshot, late = stream.snapshot, stream.late
-        batches = snapshot.batches(None, None, late=late, columns=factor.plan.columns)
+        batches = snapshot.batches(stream.low_us, stream.high_us, late=late, columns=factor.plan.columns)
         return _resorted(batches, factor.plan.order_by), snapshot, late
 
     def searched(self, factor: FactorPlan) -> StreamInput | None:
         """The stream of a pattern factor, if it is one of so many events that it is searched by parts."""
         stream = None if factor.members else self.stream(factor.input_sql)
-        return stream if stream is not None and stream.snapshot.rows_max > SEARCH_ROWS_MIN else None
+        return stream if stream is not None and stream.snapshot.rows_max > self._search_rows_min else None
 
     def merged(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], Reader, bool]:
         """The same for several inputs, merged by time."""
@@ -466,7 +471,12 @@ def answer_factor(
         report = relations.reports[factor.alias] = Report()
         plan, order_by = factor.plan, factor.plan.order_by
         arrange = partial(_resorted, order_by=order_by)
-        found = list(search(stream.snapshot, plan, late=late, make=make, arrange=arrange, report=report))
+        found = list(
+            search(
+                stream.snapshot, plan, stream.low_us, stream.high_us, late=late, make=make, arrange=arrange,
+                report=report,
+            )
+        )  # fmt: skip
     lookups = (lookup_in(reader, late), tuple(lookup_in(view.source, seen) for view, seen in histories))
     if make is rows_matcher:
         return rows_of(factor.plan, found), lookups

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -134,6 +135,42 @@ def verify(
             f"and {kinds['orphan']:,} left by a crash, for hybrid archive expire")  # fmt: skip
     if wrong:
         raise typer.Exit(1)
+
+
+@app.command()
+def search(
+    text: Annotated[str, typer.Argument(help="The statement, or the name of a file that holds it.")],
+    directory: Where,
+    since: Annotated[str | None, typer.Option("--from", help="Events from this time on.")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="Events before this time.")] = None,
+    late: Annotated[bool, typer.Option("--late/--on-time", help="Whether late events are seen.")] = True,
+    format: Formats = Format.table,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
+) -> None:
+    """Searches what is archived, in bounded memory: no database is opened, and one may be running.
+
+    The pattern is matched in ranges of keys, several at a time. --from and --to bound the events of each pattern; an
+    instant is as in SQL, 2024-01-02 or '2024-01-02 10:00'."""
+    from archive.history import HistorySnapshot
+    from hybrid.cli import query_text
+    from hybrid.front import Relations, StreamInput, answer
+    from hybrid.times import instant_us
+
+    low_us = None if since is None else instant_us(since, "--from")
+    high_us = None if until is None else instant_us(until, "--to")
+    streams = {}
+    for table in _tables(directory, None):
+        snapshot = table.snapshot()
+        span = snapshot.span_us()
+        history = HistorySnapshot(table.schema, (), tuple(sorted(snapshot.sources)), table.directory, snapshot)
+        first_us = None if span is None else span[0]
+        streams[table.schema.name.lower()] = StreamInput(table.schema, history, first_us, late, low_us, high_us)
+    statement = query_text(text)
+    with Relations(statement, {}, streams, search_rows_min=-1).open() as relations:
+        result = answer(statement, relations)
+        write(result.arrow(), format, output)
+        for alias, report in relations.reports.items():
+            say(f"{alias}: {report}")
 
 
 def _edge(table: Table, edge_us: int | None) -> int:

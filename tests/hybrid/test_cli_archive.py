@@ -84,3 +84,32 @@ def test_names_that_stand_for_nothing(market, tmp_path):
     with pytest.raises(DataError, match="there is no database"):
         run("compact", "-d", tmp_path / "absent")
     assert run("expire", "-d", market, "--grace", "-1")[0] == 2
+
+
+V = (
+    "SELECT symbol, count(*) AS n, max(last) AS last FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol "
+    "MEASURES LAST(ts) AS last PATTERN (A B) DEFINE A AS price < 3, B AS price > LAST(A.price)) GROUP BY symbol"
+)
+
+
+def test_search(market, tmp_path):
+    """Day after day prices rise once: the last minute of a day, and the first of the next."""
+
+    def found(*words: str) -> list[dict]:
+        code, out, said = run("search", V + " ORDER BY symbol", "-d", market, "--format", "json", *words)
+        assert code == 0
+        assert said.startswith("ticks: ")
+        return [json.loads(line) for line in out.splitlines()]
+
+    assert [(row["symbol"], row["n"]) for row in found()] == [("A", 2), ("B", 2)]
+    assert [(row["symbol"], row["n"]) for row in found("--from", "2024-01-02")] == [("A", 1), ("B", 1)]
+    assert [row["last"] for row in found("--to", "2024-01-02 00:01")] == ["2024-01-02 00:00:00"]
+    with hybrid.connect(market, maintenance=False) as db:
+        assert db.sql(V + " ORDER BY symbol").arrow().to_pylist() == [
+            {**row, "last": datetime.fromisoformat(row["last"])} for row in found()
+        ]
+    output = tmp_path / "found.csv"
+    assert run("search", V, "-d", market, "--on-time", "-f", "csv", "-o", output)[:2] == (0, "")
+    assert output.read_text().startswith('"symbol","n","last"\n')
+    with pytest.raises(DataError, match="--from"):
+        run("search", V, "-d", market, "--from", "some day")
