@@ -19,8 +19,9 @@ SAMPLE_EVENTS = 500_000
 
 @dataclass(frozen=True, slots=True)
 class StreamStatistics:
-    """events: in files and in memory, late ones among them; recent: in memory. first_us, last_us: bounds of their times,
-    None without any. files, archived_bytes: of the table. keys: for each key column about how many values it has."""
+    """events: in files and in memory, late ones among them; recent: in memory. first_us, last_us: bounds of their
+    times, None without any. files, archived_bytes: of the table. keys: for each key column about how many values it
+    has."""
 
     events: int
     recent: int
