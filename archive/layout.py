@@ -168,6 +168,36 @@ def from_stored(column: pa.ChunkedArray, type: pa.DataType) -> pa.Array:
     return array if array.type == type else array.cast(type)
 
 
+def from_stored_rows(
+    rows: pa.Table, columns: pa.Schema, time: str, sources: tuple[str, ...], source: str | None = None
+) -> EventBatch:
+    """Stored rows as events, in their order. columns: which of the declared columns, in their declared types; time: the
+    name of the time column, which is among the rows. sources: names that `source` of the result points into. source:
+    the one that all rows are of, if that is known; then the rows need not say it.
+
+    Raises DataError for a row of a source that is not among them."""
+    if source is None:
+        index = pc.index_in(rows.column(SOURCE), value_set=pa.array(sources, pa.string()))
+        unknown = index.null_count > 0
+        codes = np.array(index.fill_null(0)).astype(np.int32, copy=False)
+    else:
+        unknown = source not in sources
+        codes = np.full(rows.num_rows, 0 if unknown else sources.index(source), np.int32)
+    if unknown:
+        raise DataError(
+            "there are rows of sources that the archive does not name",
+            "they were added by another program; its rows need `_source` values of the list `hybrid.sources`",
+        )
+    return EventBatch(
+        pa.RecordBatch.from_arrays([from_stored(rows.column(f.name), f.type) for f in columns], schema=columns),
+        np.array(rows.column(time).cast(pa.int64())),
+        codes,
+        np.array(rows.column(OFFSET)),
+        np.array(rows.column(SEQ)),
+        sources,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A written file that no commit names yet. path: below the table's directory; statistics: Delta's JSON."""

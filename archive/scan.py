@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored, stored_schema, time_name
+from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, stored_schema, time_name
 from archive.place import SCHEME, Place
 from archive.recent import TIME_MAX_US, TIME_MIN_US, BoolArray, KeyRange, Wanted, columns_schema
 from archive.table import TableSnapshot
@@ -142,27 +142,10 @@ def _events(
     if rows.num_rows == 0:
         return None, left_out
     declared = columns_schema(schema, wanted.columns)
-    if source is None:
-        index = pc.index_in(rows.column(SOURCE), value_set=pa.array(sources, pa.string()))
-        unknown = index.null_count > 0
-        codes = np.array(index.fill_null(0)).astype(np.int32, copy=False)
-    else:
-        unknown = source not in sources
-        codes = np.full(rows.num_rows, 0 if unknown else sources.index(source), np.int32)
-    if unknown:
-        raise DataError(
-            f"the archive of {schema.name} in {directory} has rows of sources that it does not name",
-            "they were added by another program; its rows need `_source` values of the list `hybrid.sources`",
-        )
-    batch = EventBatch(
-        pa.RecordBatch.from_arrays([from_stored(rows.column(f.name), f.type) for f in declared], schema=declared),
-        np.array(rows.column(time_name(schema)).cast(pa.int64())),
-        codes,
-        np.array(rows.column(OFFSET)),
-        np.array(rows.column(SEQ)),
-        sources,
-    )
-    return batch, left_out
+    try:
+        return from_stored_rows(rows, declared, time_name(schema), sources, source), left_out
+    except DataError as error:
+        raise DataError(f"the archive of {schema.name} in {directory}: {error.message}", error.hint) from None
 
 
 def first_time_us(directory: Place, table: TableSnapshot, schema: Schema) -> int | None:

@@ -46,7 +46,7 @@ def total_order(batch: EventBatch, schema: Schema) -> Int64Array:
     rows = order[at]
     keys = [np.cumsum(np.concatenate([[False], ~equal]))[at]]
     names = batch.columns.schema.names
-    keys += [_dense(batch.columns.column(_position(names, name)).take(pa.array(rows))) for name in schema.order]
+    keys += [column_ranks(batch.columns.column(_position(names, name)).take(pa.array(rows))) for name in schema.order]
     if len(batch.sources) > 1:
         keys.append(_rank(batch.sources)[batch.source[rows]])
     keys.append(batch.offset[rows])
@@ -249,8 +249,8 @@ def _rank(sources: tuple[str, ...]) -> Int64Array:
     return rank
 
 
-def _dense(column: pa.Array) -> Int64Array:
-    """Numbers that compare as the values do; 0 for null, 1 and more for values."""
+def column_ranks(column: pa.Array) -> Int64Array:
+    """Numbers that compare as the values do in the total order; 0 for null, 1 and more for values; int64 (n,)."""
     if pa.types.is_floating(column.type):
         # numpy takes -0 and 0 for equal, NaN for the largest and equal to itself.
         codes = np.unique(column.to_numpy(zero_copy_only=False), return_inverse=True)[1].astype(np.int64) + 1

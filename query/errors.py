@@ -114,6 +114,10 @@ class QueryError(Exception):
         self.text = text
         super().__init__(self.render())
 
+    def __reduce__(self) -> tuple[type[QueryError], tuple[tuple[Diagnostic, ...], str]]:
+        """Errors are pickled where another process has found them."""
+        return type(self), (self.diagnostics, self.text)
+
     def render(self, name: str = "query") -> str:
         """All faults, in the order of the text."""
         ordered = sorted(self.diagnostics, key=lambda d: (d.span, d.code))
@@ -127,6 +131,10 @@ class DataError(Exception):
         self.message = message
         self.hint = hint
         super().__init__(f"{message}\nhint: {hint}" if hint else message)
+
+    def __reduce__(self) -> tuple[type[DataError], tuple[str, str]]:
+        """Errors are pickled where another process has found them."""
+        return type(self), (self.message, self.hint)
 
 
 class HybridWarning(UserWarning):
