@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -106,7 +107,8 @@ def is_connect(session: SparkSession) -> bool:
 
 def _need_pyspark() -> None:
     try:
-        import pyspark.sql  # noqa: F401
+        with quietly():
+            import pyspark.sql  # noqa: F401
     except ImportError as error:
         raise DataError(f"Spark is not installed: {error}", "pip install -e '.[spark]'") from None
 
@@ -179,6 +181,15 @@ def _launched(master: str, conf: Any) -> SparkSession:
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
         except Exception as error:  # noqa: BLE001  (py4j's and pyspark's own complaints come in many classes)
             raise DataError(f"Spark does not start on {master}: {_why(error, path)}", "see what it says") from None
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Around calls of pyspark in which it says that it has not been tried with the pandas that is there. None of ours
+    goes through pandas."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield
 
 
 @contextmanager

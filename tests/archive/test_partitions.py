@@ -131,7 +131,7 @@ def test_matchers_find_what_one_finds(selections: tuple[Selection, ...]) -> None
 
     @FEWER
     @given(
-        rows=events(), plan=plans(selections, chains if selections is SKIP_TILL else patterns, skip_to=False),
+        rows=events(min_size=6), plan=plans(selections, chains if selections is SKIP_TILL else patterns, skip_to=False),
         sizes=st.lists(st.integers(0, 9), max_size=8), together=st.sampled_from((1, 2, 4, 100)),
     )  # fmt: skip
     def check(rows: list[Row], plan: Plan, sizes: list[int], together: int) -> None:
@@ -150,4 +150,4 @@ def test_matchers_find_what_one_finds(selections: tuple[Selection, ...]) -> None
 
     check()
     assert 8 * seen["a match"] >= seen["examples"]
-    assert 16 * seen["several inputs"] >= seen["examples"]
+    assert 24 * seen["several inputs"] >= seen["examples"]

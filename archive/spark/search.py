@@ -1,0 +1,317 @@
+"""A pattern searched for in the files of a stream by Spark: cut by key, sorted within, the same matchers in its tasks.
+
+Spark reads the pruned files (the columns that the pattern reads, the range), brings rows of one key into one task,
+sorts them there by (key, total order), on disk if need be, and hands them on in Arrow batches; `archive.spark.task`
+does the rest in bounded memory, however many rows a key has. Where all keys are one, or one is much larger than the
+others, and `archive.search.slices` says that it may be, rows are cut by time too: a giant key is work for many tasks.
+
+What comes back has no order across partitions: that is what ORDER BY of the outer SELECT is for.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from archive.layout import LATE, OFFSET, SOURCE, stored_schema, time_name
+from archive.place import Place
+from archive.search.slices import SLICE, Slices, reach, slices
+from archive.spark.session import quietly
+from archive.spark.ship import task
+from archive.spark.task import COUNT, Gives, Search, read_schema
+from archive.table import TableSnapshot
+from matching.batch import Matches
+from matching.matcher import make_matcher
+from matching.types import arrow_schema, arrow_type
+from query.errors import DataError, QueryError
+from query.language.ast import RowsPerMatch, Selection
+from query.plan.expression import Column, Expression, walk
+from query.plan.output import output_columns
+from query.plan.plan import Plan
+from query.schema import Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Rows of a task, where nobody says how many tasks there are to be.
+TASK_ROWS = 250_000
+#: A key with more rows than so many tasks should have is cut by time, where that is allowed.
+GIANT_TASKS = 4
+
+__all__ = ["COUNT", "Archived", "counts", "matches", "rows", "why_not"]
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """The events to search in: those of a snapshot with low_us <= time < end_us (None: no bound); late ones too?"""
+
+    place: Place
+    table: TableSnapshot
+    schema: Schema
+    low_us: int | None = None
+    end_us: int | None = None
+    late: bool = True
+
+
+def why_not(plan: Plan) -> str:
+    """Why a plan over a stream cannot be answered here, or nothing: rows come to a matcher in the total order, so
+    ORDER BY has to be that, or a beginning of it."""
+    schema = plan.schema
+    total = [schema.field(schema.time or ""), *(schema.field(name) for name in schema.order)]
+    for i, order in enumerate(plan.order_by):
+        known = total[i] if i < len(total) else None
+        natural = not order.descending and (i == 0 or order.nulls_first)
+        if known is None or known.name != order.column.name or not natural:
+            return f"ORDER BY {order}"
+    return ""
+
+
+def rows(
+    session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None, sliced: bool | None = None
+) -> pa.Table:
+    """The output rows of a plan, in the columns of query.plan.output, in no order across partitions.
+
+    tasks: into how many the rows are cut (None: one for every TASK_ROWS, spark.sql.shuffle.partitions at most). sliced:
+    whether they are cut by time too, if that is allowed (None: if it pays).
+    Raises DataError and QueryError as the search in one process does, and DataError where Spark fails."""
+    out = arrow_schema(Schema("", output_columns(plan)))
+    return _stacked(_search(session, archived, plan, Gives.ROWS, tasks, sliced), out)
+
+
+def matches(
+    session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None, sliced: bool | None = None
+) -> list[Matches]:
+    """The same with the events of each match."""
+    return [pickle.loads(part) for part in _search(session, archived, plan, Gives.MATCHES, tasks, sliced)]
+
+
+def counts(session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None) -> pa.Table:
+    """The partition columns, and COUNT: a row for each partition with a match. For plans of which matches can be
+    counted without being found (query.automaton.tables.counts_paths)."""
+    fields = [(c.name, arrow_type(c.type)) for c in plan.partition_by]
+    out = pa.schema([*fields, (COUNT, pa.int64())])
+    return _stacked(_search(session, archived, replace(plan, measures=()), Gives.COUNTS, tasks, False), out)
+
+
+def _stacked(parts: Sequence[bytes], out: pa.Schema) -> pa.Table:
+    tables = [pa.ipc.open_stream(part).read_all().cast(out) for part in parts]
+    return pa.concat_tables(tables) if tables else out.empty_table()
+
+
+# ---- what is asked of Spark ------------------------------------------------------------------------------------------
+
+
+def _search(
+    session: SparkSession, archived: Archived, plan: Plan, gives: Gives, tasks: int | None, by_time: bool | None
+) -> list[bytes]:
+    """The parts of the answer."""
+    refused = why_not(plan)
+    assert not refused, refused
+    make_matcher(plan, lenient=True)  # what the kernel cannot do yet is said here
+    paths = archived.table.files(archived.low_us, archived.end_us, {})
+    if not paths:
+        return []
+    plan = narrowed(plan)
+    keys = cut_by(plan)
+    frame = _read(session, archived, plan.schema, paths)
+    row_count = _rows_in(archived, paths)
+    if tasks is None:
+        tasks_max = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
+        tasks = max(1, min(tasks_max, -(-row_count // TASK_ROWS)))
+    cut = _slices(archived, frame, plan, keys, paths, tasks, by_time)
+    if cut is not None:
+        try:
+            return _ask(session, archived, frame, Search(plan, archived.table.sources, keys, gives, cut), tasks)
+        except (DataError, QueryError):
+            pass  # it may come of a start that has not seen all it should
+    return _ask(session, archived, frame, Search(plan, archived.table.sources, keys, gives), tasks)
+
+
+def _slices(
+    archived: Archived, frame: DataFrame, plan: Plan, keys: Sequence[str], paths: Sequence[str], tasks: int,
+    by_time: bool | None,
+) -> Slices | None:
+    """How rows are cut by time, or None."""
+    distance = reach(plan)
+    if distance is None or by_time is False or (tasks < 2 and not by_time):
+        return None
+    low, high = _bounds(archived, paths)
+    if low is None or high is None or low > high:
+        return None
+    found = slices(distance, low, high, tasks)
+    if by_time or found is None or not keys:
+        return found
+    largest = frame.groupBy(*map(_named, keys)).count().agg({"count": "max"}).collect()[0][0] or 0
+    return found if largest > GIANT_TASKS * TASK_ROWS else None
+
+
+def _ask(session: SparkSession, archived: Archived, frame: DataFrame, wanted: Search, tasks: int) -> list[bytes]:
+    """Runs the search in tasks. Raises what the first of them that failed says."""
+    from pyspark.sql import functions as F
+
+    schema = wanted.plan.schema
+    keys = [_comparable(name, schema) for name in wanted.keys]
+    if wanted.slices is not None:
+        frame = _with_slices(frame, schema, wanted)
+        keys.insert(0, F.col(SLICE))
+    order = [F.col(_quoted(time_name(schema))), *(_comparable(name, schema) for name in schema.order)]
+    order += [F.col(SOURCE), F.col(OFFSET)]
+    cut = frame.repartition(tasks, *keys) if keys else frame.repartition(1)
+    in_order = cut.sortWithinPartitions(*(column.asc_nulls_first() for column in (*keys, *order)))
+    run = task("archive.spark.task:search", pickle.dumps(wanted))
+    try:
+        with quietly():
+            answer = in_order.mapInArrow(run, "failed boolean, payload binary").toArrow()
+    except Exception as error:  # noqa: BLE001  (py4j's, gRPC's and pyspark's own complaints come in many classes)
+        raise _failed(archived, error) from None
+    failed, payloads = answer.column("failed").to_pylist(), answer.column("payload")
+    for fails, payload in zip(failed, payloads):
+        if fails:
+            raise pickle.loads(payload.as_buffer())
+    return [payload.as_buffer() for payload in payloads]
+
+
+def _read(session: SparkSession, archived: Archived, schema: Schema, paths: Sequence[str]) -> DataFrame:
+    """The stored rows of the range: the columns of the schema, and the hidden ones that make an event."""
+    from pyspark.sql import functions as F
+
+    stored = stored_schema(schema)
+    ddl = ", ".join(f"{_quoted(field.name)} {spark_type(field.type)}" for field in stored)
+    root = archived.place.root.replace("s3://", "s3a://", 1) if not archived.place.on_disk else archived.place.root
+    # names with brackets are no patterns
+    reader = session.read.schema(ddl).option("__globPaths__", "false")
+    try:
+        frame = reader.parquet(*(f"{root}/{path}" for path in paths))
+    except Exception as error:  # noqa: BLE001  (see _ask)
+        raise _failed(archived, error) from None
+    time = F.col(_quoted(time_name(schema)))
+    if archived.low_us is not None:
+        frame = frame.where(time >= F.timestamp_micros(F.lit(archived.low_us)))
+    if archived.end_us is not None:
+        frame = frame.where(time < F.timestamp_micros(F.lit(archived.end_us)))
+    if not archived.late:
+        frame = frame.where(~F.col(LATE))
+    return frame.select(*(_named(name) for name in read_schema(schema).names))
+
+
+def _with_slices(frame: DataFrame, schema: Schema, wanted: Search) -> DataFrame:
+    """Each row once for every slice that it is given to."""
+    from pyspark.sql import functions as F
+
+    cut, distance = wanted.slices, reach(wanted.plan)
+    assert cut is not None
+    assert distance is not None
+    time = f"unix_micros({_quoted(time_name(schema))}) - {cut.start_us}L"
+    first = F.expr(f"greatest(0L, {time} - {distance.behind_us}L) div {cut.width_us}L")
+    last = F.expr(f"least({cut.count - 1}L, ({time} + {distance.before_us}L) div {cut.width_us}L)")
+    return frame.withColumn(SLICE, F.explode(F.sequence(first, last)))
+
+
+# ---- which columns ---------------------------------------------------------------------------------------------------
+
+
+def narrowed(plan: Plan) -> Plan:
+    """The plan over the columns that it reads, the time and the tie columns; all of them where it shows all."""
+    if plan.rows is not RowsPerMatch.ONE:
+        return plan
+    schema = plan.schema
+    read: list[Expression] = [d.condition for d in plan.defines] + [m.expression for m in plan.measures]
+    names = {e.name for expression in read for e in walk(expression) if isinstance(e, Column)}
+    names |= {c.name for c in plan.partition_by} | {o.column.name for o in plan.order_by}
+    always = {name.lower() for name in (schema.time or "", *schema.order)}
+    fields = tuple(f for f in schema.fields if f.name in names or f.name.lower() in always)
+    return replace(plan, schema=replace(schema, fields=fields, keys=()))
+
+
+def cut_by(plan: Plan) -> tuple[str, ...]:
+    """The partition columns by which rows are cut: those that Spark hashes and compares as we do. Rows that are equal
+    in these stay together, and the matcher tells the rest apart. None under STRICT: it looks at the whole stream."""
+    if plan.selection is Selection.STRICT:
+        return ()
+    stored = stored_schema(plan.schema)
+    return tuple(c.name for c in plan.partition_by if not pa.types.is_nested(stored.field(c.name).type))
+
+
+def spark_type(type: pa.DataType) -> str:
+    """A stored type as Spark's SQL writes it."""
+    if pa.types.is_decimal(type):
+        return f"decimal({type.precision}, {type.scale})"
+    if pa.types.is_timestamp(type):
+        return "timestamp"
+    if pa.types.is_list(type):
+        return f"array<{spark_type(type.value_type)}>"
+    if pa.types.is_map(type):
+        return f"map<{spark_type(type.key_type)}, {spark_type(type.item_type)}>"
+    if pa.types.is_struct(type):
+        fields = (type.field(i) for i in range(type.num_fields))
+        return "struct<" + ", ".join(f"{_quoted(f.name)}: {spark_type(f.type)}" for f in fields) + ">"
+    return _SPARK_TYPES[type]
+
+
+_SPARK_TYPES = {
+    pa.bool_(): "boolean", pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint",
+    pa.float32(): "float", pa.float64(): "double", pa.string(): "string", pa.binary(): "binary", pa.date32(): "date",
+}  # fmt: skip
+
+
+def _comparable(name: str, schema: Schema) -> SparkColumn:
+    """A column as the total order compares it: -0 is 0; Spark has nulls where it is told to, NaN last, and texts by
+    their bytes, as we do."""
+    from pyspark.sql import functions as F
+
+    field = stored_schema(schema).field(_stored_name(name, schema))
+    column = F.col(_quoted(field.name))
+    return column + F.lit(0.0) if pa.types.is_floating(field.type) else column
+
+
+def _stored_name(name: str, schema: Schema) -> str:
+    field = schema.field(name)
+    assert field is not None
+    return field.name
+
+
+def _named(name: str) -> SparkColumn:
+    from pyspark.sql import functions as F
+
+    return F.col(_quoted(name))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+# ---- sizes and errors ------------------------------------------------------------------------------------------------
+
+
+def _rows_in(archived: Archived, paths: Sequence[str]) -> int:
+    wanted = set(paths)
+    return sum(int(n) for path, n in zip(archived.table.paths, archived.table.rows) if path in wanted)
+
+
+def _bounds(archived: Archived, paths: Sequence[str]) -> tuple[int | None, int | None]:
+    """Bounds of the times in these files and the range, as far as they are known."""
+    wanted = set(paths)
+    table = archived.table
+    index = [i for i, path in enumerate(table.paths) if path in wanted]
+    low, high = min(int(table.min_us[i]) for i in index), max(int(table.max_us[i]) for i in index)
+    low = low if archived.low_us is None else max(low, archived.low_us)
+    high = high if archived.end_us is None else min(high, archived.end_us - 1)
+    far = 1 << 62
+    return (low if low > -far else None), (high if high < far else None)
+
+
+def _failed(archived: Archived, error: Exception) -> DataError:
+    """What went wrong in Spark itself."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    where = f"the archive of {archived.schema.name} in {archived.place}"
+    if re.search(r"PATH_NOT_FOUND|FILE_NOT_EXIST|FileNotFoundException", text):
+        return DataError(f"{where} cannot be read: {lines[0]}", "a file of it was removed, or executors do not see it")
+    raised = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception|Warning)\b", line)]
+    return DataError(f"Spark could not search {where}: {raised[-1] if raised else lines[0]}", "see Spark's own log")

@@ -1,0 +1,156 @@
+"""What runs in an executor: rows of Spark's Arrow batches, by partition, through matchers. Imports nothing of Spark.
+
+What comes back is a row for each part of the answer: `failed`, and `payload`, which is Arrow or pickled and which Spark
+passes on without looking at it. So every type that a query can give comes through exactly, and so does every error.
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import assert_never
+
+import numpy as np
+import pyarrow as pa
+
+from archive.layout import LATE, from_stored_rows, stored_schema, time_name
+from archive.search.partitions import ROWS_TOGETHER, inputs
+from archive.search.slices import SLICE, Slices, only, own, sliced
+from matching.batch import EventBatch, Matches
+from matching.drive import run
+from matching.types import arrow_schema
+from query.errors import DataError, HybridWarning, QueryError
+from query.plan.plan import Plan
+from query.schema import Schema
+
+#: What tasks give.
+ANSWER = pa.schema([("failed", pa.bool_()), ("payload", pa.binary())])
+#: About so many bytes of answer stand in one row.
+PART_BYTES = 8 << 20
+
+
+class Gives(Enum):
+    """What of the matches is wanted."""
+
+    ROWS = "their output rows"  # payload: an Arrow stream
+    MATCHES = "the matches, with their rows and events"  # payload: pickled Matches
+    COUNTS = "how many each partition has"  # payload: an Arrow stream, partition columns and COUNT
+
+
+#: The last column of Gives.COUNTS.
+COUNT = "__hybrid_count"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a task is told. plan: over the columns that are read. sources: all that the rows may name. keys: columns by
+    which the rows are cut. slices: of time, by which they are cut too: then SLICE is a column of the rows."""
+
+    plan: Plan
+    sources: tuple[str, ...]
+    keys: tuple[str, ...]
+    gives: Gives
+    slices: Slices | None = None
+    rows_together: int = ROWS_TOGETHER
+
+
+def search(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Answers a pickled Search over rows that stand by (slice, keys, total order). An error of the query or the data is
+    the last part of the answer: raised here, Spark would try again, and say it in its own words."""
+    wanted: Search = pickle.loads(argument)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HybridWarning)  # the one who asks has been told
+        try:
+            for payload in _payloads(wanted, batches):
+                yield _part(False, payload)
+        except (DataError, QueryError) as error:
+            yield _part(True, pickle.dumps(error))
+
+
+def _part(failed: bool, payload: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([failed]), pa.array([payload], pa.binary())], schema=ANSWER)
+
+
+def _payloads(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+    from matching.matcher import make_matcher
+
+    if wanted.gives is Gives.COUNTS:
+        yield from map(_ipc, _counts(wanted, batches))
+        return
+    plan = wanted.plan if wanted.slices is None else sliced(wanted.plan)
+    bare = wanted.gives is Gives.ROWS and wanted.slices is None
+    for rows in _inputs(wanted, batches):
+        for found in run(make_matcher(plan, wanted.sources, bare=bare), rows):
+            kept = found if wanted.slices is None else own(found, wanted.slices)
+            match wanted.gives:
+                case Gives.ROWS:
+                    yield from map(_ipc, _cut(kept.rows))
+                case Gives.MATCHES:
+                    yield from map(pickle.dumps, _cut_matches(kept))
+                case _:
+                    assert_never(wanted.gives)
+
+
+def _counts(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Partition columns and COUNT, a row for each partition with a match."""
+    from matching import matcher as kernel
+    from query.automaton.program import assemble
+
+    program = assemble(wanted.plan)
+    names = [*(c.name for c in wanted.plan.partition_by), COUNT]
+    for rows in _inputs(wanted, batches):
+        counting = kernel.KernelMatcher(wanted.plan, program, wanted.sources, gives=kernel.Gives.COUNTS)
+        for _ in run(counting, rows):
+            pass
+        keys, totals = counting.counts()
+        if len(totals):
+            yield pa.table([*keys, pa.array(totals)], names=names)
+
+
+def read_schema(schema: Schema) -> pa.Schema:
+    """The stored columns that tasks are given, without that of the slice."""
+    return pa.schema([field for field in stored_schema(schema) if field.name != LATE])
+
+
+def _inputs(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[EventBatch]]:
+    """The rows as inputs of matchers."""
+    schema = wanted.plan.schema
+    stored, declared, time = read_schema(schema), arrow_schema(schema), time_name(schema)
+
+    def events(batch: pa.RecordBatch) -> EventBatch:
+        # a session may have a time zone of its own, and names the items of lists otherwise
+        rows = pa.Table.from_batches([batch.select(stored.names)]).cast(stored)
+        found = from_stored_rows(rows, declared, time, wanted.sources)
+        if wanted.slices is None:
+            return found
+        columns = [batch.column(SLICE), *found.columns.columns]
+        return replace(found, columns=pa.RecordBatch.from_arrays(columns, names=[SLICE, *declared.names]))
+
+    by = wanted.keys if wanted.slices is None else (SLICE, *wanted.keys)
+    over = schema if wanted.slices is None else sliced(wanted.plan).schema
+    return inputs((events(batch) for batch in batches if batch.num_rows), over, by, wanted.rows_together)
+
+
+def _cut(rows: pa.Table) -> Iterator[pa.Table]:
+    """Parts of about PART_BYTES."""
+    step = max(1, rows.num_rows * PART_BYTES // max(1, rows.nbytes))
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step)
+
+
+def _cut_matches(found: Matches) -> Iterator[Matches]:
+    """Parts of about PART_BYTES, each of whole matches."""
+    size = found.rows.nbytes + 32 * len(found.event_seq)
+    step = max(1, len(found) * PART_BYTES // max(1, size))
+    for start in range(0, len(found), step):
+        yield only(found, np.arange(start, min(start + step, len(found))))
+
+
+def _ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
