@@ -433,6 +433,13 @@ class HistorySnapshot:
         read = {self._column(name) for name in (*columns, *always)}
         return tuple(name for name in self.schema.names if name in read)
 
+    def files(self) -> tuple[Place, TableSnapshot] | None:
+        """Where the files are and which they are; None where they are not all of it: before memory is flushed, and
+        without a directory."""
+        if self._table is None or self._directory is None or self._pieces:
+            return None
+        return self._directory, self._table
+
     def _column(self, name: str) -> str:
         field = self.schema.field(name)
         if field is None:

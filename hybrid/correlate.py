@@ -127,8 +127,12 @@ def answer_of(plan: Plan, found: Sequence[Matches]) -> Answer:
 def rows_of(plan: Plan, found: Sequence[Matches]) -> Answer:
     """The rows of a plan's matches alone: an answer that knows of no match and no evidence."""
     rows = [m.rows for m in found]
-    live = pa.concat_tables(rows) if rows else output_schema(plan).empty_table()
-    return Answer(live, NO_EVIDENCE, np.empty(0, np.int64))
+    return rows_alone(pa.concat_tables(rows) if rows else output_schema(plan).empty_table())
+
+
+def rows_alone(rows: pa.Table) -> Answer:
+    """Output rows of which nobody knows the matches."""
+    return Answer(rows, NO_EVIDENCE, np.empty(0, np.int64))
 
 
 def _matched(found: Sequence[Matches]) -> np.ndarray | None:

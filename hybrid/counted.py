@@ -120,11 +120,14 @@ def count_matches(factor: FactorPlan, relations: Relations) -> pa.Table:
     from matching.matcher import Gives, KernelMatcher
 
     plan = replace(factor.plan, measures=())
+    names = [*(c.name for c in plan.partition_by), COUNT]
+    stream = relations.searched_by_spark(factor)
+    if stream is not None and relations.spark is not None:
+        return relations.spark.counts(plan, stream).rename_columns(names)
     matcher = KernelMatcher(plan, assemble(plan), gives=Gives.COUNTS)
     batches, _, _ = relations.factor(factor)
     for batch in batches:
         matcher.push(batch)
     matcher.advance(None)
     keys, totals = matcher.counts()
-    names = [c.name for c in plan.partition_by]
-    return pa.table([*keys, pa.array(totals)], names=[*names, COUNT])
+    return pa.table([*keys, pa.array(totals)], names=names)

@@ -27,6 +27,7 @@ from hybrid.faults import fault, not_supported
 from hybrid.front import Bounded, Relations, StreamInput, answer, explain_in, live_matcher
 from hybrid.inputs import fields_of, slices, to_arrow
 from hybrid.lookup import lookup_in
+from hybrid.on_spark import ENGINES, OnSpark
 from hybrid.outer import Outer, empty_answer
 from hybrid.pour import Pour, rows_as_events
 from hybrid.result import Lookups, Result, evidence_table, series
@@ -684,16 +685,28 @@ class Database:
         outer.schema()  # DuckDB's own view of the outer SELECT, before any event
         return query, plan, outer, static
 
-    def sql(self, text: str, *, late: bool = True, **tables: Any) -> Result:
+    def sql(
+        self, text: str, *, late: bool = True, engine: str = "embedded", spark: Any = None, **tables: Any
+    ) -> Result:
         """Answers one statement over streams (archive and memory, one consistent snapshot) and named tables.
 
-        late: whether late rows are seen; False is what a live query sees. Raises QueryError, DataError."""
+        late: whether late rows are seen; False is what a live query sees. engine: "spark" lets Spark search for the
+        patterns over streams, in files only: what is in memory is written first. spark: where, a master's address
+        (local[*], spark://host:7077, sc://host:15002), a session, or None for the one that runs or else local[*].
+        Rows are the same; without ORDER BY in the outer SELECT they may come in another order.
+        Raises QueryError, DataError."""
+        if engine not in ENGINES:
+            raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
         with self._lock:
             self._check_open()
             words = {w.lower() for w in re.findall(r"\w+", text)}
             words |= self._streams.keys() if lacks_input(text) else set()
-            streams = {key: _input(stream, late) for key, stream in self._streams.items() if key in words}
-        with Relations(text, tables, streams, memory_limit=self._memory_limit).open() as relations:
+            asked = {key: stream for key, stream in self._streams.items() if key in words}
+            for stream in asked.values() if engine == "spark" else ():
+                stream.kept.flush()
+            streams = {key: _input(stream, late) for key, stream in asked.items()}
+        on_spark = OnSpark(spark) if engine == "spark" else None
+        with Relations(text, tables, streams, memory_limit=self._memory_limit, spark=on_spark).open() as relations:
             return answer(text, relations)
 
     def backtest(self, text: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None) -> Result:

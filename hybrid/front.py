@@ -16,7 +16,7 @@ from archive.history import HistorySnapshot
 from archive.search.search import Report, search
 from hybrid import duck
 from hybrid.compressed import Compressed, compress
-from hybrid.correlate import Answer, Reader, answer_of, rows_of
+from hybrid.correlate import Answer, Reader, answer_of, rows_alone, rows_of
 from hybrid.counted import count_matches, counted_select
 from hybrid.driver import Driver
 from hybrid.explain import explain_plan
@@ -34,6 +34,7 @@ from hybrid.inputs import (
 )
 from hybrid.lookup import lookup_in
 from hybrid.merged import Merged, MergedReader
+from hybrid.on_spark import OnSpark
 from hybrid.outer import Outer, empty_answer
 from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
@@ -150,8 +151,10 @@ class Relations:
         connection: duckdb.DuckDBPyConnection | None = None,
         memory_limit: str | None = None,
         search_rows_min: int | None = None,
+        spark: OnSpark | None = None,
     ) -> None:
         self._search_rows_min = SEARCH_ROWS_MIN if search_rows_min is None else search_rows_min
+        self.spark = spark
         self._words = {w.lower() for w in re.findall(r"\w+", text) + re.findall(r'"([^"]+)"', text)}
         self._text = text
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
@@ -234,6 +237,15 @@ class Relations:
         """The stream an input text names, unless a table of that name was given."""
         key = _bare(text)
         return self._streams.get(key) if key is not None and key not in self._given else None
+
+    def searched_by_spark(self, factor: FactorPlan) -> StreamInput | None:
+        """The stream that Spark is to search for a factor; None: this process does it."""
+        return None if self.spark is None or factor.members else self.stream(factor.input_sql)
+
+    def streams_in(self, text: str) -> list[str]:
+        """The streams that an input text names."""
+        words = {w.lower() for w in re.findall(r"\w+", text)}
+        return [s.schema.name for key, s in self._streams.items() if key in words and key not in self._given]
 
     def allow(self, query: ast.Query) -> None:
         """Raises QueryError for a statement that would write into a connection that ends with it."""
@@ -409,6 +421,8 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
     query = parse(text, relations.names())
     relations.allow(query)
     plan = relations.bind(query)
+    if relations.spark is not None:
+        relations.spark.refuse(plan, relations)
     relations.load(plan)
     outer = Outer(plan)
     counted = counted_select(plan) if make is make_matcher else None
@@ -463,9 +477,15 @@ def answer_factor(
 ) -> tuple[Answer, Lookups]:
     """The rows of one pattern factor with its histories joined, and how to find its events again."""
     histories = [relations.history(h) for h in factor.histories]
+    beside = tuple(lookup_in(view.source, seen) for view, seen in histories)
     batches, reader, late = relations.factor(factor)
-    stream = relations.searched(factor)
-    if stream is None:
+    lookups: Lookups = (lookup_in(reader, late), beside)
+    stream, by_spark = relations.searched(factor), relations.searched_by_spark(factor)
+    if by_spark is not None and relations.spark is not None:
+        if make is rows_matcher:
+            return rows_alone(relations.spark.rows(factor.plan, by_spark)), lookups
+        found = relations.spark.matches(factor.plan, by_spark)
+    elif stream is None:
         found = list(run(make(factor.plan), batches))
     else:
         report = relations.reports[factor.alias] = Report()
@@ -477,7 +497,6 @@ def answer_factor(
                 report=report,
             )
         )  # fmt: skip
-    lookups = (lookup_in(reader, late), tuple(lookup_in(view.source, seen) for view, seen in histories))
     if make is rows_matcher:
         return rows_of(factor.plan, found), lookups
     if not factor.histories:

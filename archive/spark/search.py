@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from archive.layout import LATE, OFFSET, SOURCE, stored_schema, time_name
 from archive.place import Place
+from archive.search.partitions import ROWS_TOGETHER
 from archive.search.slices import SLICE, Slices, reach, slices
 from archive.spark.session import quietly
 from archive.spark.ship import task
@@ -125,12 +126,13 @@ def _search(
         tasks_max = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
         tasks = max(1, min(tasks_max, -(-row_count // TASK_ROWS)))
     cut = _slices(archived, frame, plan, keys, paths, tasks, by_time)
+    wanted = Search(plan, archived.table.sources, keys, gives, None, ROWS_TOGETHER)
     if cut is not None:
         try:
-            return _ask(session, archived, frame, Search(plan, archived.table.sources, keys, gives, cut), tasks)
+            return _ask(session, archived, frame, replace(wanted, slices=cut), tasks)
         except (DataError, QueryError):
             pass  # it may come of a start that has not seen all it should
-    return _ask(session, archived, frame, Search(plan, archived.table.sources, keys, gives), tasks)
+    return _ask(session, archived, frame, wanted, tasks)
 
 
 def _slices(

@@ -69,12 +69,17 @@ def spark_session(
     if where is not None and not isinstance(where, str):
         return where
     _need_pyspark()
+    with quietly():  # the first call into Java imports more of pyspark
+        return _at(where, memory, options or {})
+
+
+def _at(where: str | None, memory: str | None, options: Mapping[str, str]) -> SparkSession:
     active = _active()
     if where is None and active is not None:
         return active
     address = LOCAL if where is None else where
     if address.startswith("sc://"):
-        return _connected(address, options or {})
+        return _connected(address, options)
     if not re.match(r"(local|spark|yarn|k8s)\b", address):
         raise DataError(f"{address!r} is no address of Spark", "local[*], spark://host:7077 or sc://host:15002")
     if active is not None:
@@ -83,7 +88,7 @@ def spark_session(
             return active
         message = f"a Spark session of {has} runs in this process, and there can be but one"
         raise DataError(message, f"stop it (session.stop()), or ask {has}")
-    return _started(address, memory, options or {})
+    return _started(address, memory, options)
 
 
 def java_version() -> int | None:

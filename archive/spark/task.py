@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from archive.layout import LATE, from_stored_rows, stored_schema, time_name
-from archive.search.partitions import ROWS_TOGETHER, inputs
+from archive.search.partitions import inputs
 from archive.search.slices import SLICE, Slices, only, own, sliced
 from matching.batch import EventBatch, Matches
 from matching.drive import run
@@ -47,14 +47,15 @@ COUNT = "__hybrid_count"
 @dataclass(frozen=True, slots=True)
 class Search:
     """What a task is told. plan: over the columns that are read. sources: all that the rows may name. keys: columns by
-    which the rows are cut. slices: of time, by which they are cut too: then SLICE is a column of the rows."""
+    which the rows are cut. slices: of time, by which they are cut too: then SLICE is a column of the rows.
+    rows_together: see archive.search.partitions."""
 
     plan: Plan
     sources: tuple[str, ...]
     keys: tuple[str, ...]
     gives: Gives
-    slices: Slices | None = None
-    rows_together: int = ROWS_TOGETHER
+    slices: Slices | None
+    rows_together: int
 
 
 def search(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
