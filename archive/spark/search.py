@@ -185,11 +185,8 @@ def _read(session: SparkSession, archived: Archived, schema: Schema, paths: Sequ
 
     stored = stored_schema(schema)
     ddl = ", ".join(f"{_quoted(field.name)} {spark_type(field.type)}" for field in stored)
-    root = archived.place.root.replace("s3://", "s3a://", 1) if not archived.place.on_disk else archived.place.root
-    # names with brackets are no patterns
-    reader = session.read.schema(ddl).option("__globPaths__", "false")
     try:
-        frame = reader.parquet(*(f"{root}/{path}" for path in paths))
+        frame = session.read.schema(ddl).parquet(*(spark_path(archived.place / path) for path in paths))
     except Exception as error:  # noqa: BLE001  (see _ask)
         raise _failed(archived, error) from None
     time = F.col(_quoted(time_name(schema)))
@@ -254,6 +251,12 @@ def spark_type(type: pa.DataType) -> str:
         fields = (type.field(i) for i in range(type.num_fields))
         return "struct<" + ", ".join(f"{_quoted(f.name)}: {spark_type(f.type)}" for f in fields) + ">"
     return _SPARK_TYPES[type]
+
+
+def spark_path(place: Place) -> str:
+    """A file as Spark is told it: the s3a of Hadoop for a store, and no signs that would make a pattern of a name."""
+    root = place.root if place.on_disk else place.root.replace("s3://", "s3a://", 1)
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", root)
 
 
 _SPARK_TYPES = {
