@@ -14,7 +14,7 @@ import pickle
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from archive.layout import LATE, OFFSET, SOURCE, stored_schema, time_name
 from archive.place import Place
 from archive.search.partitions import ROWS_TOGETHER
 from archive.search.slices import SLICE, Slices, reach, slices
-from archive.spark.session import quietly
+from archive.spark.session import functions, quietly
 from archive.spark.ship import task
 from archive.spark.task import COUNT, Gives, Search, read_schema
 from archive.table import TableSnapshot
@@ -149,20 +149,18 @@ def _slices(
     found = slices(distance, low, high, tasks)
     if by_time or found is None or not keys:
         return found
-    largest = frame.groupBy(*map(_named, keys)).count().agg({"count": "max"}).collect()[0][0] or 0
+    largest = frame.groupBy(*map(_quoted, keys)).count().agg({"count": "max"}).collect()[0][0] or 0
     return found if largest > GIANT_TASKS * TASK_ROWS else None
 
 
 def _ask(session: SparkSession, archived: Archived, frame: DataFrame, wanted: Search, tasks: int) -> list[bytes]:
     """Runs the search in tasks. Raises what the first of them that failed says."""
-    from pyspark.sql import functions as F
-
-    schema = wanted.plan.schema
-    keys = [_comparable(name, schema) for name in wanted.keys]
+    F, schema = functions(session), wanted.plan.schema
+    keys = [_comparable(F, name, schema) for name in wanted.keys]
     if wanted.slices is not None:
-        frame = _with_slices(frame, schema, wanted)
+        frame = _with_slices(F, frame, schema, wanted)
         keys.insert(0, F.col(SLICE))
-    order = [F.col(_quoted(time_name(schema))), *(_comparable(name, schema) for name in schema.order)]
+    order = [F.col(_quoted(time_name(schema))), *(_comparable(F, name, schema) for name in schema.order)]
     order += [F.col(SOURCE), F.col(OFFSET)]
     cut = frame.repartition(tasks, *keys) if keys else frame.repartition(1)
     in_order = cut.sortWithinPartitions(*(column.asc_nulls_first() for column in (*keys, *order)))
@@ -181,9 +179,7 @@ def _ask(session: SparkSession, archived: Archived, frame: DataFrame, wanted: Se
 
 def _read(session: SparkSession, archived: Archived, schema: Schema, paths: Sequence[str]) -> DataFrame:
     """The stored rows of the range: the columns of the schema, and the hidden ones that make an event."""
-    from pyspark.sql import functions as F
-
-    stored = stored_schema(schema)
+    F, stored = functions(session), stored_schema(schema)
     ddl = ", ".join(f"{_quoted(field.name)} {spark_type(field.type)}" for field in stored)
     try:
         frame = session.read.schema(ddl).parquet(*(spark_path(archived.place / path) for path in paths))
@@ -196,13 +192,11 @@ def _read(session: SparkSession, archived: Archived, schema: Schema, paths: Sequ
         frame = frame.where(time < F.timestamp_micros(F.lit(archived.end_us)))
     if not archived.late:
         frame = frame.where(~F.col(LATE))
-    return frame.select(*(_named(name) for name in read_schema(schema).names))
+    return frame.select(*map(_quoted, read_schema(schema).names))
 
 
-def _with_slices(frame: DataFrame, schema: Schema, wanted: Search) -> DataFrame:
+def _with_slices(F: Any, frame: DataFrame, schema: Schema, wanted: Search) -> DataFrame:
     """Each row once for every slice that it is given to."""
-    from pyspark.sql import functions as F
-
     cut, distance = wanted.slices, reach(wanted.plan)
     assert cut is not None
     assert distance is not None
@@ -265,11 +259,9 @@ _SPARK_TYPES = {
 }  # fmt: skip
 
 
-def _comparable(name: str, schema: Schema) -> SparkColumn:
+def _comparable(F: Any, name: str, schema: Schema) -> SparkColumn:
     """A column as the total order compares it: -0 is 0; Spark has nulls where it is told to, NaN last, and texts by
     their bytes, as we do."""
-    from pyspark.sql import functions as F
-
     field = stored_schema(schema).field(_stored_name(name, schema))
     column = F.col(_quoted(field.name))
     return column + F.lit(0.0) if pa.types.is_floating(field.type) else column
@@ -279,12 +271,6 @@ def _stored_name(name: str, schema: Schema) -> str:
     field = schema.field(name)
     assert field is not None
     return field.name
-
-
-def _named(name: str) -> SparkColumn:
-    from pyspark.sql import functions as F
-
-    return F.col(_quoted(name))
 
 
 def _quoted(name: str) -> str:

@@ -1,0 +1,81 @@
+"""The same search on a standalone cluster and through Spark Connect, whose executors know our code only from us."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+import hybrid
+from archive.spark import ship
+from tests.archive.spark.conftest import why_no_spark
+from tests.archive.spark.queries import COLUMNS, table
+from tests.archive.spark.servers import cluster, connect_server
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+TEXTS = (
+    "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.ts AS f, LAST(B.v) AS x, list(v) AS vs "
+    "PATTERN (A B+) DEFINE B AS v > PREV(v)) AS m",
+    "SELECT k, count(*) AS n FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.ts AS f PATTERN (A B C) "
+    "WITHIN INTERVAL 20 SECOND SELECTION SKIP TILL NEXT MATCH DEFINE A AS s = 'a', B AS v > A.v, C AS s = 'c') AS m "
+    "GROUP BY k",
+)
+ROOT = Path(__file__).parents[3]
+
+
+def rows_of(t: pa.Table) -> Counter[str]:
+    return Counter(repr(tuple(row.values())) for row in t.to_pylist())
+
+
+def check(tmp_path: Path, address: str) -> None:
+    """A driver at the address gives what this process gives; its executors had nothing of ours before."""
+    with hybrid.connect(tmp_path / "db") as db:
+        db.create_stream("t", COLUMNS, time="ts", key="k")
+        db.push("t", table(Random(11), 2000))
+        expected = [db.sql(text) for text in TEXTS]
+    out = tmp_path / "out"
+    out.mkdir()
+    given = [str(tmp_path / "db"), address, str(out), *TEXTS]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK"))}
+    env |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    child = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.archive.spark.driver_child", *given], env=env, cwd=ROOT,
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert child.returncode == 0, child.stderr[-3000:]
+    assert child.stdout == ""
+    assert [line for line in child.stderr.splitlines() if "WARN" in line or "INFO" in line] == []
+    assert (out / "before.txt").read_text() == ""
+    after = set((out / "after.txt").read_text().split("\n")) - {""}
+    assert after
+    assert all(f"code-{ship.sources()[1]}" in place for place in after)
+    for i, result in enumerate(expected):
+        found, events = (pa.ipc.open_file(out / f"{i}{name}.arrow").read_all() for name in ("", "-evidence"))
+        assert found.schema == result.arrow().schema
+        assert rows_of(found) == rows_of(result.arrow())
+        assert found.num_rows > 2
+        assert Counter(events.column("match_id").to_pylist()) == Counter(result.evidence()["match_id"].to_pylist())
+
+
+@pytest.fixture(autouse=True)
+def needs_spark() -> None:
+    why = why_no_spark()
+    if why:
+        pytest.skip(why)
+
+
+def test_standalone_cluster(tmp_path: Path) -> None:
+    with cluster(tmp_path, workers=2) as address:
+        check(tmp_path, address)
+
+
+def test_spark_connect(tmp_path: Path) -> None:
+    with connect_server(tmp_path) as address:
+        check(tmp_path, address)
