@@ -25,14 +25,15 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def environment(work: Path) -> dict[str, str]:
-    """Of a server whose Python workers are this Python without our packages, with caches of their own."""
+def environment(work: Path, cache: Path) -> dict[str, str]:
+    """Of a server whose Python workers are this Python without our packages. cache: where those that are shipped to
+    them are unpacked and compiled."""
     (work / "python").mkdir(parents=True, exist_ok=True)
     (work / "python" / "sitecustomize.py").write_text(WITHOUT_US)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK", "PYTHON"))}
     return kept | {
         "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(work / "python"), "SPARK_LOCAL_IP": "127.0.0.1",
-        "XDG_CACHE_HOME": str(work / "cache"), "SPARK_LOG_DIR": str(work), "SPARK_PID_DIR": str(work),
+        "XDG_CACHE_HOME": str(cache), "SPARK_LOG_DIR": str(work), "SPARK_PID_DIR": str(work),
         "SPARK_WORKER_DIR": str(work), "SPARK_NO_DAEMONIZE": "1",
     }  # fmt: skip
 
@@ -71,9 +72,9 @@ def home() -> Path:
 
 
 @contextmanager
-def cluster(work: Path, workers: int = 2) -> Iterator[str]:
+def cluster(work: Path, cache: Path, workers: int = 2) -> Iterator[str]:
     """A standalone master with workers of one core each: its address."""
-    port, env = free_port(), environment(work)
+    port, env = free_port(), environment(work, cache)
     env["SPARK_MASTER_OPTS"] = "-Dspark.master.rest.enabled=false"
     env["SPARK_DAEMON_MEMORY"] = "256m"
     run = [str(home() / "bin" / "spark-class")]
@@ -92,7 +93,7 @@ def cluster(work: Path, workers: int = 2) -> Iterator[str]:
 
 
 @contextmanager
-def connect_server(work: Path) -> Iterator[str]:
+def connect_server(work: Path, cache: Path) -> Iterator[str]:
     """A Spark Connect server in front of two local cores: its address."""
     port = free_port()
     options = {
@@ -102,5 +103,5 @@ def connect_server(work: Path) -> Iterator[str]:
     }  # fmt: skip
     given = [word for key, value in options.items() for word in ("--conf", f"{key}={value}")]
     command = [str(home() / "sbin" / "start-connect-server.sh"), *given]
-    with server(command, work / "connect.log", environment(work), "Spark Connect server started at"):
+    with server(command, work / "connect.log", environment(work, cache), "Spark Connect server started at"):
         yield f"sc://127.0.0.1:{port}"

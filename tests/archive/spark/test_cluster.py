@@ -71,11 +71,17 @@ def needs_spark() -> None:
         pytest.skip(why)
 
 
-def test_standalone_cluster(tmp_path: Path) -> None:
-    with cluster(tmp_path, workers=2) as address:
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kernels are compiled by the first of the tests: that takes longer than all the rest."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def test_standalone_cluster(tmp_path: Path, cache: Path) -> None:
+    with cluster(tmp_path, cache, workers=2) as address:
         check(tmp_path, address)
 
 
-def test_spark_connect(tmp_path: Path) -> None:
-    with connect_server(tmp_path) as address:
+def test_spark_connect(tmp_path: Path, cache: Path) -> None:
+    with connect_server(tmp_path, cache) as address:
         check(tmp_path, address)
