@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import pickle
 import re
 import warnings
 from collections import Counter
@@ -13,14 +14,20 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import hybrid
 from archive.spark import search
+from archive.spark.task import Gives, Search
+from archive.spark.task import search as run_task
 from hybrid.engine import Database
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, QueryError
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.schema import Field, Schema
 from tests.archive.spark.queries import COLUMNS, SIDE, statement, table
 
 pytestmark = pytest.mark.spark
@@ -225,3 +232,80 @@ def test_columns_of_all_types(spark: Any, tmp_path: Path, small: None) -> None:
             on_spark = db.sql(shown.format(by), engine="spark", spark=spark)
             assert on_spark.arrow().schema == db.sql(shown.format(by)).arrow().schema
             assert rows_of(on_spark) == rows_of(db.sql(shown.format(by))), by
+
+
+GIANT = (
+    "SELECT * FROM g MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.ts AS f, A.v AS x, last(B.v) AS y, "
+    "count(*) AS n {} PATTERN (A B+ C) {} DEFINE A AS v > 90, B AS v < 5, C AS v > 95) AS m"
+)
+SKIPPING = ("AFTER MATCH SKIP TO NEXT ROW", "WITHIN INTERVAL 20 SECOND SELECTION SKIP TILL NEXT MATCH")
+
+
+@pytest.fixture(scope="module")
+def giant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """One key with nearly all of the rows, in one task's hands; among the others is null."""
+    n = 200_000
+    rng = np.random.default_rng(1)
+    with hybrid.connect(tmp_path_factory.mktemp("giant")) as db:
+        db.create_stream("g", {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}, time="ts", key="k")
+        keys = np.where(rng.random(n) < 0.99, "giant", rng.integers(0, 300, n).astype(str))
+        columns = {
+            "ts": pa.array(np.arange(n) * 1_000_000, pa.timestamp("us")),
+            "k": pa.array(keys, pa.string(), mask=keys == "7"), "v": pa.array(rng.integers(0, 100, n)),
+        }  # fmt: skip
+        db.push("g", pa.table(columns))
+        yield db
+
+
+@pytest.mark.parametrize("clauses", [("", ""), SKIPPING])
+def test_a_giant_key(
+    spark: Any, giant: Database, clauses: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key of more rows than tasks take together goes through in batches; where it may be cut by time, it is."""
+    monkeypatch.setattr(search, "TASK_ROWS", 40_000)
+    monkeypatch.setattr(search, "ROWS_TOGETHER", 10_000)
+    asked: list[Search] = []
+
+    def note(session: Any, archived: search.Archived, frame: Any, wanted: Search, tasks: int) -> list[Any]:
+        asked.append(wanted)
+        return ask(session, archived, frame, wanted, tasks)
+
+    ask = search._ask
+    monkeypatch.setattr(search, "_ask", note)
+    text = GIANT.format(*clauses)
+    on_spark, embedded = giant.sql(text, engine="spark", spark=spark), giant.sql(text)
+    assert rows_of(on_spark) == rows_of(embedded)
+    assert len(on_spark) > (100 if clauses == SKIPPING else 10)
+    assert [wanted.slices is not None for wanted in asked] == [clauses == SKIPPING]
+
+
+def test_a_task_holds_few_rows_of_a_giant_key() -> None:
+    """Batches of one partition, without end, come out of a task as they go in."""
+    schema = Schema("g", (Field("ts", "TIMESTAMP"), Field("k", "VARCHAR"), Field("v", "BIGINT")), time="ts")
+    text = GIANT.format("", "")
+    plan = bind(parse(text), lambda name: schema).factors[0].plan
+    taken = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal taken
+        rng = np.random.default_rng(2)
+        for i in range(200):
+            n = 4096
+            at = np.arange(i * n, (i + 1) * n)
+            taken = i
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "ts": pa.array(at * 1000, pa.timestamp("us", "America/New_York")), "k": pa.array(["g"] * n),
+                    "v": pa.array(rng.integers(0, 100, n)), "_source": pa.array(["default"] * n), "_offset": at,
+                    "_seq": at,
+                }
+            )  # fmt: skip
+
+    wanted = Search(plan, ("default",), ("k",), Gives.MATCHES, None, 10_000)
+    answer = run_task(pickle.dumps(wanted), batches())
+    first = next(answer)
+    assert not first.column("failed")[0].as_py()
+    assert taken <= 5, "the first matches come before the partition is read"
+    matches = [pickle.loads(part.column("payload")[0].as_py()) for part in (first, *answer)]
+    assert taken == 199
+    assert sum(map(len, matches)) > 100
