@@ -26,12 +26,11 @@ from archive.spark.session import functions, quietly
 from archive.spark.ship import task
 from archive.spark.task import COUNT, Gives, Search, read_schema
 from archive.table import TableSnapshot
-from matching.batch import Matches
+from matching.batch import Int64Array, Matches
 from matching.matcher import make_matcher
 from matching.types import arrow_schema, arrow_type
 from query.errors import DataError, QueryError
-from query.language.ast import RowsPerMatch, Selection
-from query.plan.expression import Column, Expression, walk
+from query.language.ast import Selection
 from query.plan.output import output_columns
 from query.plan.plan import Plan
 from query.schema import Schema
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 TASK_ROWS = 250_000
 #: A key with more rows than so many tasks should have is cut by time, where that is allowed.
 GIANT_TASKS = 4
+FAR_US = 1 << 62
 
 __all__ = ["COUNT", "Archived", "counts", "matches", "rows", "why_not"]
 
@@ -115,18 +115,18 @@ def _search(
     refused = why_not(plan)
     assert not refused, refused
     make_matcher(plan, lenient=True)  # what the kernel cannot do yet is said here
-    paths = archived.table.files(archived.low_us, archived.end_us, {})
-    if not paths:
+    table = archived.table
+    index = table.select(archived.low_us, archived.end_us, {})
+    if not len(index):
         return []
     plan = narrowed(plan)
     keys = cut_by(plan)
-    frame = _read(session, archived, plan.schema, paths)
-    row_count = _rows_in(archived, paths)
+    frame = _read(session, archived, plan.schema, [table.paths[i] for i in index])
     if tasks is None:
         tasks_max = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
-        tasks = max(1, min(tasks_max, -(-row_count // TASK_ROWS)))
-    cut = _slices(archived, frame, plan, keys, paths, tasks, by_time)
-    wanted = Search(plan, archived.table.sources, keys, gives, None, ROWS_TOGETHER)
+        tasks = max(1, min(tasks_max, -(-int(table.rows[index].sum()) // TASK_ROWS)))
+    cut = _slices(archived, frame, plan, keys, index, tasks, by_time)
+    wanted = Search(plan, table.sources, keys, gives, None, ROWS_TOGETHER)
     if cut is not None:
         try:
             return _ask(session, archived, frame, replace(wanted, slices=cut), tasks)
@@ -136,15 +136,17 @@ def _search(
 
 
 def _slices(
-    archived: Archived, frame: DataFrame, plan: Plan, keys: Sequence[str], paths: Sequence[str], tasks: int,
+    archived: Archived, frame: DataFrame, plan: Plan, keys: Sequence[str], index: Int64Array, tasks: int,
     by_time: bool | None,
 ) -> Slices | None:
-    """How rows are cut by time, or None."""
+    """How the rows of the files at `index` are cut by time, or None."""
     distance = reach(plan)
     if distance is None or by_time is False or (tasks < 2 and not by_time):
         return None
-    low, high = _bounds(archived, paths)
-    if low is None or high is None or low > high:
+    low, high = int(archived.table.min_us[index].min()), int(archived.table.max_us[index].max())
+    low = low if archived.low_us is None else max(low, archived.low_us)
+    high = high if archived.end_us is None else min(high, archived.end_us - 1)
+    if not -FAR_US < low <= high < FAR_US:  # a file without statistics
         return None
     found = slices(distance, low, high, tasks)
     if by_time or found is None or not keys:
@@ -211,14 +213,8 @@ def _with_slices(F: Any, frame: DataFrame, schema: Schema, wanted: Search) -> Da
 
 def narrowed(plan: Plan) -> Plan:
     """The plan over the columns that it reads, the time and the tie columns; all of them where it shows all."""
-    if plan.rows is not RowsPerMatch.ONE:
-        return plan
-    schema = plan.schema
-    read: list[Expression] = [d.condition for d in plan.defines] + [m.expression for m in plan.measures]
-    names = {e.name for expression in read for e in walk(expression) if isinstance(e, Column)}
-    names |= {c.name for c in plan.partition_by} | {o.column.name for o in plan.order_by}
-    always = {name.lower() for name in (schema.time or "", *schema.order)}
-    fields = tuple(f for f in schema.fields if f.name in names or f.name.lower() in always)
+    schema, read = plan.schema, {name.lower() for name in (*plan.columns, plan.schema.time or "", *plan.schema.order)}
+    fields = tuple(f for f in schema.fields if f.name.lower() in read)
     return replace(plan, schema=replace(schema, fields=fields, keys=()))
 
 
@@ -277,24 +273,7 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-# ---- sizes and errors ------------------------------------------------------------------------------------------------
-
-
-def _rows_in(archived: Archived, paths: Sequence[str]) -> int:
-    wanted = set(paths)
-    return sum(int(n) for path, n in zip(archived.table.paths, archived.table.rows) if path in wanted)
-
-
-def _bounds(archived: Archived, paths: Sequence[str]) -> tuple[int | None, int | None]:
-    """Bounds of the times in these files and the range, as far as they are known."""
-    wanted = set(paths)
-    table = archived.table
-    index = [i for i, path in enumerate(table.paths) if path in wanted]
-    low, high = min(int(table.min_us[i]) for i in index), max(int(table.max_us[i]) for i in index)
-    low = low if archived.low_us is None else max(low, archived.low_us)
-    high = high if archived.end_us is None else min(high, archived.end_us - 1)
-    far = 1 << 62
-    return (low if low > -far else None), (high if high < far else None)
+# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 def _failed(archived: Archived, error: Exception) -> DataError:
