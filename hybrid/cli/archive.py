@@ -144,13 +144,19 @@ def search(
     since: Annotated[str | None, typer.Option("--from", help="Events from this time on.")] = None,
     until: Annotated[str | None, typer.Option("--to", help="Events before this time.")] = None,
     late: Annotated[bool, typer.Option("--late/--on-time", help="Whether late events are seen.")] = True,
+    spark: Annotated[
+        str | None,
+        typer.Option(metavar="MASTER", help="Search by Spark: local[*], spark://host:7077 or sc://host:15002."),
+    ] = None,
+    memory: Annotated[str | None, typer.Option(help="Of the driver of Spark, if this starts it: 4g, say.")] = None,
     format: Formats = Format.table,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
+    evidence: Annotated[bool, typer.Option("--evidence", help="Write the events behind the rows instead.")] = False,
 ) -> None:
     """Searches what is archived, in bounded memory: no database is opened, and one may be running.
 
-    The pattern is matched in ranges of keys, several at a time. --from and --to bound the events of each pattern; an
-    instant is as in SQL, 2024-01-02 or '2024-01-02 10:00'."""
+    The pattern is matched in ranges of keys, several at a time, or with --spark in Spark's tasks. --from and --to bound
+    the events of each pattern; an instant is as in SQL, 2024-01-02 or '2024-01-02 10:00'."""
     from archive.history import HistorySnapshot
     from hybrid.cli import query_text
     from hybrid.front import Relations, StreamInput, answer
@@ -166,9 +172,15 @@ def search(
         first_us = None if span is None else span[0]
         streams[table.schema.name.lower()] = StreamInput(table.schema, history, first_us, late, low_us, high_us)
     statement = query_text(text)
-    with Relations(statement, {}, streams, search_rows_min=-1).open() as relations:
+    by_spark = None
+    if spark is not None:
+        from archive.spark.session import spark_session
+        from hybrid.on_spark import OnSpark
+
+        by_spark = OnSpark(spark_session(spark, memory=memory))
+    with Relations(statement, {}, streams, search_rows_min=-1, spark=by_spark).open() as relations:
         result = answer(statement, relations)
-        write(result.arrow(), format, output)
+        write(result.evidence() if evidence else result.arrow(), format, output)
         for alias, report in relations.reports.items():
             say(f"{alias}: {report}")
 

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import hybrid
 from archive.spark import search
 from archive.spark.task import Gives, Search
 from archive.spark.task import search as run_task
+from hybrid.cli import app
 from hybrid.engine import Database
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, QueryError
@@ -309,3 +311,17 @@ def test_a_task_holds_few_rows_of_a_giant_key() -> None:
     matches = [pickle.loads(part.column("payload")[0].as_py()) for part in (first, *answer)]
     assert taken == 199
     assert sum(map(len, matches)) > 100
+
+
+def test_command_line(spark: Any, database: Database, tmp_path: Path) -> None:
+    """hybrid archive search: the same rows in this process and by Spark."""
+    query = tmp_path / "query.sql"
+    query.write_text(f"SELECT * FROM t {PATTERN.format('ts')} ORDER BY k, x")
+    given = ["archive", "search", str(query), "-d", str(database._path), "--format", "csv"]
+    database.flush()
+    here, there = (CliRunner().invoke(app, [*given, *more]) for more in ([], ["--spark", "local[2]"]))
+    assert here.exit_code == 0, here.output
+    assert here.stdout == there.stdout
+    assert len(here.stdout.splitlines()) > 20
+    nowhere = CliRunner().invoke(app, [*given[:4], str(tmp_path / "nowhere")])
+    assert isinstance(nowhere.exception, DataError)
