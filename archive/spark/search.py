@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from archive.search.slices import SLICE, Slices, reach, slices
 from archive.spark.session import functions, quietly
 from archive.spark.ship import task
 from archive.spark.task import COUNT, Gives, Search, read_schema
+from archive.spark.types import quoted, spark_type
 from archive.table import TableSnapshot
 from matching.batch import Int64Array, Matches
 from matching.matcher import make_matcher
@@ -128,11 +130,14 @@ def _search(
     cut = _slices(archived, frame, plan, keys, index, tasks, by_time)
     wanted = Search(plan, table.sources, keys, gives, None, ROWS_TOGETHER)
     if cut is not None:
-        try:
-            return _ask(session, archived, frame, replace(wanted, slices=cut), tasks)
-        except (DataError, QueryError):
-            pass  # it may come of a start that has not seen all it should
-    return _ask(session, archived, frame, wanted, tasks)
+        parts, error = _ask(session, archived, frame, replace(wanted, slices=cut), tasks)
+        if error is None:
+            return parts
+        # it may come of a start that has not seen all it should
+    parts, error = _ask(session, archived, frame, wanted, tasks)
+    if error is not None:
+        raise error
+    return parts
 
 
 def _slices(
@@ -151,50 +156,48 @@ def _slices(
     found = slices(distance, low, high, tasks)
     if by_time or found is None or not keys:
         return found
-    largest = frame.groupBy(*map(_quoted, keys)).count().agg({"count": "max"}).collect()[0][0] or 0
+    with _spark(archived):
+        largest = frame.groupBy(*map(quoted, keys)).count().agg({"count": "max"}).collect()[0][0] or 0
     return found if largest > GIANT_TASKS * TASK_ROWS else None
 
 
-def _ask(session: SparkSession, archived: Archived, frame: DataFrame, wanted: Search, tasks: int) -> list[bytes]:
-    """Runs the search in tasks. Raises what the first of them that failed says."""
+def _ask(
+    session: SparkSession, archived: Archived, frame: DataFrame, wanted: Search, tasks: int
+) -> tuple[list[bytes], DataError | QueryError | None]:
+    """Runs the search in tasks: the parts of the answer, or what the first of the tasks that failed says."""
     F, schema = functions(session), wanted.plan.schema
     keys = [_comparable(F, name, schema) for name in wanted.keys]
     if wanted.slices is not None:
         frame = _with_slices(F, frame, schema, wanted)
         keys.insert(0, F.col(SLICE))
-    order = [F.col(_quoted(time_name(schema))), *(_comparable(F, name, schema) for name in schema.order)]
+    order = [F.col(quoted(time_name(schema))), *(_comparable(F, name, schema) for name in schema.order)]
     order += [F.col(SOURCE), F.col(OFFSET)]
     cut = frame.repartition(tasks, *keys) if keys else frame.repartition(1)
     in_order = cut.sortWithinPartitions(*(column.asc_nulls_first() for column in (*keys, *order)))
     run = task("archive.spark.task:search", pickle.dumps(wanted))
-    try:
-        with quietly():
-            answer = in_order.mapInArrow(run, "failed boolean, payload binary").toArrow()
-    except Exception as error:  # noqa: BLE001  (py4j's, gRPC's and pyspark's own complaints come in many classes)
-        raise _failed(archived, error) from None
+    with _spark(archived):
+        answer = in_order.mapInArrow(run, "failed boolean, payload binary").toArrow()
     failed, payloads = answer.column("failed").to_pylist(), answer.column("payload")
     for fails, payload in zip(failed, payloads):
         if fails:
-            raise pickle.loads(payload.as_buffer())
-    return [payload.as_buffer() for payload in payloads]
+            return [], pickle.loads(payload.as_buffer())
+    return [payload.as_buffer() for payload in payloads], None
 
 
 def _read(session: SparkSession, archived: Archived, schema: Schema, paths: Sequence[str]) -> DataFrame:
     """The stored rows of the range: the columns of the schema, and the hidden ones that make an event."""
     F, stored = functions(session), stored_schema(schema)
-    ddl = ", ".join(f"{_quoted(field.name)} {spark_type(field.type)}" for field in stored)
-    try:
+    ddl = ", ".join(f"{quoted(field.name)} {spark_type(field.type)}" for field in stored)
+    with _spark(archived):
         frame = session.read.schema(ddl).parquet(*(spark_path(archived.place / path) for path in paths))
-    except Exception as error:  # noqa: BLE001  (see _ask)
-        raise _failed(archived, error) from None
-    time = F.col(_quoted(time_name(schema)))
+    time = F.col(quoted(time_name(schema)))
     if archived.low_us is not None:
         frame = frame.where(time >= F.timestamp_micros(F.lit(archived.low_us)))
     if archived.end_us is not None:
         frame = frame.where(time < F.timestamp_micros(F.lit(archived.end_us)))
     if not archived.late:
         frame = frame.where(~F.col(LATE))
-    return frame.select(*map(_quoted, read_schema(schema).names))
+    return frame.select(*map(quoted, read_schema(schema).names))
 
 
 def _with_slices(F: Any, frame: DataFrame, schema: Schema, wanted: Search) -> DataFrame:
@@ -202,7 +205,7 @@ def _with_slices(F: Any, frame: DataFrame, schema: Schema, wanted: Search) -> Da
     cut, distance = wanted.slices, reach(wanted.plan)
     assert cut is not None
     assert distance is not None
-    time = f"unix_micros({_quoted(time_name(schema))}) - {cut.start_us}L"
+    time = f"unix_micros({quoted(time_name(schema))}) - {cut.start_us}L"
     first = F.expr(f"greatest(0L, {time} - {distance.behind_us}L) div {cut.width_us}L")
     last = F.expr(f"least({cut.count - 1}L, ({time} + {distance.before_us}L) div {cut.width_us}L)")
     return frame.withColumn(SLICE, F.explode(F.sequence(first, last)))
@@ -227,39 +230,17 @@ def cut_by(plan: Plan) -> tuple[str, ...]:
     return tuple(c.name for c in plan.partition_by if not pa.types.is_nested(stored.field(c.name).type))
 
 
-def spark_type(type: pa.DataType) -> str:
-    """A stored type as Spark's SQL writes it."""
-    if pa.types.is_decimal(type):
-        return f"decimal({type.precision}, {type.scale})"
-    if pa.types.is_timestamp(type):
-        return "timestamp"
-    if pa.types.is_list(type):
-        return f"array<{spark_type(type.value_type)}>"
-    if pa.types.is_map(type):
-        return f"map<{spark_type(type.key_type)}, {spark_type(type.item_type)}>"
-    if pa.types.is_struct(type):
-        fields = (type.field(i) for i in range(type.num_fields))
-        return "struct<" + ", ".join(f"{_quoted(f.name)}: {spark_type(f.type)}" for f in fields) + ">"
-    return _SPARK_TYPES[type]
-
-
 def spark_path(place: Place) -> str:
     """A file as Spark is told it: the s3a of Hadoop for a store, and no signs that would make a pattern of a name."""
     root = place.root if place.on_disk else place.root.replace("s3://", "s3a://", 1)
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", root)
 
 
-_SPARK_TYPES = {
-    pa.bool_(): "boolean", pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint",
-    pa.float32(): "float", pa.float64(): "double", pa.string(): "string", pa.binary(): "binary", pa.date32(): "date",
-}  # fmt: skip
-
-
 def _comparable(F: Any, name: str, schema: Schema) -> SparkColumn:
     """A column as the total order compares it: -0 is 0; Spark has nulls where it is told to, NaN last, and texts by
     their bytes, as we do."""
     field = stored_schema(schema).field(_stored_name(name, schema))
-    column = F.col(_quoted(field.name))
+    column = F.col(quoted(field.name))
     return column + F.lit(0.0) if pa.types.is_floating(field.type) else column
 
 
@@ -269,11 +250,17 @@ def _stored_name(name: str, schema: Schema) -> str:
     return field.name
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 # ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _spark(archived: Archived) -> Iterator[None]:
+    """Around calls that Spark answers: what goes wrong there is a DataError."""
+    try:
+        with quietly():
+            yield
+    except Exception as error:  # noqa: BLE001  (py4j's, gRPC's and pyspark's own complaints come in many classes)
+        raise _failed(archived, error) from None
 
 
 def _failed(archived: Archived, error: Exception) -> DataError:

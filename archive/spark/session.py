@@ -110,9 +110,14 @@ def java_version() -> int | None:
     return int(found[1]) if found else None
 
 
+def is_connect(session: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect: its driver is not in this process."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
 def functions(session: SparkSession) -> Any:
     """The module of pyspark with the functions of columns: Spark Connect has one of its own."""
-    if type(session).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(session):
         from pyspark.sql.connect import functions as remote
 
         return remote

@@ -268,7 +268,7 @@ def test_a_giant_key(
     monkeypatch.setattr(search, "ROWS_TOGETHER", 10_000)
     asked: list[Search] = []
 
-    def note(session: Any, archived: search.Archived, frame: Any, wanted: Search, tasks: int) -> list[Any]:
+    def note(session: Any, archived: search.Archived, frame: Any, wanted: Search, tasks: int) -> Any:
         asked.append(wanted)
         return ask(session, archived, frame, wanted, tasks)
 
@@ -325,3 +325,39 @@ def test_command_line(spark: Any, database: Database, tmp_path: Path) -> None:
     assert len(here.stdout.splitlines()) > 20
     nowhere = CliRunner().invoke(app, [*given[:4], str(tmp_path / "nowhere")])
     assert isinstance(nowhere.exception, DataError)
+
+
+def test_columns_that_came_later(spark: Any, tmp_path: Path) -> None:
+    """Files from before a column was added have nulls there."""
+    with hybrid.connect(tmp_path) as db:
+        columns = {"ts": "TIMESTAMP", "k": "VARCHAR"}
+        db.create_stream("t", columns, time="ts", key="k")
+        start = dt.datetime(2024, 1, 1)
+        db.push("t", [{"ts": start + dt.timedelta(seconds=i), "k": "a"} for i in range(5)])
+        db.flush()
+        db.create_stream("t", {**columns, "v": "BIGINT", "l": "VARCHAR[]"}, time="ts", key="k")
+        later = [{"ts": start + dt.timedelta(seconds=i), "k": "a", "v": i, "l": ["x"]} for i in range(5, 9)]
+        db.push("t", later)
+        text = "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts ALL ROWS PER MATCH PATTERN (A B*)) AS m"
+        on_spark = db.sql(text, engine="spark", spark=spark)
+        assert rows_of(on_spark) == rows_of(db.sql(text))
+        assert on_spark.arrow().column("v").to_pylist() == [None] * 5 + [5, 6, 7, 8]
+
+
+def test_several_patterns_and_sase(spark: Any, database: Database) -> None:
+    two = (
+        f"SELECT m.x, n.y FROM t {PATTERN.format('ts')} JOIN t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES "
+        "A.w AS y PATTERN (A B) DEFINE A AS w > 6, B AS w > A.w) AS n ON n.k = m.k AND n.y = m.x"
+    )
+    sase = (
+        "FROM t PATTERN SEQ(t a, t b) WHERE skip_till_next_match(a, b) { [k] and a.s = 'a' and b.v > a.v } "
+        "WITHIN 20 seconds RETURN a.v AS x, b.v AS y"
+    )
+    nested = (
+        f"SELECT * FROM (SELECT k, x, x AS y FROM t {PATTERN.format('ts')}) AS q MATCH_RECOGNIZE (PARTITION BY k "
+        "ORDER BY y MEASURES first(x) AS f, count(*) AS n PATTERN (A{2})) AS z"
+    )
+    for text in (two, sase, nested):
+        on_spark, embedded = database.sql(text, engine="spark", spark=spark), database.sql(text)
+        assert rows_of(on_spark) == rows_of(embedded)
+        assert len(on_spark) > 5
