@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.archive.spark.conftest import why_no_spark
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -108,3 +110,12 @@ def test_appends_with_and_without_upkeep_keep_the_same_events() -> None:
     assert {run["events"] for run in result["many"].values()} == {1500}
     assert result["many"]["with upkeep"]["hash"] == result["many"]["without"]["hash"]
     assert result["many"]["without"]["files"] == 30
+
+
+@pytest.mark.spark
+def test_search_by_spark_agrees_with_one_process() -> None:
+    if why := why_no_spark():
+        pytest.skip(why)
+    result = printed("benchmarks.spark.search", "--rows", "30_000", "--symbols", "20", "--memory", "1g")
+    assert result["agree"]
+    assert all(each["spark"]["matches"] > 50 for each in result["queries"].values())

@@ -1,0 +1,1 @@
+"""What Spark costs on one machine, beside the same work in one process."""

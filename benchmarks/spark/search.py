@@ -1,0 +1,117 @@
+"""A search of an archive of ticks: in this process, and by Spark.
+
+    python -m benchmarks.spark.search [--rows 10_000_000] [--master 'local[2]'] [--memory 4g] > result.json
+
+Prints one JSON object. Exits with 1 if two contenders do not find the same matches. Both read the same files: days that
+are over are not rewritten. `seconds` is the clock; Spark has been started and has answered each query once over a
+hundredth of the ticks, so that what is compiled once is compiled. On one machine Spark cannot win: it brings rows
+together by key on disk, and hands them from Java to Python. What it costs is what it has to win back on several.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from typing import Any
+
+import pyarrow as pa
+
+import hybrid
+from archive.spark.session import spark_session
+from benchmarks import answers
+from hybrid.engine import Database
+from simulator import stock
+
+PUSHED_ROWS = 500_000
+WARM_UP_ROWS = 100_000
+
+_SKIPPING = """
+    MEASURES FIRST(ts) AS start_ts, LAST(ts) AS end_ts, LAST(price) AS top
+    AFTER MATCH SKIP TO NEXT ROW
+    PATTERN (A B C) WITHIN INTERVAL '5' SECOND SELECTION SKIP TILL NEXT MATCH
+    DEFINE A AS volume >= 2000, B AS volume = 100, C AS volume >= 2000
+) AS m"""
+#: By name: the query, and the columns that are compared.
+QUERIES = {
+    "row by row": (
+        """
+SELECT symbol, start_ts, bottom, top FROM ticks MATCH_RECOGNIZE (
+    PARTITION BY symbol ORDER BY ts
+    MEASURES A.ts AS start_ts, LAST(B.price) AS bottom, LAST(C.price) AS top
+    PATTERN (A B+ C+)
+    DEFINE B AS price < PREV(price), C AS price > PREV(price)
+) AS m""",
+        ("symbol", "start_ts", "bottom", "top"),
+    ),
+    "passing over rows": (
+        "SELECT symbol, start_ts, end_ts, top FROM ticks MATCH_RECOGNIZE (\n    PARTITION BY symbol ORDER BY ts"
+        + _SKIPPING,
+        ("symbol", "start_ts", "end_ts", "top"),
+    ),
+    "all in one partition": (  # of which Spark makes slices of time
+        "SELECT start_ts, end_ts, top FROM ticks MATCH_RECOGNIZE (\n    ORDER BY ts" + _SKIPPING,
+        ("start_ts", "end_ts", "top"),
+    ),
+}
+
+
+def fill(db: Database, ticks: pa.Table) -> None:
+    columns = {f.name: f.type for f in stock.TICKS.fields}
+    db.create_stream("ticks", columns, time="ts", key="symbol")
+    for start in range(0, ticks.num_rows, PUSHED_ROWS):
+        db.push("ticks", ticks.slice(start, PUSHED_ROWS))
+    db.flush()
+
+
+def timed(db: Database, name: str, **how: Any) -> dict[str, object]:
+    text, columns = QUERIES[name]
+    begin = time.perf_counter()
+    answer = db.sql(text, **how).arrow()
+    seconds = time.perf_counter() - begin
+    return {
+        "seconds": round(seconds, 3), "matches": answer.num_rows, "hash": answers.fingerprint(answer, list(columns)),
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--symbols", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--memory", default="4g")
+    parser.add_argument("--only", nargs="*", choices=list(QUERIES), default=list(QUERIES))
+    given = parser.parse_args()
+    session = spark_session(given.master, memory=given.memory)
+    found: dict[str, dict[str, Any]] = {}
+    ticks = stock.walk(given.seed, given.rows, given.symbols)
+    with (
+        tempfile.TemporaryDirectory(prefix="spark_search_") as directory,
+        hybrid.connect(f"{directory}/all", maintenance=False) as db,
+        hybrid.connect(f"{directory}/few", maintenance=False) as few,
+    ):
+        fill(db, ticks)
+        fill(few, ticks.slice(0, min(WARM_UP_ROWS, given.rows)))
+        del ticks
+        for name in given.only:
+            found[name] = {}
+            for contender, how in (("embedded", {}), ("spark", {"engine": "spark", "spark": session})):
+                timed(few, name, **how)
+                result = timed(db, name, **how)
+                result["rows_per_second"] = int(given.rows / result["seconds"])  # type: ignore[operator]
+                found[name][contender] = result
+                print(f"{name}, {contender}: {result}", file=sys.stderr, flush=True)
+    session.stop()
+    agree = all(len({(r["matches"], r["hash"]) for r in each.values()}) == 1 for each in found.values())
+    print(json.dumps({
+        "rows": given.rows, "symbols": given.symbols, "seed": given.seed, "master": given.master, "queries": found,
+        "agree": agree, "machine": answers.machine(),
+    }, indent=1))  # fmt: skip
+    return 0 if agree else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
