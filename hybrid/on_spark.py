@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from archive.history import HistorySnapshot
 from hybrid.faults import not_supported
 from matching.batch import Matches
 from query.errors import DataError
@@ -71,8 +70,7 @@ class OnSpark:
 def _archived(stream: StreamInput) -> Archived:
     from archive.spark.search import Archived
 
-    snapshot = stream.snapshot
-    files = snapshot.files() if isinstance(snapshot, HistorySnapshot) else None
+    files = stream.snapshot.files()
     if files is None:
         name = stream.schema.name
         hint = "hybrid.connect(directory) keeps streams in files"

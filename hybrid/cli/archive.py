@@ -180,9 +180,9 @@ def search(
         by_spark = OnSpark(spark_session(spark, memory=memory))
     with Relations(statement, {}, streams, search_rows_min=-1, spark=by_spark).open() as relations:
         result = answer(statement, relations)
-        write(result.evidence() if evidence else result.arrow(), format, output)
-        for alias, report in relations.reports.items():
-            say(f"{alias}: {report}")
+    write(result.evidence() if evidence else result.arrow(), format, output)
+    for alias, report in relations.reports.items():
+        say(f"{alias}: {report}")
 
 
 def _edge(table: Table, edge_us: int | None) -> int:

@@ -319,10 +319,13 @@ def test_command_line(spark: Any, database: Database, tmp_path: Path) -> None:
     query.write_text(f"SELECT * FROM t {PATTERN.format('ts')} ORDER BY k, x")
     given = ["archive", "search", str(query), "-d", str(database._path), "--format", "csv"]
     database.flush()
-    here, there = (CliRunner().invoke(app, [*given, *more]) for more in ([], ["--spark", "local[2]"]))
-    assert here.exit_code == 0, here.output
-    assert here.stdout == there.stdout
-    assert len(here.stdout.splitlines()) > 20
+    sizes = []
+    for more in ([], ["--from", "2023-11-15", "--to", "2023-11-16"], ["--evidence"]):
+        here, there = (CliRunner().invoke(app, [*given, *more, *by]) for by in ([], ["--spark", "local[2]"]))
+        assert here.exit_code == 0, here.output
+        assert sorted(here.stdout.splitlines()) == sorted(there.stdout.splitlines())
+        sizes.append(len(here.stdout.splitlines()))
+    assert sizes[2] > sizes[0] > sizes[1] > 20
     nowhere = CliRunner().invoke(app, [*given[:4], str(tmp_path / "nowhere")])
     assert isinstance(nowhere.exception, DataError)
 
