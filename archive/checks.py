@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archive.inputs import BLOCK_BYTES, WHOLE, File, Format, Part, Records, opened, read_records, unreadable
+from archive.inputs import BLOCK_BYTES, WHOLE, File, Format, Part, Records, opened, read_as, read_records, unreadable
 from archive.layout import time_name
 from matching.batch import TIME_END_US, Int64Array
 from matching.types import arrow_schema, arrow_type, duckdb_type
@@ -212,14 +212,15 @@ def _plan_ndjson(file: File, schema: Schema, options: Options) -> Reading:
     first = next(read_records(file, WHOLE), None)
     names: list[str] = []
     if first is not None:
-        lines = _as_text(first.columns.slice(0, _SAMPLE_LINES)).column(0).drop_null()
+        lines = _decoded(first.columns.slice(0, _SAMPLE_LINES))[0].column(0)
+        lines = lines.filter(pc.invert(pa.array(_blank(lines))))
         cursor = _cursor()
         cursor.register("sample", pa.table({"line": lines}))
         text = """SELECT DISTINCT unnest(json_keys(j)) AS name FROM (SELECT TRY_CAST(line AS JSON) AS j FROM sample)
             WHERE json_type(j) = 'OBJECT' ORDER BY name"""
         names = cursor.sql(text).to_arrow_table().column(0).to_pylist()
-        if not names and len(lines):
-            start = lines[0].as_py().strip()
+        start = lines[0].as_py().strip() if len(lines) else ""
+        if len(lines) and (not names or start == "["):
             raise DataError(
                 f"{file.path} does not begin with JSON objects, one a line: {_cut(start)}",
                 "an array of objects must be rewritten, one object a line" if start[:1] == "[" else "check the format",
@@ -243,17 +244,48 @@ def _plan_parquet(file: File, schema: Schema, options: Options) -> Reading:
         if field is None:
             found[column.name] = Nowhere()
             continue
-        try:
-            type = duckdb_type(column.type)
-            _cursor().sql(f"SELECT CAST(NULL::{type} AS {field.type})").to_arrow_table()
-        except duckdb.Error:
+        type = read_as(column.type)
+        if not _castable(type, field, options.timestamp_format):
             raise DataError(
                 f"{file.path}: column {column.name} is {column.type}, and {field.type} is declared",
                 "convert it before, or declare it otherwise",
-            ) from None
-        found[column.name] = InFile(column.name, type)
+            )
+        found[column.name] = InFile(column.name, duckdb_type(type))
     origins, ignored = _origins(file, schema, options, found)
     return Reading(file, origins, ignored=ignored)
+
+
+def _castable(type: pa.DataType, field: Field, timestamp_format: str | None) -> bool:
+    """Whether values of the type may be meant where the field is declared."""
+    target = arrow_type(field.type)
+    kinds = _kind(type), _kind(target)
+    if kinds == ("number", "time"):
+        return timestamp_format in _EPOCHS and pa.types.is_integer(type)
+    if kinds[0] == kinds[1] != "nested" or "text" in kinds or set(kinds) == {"number", "boolean"}:
+        return True
+    if kinds != ("nested", "nested"):
+        return False
+    try:
+        _cursor().sql(f"SELECT CAST(NULL::{duckdb_type(type)} AS {field.type})").to_arrow_table()
+    except duckdb.Error:
+        return False
+    return True
+
+
+def _kind(type: pa.DataType) -> str:
+    t = pa.types
+    type = type.value_type if t.is_dictionary(type) else type
+    if t.is_integer(type) or t.is_floating(type) or t.is_decimal(type):
+        return "number"
+    if t.is_timestamp(type) or t.is_date(type):
+        return "time"
+    if t.is_string(type) or t.is_large_string(type) or t.is_string_view(type):
+        return "text"
+    if t.is_binary(type) or t.is_large_binary(type) or t.is_binary_view(type) or t.is_fixed_size_binary(type):
+        return "bytes"
+    if t.is_time(type):
+        return "time of day"
+    return "boolean" if t.is_boolean(type) else "nested" if t.is_nested(type) else str(type)
 
 
 def _once(file: File, names: Sequence[str], schema: Schema) -> None:
@@ -378,10 +410,6 @@ def _blank(column: pa.ChunkedArray) -> np.ndarray:
     return pc.equal(pc.utf8_trim_whitespace(column.fill_null("x")), "").to_numpy(zero_copy_only=False)
 
 
-def _as_text(columns: pa.Table) -> pa.Table:
-    return _decoded(columns)[0]
-
-
 def _decoded(columns: pa.Table) -> tuple[pa.Table, np.ndarray]:
     """Binary columns as strings, and which rows are UTF-8; in the others what is not is replaced."""
     encoded = np.ones(columns.num_rows, np.bool_)
@@ -407,13 +435,16 @@ def _raw(columns: pa.Table, reading: Reading) -> list[str]:
         case Format.ndjson:
             return [line.rstrip("\r\n") for line in columns.column(0).to_pylist()]
         case Format.csv:
-            out = []
-            for row in zip(*(column.to_pylist() for column in columns.columns)):
-                text = io.StringIO()
-                writer = csv.writer(text, delimiter=reading.delimiter, lineterminator="")
-                writer.writerow(["" if value is None else value for value in row])
-                out.append(text.getvalue())
-            return out
+            special = (reading.delimiter, '"', "\n", "\r")
+
+            def field(text: str | None) -> str:
+                if text is None:
+                    return ""
+                plain = text and not any(character in text for character in special)
+                return text if plain else '"' + text.replace('"', '""') + '"'
+
+            rows = zip(*(column.to_pylist() for column in columns.columns))
+            return [reading.delimiter.join(map(field, row)) for row in rows]
         case Format.parquet:
             cursor = _cursor()
             cursor.register("raw", columns)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archive.checks import Options
-from archive.inputs import File, Format, opened, unreadable
+from archive.inputs import File, Format, opened, read_as, unreadable
 from archive.layout import storable
 from matching.types import arrow_type, duckdb_type
 from query.errors import DataError
@@ -27,7 +27,8 @@ def guess_columns(file: File, options: Options) -> dict[str, str]:
     if file.format is Format.parquet:
         system, inner = opened(file.path, file.store)
         try:
-            found = {column.name: duckdb_type(column.type) for column in pq.read_schema(inner, filesystem=system)}
+            columns = pq.read_schema(inner, filesystem=system)
+            found = {column.name: duckdb_type(read_as(column.type)) for column in columns}
         except (pa.ArrowException, OSError) as error:
             raise unreadable(file, error) from error
     else:

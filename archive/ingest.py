@@ -179,7 +179,7 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
     own = f"{job.directory}/"
     files = [file for file in files if not file.path.startswith(own)]
     readings = [plan_reading(file, job.schema, job.options) for file in files]
-    messages = [f"left out {left_out} files of other suffixes"] if left_out else []
+    messages = [f"left out {left_out} file{'s' * (left_out > 1)} of other suffixes"] if left_out else []
     messages += _ignored(readings)
     table = Table.create(job.directory, job.schema)
     quarantine = job.directory / _QUARANTINE

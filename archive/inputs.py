@@ -116,7 +116,7 @@ def find_files(
     by path; and how many files of directories and globs were left out for their suffix.
 
     format None: by suffix, .csv .tsv .ndjson .jsonl .json .parquet .pq, and .gz .zst .bz2 .lz4 behind it. Names that
-    begin with a dot or an underscore are left out of directories, as everywhere. Raises DataError if an input is not
+    begin with a dot or an underscore are left out below directories and globs. Raises DataError if an input is not
     there, or no file is meant."""
     found: dict[str, File] = {}
     left_out = 0
@@ -174,14 +174,15 @@ def _listed(text: str, store: StoreOptions) -> Iterator[tuple[str, fs.FileInfo, 
             return
         if not glob.has_magic(inner):
             raise DataError(f"there is no file {text}", _near(inner) if not url else "check the URL")
-        if not url:
-            for path in sorted(glob.glob(inner, recursive=True)):
-                if os.path.isfile(path):
-                    yield path, system.get_file_info(path), False
-            return
-        root = inner[: re.search(r"[*?[]", inner).start()].rpartition("/")[0]  # type: ignore[union-attr]
-        for one in system.get_file_info(fs.FileSelector(root, recursive=True)):
-            if one.type is fs.FileType.File and fnmatchcase(one.path, inner):
+        root = re.split(r"[*?[]", inner)[0].rpartition("/")[0]
+        if url:
+            below = system.get_file_info(fs.FileSelector(root, recursive=True))
+            matching = [one for one in below if fnmatchcase(one.path, inner)]
+        else:
+            matching = system.get_file_info(sorted(glob.glob(inner, recursive=True)))
+        hidden = _hidden(inner[len(root) :])
+        for one in matching:
+            if one.type is fs.FileType.File and (hidden or not _hidden(one.path[len(root) :])):
                 yield prefix + one.path, one, False
     except (pa.ArrowException, OSError) as error:
         message = f"{text} cannot be listed: {_first_line(error)}"
@@ -399,8 +400,8 @@ def _source(file: File, part: Part) -> tuple[Any, int]:
     if part.start:
         skip = data.find(b"\n") + 1
         number += skip != 1
-        if not skip:
-            return None, number  # a record that began before goes on behind this part
+        if skip in (0, len(data)):
+            return None, number  # no record begins in this part
     tail = [data[skip:]]
     at = part.end
     while not tail[-1].endswith(b"\n") and at < file.size:
@@ -460,10 +461,18 @@ def _parquet(file: File, part: Part, columns: Sequence[str]) -> Iterator[Records
         groups = range(part.start, reader.num_row_groups if part.end is None else part.end)
         batches = reader.iter_batches(_PARQUET_BATCH_ROWS, row_groups=list(groups), columns=list(columns))
         for batch in batches:
-            yield Records(
-                pa.Table.from_batches([batch]), np.arange(number, number + batch.num_rows, dtype=np.int64)
-            )
+            arrays = [
+                column if column.type == type else column.cast(type, safe=False)
+                for column, type in ((column, read_as(column.type)) for column in batch.columns)
+            ]
+            numbers = np.arange(number, number + batch.num_rows, dtype=np.int64)
+            yield Records(pa.table(arrays, names=batch.schema.names), numbers)
             number += batch.num_rows
+
+
+def read_as(type: pa.DataType) -> pa.DataType:
+    """The type in which a column of Parquet is handed out: times in microseconds, as all times here."""
+    return pa.timestamp("us", type.tz) if type == pa.timestamp("ns", getattr(type, "tz", None)) else type
 
 
 def _first_line(error: object) -> str:
