@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from archive import ingest, layout
+from archive.place import Place, place_of
 from archive.table import Table
 from tests.archive.events import TICKS
 
@@ -62,13 +63,13 @@ def main(directory: str, source: str, point: str, count: str) -> None:
     ingest._write_list = after(ingest._write_list, "list written")
     publish = ingest._publish
 
-    def publishing(directory: Path, mark: int | None, files: Any) -> None:
+    def publishing(directory: Place, mark: int | None, files: Any) -> None:
         publish(directory, mark, files)
         if files:
             passing("published")
 
     ingest._publish = publishing
-    ingest.ingest(ingest.Job(TICKS, Path(directory), (source,)))
+    ingest.ingest(ingest.Job(TICKS, place_of(directory), (source,)))
 
 
 if __name__ == "__main__":

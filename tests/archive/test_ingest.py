@@ -28,6 +28,7 @@ from archive.history import History
 from archive.ingest import Job, Report, ingested_files
 from archive.inputs import Format
 from archive.layout import arrow_schema
+from archive.place import place_of
 from archive.recent import FILES
 from archive.table import Table
 from hybrid.engine import Database
@@ -49,7 +50,7 @@ def write(path: Path, text: str | bytes) -> Path:
 
 def run(table: Path, *paths: Path | str, schema: Schema = TICKS, **given: Any) -> Report:
     job = {name: given.pop(name) for name in ("format", "changed", "max_bad") if name in given}
-    return ingest.ingest(Job(schema, table, tuple(map(str, paths)), options=Options(**given), **job))
+    return ingest.ingest(Job(schema, place_of(table), tuple(map(str, paths)), options=Options(**given), **job))
 
 
 def rows(table: Path, schema: Schema = TICKS) -> list[dict[str, Any]]:
@@ -401,7 +402,7 @@ def test_again_changes_nothing_and_more_files_add_only_themselves(tmp_path):
     assert (report.files, report.known, report.rows) == (1, 1, 1)
     assert rows(tmp_path / "t")[1:] == before
     assert len(bad(tmp_path / "t")) == 1
-    listed = ingested_files(tmp_path / "t").to_pylist()
+    listed = ingested_files(place_of(tmp_path / "t")).to_pylist()
     assert [(one["number"], Path(one["path"]).name, one["rows"], one["bad"], one["job"]) for one in listed] == [
         (0, "a.csv", 100, 1, 1), (1, "0.csv", 1, 0, 2),
     ]  # fmt: skip
@@ -447,7 +448,7 @@ def test_a_job_that_was_overtaken_begins_again(tmp_path, monkeypatch):
     found = rows(tmp_path / "t")
     assert len({row["offset"] for row in found}) == len({row["seq"] for row in found}) == len(found) == 300
     assert len(bad(tmp_path / "t")) == 1
-    names = [Path(path).name for path in ingested_files(tmp_path / "t").column("path").to_pylist()]
+    names = [Path(path).name for path in ingested_files(place_of(tmp_path / "t")).column("path").to_pylist()]
     assert names == ["b.csv", "c.csv", "a.csv"]
 
 
@@ -464,7 +465,7 @@ def test_killed_at_a_named_point_and_run_again(tmp_path, point):
         for _ in range(2):
             run(table, path)
         assert (rows(table), bad(table)) == (rows(tmp_path / "wanted"), bad(tmp_path / "wanted"))
-        assert ingested_files(table).num_rows == 1
+        assert ingested_files(place_of(table)).num_rows == 1
 
 
 # ---- beside the events
