@@ -1,0 +1,225 @@
+"""The one place that starts a Spark session: in this process's machine, on a standalone cluster, or by Spark Connect.
+
+    spark_session()                          the one that runs in this process, or else local[*]
+    spark_session("spark://host:7077")       a standalone cluster; this process is its driver
+    spark_session("sc://host:15002")         Spark Connect: the driver is elsewhere, and no Java is needed here
+    spark_session(session)                   one that the caller has started: taken as it is
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from query.errors import DataError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What a caller may say of where Spark runs: the address of a master, a session, or None for LOCAL.
+Where: TypeAlias = "str | SparkSession | None"
+
+LOCAL = "local[*]"
+#: Of a driver that this process starts, where nobody says otherwise; Spark's own is 1 GB.
+DRIVER_MEMORY = "2g"
+JAVA_VERSION_MIN = 17
+#: Rows of one Arrow batch: Spark's own 10,000 cost a fifth more time.
+ARROW_ROWS = 65_536
+
+#: Options that a session may change while it runs; the others are for its start.
+_RUNNING = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
+    # files that Spark has not written say nothing of old calendars: their days are ours
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+_STARTING = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # rows come back to the driver whole, and it is for the one who asks to know how many they are
+    "spark.driver.maxResultSize": "0",
+    "spark.executorEnv.PYTHONWARNINGS": "ignore",
+}
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def spark_session(
+    where: Where = None, *, memory: str | None = None, options: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session at an address, started if there is none; a second call gives the same one.
+
+    where: see above. memory: of the driver, for example "4g". options: of Spark, as in its documentation; they come
+    after ours. Starting one takes 10 seconds or more; it lives until it is stopped or the process ends. Java's own
+    output goes to a file that is deleted then: what Spark logs is not printed.
+    Raises DataError where pyspark or Java is missing, where a session of another address runs in this process, and
+    where none can be started, with what Java said.
+    """
+    if where is not None and not isinstance(where, str):
+        return where
+    _need_pyspark()
+    with quietly():  # the first call into Java imports more of pyspark
+        return _at(where, memory, options or {})
+
+
+def _at(where: str | None, memory: str | None, options: Mapping[str, str]) -> SparkSession:
+    active = _active()
+    if where is None and active is not None:
+        return active
+    address = LOCAL if where is None else where
+    if address.startswith("sc://"):
+        return _connected(address, options)
+    if not re.match(r"(local|spark|yarn|k8s)\b", address):
+        raise DataError(f"{address!r} is no address of Spark", "local[*], spark://host:7077 or sc://host:15002")
+    if active is not None:
+        has = active.conf.get("spark.master", "")
+        if has == address:
+            return active
+        message = f"a Spark session of {has} runs in this process, and there can be but one"
+        raise DataError(message, f"stop it (session.stop()), or ask {has}")
+    return _started(address, memory, options)
+
+
+def java_version() -> int | None:
+    """The major version of the Java that Spark would run on, or None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else None
+
+
+def is_connect(session: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect: its driver is not in this process."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def _need_pyspark() -> None:
+    try:
+        with quietly():
+            import pyspark.sql  # noqa: F401
+    except ImportError as error:
+        raise DataError(f"Spark is not installed: {error}", "pip install -e '.[spark]'") from None
+
+
+def _active() -> SparkSession | None:
+    """The session that this process is the driver of, whichever thread has started it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context = SparkContext._active_spark_context
+    return None if context is None else SparkSession.getActiveSession() or SparkSession(context)
+
+
+def _need_java() -> None:
+    version = java_version()
+    if version is None or version < JAVA_VERSION_MIN:
+        found = "there is no Java" if version is None else f"Java is of version {version}"
+        raise DataError(
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer, and {found}",
+            "install one (Debian: apt-get install openjdk-17-jre-headless), and let JAVA_HOME name it",
+        )
+
+
+def _connected(address: str, options: Mapping[str, str]) -> SparkSession:
+    try:
+        from pyspark.sql.connect.session import SparkSession as Remote
+    except ImportError as error:
+        raise DataError(f"Spark Connect cannot be used: {error}", "pip install -e '.[spark]'") from None
+    try:
+        session = Remote.builder.remote(address).getOrCreate()
+        for key, value in {**_RUNNING, **options}.items():
+            session.conf.set(key, value)
+    except Exception as error:  # noqa: BLE001  (gRPC's, pyspark's and the server's own complaints come in many classes)
+        message = f"{address} does not answer: {_first_line(error)}"
+        raise DataError(message, "Spark's start-connect-server.sh starts a server") from None
+    return cast("SparkSession", session)
+
+
+def _started(master: str, memory: str | None, options: Mapping[str, str]) -> SparkSession:
+    from pyspark import SparkConf
+
+    _need_java()
+    alone = re.match(r"local\b|spark://(127\.|localhost)", master) is not None
+    wanted = {
+        **_RUNNING, **_STARTING, **(_LOOPBACK if alone else {}), "spark.app.name": "hybrid", "spark.master": master,
+        "spark.driver.memory": memory or DRIVER_MEMORY, **options,
+    }  # fmt: skip
+    conf = SparkConf(loadDefaults=False)
+    for key, value in wanted.items():
+        conf.set(key, value)
+    python = wanted.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    if python is None and master.startswith("local"):
+        python = sys.executable  # what `python3` finds on the path may lack all that we need
+    with _environment(PYSPARK_PYTHON=python, SPARK_LOCAL_IP="127.0.0.1" if alone else None):
+        return _launched(master, conf)
+
+
+def _launched(master: str, conf: Any) -> SparkSession:
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    with tempfile.NamedTemporaryFile("wb", prefix="hybrid-spark-", suffix=".log", delete=False) as log:
+        path = Path(log.name)
+        atexit.register(path.unlink, missing_ok=True)
+        try:
+            gateway = None
+            if SparkContext._gateway is None:  # else Java still runs, of a session that was stopped
+                gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
+            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+        except Exception as error:  # noqa: BLE001  (py4j's and pyspark's own complaints come in many classes)
+            raise DataError(f"Spark does not start on {master}: {_why(error, path)}", "see what it says") from None
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Around calls of pyspark in which it says that it has not been tried with the pandas that is there. None of ours
+    goes through pandas."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield
+
+
+@contextmanager
+def _environment(**wanted: str | None) -> Iterator[None]:
+    """Sets variables for a while; those that are None stay as they are."""
+    before = {name: os.environ.get(name) for name, value in wanted.items() if value is not None}
+    os.environ.update({name: value for name, value in wanted.items() if value is not None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _why(error: Exception, log: Path) -> str:
+    """What went wrong at the start: the last complaint in Java's own output, or else the error."""
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    told = [line.strip() for line in lines if re.search(r"(ERROR|Exception|Error)\b", line) and "\tat " not in line]
+    return told[-1] if told else _first_line(error)
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().split("\n", 1)[0]

@@ -1,0 +1,111 @@
+"""Takes our own code to executors: as it is where they have the same, else as an archive that a task unpacks.
+
+What runs in an executor is named by text, `module:function`, and imported there; only a small function of the standard
+library travels as such. With it go the sources of our packages, compressed: 0.2 MB, less than a task's own data. They
+are unpacked once for each version, into a directory named by their hash: numba keeps what it has compiled only for
+modules in files, and compiled kernels stay good as long as the files do. Refused: addPyFile and artifacts, which leave
+the code in a zip file, are done otherwise by Spark Connect, and change a session that may be the user's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+#: What tasks import. `hybrid` and `live` stay at home.
+PACKAGES = ("query", "matching", "archive")
+
+
+@cache
+def sources() -> tuple[bytes, str]:
+    """Our packages as a zip file, and what names these very sources."""
+    digest = hashlib.blake2b(digest_size=8)
+    out = io.BytesIO()
+    home = Path(__file__).parents[2]
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(p for name in PACKAGES for p in (home / name).rglob("*")):
+            if not path.is_file() or path.suffix == ".pyc":
+                continue
+            name, data = path.relative_to(home).as_posix(), path.read_bytes()
+            digest.update(f"{name} {len(data)} ".encode() + data)
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+    return out.getvalue(), digest.hexdigest()
+
+
+def task(function: str, argument: bytes) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """What Spark runs in executors: the function of that name, "package.module:name", over (argument, the iterator).
+
+    The executors need what our packages import: numpy, pyarrow, duckdb and numba; without them tasks raise ImportError
+    with a hint."""
+    data, name = sources()
+    packages = PACKAGES
+    module, _, attribute = function.partition(":")
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:  # pickled as it is: all that it names stands in it
+        import hashlib
+        import importlib.util
+        import io
+        import os
+        import pathlib
+        import sys
+        import tempfile
+        import zipfile
+
+        def same(home: pathlib.Path) -> bool:
+            """Whether the packages there are these very sources."""
+            digest = hashlib.blake2b(digest_size=8)
+            for path in sorted(p for package in packages for p in (home / package).rglob("*")):
+                if path.is_file() and path.suffix != ".pyc":
+                    content = path.read_bytes()
+                    digest.update(f"{path.relative_to(home).as_posix()} {len(content)} ".encode() + content)
+            return digest.hexdigest() == name
+
+        def unpacked() -> pathlib.Path:
+            """The directory with the packages, made if it is not there."""
+            roots = [pathlib.Path(tempfile.gettempdir()) / f"hybrid-{os.getuid()}"]
+            cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+            if os.path.isabs(cache):
+                roots.insert(0, pathlib.Path(cache) / "hybrid")
+            for root in roots:
+                home = root / f"code-{name}"
+                if home.is_dir() and home.stat().st_uid == os.getuid():
+                    return home
+                try:
+                    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    part = tempfile.mkdtemp(prefix="code-", dir=root)
+                except OSError:
+                    continue
+                zipfile.ZipFile(io.BytesIO(data)).extractall(part)
+                for path in pathlib.Path(part).rglob("*"):
+                    os.utime(path, (0, 0))  # numba asks whether a file is older than what it has compiled
+                try:
+                    os.rename(part, home)
+                except OSError:  # another task was first
+                    import shutil
+
+                    shutil.rmtree(part)
+                return home
+            raise OSError(f"our code can be unpacked neither into {' nor into '.join(map(str, roots))}")
+
+        key = "_hybrid_code"
+        if getattr(sys, key, None) != name:  # once for each process of an executor
+            found = importlib.util.find_spec(packages[0])
+            places = list(found.submodule_search_locations or ()) if found is not None else []
+            if not (places and same(pathlib.Path(places[0]).parent)):
+                for loaded in [m for m in sys.modules if m.partition(".")[0] in packages]:
+                    del sys.modules[loaded]
+                sys.path.insert(0, str(unpacked()))
+                importlib.invalidate_caches()
+            setattr(sys, key, name)
+        try:
+            called = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{error}: executors need numpy, pyarrow, duckdb and numba") from None
+        yield from called(argument, batches)
+
+    return run
