@@ -195,7 +195,7 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
             written = write(job, todo, told, number)
             total = sum(written.counts.values(), NONE)
             if job.max_bad is not None and total.bad > job.max_bad:
-                raise _too_bad(total.bad, job.max_bad, "see them with a higher limit")
+                raise too_bad(total.bad, job.max_bad)
             next_mark = number << 32 | secrets.randbits(31)
             _write_list(job.directory, next_mark, listed, todo, written, number)
             if table.ingest(written.files, mark, next_mark) is not None:
@@ -226,7 +226,8 @@ def _ignored(readings: Sequence[Reading]) -> list[str]:
     return [f"columns that are not declared are left out: {', '.join(names)}"] if names else []
 
 
-def _too_bad(bad: int, limit: int, hint: str) -> DataError:
+def too_bad(bad: int, limit: int, hint: str = "see them with a higher limit") -> DataError:
+    """The complaint about more bad rows than are allowed."""
     return DataError(f"{bad:,} rows are bad, more than {limit:,}: nothing was archived", hint)
 
 
@@ -341,7 +342,7 @@ def write(job: Job, todo: Sequence[Todo], told: Told, number: int) -> Written:
                 if checked.bad.num_rows:
                     held_bad.append(bad_rows(checked, file.path, number))
                     if job.max_bad is not None and all_counted.bad + counted.bad > job.max_bad:
-                        raise _too_bad(all_counted.bad + counted.bad, job.max_bad, "the last: " + _last(held_bad[-1]))
+                        raise too_bad(all_counted.bad + counted.bad, job.max_bad, "the last: " + _last(held_bad[-1]))
                     if sum(rows.nbytes for rows in held_bad) > _QUARANTINE_BYTES:
                         quarantined.append(write_bad(pa.concat_tables(held_bad), job.directory))
                         held_bad = []

@@ -457,7 +457,7 @@ def _parquet(file: File, part: Part, columns: Sequence[str]) -> Iterator[Records
     system, inner = opened(file.path, file.store)
     number = part.first
     with system.open_input_file(inner) as source:
-        reader = pq.ParquetFile(source)
+        reader = pq.ParquetFile(source, page_checksum_verification=True)
         groups = range(part.start, reader.num_row_groups if part.end is None else part.end)
         batches = reader.iter_batches(_PARQUET_BATCH_ROWS, row_groups=list(groups), columns=list(columns))
         for batch in batches:
