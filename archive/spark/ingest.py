@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -71,7 +72,8 @@ def _scan(session: SparkSession, files: Sequence[File], told: Told) -> list[tupl
 
 def _write(session: SparkSession, job: Job, todo: Sequence[Todo], told: Told, number: int) -> Written:
     parts = [(one.number, part) for one in todo for part in _parts(one)]
-    sizes = {one.number: one.reading.file.size // max(1, sum(n == one.number for n, _ in parts)) for one in todo}
+    shares = Counter(n for n, _ in parts)
+    sizes = {one.number: one.reading.file.size // max(1, shares[one.number]) for one in todo}
     tasks = packed(parts, [sizes[n] for n, _ in parts])
     readings = {one.number: one.reading for one in todo}
     loads = Loads(job.schema, job.options, job.directory, number, readings, tasks)
