@@ -60,7 +60,7 @@ _ATTEMPTS_MAX = 10
 _DAY_US = 86_400_000_000
 #: Rows in memory before they are put on disk to be sorted there.
 _MEMORY_BYTES = 256 << 20
-_SORT_MEMORY = "1GB"
+_SORT_MEMORY = "512MB"
 _QUARANTINE_BYTES = 64 << 20
 
 _LIST = pa.schema(
@@ -389,10 +389,13 @@ class _Spool:
         self._bytes += rows.nbytes
         self._rows += rows.num_rows
         if self._bytes > _MEMORY_BYTES:
-            path = self._disk() / f"{len(self._files)}.parquet"
-            pq.write_table(pa.concat_tables(self._held), path, compression="lz4", row_group_size=1 << 17)
-            self._files.append(str(path))
-            self._held, self._bytes = [], 0
+            self._spill()
+
+    def _spill(self) -> None:
+        path = self._disk() / f"{len(self._files)}.parquet"
+        pq.write_table(pa.concat_tables(self._held), path, compression="lz4", row_group_size=1 << 17)
+        self._files.append(str(path))
+        self._held, self._bytes = [], 0
 
     def _disk(self) -> Path:
         if self._folder is None:
@@ -405,14 +408,16 @@ class _Spool:
             return
         unit = unit_of_days(self._days, self._rows)
         with sorting(str(self._disk()), _SORT_MEMORY) as connection:
-            parts = []
-            if self._held:
-                connection.register("held", pa.concat_tables(self._held))
-                parts.append("SELECT * FROM held")
             if self._files:
+                # All of them: of a union with rows in memory DuckDB 2.0 does not put enough on disk.
+                if self._held:
+                    self._spill()
                 files = ", ".join("'" + name.replace("'", "''") + "'" for name in self._files)
-                parts.append(f"SELECT * FROM read_parquet([{files}], hive_partitioning=false)")
-            text = f"{' UNION ALL '.join(parts)} ORDER BY {sorted_by(self._schema, unit)}"
+                rows = f"read_parquet([{files}], hive_partitioning=false)"
+            else:
+                connection.register("held", pa.concat_tables(self._held))
+                rows = "held"
+            text = f"SELECT * FROM {rows} ORDER BY {sorted_by(self._schema, unit)}"
             stored = stored_schema(self._schema)
             batches = (batch.cast(stored) for batch in connection.sql(text).to_arrow_reader(1 << 16))
             yield from write_sorted(batches, directory, self._schema, unit)

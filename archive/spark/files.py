@@ -64,7 +64,7 @@ class Writes:
 
     schema: Schema
     place: Place
-    unit: Unit | None
+    unit: Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def write(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
     fitted = (_fitted(batch, columns) for batch in batches if batch.num_rows)
     found: DataFile | Failed
     try:
-        for found in write_sorted(fitted, wanted.unit, wanted.place, wanted.schema):
+        for found in write_sorted(fitted, wanted.place, wanted.schema, wanted.unit):
             yield pa.record_batch({TOLD: pa.array([pickle.dumps(found)], pa.binary())})
     except OSError as error:
         message = f"the archive of {wanted.schema.name} in {wanted.place} cannot be written: {error}"

@@ -16,15 +16,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 import pyarrow as pa
 
 from archive import ingest as embedded
-from archive.ingest import NONE, Count, Job, Progress, Report, Todo, Told, Written, sort_keys
+from archive.ingest import NONE, Count, Job, Progress, Report, Todo, Told, Written, unit_of_days
 from archive.inputs import CHUNK_BYTES, Chunk, File, Format, Part, chunks_of, parts_of, row_groups
-from archive.layout import FILE_ROWS, OFFSET, UNITS, DataFile, Unit, period_unit, stored_schema, time_name
+from archive.layout import FILE_ROWS_MAX, SEQ, DataFile, Unit, key_names, stored_schema, time_name
 from archive.place import Place
 from archive.spark.files import DAY_US, TOLD, Failed, Loaded, Loads, Scans, Writes, told_schema
 from archive.spark.session import Where, is_connect, quietly, spark_session
@@ -34,6 +34,7 @@ from query.errors import DataError
 from query.schema import Schema
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
 
 #: Files of fewer bytes altogether are looked at by the driver itself.
@@ -132,7 +133,7 @@ def laid_out(
         count = sum((count for loaded in found for count in loaded.counts.values()), NONE)
         if not count.rows:
             return [], found
-        unit = period_unit(np.array(sorted({day for loaded in found for day in loaded.days}), np.int64), count.rows)
+        unit = unit_of_days({day for loaded in found for day in loaded.days}, count.rows)
         good = rows.where(F.col(TOLD).isNull()).drop(TOLD)
         with shown(session, told, "write", total, count):
             return heard(collected(_written(good, schema, place, unit, count.rows))), found
@@ -140,23 +141,36 @@ def laid_out(
         rows.unpersist()
 
 
-def _written(rows: DataFrame, schema: Schema, place: Place, unit: Unit | None, count: int) -> DataFrame:
+def _written(rows: DataFrame, schema: Schema, place: Place, unit: Unit, count: int) -> DataFrame:
     from pyspark.sql import functions as F
 
-    time = F.col(quoted(time_name(schema)))
-    order = [F.col(quoted(key)).asc_nulls_last() for key in sort_keys(schema)] + [time.asc()]
-    if unit is not None:
-        # As a date: what a month is does not hang on the time zone of the session.
-        micros = f"unix_micros({quoted(time_name(schema))})"
-        day = F.expr(f"date_add(DATE '1970-01-01', CAST(({micros} - pmod({micros}, {DAY_US}L)) div {DAY_US}L AS INT))")
-        order.insert(0, (day if unit == "D" else F.trunc(day, UNITS[unit])).asc())
-    tasks = -(-count // FILE_ROWS)
+    time = quoted(time_name(schema))
+    order = [_period(time, unit).asc(), *(F.col(quoted(key)).asc_nulls_last() for key in key_names(schema))]
+    order.append(F.col(time).asc())
+    tasks = -(-count // FILE_ROWS_MAX)
     cut = rows.repartitionByRange(tasks, *order) if tasks > 1 else rows.coalesce(1)
-    in_order = cut.sortWithinPartitions(*order, F.col(OFFSET))
+    in_order = cut.sortWithinPartitions(*order, F.col(SEQ).asc())
     run = task("archive.spark.files:write", pickle.dumps(Writes(schema, place, unit)))
     return in_order.select(*(F.col(quoted(name)) for name in stored_schema(schema).names)).mapInArrow(
         run, f"{TOLD} binary"
     )
+
+
+def _period(time: str, unit: Unit) -> SparkColumn:
+    """What is equal for times of one period, and grows with it, whatever the time zone of the session."""
+    from pyspark.sql import functions as F
+
+    match unit:
+        case "all":
+            return F.lit(0)
+        case "h" | "D":
+            width_us = DAY_US if unit == "D" else DAY_US // 24
+            return F.expr(f"unix_micros({time}) - pmod(unix_micros({time}), {width_us}L)")
+        case "M" | "Y":
+            days = f"(unix_micros({time}) - pmod(unix_micros({time}), {DAY_US}L)) div {DAY_US}L"
+            return F.expr(f"trunc(date_add(DATE '1970-01-01', CAST({days} AS INT)), '{unit * 2}')")
+        case _:
+            assert_never(unit)
 
 
 # ---- Spark

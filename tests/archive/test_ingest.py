@@ -368,7 +368,7 @@ def test_a_directory_that_cannot_be_written(tmp_path):
 def test_a_full_disk(tmp_path, monkeypatch):
     """The disk runs full in the middle of the second file of the table."""
     path = write(tmp_path / "a.csv", HEADER + LINES + LINES.replace("2024", "2020") + "x,A,1,1\n")
-    monkeypatch.setattr(layout, "ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr(layout, "_ENOUGH", {"h": 1000, "D": 10})
     real, left = layout.pq.write_table, 2
 
     def write_table(*args: Any, **options: Any) -> None:
@@ -658,7 +658,7 @@ def test_sorting_on_disk_gives_the_same_rows(tmp_path, monkeypatch):
     pq.write_table(table, tmp_path / "a.parquet")
     run(tmp_path / "t", tmp_path / "a.parquet")
     monkeypatch.setattr(ingest, "_MEMORY_BYTES", 1 << 20)
-    monkeypatch.setattr(layout, "FILE_ROWS", 5000)
+    monkeypatch.setattr(layout, "FILE_ROWS_MAX", 5000)
     run(tmp_path / "u", tmp_path / "a.parquet")
     assert rows(tmp_path / "t") == rows(tmp_path / "u")
     assert len(rows(tmp_path / "t")) == 60_000

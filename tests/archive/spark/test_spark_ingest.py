@@ -87,7 +87,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     from archive.spark import ingest
 
     monkeypatch.setattr(inputs, "CHUNK_BYTES", 50_000)
-    for name, value in {"CHUNK_BYTES": 50_000, "_SCAN_HERE_BYTES": 1, "_PART_ROWS": 1000, "FILE_ROWS": 4000}.items():
+    limits = {"CHUNK_BYTES": 50_000, "_SCAN_HERE_BYTES": 1, "_PART_ROWS": 1000, "FILE_ROWS_MAX": 4000}
+    for name, value in limits.items():
         monkeypatch.setattr(ingest, name, value)
 
 
