@@ -145,7 +145,7 @@ def _written(rows: DataFrame, schema: Schema, place: Place, unit: Unit, count: i
     from pyspark.sql import functions as F
 
     time = quoted(time_name(schema))
-    order = [_period(time, unit).asc(), *(F.col(quoted(key)).asc_nulls_last() for key in key_names(schema))]
+    order = [*_period(time, unit), *(F.col(quoted(key)).asc_nulls_last() for key in key_names(schema))]
     order.append(F.col(time).asc())
     tasks = -(-count // FILE_ROWS_MAX)
     cut = rows.repartitionByRange(tasks, *order) if tasks > 1 else rows.coalesce(1)
@@ -156,19 +156,19 @@ def _written(rows: DataFrame, schema: Schema, place: Place, unit: Unit, count: i
     )
 
 
-def _period(time: str, unit: Unit) -> SparkColumn:
-    """What is equal for times of one period, and grows with it, whatever the time zone of the session."""
+def _period(time: str, unit: Unit) -> list[SparkColumn]:
+    """To be sorted by: what is equal for times of one period, and grows with it, whatever the session's time zone."""
     from pyspark.sql import functions as F
 
     match unit:
         case "all":
-            return F.lit(0)
+            return []
         case "h" | "D":
             width_us = DAY_US if unit == "D" else DAY_US // 24
-            return F.expr(f"unix_micros({time}) - pmod(unix_micros({time}), {width_us}L)")
+            return [F.expr(f"unix_micros({time}) - pmod(unix_micros({time}), {width_us}L)").asc()]
         case "M" | "Y":
             days = f"(unix_micros({time}) - pmod(unix_micros({time}), {DAY_US}L)) div {DAY_US}L"
-            return F.expr(f"trunc(date_add(DATE '1970-01-01', CAST({days} AS INT)), '{unit * 2}')")
+            return [F.expr(f"trunc(date_add(DATE '1970-01-01', CAST({days} AS INT)), '{unit * 2}')").asc()]
         case _:
             assert_never(unit)
 
