@@ -117,10 +117,9 @@ def _run(job: Job, told: Told, spark: str | None) -> Report:
         from archive.ingest import ingest as ingest_here
 
         return ingest_here(job, told)
-    from archive.spark.ingest import ingest as ingest_on_spark
-    from archive.spark.session import session
+    from archive.spark.ingest import ingest as ingest_by_spark
 
-    return ingest_on_spark(session(spark, {}), job, told)
+    return ingest_by_spark(spark, job, told)
 
 
 def in_words(report: Report, stream: str) -> str:
