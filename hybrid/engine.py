@@ -348,13 +348,15 @@ class Database:
         missing: Literal["error", "null"] = "error",
         changed: Literal["error", "add"] = "error",
         max_bad: int | None = None,
+        spark: Any = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Report:
         """Archives CSV, NDJSON and Parquet files in a stream: files, directories, globs; paths or URLs.
 
         One commit for all; what is in the archive already is left out, so that a call may be repeated. Live queries
         do not see the rows; history joins, sql and backtest do. Rows that do not fit are quarantined, and with more
-        than `max_bad` of them nothing is archived. Memory is bounded whatever the size. Raises DataError.
+        than `max_bad` of them nothing is archived. Memory is bounded whatever the size. spark: the address of a Spark
+        master, or a session, that does it. Raises DataError.
         """
         from archive.checks import Options
         from archive.ingest import Job, format_of, ingest
@@ -367,7 +369,13 @@ class Database:
         options = Options(delimiter, header, tuple(nulls), timestamp_format, extra, missing)
         named = tuple(str(path) for path in paths)
         job = Job(state.schema, state.directory / TABLE, named, format_of(format), options, changed, max_bad)
-        report = ingest(job, progress or (lambda step: None))
+        told = progress or (lambda step: None)
+        if spark is None:
+            report = ingest(job, told)
+        else:
+            from archive.spark.ingest import ingest as ingest_by_spark
+
+            report = ingest_by_spark(spark, job, told)
         with self._lock:
             state.kept.refresh()
         return report

@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archive import checks, ingest, inputs, layout
+from archive import checks, ingest, inputs, layout, upkeep
 from archive.checks import Options
 from archive.history import History
 from archive.ingest import Job, Report, ingested_files
@@ -36,6 +36,7 @@ from query.errors import DataError
 from query.schema import Field, Schema
 from tests.archive.events import START_US, TICKS, batch_of, events_of, run_of
 from tests.archive.ingest_child import POINTS
+from tests.archive.store import s3_server
 
 ROOT = Path(__file__).parents[2]
 HEADER = "ts,symbol,price,rank\n"
@@ -520,6 +521,54 @@ def test_a_database_sees_the_rows_and_its_live_queries_do_not(tmp_path):
         db.create_stream("ticks", {"ts": "TIMESTAMP"}, time="ts")
         with pytest.raises(DataError, match="in memory"):
             db.ingest("ticks", path)
+
+
+def test_upkeep_leaves_lists_and_quarantine_alone(tmp_path):
+    for month in range(1, 13):
+        lines = LINES.replace("2024-01", f"2023-{month:02d}")
+        run(tmp_path / "t", write(tmp_path / "in" / f"{month}.csv", HEADER + lines + "x,A,1,1\n"))
+    table = Table.open(tmp_path / "t")
+    before = rows(tmp_path / "t"), bad(tmp_path / "t")
+    assert upkeep.verify(table, deep=True) == []
+    assert list(upkeep.compact(table, closed_us=2**62))
+    upkeep.vacuum(table, 0)
+    assert upkeep.verify(table, deep=True) == []
+    assert (rows(tmp_path / "t"), bad(tmp_path / "t")) == before
+    assert run(tmp_path / "t", tmp_path / "in").known == 12
+    upkeep.expire(table, START_US)
+    upkeep.vacuum(table, 0)
+    assert rows(tmp_path / "t") == []
+    assert run(tmp_path / "t", tmp_path / "in").known == 12  # what retention took out does not come back
+
+
+def test_columns_that_were_added(tmp_path):
+    first = write(tmp_path / "a.csv", HEADER + LINES)
+    run(tmp_path / "t", first)
+    wider = replace(TICKS, fields=(*TICKS.fields, Field("venue", "VARCHAR")))
+    second = write(tmp_path / "b.csv", HEADER.replace("rank", "rank,venue") + "2024-06-01,A,1,1,X\n")
+    run(tmp_path / "t", second, schema=wider)
+    with pytest.raises(DataError, match="no column venue"):
+        run(tmp_path / "t", first, second, schema=wider)
+    assert run(tmp_path / "t", first, second, schema=wider, missing="null").known == 2
+    assert [row["venue"] for row in rows(tmp_path / "t", wider)] == [None] * 100 + ["X"]
+
+
+def test_files_and_archive_in_a_store(tmp_path):
+    with s3_server(tmp_path) as server:
+        write(tmp_path / "bucket/in/a.csv", HEADER + LINES + "x,A,1,1\n")
+        write(tmp_path / "bucket/in/deep/b.ndjson.gz", gzip.compress(b'{"ts":"2020-01-01","symbol":"Z"}\n'))
+        where = place_of("s3://bucket/market/ticks", server.options)
+        for inputs_given in (("s3://bucket/in",), ("s3a://bucket/in/*.csv", "s3://bucket/in/deep/b.ndjson.gz")):
+            job = Job(TICKS, where, inputs_given, options=Options(missing="null"))
+            reports = [ingest.ingest(job) for _ in range(2)]
+            assert [(report.files, report.known) for report in reports][1] == (0, 2)
+        batch = History(TICKS, where).snapshot().read(None, None)
+        assert batch.columns.column("symbol").to_pylist()[:2] == ["Z", "A"]
+        assert len(batch) == 101
+        quarantine = DeltaTable("s3://bucket/market/ticks/_quarantine", storage_options=server.options)
+        assert quarantine.count() == 1
+        with pytest.raises(DataError, match="there is no file s3://bucket/nothing"):
+            ingest.ingest(Job(TICKS, where, ("s3://bucket/nothing.csv",)))
 
 
 # ---- exactly what was written

@@ -56,8 +56,8 @@ def test_a_failure_leaves_no_stream_behind(tmp_path):
     assert run(*where)[0] == 0
     with pytest.raises(DataError, match="is declared already"):
         run(*where, "--time", "ts")
+    path.write_text("ts,symbol\n")
     with pytest.raises(DataError, match="has no column price"):
-        path.write_text("ts,symbol\n")
         run(*where)
     with hybrid.connect(tmp_path / "db") as db:
         assert db.sql("SELECT count(*) AS n FROM ticks").arrow().to_pylist() == [{"n": 2}]
@@ -70,8 +70,8 @@ def test_the_time_must_be_clear(tmp_path):
         run("s", path, "-d", tmp_path / "db")
     code, _, said = run("s", path, "-d", tmp_path / "db", "--time", "stop")
     assert (code, "x STRUCT(y BIGINT[])" in said) == (0, True)
+    (tmp_path / "b.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match="no column is a time"):
-        (tmp_path / "b.csv").write_text("a,b\n1,2\n")
         run("t", tmp_path / "b.csv", "-d", tmp_path / "db")
 
 

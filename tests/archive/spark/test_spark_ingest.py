@@ -145,6 +145,22 @@ def test_spark_changes_nothing_the_second_time_and_adds_new_files(spark, files, 
     assert contents(tmp_path / "t") == contents(tmp_path / "u")
 
 
+def test_from_the_command_line_and_python(spark, files, tmp_path):
+    from typer.testing import CliRunner
+
+    import hybrid
+    from hybrid.cli import app
+
+    words = ["ticks", str(files / "c.parquet"), "-d", str(tmp_path / "db"), "--key", "k", "--spark", "local[2]"]
+    result = CliRunner().invoke(app, ["archive", "ingest", *words], catch_exceptions=False)
+    assert result.stdout == "ticks: 6,000 rows of 1 file archived\n"
+    with hybrid.connect(tmp_path / "db") as db:
+        report = db.ingest("ticks", files / "a.ndjson", missing="null", spark=spark)
+        assert (report.files, report.rows, report.bad) == (1, 6000, 7)
+        found = db.sql("SELECT count(*) AS n, count(DISTINCT k) AS k FROM ticks").arrow().to_pylist()
+        assert found == [{"n": 12_000, "k": 9}]
+
+
 def test_what_spark_refuses(spark, files, tmp_path):
     from archive.spark.ingest import ingest
 
