@@ -1,6 +1,7 @@
 """A process that archives files until it kills itself at a named point; started by test_ingest, not by hand.
 
-Arguments: directory of the table, input, point, count: it dies by SIGKILL at the count-th time it gets to the point."""
+Arguments: directory of the table, input, point, count, and a master if Spark does it: it dies by SIGKILL at the
+count-th time it gets to the point."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ POINTS = (
 )  # fmt: skip
 
 
-def main(directory: str, source: str, point: str, count: str) -> None:
+def main(directory: str, source: str, point: str, count: str, master: str = "") -> None:
     seen = 0
 
     def passing(name: str) -> None:
@@ -69,7 +70,13 @@ def main(directory: str, source: str, point: str, count: str) -> None:
             passing("published")
 
     ingest._publish = publishing
-    ingest.ingest(ingest.Job(TICKS, place_of(directory), (source,)))
+    job = ingest.Job(TICKS, place_of(directory), (source,))
+    if master:
+        from archive.spark.ingest import ingest as ingest_by_spark
+
+        ingest_by_spark(master, job)
+    else:
+        ingest.ingest(job)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from archive.place import place_of
 from archive.table import Table
 from query.errors import DataError
 from query.schema import Field, Schema
-from tests.archive.events import START_US
+from tests.archive.events import START_US, TICKS
 
 pytestmark = pytest.mark.spark
 
@@ -172,6 +174,22 @@ def test_what_spark_refuses(spark, files, tmp_path):
     with pytest.raises(DataError, match=r"broken.parquet cannot be read"):
         ingest(spark, job(tmp_path / "t", files / "a.ndjson", tmp_path / "broken.parquet"))
     assert contents(tmp_path / "t")[0] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["list written", "before commit", "after commit"])
+def test_a_driver_killed_at_a_named_point_and_run_again(tmp_path, point):
+    lines = "".join(f"2024-01-01 10:00:{i:02d},A,{i},1\n" for i in range(60))
+    (tmp_path / "a.csv").write_text("ts,symbol,price,rank\n" + lines + "x,A,1,1\n")
+    paths = str(tmp_path / "t"), str(tmp_path / "a.csv")
+    command = [sys.executable, "-m", "tests.archive.ingest_child", *paths, point, "1", "local[1]"]
+    assert subprocess.run(command, cwd=Path(__file__).parents[3], timeout=300).returncode == -9
+    job = Job(TICKS, place_of(paths[0]), paths[1:])
+    report = embedded.ingest(job)
+    assert report.known == (point == "after commit")
+    batch = History(TICKS, tmp_path / "t").snapshot().read(None, None)
+    assert batch.offset.tolist() == list(range(1, 61))
+    assert DeltaTable(str(tmp_path / "t" / "_quarantine")).count() == 1
 
 
 def test_compaction(spark, files, tmp_path, small):
