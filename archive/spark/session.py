@@ -12,6 +12,7 @@ import atexit
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,10 @@ DRIVER_MEMORY = "2g"
 JAVA_VERSION_MIN = 17
 #: Rows of one Arrow batch: Spark's own 10,000 cost a fifth more time.
 ARROW_ROWS = 65_536
+
+CONNECT_PORT = 15_002
+#: So long a server of Spark Connect may take to answer.
+CONNECT_SECONDS = 10
 
 #: Options that a session may change while it runs; the others are for its start.
 _RUNNING = {
@@ -110,6 +115,17 @@ def is_connect(session: SparkSession) -> bool:
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
+def functions(session: SparkSession) -> Any:
+    """The module of pyspark with the functions of columns: Spark Connect has one of its own."""
+    if is_connect(session):
+        from pyspark.sql.connect import functions as remote
+
+        return remote
+    from pyspark.sql import functions as classic
+
+    return classic
+
+
 def _need_pyspark() -> None:
     try:
         with quietly():
@@ -142,7 +158,10 @@ def _connected(address: str, options: Mapping[str, str]) -> SparkSession:
         from pyspark.sql.connect.session import SparkSession as Remote
     except ImportError as error:
         raise DataError(f"Spark Connect cannot be used: {error}", "pip install -e '.[spark]'") from None
+    found = re.match(r"sc://\[?([^/;\]]+?)\]?(?::(\d+))?(?:/|;|$)", address)
     try:
+        if found is not None:  # the client itself goes on trying for many minutes
+            socket.create_connection((found[1], int(found[2] or CONNECT_PORT)), CONNECT_SECONDS).close()
         session = Remote.builder.remote(address).getOrCreate()
         for key, value in {**_RUNNING, **options}.items():
             session.conf.set(key, value)
