@@ -27,14 +27,13 @@ from archive.inputs import CHUNK_BYTES, Chunk, File, Format, Part, chunks_of, pa
 from archive.layout import FILE_ROWS_MAX, SEQ, DataFile, Unit, key_names, stored_schema, time_name
 from archive.place import Place
 from archive.spark.files import DAY_US, TOLD, Failed, Loaded, Loads, Scans, Writes, told_schema
-from archive.spark.session import Where, is_connect, quietly, spark_session
+from archive.spark.session import Where, functions, is_connect, quietly, spark_session
 from archive.spark.ship import task
 from archive.spark.types import quoted, spark_type
 from query.errors import DataError
 from query.schema import Schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
 
 #: Files of fewer bytes altogether are looked at by the driver itself.
@@ -120,9 +119,9 @@ def laid_out(
     """Runs so many tasks that read rows, and writes what they give as files of the table, which no commit names yet.
 
     check: told what was read before anything is written; what it raises is raised."""
-    from pyspark.sql import functions as F
     from pyspark.storagelevel import StorageLevel
 
+    F = functions(session)
     columns = ", ".join(f"{quoted(f.name)} {spark_type(f.type)}" for f in told_schema(schema))
     rows = numbered(session, tasks).mapInArrow(task(*reads), columns)
     rows.persist(StorageLevel.MEMORY_AND_DISK)
@@ -136,17 +135,16 @@ def laid_out(
         unit = unit_of_days({day for loaded in found for day in loaded.days}, count.rows)
         good = rows.where(F.col(TOLD).isNull()).drop(TOLD)
         with shown(session, told, "write", total, count):
-            return heard(collected(_written(good, schema, place, unit, count.rows))), found
+            return heard(collected(_written(session, good, schema, place, unit, count.rows))), found
     finally:
         rows.unpersist()
 
 
-def _written(rows: DataFrame, schema: Schema, place: Place, unit: Unit, count: int) -> DataFrame:
-    from pyspark.sql import functions as F
-
+def _written(session: SparkSession, rows: DataFrame, schema: Schema, place: Place, unit: Unit, count: int) -> DataFrame:
+    F = functions(session)
     time = quoted(time_name(schema))
-    order = [*_period(time, unit), *(F.col(quoted(key)).asc_nulls_last() for key in key_names(schema))]
-    order.append(F.col(time).asc())
+    order = [F.expr(text).asc() for text in _period(time, unit)]
+    order += [*(F.col(quoted(key)).asc_nulls_last() for key in key_names(schema)), F.col(time).asc()]
     tasks = -(-count // FILE_ROWS_MAX)
     cut = rows.repartitionByRange(tasks, *order) if tasks > 1 else rows.coalesce(1)
     in_order = cut.sortWithinPartitions(*order, F.col(SEQ).asc())
@@ -156,19 +154,17 @@ def _written(rows: DataFrame, schema: Schema, place: Place, unit: Unit, count: i
     )
 
 
-def _period(time: str, unit: Unit) -> list[SparkColumn]:
+def _period(time: str, unit: Unit) -> list[str]:
     """To be sorted by: what is equal for times of one period, and grows with it, whatever the session's time zone."""
-    from pyspark.sql import functions as F
-
     match unit:
         case "all":
             return []
         case "h" | "D":
             width_us = DAY_US if unit == "D" else DAY_US // 24
-            return [F.expr(f"unix_micros({time}) - pmod(unix_micros({time}), {width_us}L)").asc()]
+            return [f"unix_micros({time}) - pmod(unix_micros({time}), {width_us}L)"]
         case "M" | "Y":
             days = f"(unix_micros({time}) - pmod(unix_micros({time}), {DAY_US}L)) div {DAY_US}L"
-            return [F.expr(f"trunc(date_add(DATE '1970-01-01', CAST({days} AS INT)), '{unit * 2}')").asc()]
+            return [f"trunc(date_add(DATE '1970-01-01', CAST({days} AS INT)), '{unit * 2}')"]
         case _:
             assert_never(unit)
 
