@@ -614,13 +614,14 @@ class History:
         return True
 
     def refresh(self) -> None:
-        """Takes over what others have committed to the table: compaction before all. Older snapshots stay."""
+        """Takes over what others have committed to the table: compaction and files before all. Older snapshots stay."""
         if self._table is None:
             return
         with self._flushing:
             newest = self._table.snapshot()
             with self._lock:
                 self._table_snapshot = newest
+                self._sources = tuple(sorted({*self._sources, *newest.sources}))
                 self._first_archived_us = "unknown"
 
     def add_columns(self, schema: Schema) -> None:

@@ -145,6 +145,11 @@ def _stored_type(type: pa.DataType) -> pa.DataType | None:
     return type if all(_stored_type(t) == t for t in inner) else None
 
 
+def storable(type: pa.DataType) -> bool:
+    """Whether a column of that type can be archived."""
+    return _stored_type(type) is not None
+
+
 def to_stored(batch: EventBatch, late: np.ndarray, schema: Schema) -> pa.Table:
     """The rows of a batch as they stand in files, in the batch's order. late: bool (n,)."""
     stored = stored_schema(schema)

@@ -16,6 +16,8 @@ from query.schema import Schema
 
 BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
+#: The source of all rows that were archived from files (archive/ingest.py); no writer of events has its name.
+FILES = "(files)"
 #: So many pieces of a kind are copied into one, so that pushes of single events leave few pieces to look through.
 FAN_OUT = 64
 #: DuckDB's finite timestamps; what lies outside bounds nothing.

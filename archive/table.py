@@ -7,7 +7,8 @@ What is in the log besides files, from format version 1 on:
   of the table rather than a file beside it: written by the very commit that creates it, they cannot be torn, forgotten
   in a copy, or missing on an object store.
 * application transactions: `<stream>/<source>` with the last offset taken, `seq` with the last ingest sequence, and
-  `maintenance`, counted up by every commit that removes files.
+  `maintenance`, counted up by every commit that removes files; `ingest`, the mark of the last job that archived files
+  (archive/ingest.py), which names the list of them.
 
 deltalake records transactions but compares them only between commits that raced: so each verb loads, compares, commits,
 and starts again on a conflict. Every append carries `seq`, so two writers always conflict, and each row goes in once.
@@ -31,13 +32,13 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from archive.layout import FORMAT_VERSION, SOURCE, DataFile, stored_schema, time_name, to_stored, write_files
 from archive.place import Place, place_of
-from archive.recent import BoolArray, KeyRange, fresh_rows, next_offsets
+from archive.recent import FILES, BoolArray, KeyRange, fresh_rows, next_offsets
 from matching.batch import EventBatch, Int64Array
 from query.errors import DataError
 from query.schema import Field, Schema
 
 _FORMAT, _STREAM, _SOURCES, _ADDED = "hybrid.format", "hybrid.stream", "hybrid.sources", "hybrid.added"
-_SEQ, _MAINTENANCE = "seq", "maintenance"
+_SEQ, _MAINTENANCE, _INGEST = "seq", "maintenance", "ingest"
 _CONFIGURATION = {"delta.checkpointInterval": "10", "delta.logRetentionDuration": "interval 1 days"}
 #: Delta lets writers cut the time statistics of a file to milliseconds.
 _STATISTICS_SLACK_US = 999
@@ -303,6 +304,30 @@ class Table:
             return self.snapshot()
         raise self._not_written("other writers were always faster")
 
+    def ingest_mark(self) -> int | None:
+        """The mark of the last job that archived files, now."""
+        self._delta.update_incremental()
+        return self._delta.transaction_version(_INGEST)
+
+    def ingest(self, files: Iterable[DataFile], before: int | None, mark: int) -> TableSnapshot | None:
+        """Adds files of the source FILES in one atomic commit that leaves `mark` behind. Their rows have sequence
+        numbers below zero, so that writers of events, who count from zero, never meet them.
+
+        Returns None, with nothing changed, if the mark is not `before` any more: another job was faster."""
+        actions: list[AddAction | RemoveAction] = [_added(file) for file in files]
+        for _ in range(_COMMIT_ATTEMPTS_MAX):
+            try:
+                self._register([FILES])
+                if self.ingest_mark() != before:
+                    return None
+                self._commit(actions, [Transaction(_INGEST, mark)])
+            except CommitFailedError:
+                continue
+            except (DeltaError, OSError) as error:
+                raise self._not_written(error, "nothing of the files is in it; make room or give permission") from error
+            return self.snapshot()
+        raise self._not_written("other writers were always faster")
+
     def replace(self, before: TableSnapshot, removed: Iterable[str], added: Iterable[DataFile]) -> TableSnapshot | None:
         """Puts files with the same rows in the place of others, in one commit: what compaction does.
 
@@ -433,11 +458,11 @@ class Table:
             self.added,
         )
 
-    def _not_written(self, why: object) -> DataError:
-        return DataError(
-            f"the archive of {self.schema.name} in {self.directory} cannot be written: {_first_line(why)}",
-            "the events are still in memory; make room or give permission, and flush again",
-        )
+    def _not_written(
+        self, why: object, hint: str = "the events are still in memory; make room or give permission, and flush again"
+    ) -> DataError:
+        where = f"the archive of {self.schema.name} in {self.directory}"
+        return DataError(f"{where} cannot be written: {_first_line(why)}", hint)
 
 
 def schema_to_json(schema: Schema) -> str:

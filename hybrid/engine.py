@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 import numpy as np
 import pyarrow as pa
 
 from archive.history import KEEPER, History, archived_schema
 from archive.place import Place, place_of
+from archive.recent import FILES
 from hybrid.alerts import Alerts
 from hybrid.chain import END_US, Chain, ChainWatch, outermost, plain, plan_streams
 from hybrid.correlate import Reader, answer_of, count_matches
@@ -63,9 +64,10 @@ from query.plan.plan import FactorPlan, Plan, QueryPlan
 from query.schema import Field, Schema
 
 if TYPE_CHECKING:
+    from archive.ingest import Progress, Report
     from archive.keeper import Keeper
 
-STREAM_FILE = "stream.json"
+STREAM_FILE, TABLE = "stream.json", "table"
 STREAM_VERSION = 1
 STRATEGIES = ("alaa", "llaa", "ollaa", "sllaa", "auto")
 
@@ -272,7 +274,7 @@ class Database:
             if self._path is not None:
                 directory = self._path / schema.name
                 directory.make()
-            stream = Stream(schema, live, History(schema, directory / "table" if directory else None), directory)
+            stream = Stream(schema, live, History(schema, directory / TABLE if directory else None), directory)
             stream.save()
             self._streams[name.lower()] = stream
 
@@ -291,22 +293,11 @@ class Database:
 
     def _reopen(self, directory: Place) -> None:
         """Restores a stream: declaration, sequence, offsets and watermark."""
-        file = directory / STREAM_FILE
-        try:
-            state = json.loads(file.read_text())
-            if state["version"] != STREAM_VERSION:
-                hint = f"this program reads version {STREAM_VERSION}"
-                raise DataError(f"{file} has version {state['version']}", hint)
-            schema = Schema(
-                state["name"], tuple(Field(n, t) for n, t in state["fields"]), state["time"], tuple(state["keys"]),
-                tuple(state["order"]), state["lateness_us"], state["retention_us"],
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
+        schema, saved_us = read_declaration(directory)
         # A crash may have left the table with columns that the file does not name yet.
-        kept = History(archived_schema(directory / "table", schema), directory / "table")
+        kept = History(archived_schema(directory / TABLE, schema), directory / TABLE)
         schema = kept.schema
-        watermark_us = _watermark_again(kept, state["watermark_us"], schema)
+        watermark_us = _watermark_again(kept, saved_us, schema)
         live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
         self._streams[schema.name.lower()] = Stream(schema, live, kept, directory)
 
@@ -336,11 +327,59 @@ class Database:
         """
         with self._lock:
             state = self._open_stream(stream)
+            if source == FILES:
+                raise DataError(f"{FILES} is the source of archived files", "give this source another name")
             self._pushers.add(threading.get_ident())
             taken, trouble = self._take(state, data, source, offset)
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
             return taken
+
+    def ingest(
+        self,
+        stream: str,
+        inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        format: str | None = None,
+        delimiter: str | None = None,
+        header: bool = True,
+        nulls: Sequence[str] = ("",),
+        timestamp_format: str | None = None,
+        extra: Literal["ignore", "error"] = "ignore",
+        missing: Literal["error", "null"] = "error",
+        changed: Literal["error", "add"] = "error",
+        max_bad: int | None = None,
+        spark: Any = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Report:
+        """Archives CSV, NDJSON and Parquet files in a stream: files, directories, globs; paths or URLs.
+
+        One commit for all; what is in the archive already is left out, so that a call may be repeated. Live queries
+        do not see the rows; history joins, sql and backtest do. Rows that do not fit are quarantined, and with more
+        than `max_bad` of them nothing is archived. Memory is bounded whatever the size. spark: the address of a Spark
+        master, or a session, that does it. Raises DataError.
+        """
+        from archive.checks import Options
+        from archive.ingest import Job, format_of, ingest
+
+        with self._lock:
+            state = self._open_stream(stream)
+        if state.directory is None:
+            raise DataError("a database in memory has no archive for files", "hybrid.connect(path) keeps one")
+        paths = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+        options = Options(delimiter, header, tuple(nulls), timestamp_format, extra, missing)
+        named = tuple(str(path) for path in paths)
+        job = Job(state.schema, state.directory / TABLE, named, format_of(format), options, changed, max_bad)
+        told = progress or (lambda step: None)
+        if spark is None:
+            report = ingest(job, told)
+        else:
+            from archive.spark.ingest import ingest as ingest_by_spark
+
+            report = ingest_by_spark(spark, job, told)
+        with self._lock:
+            state.kept.refresh()
+        return report
 
     def _take(
         self, state: Stream, data: Any, source: str = "default", offset: int | None = None
@@ -816,6 +855,31 @@ class Database:
         return found
 
 
+def stream_directory(database: Place, name: str) -> tuple[Schema | None, Place]:
+    """A stream of a database that need not be open: its declaration, None if there is no such stream; and its
+    directory. Raises DataError."""
+    for known in database.names():
+        if known.lower() == name.lower() and (database / known / STREAM_FILE).exists():
+            return read_declaration(database / known)[0], database / known
+    return None, database / name
+
+
+def read_declaration(directory: Place) -> tuple[Schema, int | None]:
+    """The stream that is declared in a directory, and where its watermark stood. Raises DataError."""
+    file = directory / STREAM_FILE
+    try:
+        state = json.loads(file.read_text())
+        if state["version"] != STREAM_VERSION:
+            raise DataError(f"{file} has version {state['version']}", f"this program reads version {STREAM_VERSION}")
+        schema = Schema(
+            state["name"], tuple(Field(n, t) for n, t in state["fields"]), state["time"], tuple(state["keys"]),
+            tuple(state["order"]), state["lateness_us"], state["retention_us"],
+        )
+        return schema, state["watermark_us"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
+
+
 def declared(
     name: str, columns: Mapping[str, str], time: str, key: str | Sequence[str], order: Sequence[str], lateness: Any,
     retention: Any,
@@ -910,7 +974,8 @@ def _watermark_again(kept: History, saved_us: int | None, schema: Schema) -> int
     """The watermark of a reopened stream. Events may have been archived since it was written down: then it is that of
     the source that is furthest behind, and stays where it was while one of them has sent nothing newer."""
     since = kept.snapshot().read(saved_us, None)
-    newest = [since.ts_us[since.source == code] for code in range(len(since.sources))]
+    # Rows of files are history: they say nothing of what is still to come.
+    newest = [since.ts_us[since.source == code] for code, name in enumerate(since.sources) if name != FILES]
     if not newest or not all(len(times) for times in newest):
         return saved_us
     reached_us = min(int(times[-1]) for times in newest) - schema.lateness_us

@@ -11,14 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from matching.batch import Int64Array
+from matching.batch import TIME_END_US, Int64Array
 from matching.types import arrow_schema, duckdb_type
 from query.errors import DataError, nearest
 from query.schema import Schema
-
-#: Times lie strictly between -TIME_END_US and TIME_END_US (the year 148108), so that adding a WITHIN or taking off a
-#: lateness never overflows; DuckDB's 'infinity' and '-infinity' lie outside.
-TIME_END_US = 2**62
 
 
 class Incoming:

@@ -10,6 +10,10 @@ import pyarrow as pa
 
 Int64Array = np.ndarray[tuple[int], np.dtype[np.int64]]
 
+#: Times lie strictly between -TIME_END_US and TIME_END_US (the year 148108), so that adding a WITHIN or taking off a
+#: lateness never overflows; DuckDB's 'infinity' and '-infinity' lie outside.
+TIME_END_US = 2**62
+
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:

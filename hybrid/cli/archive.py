@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybrid.cli.ingest import ingest
 from hybrid.cli.output import Format, Formats, say, write
 
 if TYPE_CHECKING:
     from archive.table import Table
     from query.errors import DataError
 
-app = typer.Typer(no_args_is_help=True, help="Looks after the archive of a database.", rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, help="Fills and looks after the archive of a database.", rich_markup_mode=None)
+app.command()(ingest)
 
 Where = Annotated[str, typer.Option("--directory", "-d", help="The database: a directory, or s3://bucket/prefix.")]
 Stream = Annotated[str | None, typer.Argument(help="One stream; left out, all of them.")]

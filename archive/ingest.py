@@ -1,0 +1,515 @@
+"""Files archived in bulk: CSV, NDJSON and Parquet into the table of a stream, in one commit, each file once.
+
+What one job leaves behind, and why it can be run again:
+
+* Data files, with the rows of all its input files; their source is FILES. The input files of a stream are numbered in
+  the order in which they were archived; `_offset` is the number of the file times 2^32 plus that of the record in it,
+  `_seq` is `_offset` - 2^55. Events count their sequences from zero, so no writer of events, in whatever process, ever
+  has one of these: nothing needs to be agreed with it. Rows of files are never late.
+* `_ingest/<mark>.arrow`, the list of all input files so far: number, fingerprint, path, counts. The mark is a
+  transaction of the very commit that adds the data files, so list and rows become true together or not at all; a job
+  that was overtaken by another sees a mark it does not know, and begins again.
+* `_quarantine`, a Delta table of its own: the rows that did not fit, as they stood in the file, with the reasons. Its
+  files are written before the commit, and named by the list of the job; they are published behind it, by this job or,
+  where it died in between, by the next one.
+
+A source for each file would say more in a query, but the table has a transaction and a name for each source: looking
+2,000 of them up takes 0.75 s (`python -m benchmarks.archive_ingest`), at every opening, for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction
+from pyarrow import feather
+
+from archive.checks import Checked, Options, Reading, check_options, plan_reading, read_checked
+from archive.inputs import BLOCK_BYTES, WHOLE, Chunk, File, Format, chunks_of, find_files, fingerprint, scan_chunk
+from archive.layout import DataFile, Unit, file_statistics, stored_schema, time_name, to_stored, unit_of, write_sorted
+from archive.place import Place
+from archive.recent import FILES
+from archive.table import Table
+from archive.upkeep import sorted_by, sorting
+from matching.batch import EventBatch
+from query.errors import DataError
+from query.schema import Schema
+
+#: Records of a file and files of a stream: offsets stay below 2^55, so that sequences times the members of a MERGE fit.
+_RECORDS, _FILES_MAX = 1 << 32, 1 << 23
+_SEQ_BASE = -(1 << 55)
+_LISTS, _QUARANTINE = "_ingest", "_quarantine"
+_JOBS = "jobs"
+_ATTEMPTS_MAX = 10
+_DAY_US = 86_400_000_000
+#: Rows in memory before they are put on disk to be sorted there.
+_MEMORY_BYTES = 256 << 20
+_SORT_MEMORY = "512MB"
+_QUARANTINE_BYTES = 64 << 20
+
+_LIST = pa.schema(
+    [
+        ("number", pa.int64()), ("path", pa.string()), ("size", pa.int64()), ("modified_us", pa.int64()),
+        ("fingerprint", pa.string()), ("rows", pa.int64()), ("bad", pa.int64()), ("job", pa.int64()),
+        ("archived_us", pa.int64()),
+    ]
+)  # fmt: skip
+_BAD_ROWS = pa.schema(
+    [
+        ("job", pa.int64()), ("archived_at", pa.timestamp("us", "UTC")), ("file", pa.string()), ("row", pa.int64()),
+        ("reason", pa.string()), ("raw", pa.string()),
+    ]
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Files to be archived in a stream.
+
+    directory: of the stream's table, which is made if it is not there. inputs: files, directories (all below them),
+    globs; paths or URLs. format None: by suffix. changed: what becomes of a file at the path of an archived one that
+    has other contents: an error, or one more file. max_bad: with more bad rows nothing is archived.
+    """
+
+    schema: Schema
+    directory: Place
+    inputs: tuple[str, ...]
+    format: Format | None = None
+    options: Options = field(default_factory=Options)
+    changed: Literal["error", "add"] = "error"
+    max_bad: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is. step: what is being done; done, total: bytes of input in this step."""
+
+    step: Literal["look", "read", "write"]
+    done: int
+    total: int
+    rows: int = 0
+    bad: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a job has done. files: newly archived; known: left out, because they are in the archive or twice among the
+    inputs; rows, bad: how many rows are archived and quarantined; blank: records in which nothing stood; quarantine:
+    the table of bad rows; messages: for people."""
+
+    files: int
+    known: int
+    rows: int
+    bad: int
+    blank: int
+    quarantine: Place
+    messages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """A file that is not in the archive yet. number: its number in the stream; parts: how it may be read."""
+
+    number: int
+    reading: Reading
+    fingerprint: str
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What a file gave."""
+
+    rows: int
+    bad: int
+    blank: int
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.rows + other.rows, self.bad + other.bad, self.blank + other.blank)
+
+
+NONE = Count(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The files that stand ready for a commit, and what each input file (by number) gave."""
+
+    files: list[DataFile]
+    quarantined: list[DataFile]
+    counts: Mapping[int, Count]
+
+
+Told = Callable[[Progress], None]
+#: Reads all chunks of some files.
+Scan = Callable[[Sequence[File], Told], list[tuple[Chunk, ...]]]
+#: Reads, checks, sorts and writes the rows of files. The last argument is the number of the job.
+Write = Callable[[Job, Sequence[Todo], Told, int], Written]
+
+
+def ingest(job: Job, told: Told = lambda progress: None) -> Report:
+    """Archives what is new among the inputs, in one commit; in this process, in bounded memory.
+
+    Running it again changes nothing, also after it was killed. Raises DataError, with nothing changed, for files that
+    cannot be read or do not have the declared columns, for too many bad rows, and where the archive cannot be written.
+    """
+    return run(job, told, scan, write)
+
+
+def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
+    """`ingest` with other hands."""
+    check_options(job.schema, job.options)
+    files, left_out = find_files(job.inputs, job.format, job.directory.options)
+    own = f"{job.directory}/"
+    files = [file for file in files if not file.path.startswith(own)]
+    readings = [plan_reading(file, job.schema, job.options) for file in files]
+    messages = [f"left out {left_out} file{'s' * (left_out > 1)} of other suffixes"] if left_out else []
+    messages += _ignored(readings)
+    table = Table.create(job.directory, job.schema)
+    quarantine = job.directory / _QUARANTINE
+    try:
+        for _ in range(_ATTEMPTS_MAX):
+            mark = table.ingest_mark()
+            listed, pending = _read_list(job.directory, mark)
+            _publish(quarantine, mark, pending)
+            todo, known = _choose(job, readings, listed, told, scan)
+            if not todo:
+                return Report(0, known, 0, 0, 0, quarantine, tuple(messages))
+            number = 1 if mark is None else (mark >> 32) + 1
+            written = write(job, todo, told, number)
+            total = sum(written.counts.values(), NONE)
+            if job.max_bad is not None and total.bad > job.max_bad:
+                raise too_bad(total.bad, job.max_bad)
+            next_mark = number << 32 | secrets.randbits(31)
+            _write_list(job.directory, next_mark, listed, todo, written, number)
+            if table.ingest(written.files, mark, next_mark) is not None:
+                _publish(quarantine, next_mark, written.quarantined)
+                return Report(len(todo), known, total.rows, total.bad, total.blank, quarantine, tuple(messages))
+    except OSError as error:
+        message = f"the archive of {job.schema.name} in {job.directory} cannot be written: {error.strerror or error}"
+        raise DataError(message, "nothing of the files is in it; make room or give permission") from error
+    raise DataError(f"other jobs were always faster in {job.directory}", "run it again when they are done")
+
+
+def format_of(name: str | None) -> Format | None:
+    """The format of that name. Raises DataError."""
+    try:
+        return None if name is None else Format(name)
+    except ValueError:
+        raise DataError(f"{name!r} is no format of files", f"there is {', '.join(Format)}") from None
+
+
+def ingested_files(directory: Place) -> pa.Table:
+    """The input files that are in the table in this directory, a row each: number, path, fingerprint, counts, job and
+    time. Raises DataError."""
+    return _read_list(directory, Table.open(directory).ingest_mark())[0]
+
+
+def _ignored(readings: Sequence[Reading]) -> list[str]:
+    names = dict.fromkeys(name for reading in readings for name in reading.ignored)
+    return [f"columns that are not declared are left out: {', '.join(names)}"] if names else []
+
+
+def too_bad(bad: int, limit: int, hint: str = "see them with a higher limit") -> DataError:
+    """The complaint about more bad rows than are allowed."""
+    return DataError(f"{bad:,} rows are bad, more than {limit:,}: nothing was archived", hint)
+
+
+# ---- which files are new
+
+
+def _choose(
+    job: Job, readings: Sequence[Reading], listed: pa.Table, told: Told, scan: Scan
+) -> tuple[list[Todo], int]:
+    """The files that are not in the list, and how many are."""
+    rows = listed.select(["path", "size", "modified_us", "fingerprint"]).to_pylist()
+    at_path = {row["path"]: row for row in rows}
+    known = {row["fingerprint"] for row in rows}
+    unsure = []
+    for reading in readings:
+        file, row = reading.file, at_path.get(reading.file.path)
+        same = row is not None and row["size"] == file.size and row["modified_us"] == file.modified_us != 0
+        if not same:
+            unsure.append(reading)
+    todo: list[Todo] = []
+    count = listed.num_rows
+    for reading, chunks in zip(unsure, scan([reading.file for reading in unsure], told)):
+        file = reading.file
+        mark = fingerprint(file.size, [chunk.digest for chunk in chunks])
+        if reading.constants:
+            mark += "".join(f"/{job.schema.fields[i].name}={text}" for i, text in reading.constants)
+        if mark in known:
+            continue
+        row = at_path.get(file.path)
+        if row is not None and job.changed == "error":
+            raise DataError(
+                f"{file.path} was archived before with other contents",
+                "rows that are in both would be twice in it; if all are new, --changed add takes it as one more file",
+            )
+        if count == _FILES_MAX:
+            raise DataError(f"stream {job.schema.name} has {_FILES_MAX:,} files already", "put several files into one")
+        known.add(mark)
+        todo.append(Todo(count, reading, mark, chunks))
+        count += 1
+    return todo, len(readings) - len(todo)
+
+
+def scan(files: Sequence[File], told: Told) -> list[tuple[Chunk, ...]]:
+    """Reads all chunks of files, in a few threads: hashing lets others run."""
+    total = sum(file.size for file in files)
+    places = [(file, start, end) for file in files for start, end in chunks_of(file)]
+    done = 0
+    found: dict[str, list[Chunk]] = {file.path: [] for file in files}
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        for (file, start, end), chunk in zip(places, pool.map(lambda place: scan_chunk(*place), places)):
+            found[file.path].append(chunk)
+            done += end - start
+            told(Progress("look", done, total))
+    return [tuple(found[file.path]) for file in files]
+
+
+# ---- rows
+
+
+def event_rows(checked: Checked, number: int, schema: Schema) -> pa.Table:
+    """Checked rows of the file of that number as they stand in the table, in its order."""
+    n = len(checked.ts_us)
+    if n and int(checked.numbers[-1]) >= _RECORDS:
+        raise DataError(f"a file has more than {_RECORDS:,} records", "cut it in two")
+    offset = checked.numbers + number * _RECORDS
+    batch = EventBatch(checked.rows, checked.ts_us, np.zeros(n, np.int32), offset, offset + _SEQ_BASE, (FILES,))
+    return to_stored(batch, np.zeros(n, np.bool_), schema)
+
+
+def bad_rows(checked: Checked, path: str, job: int) -> pa.Table:
+    """The bad rows of a batch as they stand in the quarantine; rows are numbered from 1 there, as lines are."""
+    bad = checked.bad
+    n = bad.num_rows
+    now = pa.scalar(time.time_ns() // 1000, pa.timestamp("us", "UTC"))
+    numbers = pa.array(bad.column("record").to_numpy() + 1)
+    columns = [pa.repeat(job, n), pa.repeat(now, n), pa.repeat(pa.scalar(path), n), numbers]
+    return pa.table([*columns, bad.column("reason"), bad.column("raw")], schema=_BAD_ROWS)
+
+
+def count_of(checked: Checked) -> Count:
+    return Count(len(checked.ts_us), checked.bad.num_rows, checked.blank)
+
+
+def write_bad(rows: pa.Table, directory: Place) -> DataFile:
+    """Writes bad rows into the quarantine of a table. Nobody sees them before they are published."""
+    folder = directory / _QUARANTINE
+    folder.make()
+    path = folder / f"{uuid.uuid4().hex}.parquet"
+    pq.write_table(rows, path.key, compression="zstd", filesystem=path.filesystem)
+    path.sync()
+    folder.sync()
+    return DataFile(path.name, path.size(), rows.num_rows, file_statistics(rows))
+
+
+def write(job: Job, todo: Sequence[Todo], told: Told, number: int) -> Written:
+    """Reads, checks, sorts and writes in this process."""
+    total = sum(one.reading.file.size for one in todo)
+    counts: dict[int, Count] = {}
+    quarantined: list[DataFile] = []
+    held_bad: list[pa.Table] = []
+    all_counted = NONE
+    done = 0
+    spool = _Spool(job.schema)
+    try:
+        for one in todo:
+            file = one.reading.file
+            counted = NONE
+            for batches, checked in enumerate(read_checked(one.reading, WHOLE, job.schema, job.options), 1):
+                counted += count_of(checked)
+                if len(checked.ts_us):
+                    spool.add(event_rows(checked, one.number, job.schema))
+                if checked.bad.num_rows:
+                    held_bad.append(bad_rows(checked, file.path, number))
+                    if job.max_bad is not None and all_counted.bad + counted.bad > job.max_bad:
+                        raise too_bad(all_counted.bad + counted.bad, job.max_bad, "the last: " + _last(held_bad[-1]))
+                    if sum(rows.nbytes for rows in held_bad) > _QUARANTINE_BYTES:
+                        quarantined.append(write_bad(pa.concat_tables(held_bad), job.directory))
+                        held_bad = []
+                seen = done + min(batches * BLOCK_BYTES, file.size)
+                told(Progress("read", seen, total, all_counted.rows + counted.rows, all_counted.bad + counted.bad))
+            counts[one.number] = counted
+            all_counted += counted
+            done += file.size
+            told(Progress("read", done, total, all_counted.rows, all_counted.bad))
+        if held_bad:
+            quarantined.append(write_bad(pa.concat_tables(held_bad), job.directory))
+        files = []
+        rows = 0
+        for file_written in spool.write(job.directory):
+            files.append(file_written)
+            rows += file_written.rows
+            told(Progress("write", rows, all_counted.rows, all_counted.rows, all_counted.bad))
+    finally:
+        spool.close()
+    return Written(files, quarantined, counts)
+
+
+def _last(rows: pa.Table) -> str:
+    row = rows.slice(rows.num_rows - 1).to_pylist()[0]
+    return f"{row['file']}, row {row['row']}: {row['reason']}"
+
+
+class _Spool:
+    """Stored rows on their way: in memory as long as they are few, then on disk; sorted at the end."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._folder: Path | None = None
+        self._held: list[pa.Table] = []
+        self._bytes = 0
+        self._files: list[str] = []
+        self._rows = 0
+        self._days: set[int] = set()
+
+    def add(self, rows: pa.Table) -> None:
+        ts_us = rows.column(time_name(self._schema)).combine_chunks().view(pa.int64()).to_numpy()
+        self._days.update(np.unique(ts_us // _DAY_US).tolist())
+        self._held.append(rows)
+        self._bytes += rows.nbytes
+        self._rows += rows.num_rows
+        if self._bytes > _MEMORY_BYTES:
+            self._spill()
+
+    def _spill(self) -> None:
+        path = self._disk() / f"{len(self._files)}.parquet"
+        pq.write_table(pa.concat_tables(self._held), path, compression="lz4", row_group_size=1 << 17)
+        self._files.append(str(path))
+        self._held, self._bytes = [], 0
+
+    def _disk(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="hybrid-ingest-"))
+        return self._folder
+
+    def write(self, directory: Place) -> Iterator[DataFile]:
+        """The rows as files of the table."""
+        if not self._rows:
+            return
+        unit = unit_of_days(self._days, self._rows)
+        with sorting(str(self._disk()), _SORT_MEMORY) as connection:
+            if self._files:
+                # All of them: of a union with rows in memory DuckDB 2.0 does not put enough on disk.
+                if self._held:
+                    self._spill()
+                files = ", ".join("'" + name.replace("'", "''") + "'" for name in self._files)
+                rows = f"read_parquet([{files}], hive_partitioning=false)"
+            else:
+                connection.register("held", pa.concat_tables(self._held))
+                rows = "held"
+            text = f"SELECT * FROM {rows} ORDER BY {sorted_by(self._schema, unit)}"
+            stored = stored_schema(self._schema)
+            batches = (batch.cast(stored) for batch in connection.sql(text).to_arrow_reader(1 << 16))
+            yield from write_sorted(batches, directory, self._schema, unit)
+
+    def close(self) -> None:
+        self._held = []
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def unit_of_days(days: Iterable[int], rows: int) -> Unit:
+    """The periods that so many rows of these days, since 1970, are cut into."""
+    first_us = np.array(sorted(days), np.int64) * _DAY_US
+    return unit_of(rows, first_us, first_us + _DAY_US - 1)
+
+
+# ---- the list of files, and the quarantine
+
+
+def _read_list(directory: Place, mark: int | None) -> tuple[pa.Table, list[DataFile]]:
+    """The files archived up to the job of that mark, and what that job quarantined."""
+    if mark is None:
+        return _LIST.empty_table(), []
+    path = directory / _LISTS / f"{mark}.arrow"
+    try:
+        with path.filesystem.open_input_file(path.key) as source:
+            table = feather.read_table(source)
+    except (OSError, pa.ArrowException) as error:
+        message = f"the list of archived files, {path}, cannot be read: {str(error).splitlines()[0]}"
+        raise DataError(message, "restore it from a copy: without it files could be archived twice") from error
+    quarantined = json.loads(table.schema.metadata[b"quarantine"])
+    return table.replace_schema_metadata(None), [DataFile(*one) for one in quarantined]
+
+
+def _write_list(
+    directory: Place, mark: int, listed: pa.Table, todo: Sequence[Todo], written: Written, number: int
+) -> None:
+    now_us = time.time_ns() // 1000
+    rows = [
+        {
+            "number": one.number, "path": one.reading.file.path, "size": one.reading.file.size,
+            "modified_us": one.reading.file.modified_us, "fingerprint": one.fingerprint,
+            "rows": written.counts.get(one.number, NONE).rows, "bad": written.counts.get(one.number, NONE).bad,
+            "job": number, "archived_us": now_us,
+        }
+        for one in todo
+    ]  # fmt: skip
+    quarantined = [[f.path, f.size, f.rows, f.statistics] for f in written.quarantined]
+    table = pa.concat_tables([listed, pa.Table.from_pylist(rows, schema=_LIST)])
+    folder = directory / _LISTS
+    folder.make()
+    path = folder / f"{mark}.arrow"
+    table = table.replace_schema_metadata({"quarantine": json.dumps(quarantined)})
+    with path.filesystem.open_output_stream(path.key) as out:
+        feather.write_feather(table, out, compression="zstd")
+    path.sync()
+    folder.sync()
+
+
+def _publish(directory: Place, mark: int | None, files: Iterable[DataFile]) -> None:
+    """Adds the files that the job of that mark has quarantined to the table of bad rows, if they are not there yet."""
+    files = list(files)
+    if mark is None or not files:
+        return
+    number = mark >> 32
+    try:
+        where, options = directory.delta_uri, directory.storage_options
+        if not DeltaTable.is_deltatable(where, options):
+            try:
+                DeltaTable.create(where, schema=_BAD_ROWS, name="quarantine", storage_options=options)
+            except DeltaError:
+                pass  # another job was first
+        for _ in range(_ATTEMPTS_MAX):
+            table = DeltaTable(where, storage_options=options)
+            last = table.transaction_version(_JOBS)
+            if last is not None and last >= number:
+                return
+            try:
+                table.create_write_transaction(
+                    [
+                        AddAction(file.path, file.size, {}, time.time_ns() // 1_000_000, True, file.statistics)
+                        for file in files
+                    ],
+                    mode="append",
+                    schema=table.schema(),
+                    commit_properties=CommitProperties(app_transactions=[Transaction(_JOBS, number)]),
+                )
+                return
+            except CommitFailedError:
+                continue
+    except (DeltaError, OSError) as error:
+        raise DataError(
+            f"the quarantine in {directory} cannot be written: {str(error).splitlines()[0]}",
+            "the good rows are archived; the bad ones follow when the same command is run again",
+        ) from error

@@ -1,0 +1,479 @@
+"""Files to be archived: which ones are meant, what is in them whatever they are called, and their records in batches.
+
+A file is known again by what it holds, not by its name: its fingerprint is a hash of its bytes, made of those of its
+chunks so that several tasks can share the work. A record is known by its number in its file, from 0, the header of a
+CSV file and empty lines included: for CSV and NDJSON the line, one less than an editor says, as long as no quoted value
+holds a line end.
+
+Part of a file: chunks of CSV and NDJSON where a line end always ends a record, row groups of Parquet. The records of
+the parts of a file are those of the file, with the same numbers (tests/archive/test_ingest.py).
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from archive.place import SCHEME, Place
+from archive.place import Options as StoreOptions
+from matching.batch import Int64Array
+from query.errors import DataError, nearest
+
+#: Files are hashed and cut in chunks of so many bytes. Part of what a fingerprint is: never change it.
+CHUNK_BYTES = 1 << 26
+#: CSV and NDJSON are read in blocks of so many bytes; no record is longer.
+BLOCK_BYTES = 1 << 24
+_PARQUET_BATCH_ROWS = 1 << 16
+
+
+class Format(StrEnum):
+    """What a file is written in."""
+
+    csv = "csv"
+    ndjson = "ndjson"
+    parquet = "parquet"
+
+
+_SUFFIXES = {
+    ".csv": Format.csv, ".tsv": Format.csv, ".ndjson": Format.ndjson, ".jsonl": Format.ndjson, ".json": Format.ndjson,
+    ".parquet": Format.parquet, ".pq": Format.parquet,
+}  # fmt: skip
+_COMPRESSED = (".gz", ".zst", ".bz2", ".lz4")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One input file. path: absolute, or a URL; modified_us: when it was last written, 0 if nobody knows; hive: values
+    that stand in the path as directories `name=value`; store: how an S3-compatible store is reached (archive.place)."""
+
+    path: str
+    size: int
+    modified_us: int
+    format: Format
+    compressed: bool
+    hive: tuple[tuple[str, str], ...]
+    store: StoreOptions = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one chunk of a file says. lines: line ends in it; exact: every line end in it ends a record and nothing else
+    does, because there is neither a quote nor a carriage return alone."""
+
+    digest: bytes
+    lines: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a file. CSV and NDJSON: the records whose first byte lies in [start, end), numbered from `first` on
+    (where `start` cuts a record in two: from the one behind it); Parquet: the row groups [start, end). end None: all.
+    """
+
+    start: int = 0
+    end: int | None = None
+    first: int = 0
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """n records as they were read, and those that could not be.
+
+    columns: the fields of CSV as binary, null where one is a null text without quotes; one column `line`, binary, for
+    NDJSON; typed columns of Parquet. numbers: int64 (n,). broken: (number, reason, text) of records without columns.
+    """
+
+    columns: pa.Table
+    numbers: Int64Array
+    broken: tuple[tuple[int, str, str], ...] = ()
+
+
+# ---- which files
+
+
+def find_files(
+    inputs: Sequence[str], format: Format | None, store: StoreOptions = ()
+) -> tuple[list[File], int]:
+    """The files that are meant by files, directories (all below them) and globs, local or URLs, each once and sorted
+    by path; and how many files of directories and globs were left out for their suffix.
+
+    format None: by suffix, .csv .tsv .ndjson .jsonl .json .parquet .pq, and .gz .zst .bz2 .lz4 behind it. Names that
+    begin with a dot or an underscore are left out below directories and globs. Raises DataError if an input is not
+    there, or no file is meant."""
+    found: dict[str, File] = {}
+    left_out = 0
+    for text in inputs:
+        for path, info, named in _listed(str(text), store):
+            known = _format_of(path)
+            if known is None and format is None:
+                if named:
+                    raise DataError(f"{path}: the suffix does not say what is in it", "give its --format")
+                left_out += 1
+                continue
+            modified = 0 if info.mtime_ns is None else info.mtime_ns // 1000
+            compressed = os.path.splitext(path)[1].lower() in _COMPRESSED
+            one = format or known
+            assert one is not None
+            if compressed and one is Format.parquet:
+                raise DataError(f"{path} is compressed as a whole", "Parquet is compressed inside: unpack it")
+            found[path] = File(path, info.size, modified, one, compressed, _hive(path), store)
+    if not found:
+        what = ", ".join(map(str, inputs)) or "nothing"
+        hint = f"files end in {', '.join(_SUFFIXES)}; for others give --format" if left_out else "check the path"
+        raise DataError(f"no file to archive in {what}", hint)
+    return [found[path] for path in sorted(found)], left_out
+
+
+def opened(path: str, store: StoreOptions) -> tuple[fs.FileSystem, str]:
+    """The file system of a path or URL, and the path in it."""
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
+        return fs.LocalFileSystem(), path
+    url = re.sub(r"^s3[an]://", SCHEME, path)
+    try:
+        if url.startswith(SCHEME):
+            place = Place(url, store)
+            return place.filesystem, place.key
+        return fs.FileSystem.from_uri(url)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be reached: {_first_line(error)}", "check the URL") from error
+
+
+def _listed(text: str, store: StoreOptions) -> Iterator[tuple[str, fs.FileInfo, bool]]:
+    """(path, info, whether it was named itself) of the files one input means."""
+    url = re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text)
+    base = text if url else os.path.abspath(os.path.expanduser(text))
+    system, inner = opened(base, store)
+    prefix = base[: len(base) - len(inner)] if base.endswith(inner) else ""
+    try:
+        info = system.get_file_info(inner)
+        if info.type is fs.FileType.File:
+            yield base, info, True
+            return
+        if info.type is fs.FileType.Directory:
+            for one in system.get_file_info(fs.FileSelector(inner, recursive=True)):
+                if one.type is fs.FileType.File and not _hidden(one.path[len(inner) :]):
+                    yield prefix + one.path, one, False
+            return
+        if not glob.has_magic(inner):
+            raise DataError(f"there is no file {text}", _near(inner) if not url else "check the URL")
+        root = re.split(r"[*?[]", inner)[0].rpartition("/")[0]
+        if url:
+            below = system.get_file_info(fs.FileSelector(root, recursive=True))
+            matching = [one for one in below if fnmatchcase(one.path, inner)]
+        else:
+            matching = system.get_file_info(sorted(glob.glob(inner, recursive=True)))
+        hidden = _hidden(inner[len(root) :])
+        for one in matching:
+            if one.type is fs.FileType.File and (hidden or not _hidden(one.path[len(root) :])):
+                yield prefix + one.path, one, False
+    except (pa.ArrowException, OSError) as error:
+        message = f"{text} cannot be listed: {_first_line(error)}"
+        raise DataError(message, "check the path and its permissions") from error
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith((".", "_")) and "=" not in part for part in path.split("/") if part)
+
+
+def _near(path: str) -> str:
+    folder, name = os.path.split(path)
+    return nearest(name, os.listdir(folder)) if os.path.isdir(folder) else "check the path"
+
+
+def _format_of(path: str) -> Format | None:
+    stem, suffix = os.path.splitext(path.lower())
+    return _SUFFIXES.get(os.path.splitext(stem)[1] if suffix in _COMPRESSED else suffix)
+
+
+def _hive(path: str) -> tuple[tuple[str, str], ...]:
+    parts = (part.partition("=") for part in path.split("/")[:-1])
+    return tuple((name, urllib.parse.unquote(value)) for name, sign, value in parts if sign and name)
+
+
+# ---- what is in them
+
+
+def chunks_of(file: File) -> list[tuple[int, int]]:
+    """[start, end) of the chunks of a file."""
+    return [(start, min(start + CHUNK_BYTES, file.size)) for start in range(0, file.size, CHUNK_BYTES)]
+
+
+def scan_chunk(file: File, start: int, end: int) -> Chunk:
+    """Reads one chunk. About 1 GB/s. Raises DataError if it cannot be read."""
+    data = read_range(file, start, end + 1)
+    behind, data = data[end - start :], data[: end - start]
+    if len(data) < end - start:
+        raise DataError(f"{file.path} has become shorter while it was read", "ingest files that nobody writes to")
+    digest = hashlib.blake2b(data, digest_size=32).digest()
+    if file.format is Format.parquet or file.compressed:
+        return Chunk(digest, 0, False)
+    carriage = data.count(b"\r") - data.count(b"\r\n") - (data.endswith(b"\r") and behind == b"\n")
+    exact = file.format is Format.ndjson or (b'"' not in data and not carriage)
+    return Chunk(digest, data.count(b"\n"), exact)
+
+
+def fingerprint(size: int, digests: Sequence[bytes]) -> str:
+    """Of a file with these chunks: equal for files of equal bytes, for no others."""
+    return hashlib.blake2b(b"".join([size.to_bytes(8, "big"), *digests]), digest_size=16).hexdigest()
+
+
+def read_range(file: File, start: int, end: int) -> bytes:
+    """The bytes [start, end) of a file, fewer at its end. Raises DataError."""
+    system, inner = opened(file.path, file.store)
+    try:
+        with system.open_input_file(inner) as source:
+            size = source.size()
+            return bytes(source.read_at(max(min(end, size) - start, 0), start)) if start < size else b""
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(file, error) from error
+
+
+def parts_of(file: File, chunks: Sequence[Chunk]) -> list[Part]:
+    """The parts in which a CSV or NDJSON file may be read; the whole where it cannot be cut exactly: a compressed file,
+    and CSV with quotes, within which a line may end. Parquet: see row_groups."""
+    if file.compressed or len(chunks) < 2 or not all(chunk.exact for chunk in chunks):
+        return [WHOLE]
+    parts = []
+    lines = 0
+    for (start, end), chunk in zip(chunks_of(file), chunks):
+        parts.append(Part(start, end, lines))
+        lines += chunk.lines
+    return parts
+
+
+def row_groups(file: File, rows: int) -> list[Part]:
+    """The parts of a Parquet file, of about so many rows each."""
+    system, inner = opened(file.path, file.store)
+    try:
+        metadata = pq.read_metadata(inner, filesystem=system)
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(file, error) from error
+    parts: list[Part] = []
+    start = first = number = 0
+    for group in range(metadata.num_row_groups):
+        number += metadata.row_group(group).num_rows
+        if number - first >= rows:
+            parts.append(Part(start, group + 1, first))
+            start, first = group + 1, number
+    if start < metadata.num_row_groups:
+        parts.append(Part(start, metadata.num_row_groups, first))
+    return parts
+
+
+# ---- records
+
+
+def read_records(
+    file: File, part: Part, *, width: int = 0, delimiter: str = ",", nulls: Sequence[str] = ("",),
+    columns: Sequence[str] = (),
+) -> Iterator[Records]:
+    """The records of a part in batches, in the order of the file.
+
+    width, delimiter, nulls: of CSV, the number of fields, what stands between them, and texts that are no value. A
+    quoted value may hold a line end. columns: of Parquet. Memory: a few blocks, and for Parquet a row group. Raises
+    DataError if the file cannot be read."""
+    try:
+        match file.format:
+            case Format.csv:
+                yield from _csv(file, part, width, delimiter, nulls)
+            case Format.ndjson:
+                yield from _ndjson(file, part)
+            case Format.parquet:
+                yield from _parquet(file, part, columns)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise unreadable(file, error) from error
+
+
+def unreadable(file: File, error: BaseException) -> DataError:
+    """The complaint about a file that cannot be read."""
+    message = _first_line(error)
+    if "straddling object" in message:
+        return DataError(
+            f"{file.path} has a record longer than {BLOCK_BYTES >> 20} MB",
+            "a quote may be open",
+        )
+    hint = "is it complete, and of the format that its suffix says?"
+    if isinstance(error, PermissionError):
+        hint = "check its permissions"
+    return DataError(f"{file.path} cannot be read: {message}", hint)
+
+
+def _csv(file: File, part: Part, width: int, delimiter: str, nulls: Sequence[str]) -> Iterator[Records]:
+    source, number = _source(file, part)
+    if source is None:
+        return
+    broken: list[tuple[int, str, str]] = []
+    first = number
+
+    def invalid(row: pa.csv.InvalidRow) -> str:
+        kind = "many" if row.actual_columns > row.expected_columns else "few"
+        reason = f"too {kind} fields: {row.actual_columns}, not {row.expected_columns}"
+        broken.append((first + row.number - 1, reason, row.text))
+        return "skip"
+
+    names = [f"f{i}" for i in range(width)]
+    reader = pa.csv.open_csv(
+        source,
+        # one thread: only then are the broken rows numbered
+        read_options=pa.csv.ReadOptions(block_size=BLOCK_BYTES, column_names=names, use_threads=False),
+        parse_options=pa.csv.ParseOptions(
+            delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=invalid
+        ),
+        convert_options=pa.csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.binary()), null_values=list(nulls), strings_can_be_null=True,
+            quoted_strings_can_be_null=False, check_utf8=False,
+        ),
+    )  # fmt: skip
+    for batch in reader:
+        # Each batch comes behind the broken rows before and in it; the reader may be further already.
+        known = [row[0] for row in broken]
+        candidates = np.arange(number, number + batch.num_rows + len(known), dtype=np.int64)
+        numbers = np.setdiff1d(candidates, known, assume_unique=True)[: batch.num_rows]
+        if batch.num_rows:
+            number = int(numbers[-1]) + 1
+        done = 0
+        while done < len(known) and known[done] <= number:
+            number += known[done] == number
+            done += 1
+        yield Records(pa.Table.from_batches([batch]), numbers, tuple(broken[:done]))
+        del broken[:done]
+    if broken:
+        nothing = pa.table({name: pa.array([], pa.binary()) for name in names})
+        yield Records(nothing, np.zeros(0, np.int64), tuple(broken))
+
+
+def _ndjson(file: File, part: Part) -> Iterator[Records]:
+    source, number = _source(file, part)
+    rest = b""
+    while source is not None:
+        block = source.read(BLOCK_BYTES)
+        data = rest + block
+        end = len(data) if not block else data.rfind(b"\n") + 1
+        data, rest = data[:end], data[end:]
+        if len(rest) > BLOCK_BYTES:
+            raise DataError(f"{file.path} has a line longer than {BLOCK_BYTES >> 20} MB", "one JSON object per line")
+        if data:
+            lines = _lines(data)
+            yield Records(pa.table({"line": lines}), np.arange(number, number + len(lines), dtype=np.int64))
+            number += len(lines)
+        if not block:
+            return
+
+
+def _lines(data: bytes) -> pa.Array:
+    """The lines of a text, each with its line end, as binary; no copy."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10).astype(np.int64) + 1
+    if not len(ends) or ends[-1] != len(data):
+        ends = np.append(ends, len(data))
+    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _source(file: File, part: Part) -> tuple[Any, int]:
+    """The text of a part without a byte order mark, and the number of its first record; None if nothing is in it."""
+    if part.end is None:
+        system, inner = opened(file.path, file.store)
+        stream = system.open_input_stream(inner, compression="detect", buffer_size=1 << 20)
+        return _without_mark(stream), 0
+    # From one byte before: whether a record begins at the start is said by the byte before it.
+    start = max(part.start - 1, 0)
+    data = read_range(file, start, part.end)
+    skip, number = 0, part.first
+    if part.start:
+        skip = data.find(b"\n") + 1
+        number += skip != 1
+        if skip in (0, len(data)):
+            return None, number  # no record begins in this part
+    tail = [data[skip:]]
+    at = part.end
+    while not tail[-1].endswith(b"\n") and at < file.size:
+        more = read_range(file, at, at + BLOCK_BYTES)
+        cut = more.find(b"\n") + 1
+        tail.append(more[: cut or len(more)])
+        at += len(more)
+        if cut:
+            break
+    text = b"".join(tail)
+    return _without_mark(pa.BufferReader(text)) if part.start == 0 else pa.BufferReader(text) if text else None, number
+
+
+class _Peeked:
+    """A stream whose first bytes were looked at."""
+
+    def __init__(self, head: bytes, rest: Any) -> None:
+        self._head, self._rest = head, rest
+        self.closed = False
+
+    def read(self, n: int = -1) -> bytes:
+        """As many bytes as asked for, fewer only at the end: Arrow takes a short read for a whole block."""
+        whole = n is None or n < 0
+        parts, self._head = [self._head if whole else self._head[:n]], b"" if whole else self._head[n:]
+        missing = -1 if whole else n - len(parts[0])
+        while missing:
+            parts.append(bytes(self._rest.read(None if whole else missing)))
+            if not parts[-1] or whole:
+                break
+            missing -= len(parts[-1])
+        return b"".join(parts)
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+        self._rest.close()
+
+
+def _without_mark(stream: Any) -> Any:
+    """The stream without a byte order mark, as an Arrow file; None if it is empty."""
+    head = bytes(stream.read(3))
+    if head == b"\xef\xbb\xbf":
+        head = bytes(stream.read(1))
+    if not head:
+        stream.close()
+        return None
+    return pa.PythonFile(_Peeked(head, stream), mode="r")
+
+
+def _parquet(file: File, part: Part, columns: Sequence[str]) -> Iterator[Records]:
+    system, inner = opened(file.path, file.store)
+    number = part.first
+    with system.open_input_file(inner) as source:
+        reader = pq.ParquetFile(source, page_checksum_verification=True)
+        groups = range(part.start, reader.num_row_groups if part.end is None else part.end)
+        batches = reader.iter_batches(_PARQUET_BATCH_ROWS, row_groups=list(groups), columns=list(columns))
+        for batch in batches:
+            arrays = [
+                column if column.type == type else column.cast(type, safe=False)
+                for column, type in ((column, read_as(column.type)) for column in batch.columns)
+            ]
+            numbers = np.arange(number, number + batch.num_rows, dtype=np.int64)
+            yield Records(pa.table(arrays, names=batch.schema.names), numbers)
+            number += batch.num_rows
+
+
+def read_as(type: pa.DataType) -> pa.DataType:
+    """The type in which a column of Parquet is handed out: times in microseconds, as all times here."""
+    return pa.timestamp("us", type.tz) if type == pa.timestamp("ns", getattr(type, "tz", None)) else type
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().split("\n", 1)[0]

@@ -1,0 +1,57 @@
+"""Data files of a table rewritten by Spark: sorted by (period, keys, time) whatever wrote them, in few files.
+
+The rows stay what they are; readers of an older snapshot keep the old files. It shares the writer of
+`archive.spark.ingest`, and the commit is `Table.replace`: whoever loses a race has changed nothing.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+
+from archive.ingest import NONE, Told
+from archive.place import Place
+from archive.spark.files import Rereads
+from archive.spark.ingest import laid_out, packed
+from archive.spark.session import Where, quietly, spark_session
+from archive.table import Table, TableSnapshot
+from query.errors import DataError
+
+
+def compact(
+    where: Where, place: Place, paths: Sequence[str] | None = None, told: Told = lambda progress: None
+) -> TableSnapshot | None:
+    """Rewrites these files of the table in a place, or all, and returns the table with the new ones.
+
+    where: as in archive.spark.session. None if another has removed files meanwhile: nothing has changed, and the files
+    to be rewritten must be chosen anew. Raises DataError for a path that is not in the table, and where files cannot
+    be read or written."""
+    session = spark_session(where)
+    table = Table.open(place)
+    before = table.snapshot()
+    wanted = list(before.paths) if paths is None else list(paths)
+    rows = dict(zip(before.paths, before.rows.tolist()))
+    strange = [path for path in wanted if path not in rows]
+    if strange:
+        raise DataError(f"{place} has no file {strange[0]}", "take the paths from a snapshot of it")
+    if not wanted:
+        return before
+    sizes = [place_size(place / path) for path in wanted]
+    tasks = packed(wanted, sizes)
+    argument = ("archive.spark.files:reread", pickle.dumps(Rereads(table.schema, place, tasks)))
+    with quietly():
+        files, found = laid_out(session, table.schema, place, argument, len(tasks), told, sum(sizes))
+    read = sum((count for loaded in found for count in loaded.counts.values()), NONE).rows
+    expected, written = sum(rows[path] for path in wanted), sum(file.rows for file in files)
+    if not expected == read == written:
+        message = f"{place}: of {expected:,} rows {read:,} were read and {written:,} written; nothing was changed"
+        raise DataError(message, "look for files that were changed by hand")
+    return table.replace(before, wanted, files)
+
+
+def place_size(path: Place) -> int:
+    """Bytes of a file. Raises DataError if it is gone."""
+    try:
+        return path.size()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}", "a file of it was removed") from error

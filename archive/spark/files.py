@@ -1,0 +1,199 @@
+"""What runs in executors when files are read, archived or rewritten. Imports nothing of Spark.
+
+Rows travel in their stored columns. What else a task has to say, how many rows there were, what was written, what went
+wrong, is pickled into one more column, TOLD, of rows that are otherwise null. Files that a task has written and that
+nobody hears of, because the task ran twice or the job failed, are never named by a commit: no reader sees them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from archive.checks import Options, Reading, read_checked
+from archive.ingest import NONE, Count, bad_rows, count_of, event_rows, write_bad
+from archive.inputs import Chunk, File, Part, scan_chunk
+from archive.layout import DataFile, Unit, stored_schema, time_name, write_sorted
+from archive.place import Place
+from query.errors import DataError
+from query.schema import Schema
+
+TOLD = "__told"
+#: Bad rows are written in files of so many bytes.
+_BAD_BYTES = 64 << 20
+DAY_US = 86_400_000_000
+_BATCH_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """Chunks to be looked at: for each task (file, start, end) of some."""
+
+    tasks: tuple[tuple[tuple[File, int, int], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Files to be read and checked: for each task (number of the file, part of it) of some."""
+
+    schema: Schema
+    options: Options
+    place: Place
+    job: int
+    readings: dict[int, Reading]
+    tasks: tuple[tuple[tuple[int, Part], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rereads:
+    """Data files of a table: for each task the paths of some."""
+
+    schema: Schema
+    place: Place
+    tasks: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """Rows that stand in order of (period, keys, time), to be written."""
+
+    schema: Schema
+    place: Place
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one task has read. days: of its good rows, since 1970."""
+
+    counts: dict[int, Count]
+    days: tuple[int, ...]
+    quarantined: tuple[DataFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why a task has stopped: raised in it, Spark would try again, and say it in its own words."""
+
+    error: DataError
+
+
+def told_schema(schema: Schema) -> pa.Schema:
+    """The stored columns, and TOLD."""
+    return stored_schema(schema).append(pa.field(TOLD, pa.binary()))
+
+
+def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    """The tasks a partition is to do: their numbers are its rows."""
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def _saying(what: object, schema: Schema) -> pa.RecordBatch:
+    columns = told_schema(schema)
+    nulls = [pa.nulls(1, field.type) for field in columns][:-1]
+    return pa.RecordBatch.from_arrays([*nulls, pa.array([pickle.dumps(what)], pa.binary())], schema=columns)
+
+
+def scan(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Reads chunks: for each task a pickled list of them."""
+    wanted: Scans = pickle.loads(argument)
+    for number in _numbers(batches):
+        found: list[Chunk] | Failed
+        try:
+            found = [scan_chunk(*place) for place in wanted.tasks[number]]
+        except DataError as error:
+            found = Failed(error)
+        yield pa.record_batch({"task": [number], TOLD: pa.array([pickle.dumps(found)], pa.binary())})
+
+
+def load(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Reads and checks parts of files: good rows, and for each task a Loaded. Bad rows are written from here."""
+    wanted: Loads = pickle.loads(argument)
+    for number in _numbers(batches):
+        try:
+            yield from _load(wanted, wanted.tasks[number])
+        except DataError as error:
+            yield _saying(Failed(error), wanted.schema)
+
+
+def _load(wanted: Loads, parts: Sequence[tuple[int, Part]]) -> Iterator[pa.RecordBatch]:
+    counts: dict[int, Count] = {}
+    days: set[int] = set()
+    quarantined: list[DataFile] = []
+    held: list[pa.Table] = []
+    for number, part in parts:
+        reading = wanted.readings[number]
+        for checked in read_checked(reading, part, wanted.schema, wanted.options):
+            counts[number] = counts.get(number, NONE) + count_of(checked)
+            days.update(np.unique(checked.ts_us // DAY_US).tolist())
+            if len(checked.ts_us):
+                rows = event_rows(checked, number, wanted.schema)
+                told = pa.nulls(rows.num_rows, pa.binary())
+                yield from rows.append_column(TOLD, told).to_batches(_BATCH_ROWS)
+            if checked.bad.num_rows:
+                held.append(bad_rows(checked, reading.file.path, wanted.job))
+                if sum(rows.nbytes for rows in held) > _BAD_BYTES:
+                    quarantined.append(write_bad(pa.concat_tables(held), wanted.place))
+                    held = []
+    if held:
+        quarantined.append(write_bad(pa.concat_tables(held), wanted.place))
+    yield _saying(Loaded(counts, tuple(sorted(days)), tuple(quarantined)), wanted.schema)
+
+
+def reread(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Reads data files again: their rows, and for each task a Loaded, with counts by its place in the task."""
+    wanted: Rereads = pickle.loads(argument)
+    columns = stored_schema(wanted.schema)
+    time = time_name(wanted.schema)
+    for number in _numbers(batches):
+        counts: dict[int, Count] = {}
+        days: set[int] = set()
+        try:
+            for i, path in enumerate(wanted.tasks[number]):
+                for batch in _stored_batches(wanted.place / path, columns):
+                    counts[i] = counts.get(i, NONE) + Count(batch.num_rows, 0, 0)
+                    ts_us = batch.column(time).view(pa.int64()).to_numpy()
+                    days.update(np.unique(ts_us // DAY_US).tolist())
+                    told = pa.nulls(batch.num_rows, pa.binary())
+                    yield pa.RecordBatch.from_arrays([*batch.columns, told], schema=told_schema(wanted.schema))
+            yield _saying(Loaded(counts, tuple(sorted(days))), wanted.schema)
+        except (pa.ArrowException, OSError) as error:
+            message = f"{wanted.place} cannot be read: {str(error).splitlines()[0]}"
+            yield _saying(Failed(DataError(message, "a file of it was removed or changed")), wanted.schema)
+
+
+def _stored_batches(path: Place, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a data file in today's columns: those that it does not have yet are null."""
+    with path.filesystem.open_input_file(path.key) as source:
+        for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS):
+            yield _fitted(batch, columns)
+
+
+def write(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Writes sorted rows: for each file a pickled DataFile."""
+    wanted: Writes = pickle.loads(argument)
+    columns = stored_schema(wanted.schema)
+    fitted = (_fitted(batch, columns) for batch in batches if batch.num_rows)
+    found: DataFile | Failed
+    try:
+        for found in write_sorted(fitted, wanted.place, wanted.schema, wanted.unit):
+            yield pa.record_batch({TOLD: pa.array([pickle.dumps(found)], pa.binary())})
+    except OSError as error:
+        message = f"the archive of {wanted.schema.name} in {wanted.place} cannot be written: {error}"
+        found = Failed(DataError(message, "executors write there: make room, or give permission"))
+        yield pa.record_batch({TOLD: pa.array([pickle.dumps(found)], pa.binary())})
+
+
+def _fitted(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    arrays = []
+    for field in columns:
+        at = batch.schema.get_field_index(field.name)
+        array = pa.nulls(batch.num_rows, field.type) if at < 0 else batch.column(at)
+        arrays.append(array if array.type == field.type else array.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)

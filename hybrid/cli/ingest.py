@@ -1,0 +1,206 @@
+"""`hybrid archive ingest`: files into the archive of a stream."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybrid.cli.output import say
+
+if TYPE_CHECKING:
+    from archive.ingest import Job, Progress, Report, Told
+    from query.schema import Schema
+
+class FileFormat(StrEnum):
+    """What input files are written in."""
+
+    csv = "csv"
+    ndjson = "ndjson"
+    parquet = "parquet"
+
+
+class Refused(StrEnum):
+    """What becomes of columns that are not declared."""
+
+    ignore = "ignore"
+    error = "error"
+
+
+class Lacking(StrEnum):
+    """What becomes of declared columns that a file lacks."""
+
+    error = "error"
+    null = "null"
+
+
+class Changed(StrEnum):
+    """What becomes of a file that was archived before with other contents."""
+
+    error = "error"
+    add = "add"
+
+
+def ingest(
+    stream: Annotated[str, typer.Argument(help="The stream whose archive is filled; it is declared if it is new.")],
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Files, directories, globs; paths or URLs.")],
+    directory: Annotated[
+        str, typer.Option("--directory", "-d", metavar="PLACE", help="The database; it is made if it is not there.")
+    ],
+    spark: Annotated[
+        str | None,
+        typer.Option("--spark", metavar="MASTER", help="Do it on Spark: local[*], spark://host:7077, sc://host."),
+    ] = None,
+    format: Annotated[FileFormat | None, typer.Option("--format", "-f", help="Of all files; else by suffix.")] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMNS", help="Of a new stream: 'ts TIMESTAMP, k VARCHAR'; else as in the first file."),
+    ] = None,
+    time: Annotated[str | None, typer.Option(help="Of a new stream: the column of the event time.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Of a new stream: what it is keyed by; repeatable.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Of CSV; else found from the first line.")] = None,
+    header: Annotated[bool, typer.Option(help="Whether the first line of CSV has names.")] = True,
+    null: Annotated[list[str] | None, typer.Option(help="A text of CSV that is no value; repeatable.")] = None,
+    timestamp_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="Of times, '%d/%m/%Y %H:%M'; or s, ms, us since 1970.")
+    ] = None,
+    extra: Annotated[Refused, typer.Option(help="Columns that are not declared.")] = Refused.ignore,
+    missing: Annotated[Lacking, typer.Option(help="Declared columns that a file lacks.")] = Lacking.error,
+    changed: Annotated[Changed, typer.Option(help="A file archived before with other contents.")] = Changed.error,
+    max_bad: Annotated[
+        int | None, typer.Option(help="With more bad rows nothing is archived.", min=0, metavar="N")
+    ] = None,
+) -> None:
+    """Archives CSV, NDJSON and Parquet files in a stream, in one commit. What is there already is left out, so that
+    the same command may be repeated. Rows that do not fit are quarantined, with reasons."""
+    from archive.checks import Options
+    from archive.ingest import Job, format_of
+    from archive.place import place_of
+    from hybrid.engine import TABLE, Database, stream_directory
+    from query.errors import DataError
+
+    wanted = format_of(None if format is None else format.value)
+    options = Options(
+        delimiter, header, tuple(null) if null else ("",), timestamp_format, extra.value, missing.value
+    )
+    schema, folder = stream_directory(place_of(directory), stream)
+    new = schema is None
+    if schema is None:
+        schema = _new_stream(stream, inputs, wanted, options, columns, time, key or [])
+    elif columns is not None or time is not None or key is not None:
+        raise DataError(f"stream {schema.name} is declared already: {schema}", "leave --columns, --time and --key out")
+    job = Job(schema, folder / TABLE, tuple(inputs), wanted, options, changed.value, max_bad)
+    created = new and folder.on_disk and not folder.exists()
+    try:
+        if new:
+            with Database(directory) as db:
+                types = {field.name: field.type for field in schema.fields}
+                db.create_stream(schema.name, types, schema.time or "", schema.keys)
+        with _shown() as told:
+            report = _run(job, told, spark)
+    except DataError:
+        if created:  # a declaration that does not fit the files should not stand in the way of the next one
+            shutil.rmtree(folder.root, ignore_errors=True)
+        raise
+    for message in report.messages:
+        say(message)
+    print(in_words(report, schema.name))
+
+
+def _run(job: Job, told: Told, spark: str | None) -> Report:
+    if spark is None:
+        from archive.ingest import ingest as ingest_here
+
+        return ingest_here(job, told)
+    from archive.spark.ingest import ingest as ingest_by_spark
+
+    return ingest_by_spark(spark, job, told)
+
+
+def in_words(report: Report, stream: str) -> str:
+    """What was done, in a line."""
+
+    def counted(number: int, what: str) -> str:
+        return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+    text = f"{stream}: {counted(report.rows, 'row')} of {counted(report.files, 'file')} archived"
+    if report.known:
+        text += f"; {counted(report.known, 'file')} left out, archived before"
+    if report.bad:
+        text += f"; {counted(report.bad, 'bad row')} in {report.quarantine}"
+    return text
+
+
+def _new_stream(
+    name: str, inputs: list[str], format: object, options: object, columns: str | None, time: str | None,
+    key: list[str],
+) -> Schema:
+    """The declaration of a stream that is not there: as told, else as its first file looks, which is said."""
+    from archive.guess import guess_columns, guess_time
+    from archive.inputs import find_files
+    from hybrid.engine import declared
+
+    if columns is not None:
+        types: Mapping[str, str] = parse_columns(columns)
+    else:
+        first = find_files(inputs, format)[0][0]  # type: ignore[arg-type]
+        types = guess_columns(first, options)  # type: ignore[arg-type]
+    time = time or guess_time(types)
+    if columns is None:
+        shown = ", ".join(f"{column} {type}" for column, type in types.items())
+        keys = "".join(f" --key {column}" for column in key)
+        say(f'new stream {name}, as {first.path} looks: --columns "{shown}" --time {time}{keys}')
+    return declared(name, types, time, key, (), 0, None)
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """`ts TIMESTAMP, price DECIMAL(9, 2)` as names and types, by DuckDB. Raises DataError."""
+    import duckdb
+
+    from query.errors import DataError
+
+    connection = duckdb.connect(":memory:")
+    try:
+        connection.execute(f"CREATE TABLE t ({text})")
+        text = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 't' ORDER BY column_index"
+        rows = connection.execute(text).fetchall()
+    except duckdb.Error as error:
+        message = f"--columns cannot be read: {str(error).splitlines()[0]}"
+        raise DataError(message, 'for example "ts TIMESTAMP, symbol VARCHAR, price DOUBLE"') from None
+    finally:
+        connection.close()
+    return {str(name): str(type) for name, type in rows}
+
+
+@contextmanager
+def _shown() -> Iterator[Told]:
+    """Shows progress on stderr, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    words = {"look": "looking for new files", "read": "reading", "write": "writing"}
+    with Bars(
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rows]}"),
+        TimeElapsedColumn(), console=Console(stderr=True), transient=True,
+    ) as bars:  # fmt: skip
+        tasks: dict[str, object] = {}
+
+        def told(progress: Progress) -> None:
+            step = progress.step
+            if step not in tasks:
+                tasks[step] = bars.add_task(words[step], rows="")
+            rows = "" if step == "look" else f"{progress.rows:,} rows" + (
+                f", {progress.bad:,} bad" if progress.bad else ""
+            )
+            bars.update(tasks[step], completed=progress.done, total=progress.total, rows=rows)  # type: ignore[arg-type]
+
+        yield told

@@ -1,0 +1,720 @@
+"""Files into the archive: what fits, what does not and why, each file once, in one commit, whatever happens."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archive import checks, ingest, inputs, layout, upkeep
+from archive.checks import Options
+from archive.history import History
+from archive.ingest import Job, Report, ingested_files
+from archive.inputs import Format
+from archive.layout import arrow_schema
+from archive.place import place_of
+from archive.recent import FILES
+from archive.table import Table
+from hybrid.engine import Database
+from query.errors import DataError
+from query.schema import Field, Schema
+from tests.archive.events import START_US, TICKS, batch_of, events_of, run_of
+from tests.archive.ingest_child import POINTS
+from tests.archive.store import s3_server
+
+ROOT = Path(__file__).parents[2]
+HEADER = "ts,symbol,price,rank\n"
+LINES = "".join(f"2024-01-{1 + i // 20:02d} 10:00:{i % 60:02d},{'ABC'[i % 3]},{i / 4},{i}\n" for i in range(100))
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def run(table: Path, *paths: Path | str, schema: Schema = TICKS, **given: Any) -> Report:
+    job = {name: given.pop(name) for name in ("format", "changed", "max_bad") if name in given}
+    return ingest.ingest(Job(schema, place_of(table), tuple(map(str, paths)), options=Options(**given), **job))
+
+
+def rows(table: Path, schema: Schema = TICKS) -> list[dict[str, Any]]:
+    """All rows with their places, in the order of the stream."""
+    batch = History(schema, table).snapshot().read(None, None)
+    places = zip(batch.offset.tolist(), batch.seq.tolist())
+    return [row | {"offset": offset, "seq": seq} for row, (offset, seq) in zip(batch.columns.to_pylist(), places)]
+
+
+def bad(table: Path) -> list[tuple[int, str, str]]:
+    """(row, reason, raw) of the quarantine, read as the Delta table that it is."""
+    if not DeltaTable.is_deltatable(str(table / "_quarantine")):
+        return []
+    found = pa.table(DeltaTable(str(table / "_quarantine")).to_pyarrow_table()).to_pylist()
+    return sorted((row["row"], row["reason"], row["raw"]) for row in found)
+
+
+# ---- what fits, and what does not
+
+
+def test_bad_rows_of_csv(tmp_path):
+    text = HEADER + (
+        "2024-01-01 10:00:00,A,1.5,1\n"
+        '2024-01-01T10:00:01+01:00,"B ""q"", x",abc,1.5\n'
+        "\n"
+        ",A,1,2\n"
+        '2024-01-02,A,"",\n'
+        "1,2,3\n"
+        "2024-01-02,A,1,2,3\n"
+        "infinity,A,1,1\n"
+        "yesterday,A,1e400,-0\n"
+        "2024-01-02 25:00:00,,,99999999999\n"
+        ',"","",\n'
+        "9999999-01-01,A,1,1"
+    )
+    report = run(tmp_path / "t", write(tmp_path / "a.csv", text))
+    assert (report.files, report.rows, report.bad, report.blank) == (1, 2, 9, 1)
+    assert [(r["ts"], r["symbol"], r["price"], r["rank"], r["offset"]) for r in rows(tmp_path / "t")] == [
+        (datetime.datetime(2024, 1, 1, 10), "A", 1.5, 1, 1),
+        (datetime.datetime(2024, 1, 2), "A", None, None, 5),
+    ]
+    assert bad(tmp_path / "t") == [
+        (3, "price: 'abc' is no DOUBLE; rank: '1.5' is no INTEGER", '2024-01-01T10:00:01+01:00,"B ""q"", x",abc,1.5'),
+        (5, "ts is missing", ",A,1,2"),
+        (7, "too few fields: 3, not 4", "1,2,3"),
+        (8, "too many fields: 5, not 4", "2024-01-02,A,1,2,3"),
+        (9, "ts: 'infinity' is no time that can be kept", "infinity,A,1,1"),
+        (10, "ts: 'yesterday' is no TIMESTAMP", "yesterday,A,1e400,-0"),
+        (
+            11, "ts: '2024-01-02 25:00:00' is no TIMESTAMP; rank: '99999999999' is no INTEGER",
+            "2024-01-02 25:00:00,,,99999999999",
+        ),
+        (12, "ts is missing", ',"","",'),
+        (13, "ts: '9999999-01-01' is no TIMESTAMP", "9999999-01-01,A,1,1"),
+    ]  # fmt: skip
+
+
+def test_bad_rows_of_ndjson(tmp_path):
+    text = (
+        '{"ts":"2024-01-03","symbol":"A","price":"2","rank":null}\n'
+        '{"ts":"2024-01-03","symbol":1,"price":true,"rank":1.0}\n'
+        "{oops\n[1]\n\n  \n"
+        '{"ts":null}\n{"price":1}\r\n'
+        '{"ts":"2024-01-03T01:00:00+01:00","RANK":3,"Price":1}\n'
+        '"text"'
+    )
+    report = run(tmp_path / "t", write(tmp_path / "a.jsonl", text))
+    assert (report.rows, report.bad, report.blank) == (2, 6, 2)
+    assert [(r["symbol"], r["price"], r["rank"], r["offset"]) for r in rows(tmp_path / "t")] == [
+        ("A", 2.0, None, 0), (None, None, None, 8),
+    ]  # fmt: skip
+    assert [line[:2] for line in bad(tmp_path / "t")] == [
+        (2, "price: 'true' is no DOUBLE"),
+        (3, "broken JSON"),
+        (4, "no JSON object"),
+        (7, "ts is missing"),
+        (8, "ts is missing"),
+        (10, "no JSON object"),
+    ]
+    assert bad(tmp_path / "t")[3][2] == '{"ts":null}'
+
+
+def test_bad_rows_of_parquet(tmp_path):
+    berlin = pa.timestamp("ns", "Europe/Berlin")
+    table = pa.table(
+        {
+            "TS": pa.array([1_704_067_200_000_000_001, None, 1_704_067_200_000_000_000], berlin),
+            "symbol": pa.array([1, 2, 3], pa.int64()),
+            "price": pa.array(["1", "x", None]).dictionary_encode(),
+            "rank": [1.0, 2.5, math.nan],
+            "more": [b"a", b"b", b"c"],
+        }
+    )  # fmt: skip
+    pq.write_table(table, tmp_path / "a.parquet")
+    report = run(tmp_path / "t", tmp_path / "a.parquet")
+    assert report.messages == ("columns that are not declared are left out: more",)
+    assert [(r["ts"], r["symbol"], r["price"]) for r in rows(tmp_path / "t")] == [
+        (datetime.datetime(2024, 1, 1), "1", 1.0)
+    ]
+    (second, third) = bad(tmp_path / "t")
+    assert second[:2] == (2, "ts is missing; price: 'x' is no DOUBLE; rank: '2.5' is no INTEGER")
+    assert json.loads(second[2]) == {"TS": None, "symbol": 2, "price": "x", "rank": 2.5}
+    assert third[:2] == (3, "rank: 'nan' is no INTEGER")
+
+
+def test_what_a_value_means(tmp_path):
+    """The cases where DuckDB's cast alone would lose something in silence."""
+    schema = Schema(
+        "s",
+        (
+            Field("ts", "TIMESTAMP WITH TIME ZONE"), Field("s", "STRUCT(x INTEGER)"), Field("l", "INTEGER[]"),
+            Field("e", "ENUM('a', 'b')"), Field("n", "UBIGINT"),
+        ),
+        time="ts",
+    )  # fmt: skip
+    text = (
+        '{"ts":"2024-01-01T00:00:00Z","s":{"x":1},"l":[1,2],"e":"a","n":18446744073709551615}\n'
+        '{"ts":"2024-01-01","s":{"x":"y"},"l":[1,"x"],"e":"c","n":-1}\n'
+    )
+    run(tmp_path / "t", write(tmp_path / "a.ndjson", text), schema=schema)
+    (row,) = rows(tmp_path / "t", schema)
+    assert (row["s"], row["l"], row["e"], row["n"]) == ({"x": 1}, [1, 2], "a", 2**64 - 1)
+    ((_, reason, _),) = bad(tmp_path / "t")
+    assert reason == (
+        """s: '{"x":"y"}' is no STRUCT(x INTEGER); l: '[1,"x"]' is no INTEGER[]; """
+        "e: 'c' is no ENUM('a', 'b'); n: '-1' is no UBIGINT"
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("%d/%m/%Y %H:%M", "01/02/2024 10:30"), ("s", "1706783400"), ("s", "1706783400.0"), ("ms", "1706783400000"),
+        ("us", "1706783400000000"),
+    ],
+)  # fmt: skip
+def test_forms_of_times(tmp_path, form, text):
+    path = write(tmp_path / "a.csv", HEADER + f"{text},A,1,1\nx,A,1,1\n")
+    run(tmp_path / "t", path, timestamp_format=form)
+    assert [r["ts"] for r in rows(tmp_path / "t")] == [datetime.datetime(2024, 2, 1, 10, 30)]
+    assert bad(tmp_path / "t")[0][1] == "ts: 'x' is no TIMESTAMP"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff" + HEADER + LINES,
+        (HEADER + LINES).replace("\n", "\r\n"),
+        (HEADER + LINES).replace(",", ";"),
+        (HEADER + LINES).replace(",", "\t"),
+        (HEADER + LINES).rstrip("\n"),
+        HEADER.upper().replace("PRICE", '"PRICE"') + LINES,
+        "price,extra,rank,symbol,ts\n"
+        + "".join(",".join((p, "?", r, s, t)) + "\n" for t, s, p, r in (x.split(",") for x in LINES.splitlines())),
+    ],
+)
+def test_csv_in_other_clothes(tmp_path, text):
+    run(tmp_path / "t", write(tmp_path / "a.csv", text))
+    run(tmp_path / "u", write(tmp_path / "b.csv", HEADER + LINES))
+    assert rows(tmp_path / "t") == rows(tmp_path / "u")
+    assert len(rows(tmp_path / "t")) == 100
+
+
+def test_without_a_header(tmp_path):
+    run(tmp_path / "t", write(tmp_path / "a.csv", LINES), header=False)
+    assert [r["offset"] for r in rows(tmp_path / "t")] == list(range(100))
+
+
+def test_null_texts(tmp_path):
+    path = write(tmp_path / "a.csv", HEADER + '2024-01-01,NA,NA,NA\n2024-01-02,"NA","",1\n2024-01-03,,1,2\n')
+    run(tmp_path / "t", path, nulls=("NA",))
+    assert [(r["symbol"], r["price"]) for r in rows(tmp_path / "t")] == [(None, None), ("NA", None), ("", 1.0)]
+
+
+def test_what_is_no_utf8(tmp_path):
+    path = write(tmp_path / "a.csv", HEADER.encode() + b"2024-01-01,A\xff,1,1\n2024-01-01,\xc3\xa9,1,1\n")
+    run(tmp_path / "t", path)
+    assert [r["symbol"] for r in rows(tmp_path / "t")] == ["é"]
+    assert bad(tmp_path / "t") == [(2, "the row is not UTF-8", "2024-01-01,A\\xff,1,1")]
+
+
+def test_a_huge_row(tmp_path):
+    big = "x" * 5_000_000
+    run(tmp_path / "t", write(tmp_path / "a.csv", HEADER + f'2024-01-01,"{big}",1,1\n2024-01-02,A,{big},1\n'))
+    assert [len(r["symbol"]) for r in rows(tmp_path / "t")] == [5_000_000]
+    ((_, reason, raw),) = bad(tmp_path / "t")
+    assert reason == "price: '" + "x" * 57 + "...' is no DOUBLE"
+    assert len(raw) > 5_000_000
+
+
+def test_an_open_quote(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 1 << 14)
+    path = write(tmp_path / "a.csv", HEADER + '2024-01-01,"A,1,1\n' + LINES * 20)
+    with pytest.raises(DataError, match="record longer than"):
+        run(tmp_path / "t", path)
+    assert rows(tmp_path / "t") == []
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "\ufeff", HEADER, HEADER.rstrip("\n")])
+def test_files_with_nothing_in_them(tmp_path, text):
+    report = run(tmp_path / "t", write(tmp_path / "a.csv", text), write(tmp_path / "b.ndjson", text and "\n"))
+    assert (report.rows, report.bad) == (0, 0)
+    assert rows(tmp_path / "t") == []
+
+
+# ---- which files
+
+
+def test_directories_globs_and_compression(tmp_path):
+    text = (HEADER + LINES).encode()
+    write(tmp_path / "in/a.csv", text)
+    write(tmp_path / "in/deep/er/b.csv.gz", gzip.compress(text.replace(b"2024", b"2023")))
+    write(tmp_path / "in/_tmp/c.csv", text.replace(b"2024", b"2022"))
+    write(tmp_path / "in/.d.csv", text.replace(b"2024", b"2022"))
+    write(tmp_path / "in/readme.md", "# no data")
+    report = run(tmp_path / "t", tmp_path / "in")
+    assert (report.files, report.rows, report.messages) == (2, 200, ("left out 1 file of other suffixes",))
+    assert run(tmp_path / "u", tmp_path / "in/**/*.csv*").files == 2
+    assert run(tmp_path / "v", tmp_path / "in/a.csv", tmp_path / "in").files == 2
+    assert rows(tmp_path / "t") == rows(tmp_path / "v")
+
+
+def test_columns_in_the_path(tmp_path):
+    lines = "ts,price,rank\n2024-01-01,1,1\n"
+    for symbol in ("A", "a%2Fb", "__HIVE_DEFAULT_PARTITION__"):
+        write(tmp_path / f"in/symbol={symbol}/x.csv", lines)
+    report = run(tmp_path / "t", tmp_path / "in")
+    assert (report.files, report.known) == (3, 0)  # of equal bytes, but they do not say the same
+    assert sorted(str(r["symbol"]) for r in rows(tmp_path / "t")) == ["A", "None", "a/b"]
+    assert run(tmp_path / "t", tmp_path / "in").known == 3
+
+
+def test_the_archive_is_no_input(tmp_path):
+    write(tmp_path / "a.csv", HEADER + LINES)
+    for _ in range(2):
+        run(tmp_path / "t", tmp_path)
+    assert len(rows(tmp_path / "t")) == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("a.csv", "ts,symbol,prise,rank\n2024-01-01,A,1,1\n", {}, "a.csv has no column price.*did you mean prise"),
+        ("a.csv", "2024-01-01,A,1,1\n", {}, "no column ts.*--no-header"),
+        ("a.csv", "ts,symbol,price\n2024-01-01,A,1\n", {"header": False}, "has 3 fields a line, and 4 columns"),
+        ("a.csv", "ts,ts,symbol,price,rank\n", {}, "two columns ts"),
+        ("a.csv", "ts,symbol,price,rank,x\n", {"extra": "error"}, "not declared: x"),
+        ("a.csv", HEADER, {"delimiter": "ab"}, "cannot stand between fields"),
+        ("a.csv", HEADER, {"timestamp_format": "%Q"}, "is no form of a time"),
+        ("a.json", '[\n{"ts": "2024-01-01"}\n]\n', {}, "one a line.*array of objects"),
+        ("a.ndjson", '{"time": 1}\n', {"missing": "null"}, "no column ts"),
+        ("a.txt", "x", {}, "suffix does not say"),
+        ("a.parquet", b"PAR1 this is none", {}, "a.parquet cannot be read"),
+        ("a.parquet.gz", b"", {}, "compressed as a whole"),
+        ("a.csv.gz", b"\x1f\x8b\x08no gzip", {}, "a.csv.gz cannot be read"),
+        ("a.csv", HEADER.encode("utf-16"), {}, "no column ts"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, name, content, options, message):
+    write(tmp_path / "good.csv", HEADER + LINES)
+    path = write(tmp_path / "in" / name, content)
+    with pytest.raises(DataError) as error:
+        run(tmp_path / "t", tmp_path / "good.csv", path, **options)
+    import re
+
+    assert re.search(message, str(error.value).replace("\n", " ")), error.value
+    if (tmp_path / "t").exists():
+        assert rows(tmp_path / "t") == []
+
+
+def test_a_missing_column_may_be_null(tmp_path):
+    path = write(tmp_path / "a.csv", "ts,symbol\n2024-01-01,A\n")
+    run(tmp_path / "t", path, missing="null")
+    assert [(r["symbol"], r["price"]) for r in rows(tmp_path / "t")] == [("A", None)]
+
+
+def test_parquet_that_cannot_be_cast_or_read(tmp_path):
+    pq.write_table(pa.table({"ts": [True], "symbol": ["A"], "price": [1.0], "rank": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="column ts is bool, and TIMESTAMP is declared"):
+        run(tmp_path / "t", tmp_path / "a.parquet")
+    whole = pa.table({"ts": [datetime.datetime(2024, 1, 1)] * 9999, "symbol": ["A"] * 9999})
+    pq.write_table(whole, tmp_path / "b.parquet")
+    data = (tmp_path / "b.parquet").read_bytes()
+    write(tmp_path / "b.parquet", data[:40] + bytes(40) + data[80:])
+    with pytest.raises(DataError, match=r"b\.parquet cannot be read"):
+        run(tmp_path / "t", tmp_path / "b.parquet", missing="null")
+    write(tmp_path / "b.parquet", data[: len(data) // 2])
+    with pytest.raises(DataError, match=r"b\.parquet cannot be read"):
+        run(tmp_path / "t", tmp_path / "b.parquet", missing="null")
+
+
+def test_nothing_is_archived_with_too_many_bad_rows(tmp_path):
+    path = write(tmp_path / "a.csv", HEADER + LINES + "x,A,1,1\n" * 3)
+    with pytest.raises(DataError, match="3 rows are bad, more than 2"):
+        run(tmp_path / "t", path, max_bad=2)
+    assert (rows(tmp_path / "t"), bad(tmp_path / "t")) == ([], [])
+    assert run(tmp_path / "t", path, max_bad=3).rows == 100
+    assert len(bad(tmp_path / "t")) == 3
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_cannot_be_written(tmp_path):
+    run(tmp_path / "t", write(tmp_path / "a.csv", HEADER + LINES))
+    other = write(tmp_path / "b.csv", HEADER + LINES.replace("2024", "2023"))
+    (tmp_path / "t/_ingest").chmod(0o500)
+    try:
+        with pytest.raises(DataError, match="cannot be written"):
+            run(tmp_path / "t", other)
+    finally:
+        (tmp_path / "t/_ingest").chmod(0o700)
+    assert len(rows(tmp_path / "t")) == 100
+    assert run(tmp_path / "t", other).rows == 100
+
+
+def test_a_full_disk(tmp_path, monkeypatch):
+    """The disk runs full in the middle of the second file of the table."""
+    path = write(tmp_path / "a.csv", HEADER + LINES + LINES.replace("2024", "2020") + "x,A,1,1\n")
+    monkeypatch.setattr(layout, "_ENOUGH", {"h": 1000, "D": 10})
+    real, left = layout.pq.write_table, 2
+
+    def write_table(*args: Any, **options: Any) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise OSError(28, "No space left on device")
+        real(*args, **options)
+
+    monkeypatch.setattr(layout.pq, "write_table", write_table)
+    with pytest.raises(DataError, match="No space left on device"):
+        run(tmp_path / "t", path)
+    assert (rows(tmp_path / "t"), bad(tmp_path / "t")) == ([], [])
+    monkeypatch.setattr(layout.pq, "write_table", real)
+    assert run(tmp_path / "t", path).rows == 200
+    assert len(bad(tmp_path / "t")) == 1
+
+
+# ---- once
+
+
+def test_again_changes_nothing_and_more_files_add_only_themselves(tmp_path):
+    write(tmp_path / "in/a.csv", HEADER + LINES + "x,A,1,1\n")
+    run(tmp_path / "t", tmp_path / "in")
+    before, version = rows(tmp_path / "t"), Table.open(tmp_path / "t").snapshot().version
+    report = run(tmp_path / "t", tmp_path / "in")
+    assert (report.files, report.known, report.rows, report.bad) == (0, 1, 0, 0)
+    assert (rows(tmp_path / "t"), Table.open(tmp_path / "t").snapshot().version) == (before, version)
+    write(tmp_path / "in/0.csv", HEADER + "2020-01-01,Z,1,1\n")
+    report = run(tmp_path / "t", tmp_path / "in")
+    assert (report.files, report.known, report.rows) == (1, 1, 1)
+    assert rows(tmp_path / "t")[1:] == before
+    assert len(bad(tmp_path / "t")) == 1
+    listed = ingested_files(place_of(tmp_path / "t")).to_pylist()
+    assert [(one["number"], Path(one["path"]).name, one["rows"], one["bad"], one["job"]) for one in listed] == [
+        (0, "a.csv", 100, 1, 1), (1, "0.csv", 1, 0, 2),
+    ]  # fmt: skip
+
+
+def test_a_file_that_moved_or_was_copied_or_touched_is_the_same(tmp_path, monkeypatch):
+    path = write(tmp_path / "in/a.csv", HEADER + LINES)
+    write(tmp_path / "in/copy.csv", HEADER + LINES)
+    report = run(tmp_path / "t", tmp_path / "in")
+    assert (report.files, report.known) == (1, 1)
+    path.rename(tmp_path / "elsewhere.csv")
+    monkeypatch.chdir(tmp_path)
+    os.utime(tmp_path / "elsewhere.csv", (1, 1))
+    for way in ("elsewhere.csv", tmp_path / "in/../elsewhere.csv"):
+        assert run(tmp_path / "t", way).known == 1
+    assert len(rows(tmp_path / "t")) == 100
+
+
+def test_a_file_that_changed_is_noticed(tmp_path):
+    path = write(tmp_path / "a.csv", HEADER + LINES)
+    run(tmp_path / "t", path)
+    write(path, HEADER + LINES + "2025-01-01,A,1,1\n")
+    with pytest.raises(DataError, match="archived before with other contents"):
+        run(tmp_path / "t", path)
+    assert len(rows(tmp_path / "t")) == 100
+    assert run(tmp_path / "t", path, changed="add").rows == 101
+
+
+def test_a_job_that_was_overtaken_begins_again(tmp_path, monkeypatch):
+    """While the first job writes, a second one archives one of its two files and a third one."""
+    a, b = write(tmp_path / "a.csv", HEADER + LINES), write(tmp_path / "b.csv", HEADER + LINES.replace("2024", "2023"))
+    c = write(tmp_path / "c.csv", HEADER + "x,A,1,1\n" + LINES.replace("2024", "2022"))
+    real = ingest._write_list
+
+    def overtaken(*args: Any) -> None:
+        monkeypatch.setattr(ingest, "_write_list", real)
+        run(tmp_path / "t", b, c)
+        real(*args)
+
+    monkeypatch.setattr(ingest, "_write_list", overtaken)
+    report = run(tmp_path / "t", a, b)
+    assert (report.files, report.known, report.rows) == (1, 1, 100)
+    found = rows(tmp_path / "t")
+    assert len({row["offset"] for row in found}) == len({row["seq"] for row in found}) == len(found) == 300
+    assert len(bad(tmp_path / "t")) == 1
+    names = [Path(path).name for path in ingested_files(place_of(tmp_path / "t")).column("path").to_pylist()]
+    assert names == ["b.csv", "c.csv", "a.csv"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_a_named_point_and_run_again(tmp_path, point):
+    path = write(tmp_path / "a.csv", HEADER + LINES + "x,A,1,1\n")
+    run(tmp_path / "wanted", path)
+    for count in (1, 2):
+        table = tmp_path / f"t{count}"
+        command = [sys.executable, "-m", "tests.archive.ingest_child", str(table), str(path), point, str(count)]
+        code = subprocess.run(command, cwd=ROOT, timeout=120).returncode
+        assert code in ((-9,) if count == 1 else (-9, 0))
+        for _ in range(2):
+            run(table, path)
+        assert (rows(table), bad(table)) == (rows(tmp_path / "wanted"), bad(tmp_path / "wanted"))
+        assert ingested_files(place_of(table)).num_rows == 1
+
+
+# ---- beside the events
+
+
+def test_writers_of_events_are_not_disturbed(tmp_path):
+    """Events in the memory of a process that knows nothing of the files, written before and after them."""
+    live = History(TICKS, tmp_path / "t")
+    live.append(*batch_of(run_of(10)))
+    live.flush()
+    live.append(*batch_of(run_of(15, first=10)))
+    run(tmp_path / "t", write(tmp_path / "a.csv", HEADER + LINES))
+    live.append(*batch_of(run_of(5, first=25)))
+    live.flush()
+    live.append(*batch_of(run_of(5, first=30)))
+    batch = live.snapshot().read(None, None)
+    events = [event for event in events_of(batch) if event.source != FILES]
+    assert events == run_of(35)
+    assert len(batch) == 135
+    assert len(set(batch.seq.tolist())) == 135
+    assert (live.last_seq, live.offsets) == (34, {"default": 35})
+    again = History(TICKS, tmp_path / "t")
+    assert (again.last_seq, again.offsets) == (29, {"default": 30})
+
+
+def test_a_database_sees_the_rows_and_its_live_queries_do_not(tmp_path):
+    text = """SELECT symbol, p FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol ORDER BY ts
+        MEASURES B.price AS p PATTERN (A B) DEFINE B AS price > PREV(price)) AS m"""
+    path = write(tmp_path / "a.csv", HEADER + LINES)
+    with Database(tmp_path / "db") as db:
+        columns = {"ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE", "rank": "INTEGER"}
+        db.create_stream("ticks", columns, time="ts")
+        alerts = db.watch(text)
+        start = datetime.datetime(2024, 5, 1)
+        db.push("ticks", [{"ts": start, "symbol": "A", "price": 1.0, "rank": 1}])
+        report = db.ingest("ticks", path)
+        assert (report.files, report.rows) == (1, 100)
+        db.push("ticks", [{"ts": start + datetime.timedelta(1), "symbol": "A", "price": 2.0, "rank": 1}])
+        assert alerts.fetch().to_pylist() == [{"symbol": "A", "p": 2.0}]
+        result = db.sql(text)
+        assert result.arrow().num_rows == 50
+        assert {FILES, "default"} == set(result.evidence().column("source").to_pylist())
+        with pytest.raises(DataError, match="source of archived files"):
+            db.push("ticks", [], source=FILES)
+        watermark = db.streams()["ticks"]["watermark"]
+    with Database(tmp_path / "db") as db:
+        assert db.streams()["ticks"]["watermark"] == watermark
+        assert db.ingest("ticks", [path]).known == 1
+        db.push("ticks", [{"ts": start + datetime.timedelta(2), "symbol": "A", "price": 2.0, "rank": 1}])
+        assert db.streams()["ticks"]["watermark"] != watermark  # no source of files holds it back
+    with Database() as db:
+        db.create_stream("ticks", {"ts": "TIMESTAMP"}, time="ts")
+        with pytest.raises(DataError, match="in memory"):
+            db.ingest("ticks", path)
+
+
+def test_upkeep_leaves_lists_and_quarantine_alone(tmp_path):
+    for month in range(1, 13):
+        lines = LINES.replace("2024-01", f"2023-{month:02d}")
+        run(tmp_path / "t", write(tmp_path / "in" / f"{month}.csv", HEADER + lines + "x,A,1,1\n"))
+    table = Table.open(tmp_path / "t")
+    before = rows(tmp_path / "t"), bad(tmp_path / "t")
+    assert upkeep.verify(table, deep=True) == []
+    assert list(upkeep.compact(table, closed_us=2**62))
+    upkeep.vacuum(table, 0)
+    assert [found for found in upkeep.verify(table, deep=True) if found.kind != "waiting"] == []
+    assert (rows(tmp_path / "t"), bad(tmp_path / "t")) == before
+    assert run(tmp_path / "t", tmp_path / "in").known == 12
+    upkeep.expire(table, START_US)
+    upkeep.vacuum(table, 0)
+    assert rows(tmp_path / "t") == []
+    assert run(tmp_path / "t", tmp_path / "in").known == 12  # what retention took out does not come back
+
+
+def test_columns_that_were_added(tmp_path):
+    first = write(tmp_path / "a.csv", HEADER + LINES)
+    run(tmp_path / "t", first)
+    wider = replace(TICKS, fields=(*TICKS.fields, Field("venue", "VARCHAR")))
+    second = write(tmp_path / "b.csv", HEADER.replace("rank", "rank,venue") + "2024-06-01,A,1,1,X\n")
+    run(tmp_path / "t", second, schema=wider)
+    with pytest.raises(DataError, match="no column venue"):
+        run(tmp_path / "t", first, second, schema=wider)
+    assert run(tmp_path / "t", first, second, schema=wider, missing="null").known == 2
+    assert [row["venue"] for row in rows(tmp_path / "t", wider)] == [None] * 100 + ["X"]
+
+
+def test_files_and_archive_in_a_store(tmp_path):
+    with s3_server(tmp_path) as server:
+        write(tmp_path / "bucket/in/a.csv", HEADER + LINES + "x,A,1,1\n")
+        write(tmp_path / "bucket/in/deep/b.ndjson.gz", gzip.compress(b'{"ts":"2020-01-01","symbol":"Z"}\n'))
+        where = place_of("s3://bucket/market/ticks", server.options)
+        for inputs_given in (("s3://bucket/in",), ("s3a://bucket/in/*.csv", "s3://bucket/in/deep/b.ndjson.gz")):
+            job = Job(TICKS, where, inputs_given, options=Options(missing="null"))
+            reports = [ingest.ingest(job) for _ in range(2)]
+            assert [(report.files, report.known) for report in reports][1] == (0, 2)
+        batch = History(TICKS, where).snapshot().read(None, None)
+        assert batch.columns.column("symbol").to_pylist()[:2] == ["Z", "A"]
+        assert len(batch) == 101
+        quarantine = DeltaTable("s3://bucket/market/ticks/_quarantine", storage_options=server.options)
+        assert quarantine.count() == 1
+        with pytest.raises(DataError, match="there is no file s3://bucket/nothing"):
+            ingest.ingest(Job(TICKS, where, ("s3://bucket/nothing.csv",)))
+
+
+# ---- exactly what was written
+
+VALUES = Schema(
+    "values",
+    (
+        Field("ts", "TIMESTAMP"), Field("s", "VARCHAR"), Field("d", "DOUBLE"), Field("i", "BIGINT"),
+        Field("b", "BOOLEAN"), Field("m", "DECIMAL(15,3)"), Field("day", "DATE"),
+    ),
+    time="ts",
+    keys=("s",),
+)  # fmt: skip
+_text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6) | st.sampled_from(
+    ["", '"', ",", "\n", "\r\n", "a\rb", " ", "NULL", "é\u2028", ';"', "\t"]
+)
+_EPOCH = datetime.datetime(1970, 1, 1)
+_row = st.tuples(
+    st.integers(-(10**15), 4 * 10**15).map(lambda us: _EPOCH + datetime.timedelta(microseconds=us)),
+    st.none() | _text,
+    st.none() | st.floats(allow_nan=False),
+    st.none() | st.integers(-(2**63), 2**63 - 1),
+    st.none() | st.booleans(),
+    st.none() | st.integers(-(10**15) + 1, 10**15 - 1).map(lambda n: Decimal(n).scaleb(-3)),
+    st.none() | st.dates(),
+)  # fmt: skip
+
+
+def _plain(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case float():
+            return repr(value)
+        case datetime.datetime():
+            return value.isoformat(" ")
+        case _:
+            return str(value)
+
+
+def _csv(data: list[tuple[Any, ...]], quoted: bool, end: str) -> str:
+    def field(value: Any) -> str:
+        if value is None:
+            return ""
+        text = _plain(value)
+        if quoted or not text or any(c in text for c in '",\r\n;\t|'):
+            return '"' + text.replace('"', '""') + '"'
+        return text
+
+    lines = [",".join(VALUES.names), *(",".join(map(field, row)) for row in data)]
+    return end.join([*lines, ""])
+
+
+def _json(data: list[tuple[Any, ...]], strict: bool) -> str:
+    def member(value: Any) -> Any:
+        is_text = isinstance(value, (datetime.date, Decimal)) or (isinstance(value, float) and math.isinf(value))
+        return _plain(value) if is_text else value
+
+    rows = [{name: member(value) for name, value in zip(VALUES.names, row)} for row in data]
+    return "".join(json.dumps(row, ensure_ascii=strict) + "\n" for row in rows)
+
+
+def _checked(path: Path, part: inputs.Part = inputs.WHOLE) -> tuple[pa.Table, list[int], list[Any]]:
+    file = inputs.find_files([str(path)], None)[0][0]
+    reading = checks.plan_reading(file, VALUES, Options())
+    found = list(checks.read_checked(reading, part, VALUES, Options()))
+    table = pa.Table.from_batches([f.rows for f in found], schema=arrow_schema(VALUES))
+    return table, [int(n) for f in found for n in f.numbers], [row for f in found for row in f.bad.to_pylist()]
+
+
+def _parts(path: Path) -> list[inputs.Part]:
+    file = inputs.find_files([str(path)], None)[0][0]
+    if file.format is Format.parquet:
+        return inputs.row_groups(file, 2)
+    chunks = [inputs.scan_chunk(file, start, end) for start, end in inputs.chunks_of(file)]
+    return inputs.parts_of(file, chunks)
+
+
+@given(st.lists(_row, min_size=1, max_size=12), st.booleans(), st.sampled_from(["\n", "\r\n"]), st.integers(5, 90))
+def test_what_was_written_is_what_is_read(tmp_path_factory, data, quoted, end, chunk):
+    """As CSV, NDJSON and Parquet; whole, in small blocks, and in parts."""
+    folder = tmp_path_factory.mktemp("files")
+    wanted = pa.Table.from_pylist([dict(zip(VALUES.names, row)) for row in data], schema=arrow_schema(VALUES))
+    write(folder / "a.csv", _csv(data, quoted, end))
+    write(folder / "b.ndjson", _json(data, quoted))
+    pq.write_table(wanted, folder / "c.parquet", row_group_size=3)
+    for path in sorted(folder.iterdir()):
+        table, numbers, trouble = _checked(path)
+        assert trouble == []
+        assert table.equals(wanted), path.name
+        assert numbers == list(range(path.suffix == ".csv", len(data) + (path.suffix == ".csv")))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(inputs, "CHUNK_BYTES", chunk)
+            parts = [_checked(path, part) for part in _parts(path)]
+        assert pa.concat_tables(part[0] for part in parts).equals(wanted), path.name
+        assert [number for part in parts for number in part[1]] == numbers
+
+
+_line = st.sampled_from(["1,A\n", "x,y,z\n", "\n", "2024-01-01,é\r\n", "2024-01-02,\n", ",\n"])
+
+
+@given(st.lists(_line, max_size=30), st.integers(3, 40))
+def test_parts_have_the_records_of_the_whole(tmp_path_factory, lines, chunk):
+    path = write(tmp_path_factory.mktemp("files") / "a.csv", "ts,s\n" + "".join(lines))
+    schema = replace(VALUES, fields=VALUES.fields[:2])
+
+    def read(part: inputs.Part) -> tuple[list[Any], list[int], list[Any], int]:
+        file = inputs.find_files([str(path)], None)[0][0]
+        reading = checks.plan_reading(file, schema, Options())
+        found = list(checks.read_checked(reading, part, schema, Options()))
+        bad_rows = sorted((row["record"], row["reason"], row["raw"]) for f in found for row in f.bad.to_pylist())
+        return (
+            [row for f in found for row in f.rows.to_pylist()], [int(n) for f in found for n in f.numbers], bad_rows,
+            sum(f.blank for f in found),
+        )  # fmt: skip
+
+    whole = read(inputs.WHOLE)
+    assert len(whole[1]) + len(whole[2]) + whole[3] == len(lines)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inputs, "CHUNK_BYTES", chunk)
+        parts = [read(part) for part in _parts(path)]
+    for i in range(3):
+        assert [x for part in parts for x in part[i]] == whole[i]
+    assert sum(part[3] for part in parts) == whole[3]
+
+
+def test_sorting_on_disk_gives_the_same_rows(tmp_path, monkeypatch):
+    rng = np.random.default_rng(1)
+    ts_us = START_US + rng.integers(0, 40 * 86_400_000_000, 60_000)
+    table = pa.table(
+        {
+            "ts": pa.array(ts_us, pa.timestamp("us")), "symbol": [f"S{i}" for i in rng.integers(0, 50, 60_000)],
+            "price": rng.normal(size=60_000), "rank": pa.array(rng.integers(0, 9, 60_000), pa.int32()),
+        }
+    )  # fmt: skip
+    pq.write_table(table, tmp_path / "a.parquet")
+    run(tmp_path / "t", tmp_path / "a.parquet")
+    monkeypatch.setattr(ingest, "_MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr(layout, "FILE_ROWS_MAX", 5000)
+    run(tmp_path / "u", tmp_path / "a.parquet")
+    assert rows(tmp_path / "t") == rows(tmp_path / "u")
+    assert len(rows(tmp_path / "t")) == 60_000
+    few, many = Table.open(tmp_path / "t").snapshot(), Table.open(tmp_path / "u").snapshot()
+    assert (len(few.paths), len(many.paths)) == (2, 13)  # January and February
+    for path in many.paths:
+        part = pq.ParquetFile(tmp_path / "u" / path).read()
+        place = list(zip(part.column("symbol").to_pylist(), part.column("ts").to_pylist()))
+        assert place == sorted(place)
+        assert len({row[1].month for row in place}) == 1
