@@ -207,6 +207,8 @@ def row_groups(
     which = np.asarray(found.column(1).to_numpy(), object)
     times, values = found.filter(pa.array(which == time)), found.filter(pa.array(which == column))
     bounds = [np.array(values.column(i).to_pylist(), object) for i in (2, 3)]
+    if len(bounds[0]) != times.num_rows:  # some files lack the column: nothing is known of any
+        bounds = [np.full(times.num_rows, None), np.full(times.num_rows, None)]
     known = np.array([a is not None and b is not None for a, b in zip(*bounds)], np.bool_)
     if pa.types.is_integer(arrow_schema(schema).field(column).type):
         bounds = [np.array([None if v is None else int(v) for v in bound], object) for bound in bounds]

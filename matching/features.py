@@ -508,26 +508,29 @@ def _checked(result: np.ndarray, bad: np.ndarray | bool, valid: np.ndarray | Non
     return result
 
 
-def run_lanes(
-    low: Lowered, count: int, read: Callable[[Any], Values], repeated: Set[int] = frozenset(),
-    computed: dict[int, Values] | None = None,
-) -> Values:  # fmt: skip
-    """Values and validity of a lowered expression for `count` rows. read: those of a leaf, by its key. computed: of
-    nodes, by id; those in `repeated` are taken from there, and put there.
+class _Run:
+    """One run_lanes. A class, because functions that call each other would keep themselves, and the rows that `read`
+    reads, until somebody looks for garbage."""
 
-    Raises Overflow where DuckDB may raise."""
+    __slots__ = ("computed", "count", "read", "repeated")
 
-    def run(node: Lowered) -> Values:
-        if computed is None or id(node) not in repeated:
-            return compute(node)
-        if id(node) not in computed:
-            computed[id(node)] = compute(node)
-        return computed[id(node)]
+    def __init__(
+        self, count: int, read: Callable[[Any], Values], repeated: Set[int], computed: dict[int, Values] | None
+    ) -> None:
+        self.count, self.read, self.repeated, self.computed = count, read, repeated, computed
 
-    def compute(node: Lowered) -> Values:
+    def value(self, node: Lowered) -> Values:
+        if self.computed is None or id(node) not in self.repeated:
+            return self._compute(node)
+        if id(node) not in self.computed:
+            self.computed[id(node)] = self._compute(node)
+        return self.computed[id(node)]
+
+    def _compute(self, node: Lowered) -> Values:
+        count, run = self.count, self.value
         match node:
             case Leaf(key):
-                return read(key)
+                return self.read(key)
             case Literal(None, lane):
                 return np.zeros(count, np.float64 if lane.floating else np.int64), np.zeros(count, np.bool_)
             case Literal(constant, lane):
@@ -567,7 +570,17 @@ def run_lanes(
             case _:
                 raise AssertionError(node)
 
-    values, valid = run(low)
+
+def run_lanes(
+    low: Lowered, count: int, read: Callable[[Any], Values], repeated: Set[int] = frozenset(),
+    computed: dict[int, Values] | None = None,
+) -> Values:  # fmt: skip
+    """Values and validity of a lowered expression for `count` rows. read: those of a leaf, by its key. computed: of
+    nodes, by id; those in `repeated` are taken from there, and put there.
+
+    Raises Overflow where DuckDB may raise."""
+
+    values, valid = _Run(count, read, repeated, computed).value(low)
     if values.ndim == 0:
         values = np.full(count, values)
     if valid is not None and valid.ndim == 0:

@@ -107,7 +107,7 @@ def search(
     only what may be part of a match (None: where that is possible and worth it). report: filled in on the way.
     Memory: for each worker some batches and archive.scan.SORT_MEMORY, and what the matcher keeps of partial matches.
     Raises what reading and matching raise; the first error ends the search."""
-    from matching.matcher import make_matcher
+    from matching.matcher import KernelMatcher, make_matcher
 
     if len(plan.order_by) > 1 and arrange is None:
         raise ValueError("an ORDER BY of its own needs `arrange`")
@@ -137,7 +137,12 @@ def search(
             keys=None if unit.null is None else {unit.null: [None]},
         )  # fmt: skip
         batches = _counted(batches if len(units) > 1 else _ahead(batches), report)
-        return run(make(plan), batches if arrange is None else arrange(batches))
+        matcher = make(plan)
+        try:
+            yield from run(matcher, batches if arrange is None else arrange(batches))
+        finally:
+            if isinstance(matcher, KernelMatcher):
+                matcher.rows.remove(matcher)  # they know each other, and would wait for a look for garbage
 
     if report.workers == 1:
         for unit in units:

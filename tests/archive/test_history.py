@@ -488,3 +488,19 @@ def test_files_without_a_column_have_nulls_in_it(tmp_path):
         view = snapshot.select_sql("memory")
         found = connection.sql(f"SELECT small, tags, ts FROM ({view}) ORDER BY ts").to_arrow_table().to_pylist()
         assert found == [{k: row[k] for k in ("small", "tags", "ts")} for row in rows]
+
+
+def test_a_range_of_a_column_that_older_files_lack(tmp_path):
+    """The row groups of one file have bounds, those of the other have no such column."""
+    wide = Schema("ticks", (*TICKS.fields, Field("level", "INTEGER")), "ts", TICKS.keys, TICKS.order, TICKS.lateness_us)
+    for schema, first in ((TICKS, 0), (wide, 10)):
+        history = History(schema, tmp_path / "ticks", 1_000)
+        batch, late = batch_of(run_of(10, first=first))
+        if schema is wide:
+            columns = [*batch.columns.columns, pa.array(range(10), pa.int32())]
+            batch = replace(batch, columns=pa.RecordBatch.from_arrays(columns, schema=arrow_schema(wide)))
+        history.append(batch, late)
+        history.flush()
+    for rows_max in (1, 100):
+        found = history.snapshot().batches(None, None, span=KeyRange("level", 3, 5), rows_max=rows_max)
+        assert [offset for batch in found for offset in batch.offset.tolist()] == [13, 14]
