@@ -25,7 +25,7 @@ from archive.search.partitions import ROWS_TOGETHER
 from archive.search.slices import SLICE, Slices, reach, slices
 from archive.spark.session import functions, quietly
 from archive.spark.ship import task
-from archive.spark.task import COUNT, Gives, Search, read_schema
+from archive.spark.task import COUNT, Gives, Search
 from archive.spark.types import quoted, spark_type
 from archive.table import TableSnapshot
 from matching.batch import Int64Array, Matches
@@ -123,12 +123,12 @@ def _search(
         return []
     plan = narrowed(plan)
     keys = cut_by(plan)
-    frame = _read(session, archived, plan.schema, [table.paths[i] for i in index])
+    wanted = Search(plan, table.sources, table.only_source(index), keys, gives, None, ROWS_TOGETHER)
+    frame = _read(session, archived, wanted, [table.paths[i] for i in index])
     if tasks is None:
         tasks_max = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
         tasks = max(1, min(tasks_max, -(-int(table.rows[index].sum()) // TASK_ROWS)))
     cut = _slices(archived, frame, plan, keys, index, tasks, by_time)
-    wanted = Search(plan, table.sources, keys, gives, None, ROWS_TOGETHER)
     if cut is not None:
         parts, error = _ask(session, archived, frame, replace(wanted, slices=cut), tasks)
         if error is None:
@@ -171,7 +171,7 @@ def _ask(
         frame = _with_slices(F, frame, schema, wanted)
         keys.insert(0, F.col(SLICE))
     order = [F.col(quoted(time_name(schema))), *(_comparable(F, name, schema) for name in schema.order)]
-    order += [F.col(SOURCE), F.col(OFFSET)]
+    order += [F.col(name) for name in (SOURCE, OFFSET) if name in wanted.columns.names]
     cut = frame.repartition(tasks, *keys) if keys else frame.repartition(1)
     in_order = cut.sortWithinPartitions(*(column.asc_nulls_first() for column in (*keys, *order)))
     run = task("archive.spark.task:search", pickle.dumps(wanted))
@@ -184,9 +184,10 @@ def _ask(
     return [payload.as_buffer() for payload in payloads], None
 
 
-def _read(session: SparkSession, archived: Archived, schema: Schema, paths: Sequence[str]) -> DataFrame:
-    """The stored rows of the range: the columns of the schema, and the hidden ones that make an event."""
-    F, stored = functions(session), stored_schema(schema)
+def _read(session: SparkSession, archived: Archived, wanted: Search, paths: Sequence[str]) -> DataFrame:
+    """The stored rows of the range, in the columns that tasks are given."""
+    F, schema = functions(session), wanted.plan.schema
+    stored = stored_schema(schema)
     ddl = ", ".join(f"{quoted(field.name)} {spark_type(field.type)}" for field in stored)
     with _spark(archived):
         frame = session.read.schema(ddl).parquet(*(spark_path(archived.place / path) for path in paths))
@@ -197,7 +198,7 @@ def _read(session: SparkSession, archived: Archived, schema: Schema, paths: Sequ
         frame = frame.where(time < F.timestamp_micros(F.lit(archived.end_us)))
     if not archived.late:
         frame = frame.where(~F.col(LATE))
-    return frame.select(*map(quoted, read_schema(schema).names))
+    return frame.select(*map(quoted, wanted.columns.names))
 
 
 def _with_slices(F: Any, frame: DataFrame, schema: Schema, wanted: Search) -> DataFrame:

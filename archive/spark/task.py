@@ -16,7 +16,7 @@ from typing import assert_never
 import numpy as np
 import pyarrow as pa
 
-from archive.layout import LATE, from_stored_rows, stored_schema, time_name
+from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, stored_schema, time_name
 from archive.search.partitions import inputs
 from archive.search.slices import SLICE, Slices, only, own, sliced
 from matching.batch import EventBatch, Matches
@@ -24,7 +24,6 @@ from matching.drive import run
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, QueryError
 from query.plan.plan import Plan
-from query.schema import Schema
 
 #: What tasks give.
 ANSWER = pa.schema([("failed", pa.bool_()), ("payload", pa.binary())])
@@ -46,16 +45,28 @@ COUNT = "__hybrid_count"
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a task is told. plan: over the columns that are read. sources: all that the rows may name. keys: columns by
-    which the rows are cut. slices: of time, by which they are cut too: then SLICE is a column of the rows.
-    rows_together: see archive.search.partitions."""
+    """What a task is told. plan: over the columns that are read. sources: all that the rows may name; source: the one
+    of all of them, if that is known. keys: columns by which the rows are cut. slices: of time, by which they are cut
+    too: then SLICE is a column of the rows. rows_together: see archive.search.partitions."""
 
     plan: Plan
     sources: tuple[str, ...]
+    source: str | None
     keys: tuple[str, ...]
     gives: Gives
     slices: Slices | None
     rows_together: int
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The stored columns that tasks are given, without that of the slice: of the hidden ones those that the order
+        and the answer need."""
+        left_out = {LATE, *([SOURCE] if self.source is not None else []), *([] if self.with_events else [SEQ])}
+        return pa.schema([field for field in stored_schema(self.plan.schema) if field.name not in left_out])
+
+    @property
+    def with_events(self) -> bool:
+        return self.gives is Gives.MATCHES
 
 
 def search(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -111,20 +122,17 @@ def _counts(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Ta
             yield pa.table([*keys, pa.array(totals)], names=names)
 
 
-def read_schema(schema: Schema) -> pa.Schema:
-    """The stored columns that tasks are given, without that of the slice."""
-    return pa.schema([field for field in stored_schema(schema) if field.name != LATE])
-
-
 def _inputs(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[EventBatch]]:
     """The rows as inputs of matchers."""
     schema = wanted.plan.schema
-    stored, declared, time = read_schema(schema), arrow_schema(schema), time_name(schema)
+    stored, declared, time = wanted.columns, arrow_schema(schema), time_name(schema)
 
     def events(batch: pa.RecordBatch) -> EventBatch:
         # a session may have a time zone of its own, and names the items of lists otherwise
         rows = pa.Table.from_batches([batch.select(stored.names)]).cast(stored)
-        found = from_stored_rows(rows, declared, time, wanted.sources)
+        if not wanted.with_events:
+            rows = rows.append_column(SEQ, rows.column(OFFSET))  # nobody asks for it
+        found = from_stored_rows(rows, declared, time, wanted.sources, wanted.source)
         if wanted.slices is None:
             return found
         columns = [batch.column(SLICE), *found.columns.columns]

@@ -303,7 +303,7 @@ def test_a_task_holds_few_rows_of_a_giant_key() -> None:
                 }
             )  # fmt: skip
 
-    wanted = Search(plan, ("default",), ("k",), Gives.MATCHES, None, 10_000)
+    wanted = Search(plan, ("default",), None, ("k",), Gives.MATCHES, None, 10_000)
     answer = run_task(pickle.dumps(wanted), batches())
     first = next(answer)
     assert not first.column("failed")[0].as_py()
