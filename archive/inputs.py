@@ -246,6 +246,17 @@ def read_range(file: File, start: int, end: int) -> bytes:
         raise unreadable(file, error) from error
 
 
+def is_as_it_was(file: File) -> bool:
+    """Whether size and time of change are those of when the file was found."""
+    system, inner = opened(file.path, file.store)
+    try:
+        info = system.get_file_info(inner)
+    except OSError as error:
+        raise unreadable(file, error) from error
+    modified_us = 0 if info.mtime_ns is None else info.mtime_ns // 1000
+    return (info.size, modified_us) == (file.size, file.modified_us)
+
+
 def parts_of(file: File, chunks: Sequence[Chunk]) -> list[Part]:
     """The parts in which a CSV or NDJSON file may be read; the whole where it cannot be cut exactly: a compressed file,
     and CSV with quotes, within which a line may end. Parquet: see row_groups."""

@@ -432,6 +432,38 @@ def test_a_file_that_changed_is_noticed(tmp_path):
     assert run(tmp_path / "t", path, changed="add").rows == 101
 
 
+def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.csv", HEADER + LINES)
+    real = ingest.event_rows
+
+    def growing(*args: Any) -> Any:
+        with open(path, "a") as out:
+            out.write("2025-01-01,A,1,1\n")
+        return real(*args)
+
+    monkeypatch.setattr(ingest, "event_rows", growing)
+    with pytest.raises(DataError, match="was changed while it was read"):
+        run(tmp_path / "t", path)
+    assert rows(tmp_path / "t") == []
+
+
+def test_what_is_left_behind_goes_in_time(tmp_path):
+    for year in (2020, 2021):
+        path = write(tmp_path / f"{year}.csv", HEADER + LINES.replace("2024", str(year)) + "x,A,1,1\n")
+        run(tmp_path / "t", path)
+    vain = write(tmp_path / "t/_quarantine/vain.parquet", "")
+    lists = list((tmp_path / "t/_ingest").iterdir())
+    assert len(lists) == 2
+    for old in (vain, *lists):
+        os.utime(old, (1, 1))
+    path = write(tmp_path / "more.csv", HEADER + LINES.replace("2024", "2022"))
+    run(tmp_path / "t", path)
+    assert len(list((tmp_path / "t/_ingest").iterdir())) == 1
+    assert not vain.exists()
+    assert len(bad(tmp_path / "t")) == 2
+    assert run(tmp_path / "t", path, tmp_path / "2020.csv").known == 2
+
+
 def test_a_job_that_was_overtaken_begins_again(tmp_path, monkeypatch):
     """While the first job writes, a second one archives one of its two files and a third one."""
     a, b = write(tmp_path / "a.csv", HEADER + LINES), write(tmp_path / "b.csv", HEADER + LINES.replace("2024", "2023"))
