@@ -45,7 +45,6 @@ from archive.inputs import (
     BLOCK_BYTES,
     WHOLE,
     Chunk,
-    File,
     Format,
     chunks_of,
     find_files,
@@ -170,8 +169,8 @@ class Written:
 
 
 Told = Callable[[Progress], None]
-#: Reads all chunks of some files.
-Scan = Callable[[Sequence[File], Told], list[tuple[Chunk, ...]]]
+#: Looks at all chunks of some files.
+Scan = Callable[[Sequence[Reading], Told], list[tuple[Chunk, ...]]]
 #: Reads, checks, sorts and writes the rows of files. The last argument is the number of the job.
 Write = Callable[[Job, Sequence[Todo], Told, int], Written]
 
@@ -264,7 +263,7 @@ def _choose(
             unsure.append(reading)
     todo: list[Todo] = []
     count = listed.num_rows
-    for reading, chunks in zip(unsure, scan([reading.file for reading in unsure], told)):
+    for reading, chunks in zip(unsure, scan(unsure, told)):
         file = reading.file
         mark = fingerprint(file.size, [chunk.digest for chunk in chunks])
         if reading.constants:
@@ -294,18 +293,18 @@ def _unchanged(todo: Sequence[Todo]) -> None:
             raise DataError(message, "ingest files that nobody writes to")
 
 
-def scan(files: Sequence[File], told: Told) -> list[tuple[Chunk, ...]]:
-    """Reads all chunks of files, in a few threads: hashing lets others run."""
-    total = sum(file.size for file in files)
-    places = [(file, start, end) for file in files for start, end in chunks_of(file)]
+def scan(readings: Sequence[Reading], told: Told) -> list[tuple[Chunk, ...]]:
+    """Looks at all chunks of files, in a few threads: hashing lets others run."""
+    places = [(r.file, start, end, r.delimiter) for r in readings for start, end in chunks_of(r.file)]
+    total = sum(end - start for _, start, end, _ in places)
     done = 0
-    found: dict[str, list[Chunk]] = {file.path: [] for file in files}
+    found: dict[str, list[Chunk]] = {reading.file.path: [] for reading in readings}
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        for (file, start, end), chunk in zip(places, pool.map(lambda place: scan_chunk(*place), places)):
+        for (file, start, end, _), chunk in zip(places, pool.map(lambda place: scan_chunk(*place), places)):
             found[file.path].append(chunk)
             done += end - start
             told(Progress("look", done, total))
-    return [tuple(found[file.path]) for file in files]
+    return [tuple(found[reading.file.path]) for reading in readings]
 
 
 # ---- rows
