@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -215,8 +216,9 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
                 _publish(quarantine, next_mark, written.quarantined)
                 _tidy(job.directory, next_mark)
                 return Report(len(todo), known, total.rows, total.bad, total.blank, quarantine, tuple(messages))
-    except OSError as error:
-        message = f"the archive of {job.schema.name} in {job.directory} cannot be written: {error.strerror or error}"
+    except (OSError, duckdb.Error, pa.ArrowException) as error:
+        why = str(error).strip().splitlines()[0]
+        message = f"the archive of {job.schema.name} in {job.directory} cannot be written: {why}"
         raise DataError(message, "nothing of the files is in it; make room or give permission") from error
     raise DataError(f"other jobs were always faster in {job.directory}", "run it again when they are done")
 

@@ -409,6 +409,26 @@ def test_again_changes_nothing_and_more_files_add_only_themselves(tmp_path):
     ]  # fmt: skip
 
 
+def test_a_lost_list_is_no_empty_one(tmp_path):
+    path = write(tmp_path / "a.csv", HEADER + LINES)
+    run(tmp_path / "t", path)
+    for file in (tmp_path / "t/_ingest").iterdir():
+        file.unlink()
+    with pytest.raises(DataError, match=r"list of archived files, .* cannot be read"):
+        run(tmp_path / "t", path)
+    assert len(rows(tmp_path / "t")) == 100
+
+
+def test_no_room_for_sorting(tmp_path, monkeypatch):
+    table = pa.table({"ts": pa.array(START_US + np.arange(400_000), pa.timestamp("us")), "symbol": ["A"] * 400_000})
+    pq.write_table(table, tmp_path / "a.parquet")
+    monkeypatch.setattr(ingest, "_MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr(ingest, "_SORT_MEMORY", "1MB")
+    with pytest.raises(DataError, match="cannot be written: Out of Memory"):
+        run(tmp_path / "t", tmp_path / "a.parquet", missing="null")
+    assert rows(tmp_path / "t") == []
+
+
 def test_a_file_that_moved_or_was_copied_or_touched_is_the_same(tmp_path, monkeypatch):
     path = write(tmp_path / "in/a.csv", HEADER + LINES)
     write(tmp_path / "in/copy.csv", HEADER + LINES)
