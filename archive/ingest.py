@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,7 +42,17 @@ from deltalake.transaction import AddAction
 from pyarrow import feather
 
 from archive.checks import Checked, Options, Reading, check_options, plan_reading, read_checked
-from archive.inputs import BLOCK_BYTES, WHOLE, Chunk, File, Format, chunks_of, find_files, fingerprint, scan_chunk
+from archive.inputs import (
+    BLOCK_BYTES,
+    WHOLE,
+    Chunk,
+    Format,
+    chunks_of,
+    find_files,
+    fingerprint,
+    is_as_it_was,
+    scan_chunk,
+)
 from archive.layout import DataFile, Unit, file_statistics, stored_schema, time_name, to_stored, unit_of, write_sorted
 from archive.place import Place
 from archive.recent import FILES
@@ -58,6 +69,8 @@ _LISTS, _QUARANTINE = "_ingest", "_quarantine"
 _JOBS = "jobs"
 _ATTEMPTS_MAX = 10
 _DAY_US = 86_400_000_000
+#: What a job has left behind stays for so long: another may be reading it, or about to commit it.
+_LEFT_US = 7 * _DAY_US
 #: Rows in memory before they are put on disk to be sorted there.
 _MEMORY_BYTES = 256 << 20
 _SORT_MEMORY = "512MB"
@@ -157,8 +170,8 @@ class Written:
 
 
 Told = Callable[[Progress], None]
-#: Reads all chunks of some files.
-Scan = Callable[[Sequence[File], Told], list[tuple[Chunk, ...]]]
+#: Looks at all chunks of some files.
+Scan = Callable[[Sequence[Reading], Told], list[tuple[Chunk, ...]]]
 #: Reads, checks, sorts and writes the rows of files. The last argument is the number of the job.
 Write = Callable[[Job, Sequence[Todo], Told, int], Written]
 
@@ -196,13 +209,16 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
             total = sum(written.counts.values(), NONE)
             if job.max_bad is not None and total.bad > job.max_bad:
                 raise too_bad(total.bad, job.max_bad)
+            _unchanged(todo)
             next_mark = number << 32 | secrets.randbits(31)
             _write_list(job.directory, next_mark, listed, todo, written, number)
             if table.ingest(written.files, mark, next_mark) is not None:
                 _publish(quarantine, next_mark, written.quarantined)
+                _tidy(job.directory, next_mark)
                 return Report(len(todo), known, total.rows, total.bad, total.blank, quarantine, tuple(messages))
-    except OSError as error:
-        message = f"the archive of {job.schema.name} in {job.directory} cannot be written: {error.strerror or error}"
+    except (OSError, duckdb.Error, pa.ArrowException) as error:
+        why = str(error).strip().splitlines()[0]
+        message = f"the archive of {job.schema.name} in {job.directory} cannot be written: {why}"
         raise DataError(message, "nothing of the files is in it; make room or give permission") from error
     raise DataError(f"other jobs were always faster in {job.directory}", "run it again when they are done")
 
@@ -249,7 +265,7 @@ def _choose(
             unsure.append(reading)
     todo: list[Todo] = []
     count = listed.num_rows
-    for reading, chunks in zip(unsure, scan([reading.file for reading in unsure], told)):
+    for reading, chunks in zip(unsure, scan(unsure, told)):
         file = reading.file
         mark = fingerprint(file.size, [chunk.digest for chunk in chunks])
         if reading.constants:
@@ -270,18 +286,27 @@ def _choose(
     return todo, len(readings) - len(todo)
 
 
-def scan(files: Sequence[File], told: Told) -> list[tuple[Chunk, ...]]:
-    """Reads all chunks of files, in a few threads: hashing lets others run."""
-    total = sum(file.size for file in files)
-    places = [(file, start, end) for file in files for start, end in chunks_of(file)]
+def _unchanged(todo: Sequence[Todo]) -> None:
+    """Raises DataError if a file is no longer what was hashed."""
+    for one in todo:
+        file = one.reading.file
+        if not is_as_it_was(file):
+            message = f"{file.path} was changed while it was read: nothing was archived"
+            raise DataError(message, "ingest files that nobody writes to")
+
+
+def scan(readings: Sequence[Reading], told: Told) -> list[tuple[Chunk, ...]]:
+    """Looks at all chunks of files, in a few threads: hashing lets others run."""
+    places = [(r.file, start, end, r.delimiter) for r in readings for start, end in chunks_of(r.file)]
+    total = sum(end - start for _, start, end, _ in places)
     done = 0
-    found: dict[str, list[Chunk]] = {file.path: [] for file in files}
+    found: dict[str, list[Chunk]] = {reading.file.path: [] for reading in readings}
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        for (file, start, end), chunk in zip(places, pool.map(lambda place: scan_chunk(*place), places)):
+        for (file, start, end, _), chunk in zip(places, pool.map(lambda place: scan_chunk(*place), places)):
             found[file.path].append(chunk)
             done += end - start
             told(Progress("look", done, total))
-    return [tuple(found[file.path]) for file in files]
+    return [tuple(found[reading.file.path]) for reading in readings]
 
 
 # ---- rows
@@ -475,6 +500,23 @@ def _write_list(
         feather.write_feather(table, out, compression="zstd")
     path.sync()
     folder.sync()
+
+
+def _tidy(directory: Place, mark: int) -> None:
+    """Removes what older jobs have left behind: their lists, each part of ours, and what was written in vain. Not what
+    a job that runs may need."""
+    before_us = time.time_ns() // 1000 - _LEFT_US
+    try:
+        for entry in (directory / _LISTS).entries():
+            if entry.written_us < before_us and entry.path != f"{mark}.arrow":
+                (directory / _LISTS / entry.path).remove()
+        quarantine = directory / _QUARANTINE
+        if DeltaTable.is_deltatable(quarantine.delta_uri, quarantine.storage_options):
+            table = DeltaTable(quarantine.delta_uri, storage_options=quarantine.storage_options)
+            hours = _LEFT_US // 3_600_000_000
+            table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)
+    except (DeltaError, OSError):
+        pass  # the next job does it
 
 
 def _publish(directory: Place, mark: int | None, files: Iterable[DataFile]) -> None:

@@ -213,7 +213,7 @@ class Relations:
         otherwise as a view of their files, of which it reads what it needs, and of memory."""
         inputs = [sql for f in plan.factors for sql in f.inputs]
         selected = [plan.select_sql, *(sql for sql in inputs if _bare(sql) is None)]
-        words = {w.lower() for sql in selected for w in re.findall(r"\w+", sql)}
+        words = {word for sql in selected for word in self._selected(sql)}
         for key, stream in self._streams.items():
             if key in words & self._words and key not in self._given:
                 name, snapshot = stream.schema.name, stream.snapshot
@@ -225,6 +225,14 @@ class Relations:
                     self.register(memory, pa.Table.from_batches([snapshot.recent(stream.late).columns]))
                     self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {quote(name)} AS {view}")
                     self._views.add(name)
+
+    @staticmethod
+    def _selected(sql: str) -> set[str]:
+        """The tables that a statement may read, in lower case: of a SELECT those that it does."""
+        try:  # on a connection without views, which would be looked into
+            return {name.lower() for name in duck.cursor().get_table_names(sql)}
+        except duckdb.Error:  # it writes into a table that is not there yet, or is not complete by itself
+            return {w.lower() for w in re.findall(r"\w+", sql)}
 
     def table(self, key: str) -> pa.Table:
         """A named table as Arrow."""

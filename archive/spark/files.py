@@ -32,9 +32,9 @@ _BATCH_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Scans:
-    """Chunks to be looked at: for each task (file, start, end) of some."""
+    """Chunks to be looked at: for each task (file, start, end, delimiter) of some."""
 
-    tasks: tuple[tuple[tuple[File, int, int], ...], ...]
+    tasks: tuple[tuple[tuple[File, int, int, str], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,10 @@
 """Files archived by Spark: the same rows in the same places as `archive.ingest` gives, read and written by many.
 
-The driver decides which files are new, as ever. Executors read parts of files (chunks of CSV and NDJSON where a line
-end always ends a record, row groups of Parquet, else whole files) with the very code that one process uses, so a row
-has the same offset whoever reads it. What they have read is kept by Spark, cut by range of (period, keys, time),
-sorted, and written by our own writer in the executors; the driver commits once. Refused: Spark's own readers of CSV and
-JSON, which number no rows and mean something else by some texts; and its own writer, whose statistics and row groups
-are not ours.
+The driver decides which files are new, as ever. Executors read parts of files (chunks of CSV and NDJSON that can be cut
+exactly, row groups of Parquet, else whole files) with the very code that one process uses, so a row has the same offset
+whoever reads it. What they have read is kept by Spark, cut by range of (period, keys, time), sorted, and written by our
+own writer in the executors; the driver commits once. Refused: Spark's own readers of CSV and JSON, which number no rows
+and mean something else by some texts; and its own writer, whose statistics and row groups are not ours.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from archive import ingest as embedded
+from archive.checks import Reading
 from archive.ingest import NONE, Count, Job, Progress, Report, Todo, Told, Written, unit_of_days
-from archive.inputs import CHUNK_BYTES, Chunk, File, Format, Part, chunks_of, parts_of, row_groups
+from archive.inputs import CHUNK_BYTES, Chunk, Format, Part, chunks_of, parts_of, row_groups
 from archive.layout import FILE_ROWS_MAX, SEQ, DataFile, Unit, key_names, stored_schema, time_name
 from archive.place import Place
 from archive.spark.files import DAY_US, TOLD, Failed, Loaded, Loads, Scans, Writes, told_schema
@@ -54,12 +54,13 @@ def ingest(where: Where, job: Job, told: Told = lambda progress: None) -> Report
         return embedded.run(job, told, partial(_scan, session), partial(_write, session))
 
 
-def _scan(session: SparkSession, files: Sequence[File], told: Told) -> list[tuple[Chunk, ...]]:
-    total = sum(file.size for file in files)
+def _scan(session: SparkSession, readings: Sequence[Reading], told: Told) -> list[tuple[Chunk, ...]]:
+    places = [(r.file, start, end, r.delimiter) for r in readings for start, end in chunks_of(r.file)]
+    sizes = [end - start for _, start, end, _ in places]
+    total = sum(sizes)
     if total < _SCAN_HERE_BYTES:
-        return embedded.scan(files, told)
-    places = [(file, start, end) for file in files for start, end in chunks_of(file)]
-    tasks = packed(places, [end - start for _, start, end in places])
+        return embedded.scan(readings, told)
+    tasks = packed(places, sizes)
     with shown(session, told, "look", total):
         frame = numbered(session, len(tasks)).mapInArrow(
             task("archive.spark.files:scan", pickle.dumps(Scans(tasks))), f"task bigint, {TOLD} binary"
@@ -67,7 +68,7 @@ def _scan(session: SparkSession, files: Sequence[File], told: Told) -> list[tupl
         answer = collected(frame)
     in_order = answer.take(np.argsort(answer.column("task").to_numpy(), kind="stable"))
     chunks = iter([chunk for found in heard(in_order) for chunk in found])
-    return [tuple(next(chunks) for _ in chunks_of(file)) for file in files]
+    return [tuple(next(chunks) for _ in chunks_of(reading.file)) for reading in readings]
 
 
 def _write(session: SparkSession, job: Job, todo: Sequence[Todo], told: Told, number: int) -> Written:

@@ -409,6 +409,26 @@ def test_again_changes_nothing_and_more_files_add_only_themselves(tmp_path):
     ]  # fmt: skip
 
 
+def test_a_lost_list_is_no_empty_one(tmp_path):
+    path = write(tmp_path / "a.csv", HEADER + LINES)
+    run(tmp_path / "t", path)
+    for file in (tmp_path / "t/_ingest").iterdir():
+        file.unlink()
+    with pytest.raises(DataError, match=r"list of archived files, .* cannot be read"):
+        run(tmp_path / "t", path)
+    assert len(rows(tmp_path / "t")) == 100
+
+
+def test_no_room_for_sorting(tmp_path, monkeypatch):
+    table = pa.table({"ts": pa.array(START_US + np.arange(400_000), pa.timestamp("us")), "symbol": ["A"] * 400_000})
+    pq.write_table(table, tmp_path / "a.parquet")
+    monkeypatch.setattr(ingest, "_MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr(ingest, "_SORT_MEMORY", "1MB")
+    with pytest.raises(DataError, match="cannot be written: Out of Memory"):
+        run(tmp_path / "t", tmp_path / "a.parquet", missing="null")
+    assert rows(tmp_path / "t") == []
+
+
 def test_a_file_that_moved_or_was_copied_or_touched_is_the_same(tmp_path, monkeypatch):
     path = write(tmp_path / "in/a.csv", HEADER + LINES)
     write(tmp_path / "in/copy.csv", HEADER + LINES)
@@ -430,6 +450,38 @@ def test_a_file_that_changed_is_noticed(tmp_path):
         run(tmp_path / "t", path)
     assert len(rows(tmp_path / "t")) == 100
     assert run(tmp_path / "t", path, changed="add").rows == 101
+
+
+def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.csv", HEADER + LINES)
+    real = ingest.event_rows
+
+    def growing(*args: Any) -> Any:
+        with open(path, "a") as out:
+            out.write("2025-01-01,A,1,1\n")
+        return real(*args)
+
+    monkeypatch.setattr(ingest, "event_rows", growing)
+    with pytest.raises(DataError, match="was changed while it was read"):
+        run(tmp_path / "t", path)
+    assert rows(tmp_path / "t") == []
+
+
+def test_what_is_left_behind_goes_in_time(tmp_path):
+    for year in (2020, 2021):
+        path = write(tmp_path / f"{year}.csv", HEADER + LINES.replace("2024", str(year)) + "x,A,1,1\n")
+        run(tmp_path / "t", path)
+    vain = write(tmp_path / "t/_quarantine/vain.parquet", "")
+    lists = list((tmp_path / "t/_ingest").iterdir())
+    assert len(lists) == 2
+    for old in (vain, *lists):
+        os.utime(old, (1, 1))
+    path = write(tmp_path / "more.csv", HEADER + LINES.replace("2024", "2022"))
+    run(tmp_path / "t", path)
+    assert len(list((tmp_path / "t/_ingest").iterdir())) == 1
+    assert not vain.exists()
+    assert len(bad(tmp_path / "t")) == 2
+    assert run(tmp_path / "t", path, tmp_path / "2020.csv").known == 2
 
 
 def test_a_job_that_was_overtaken_begins_again(tmp_path, monkeypatch):
@@ -667,7 +719,13 @@ def test_what_was_written_is_what_is_read(tmp_path_factory, data, quoted, end, c
         assert [number for part in parts for number in part[1]] == numbers
 
 
-_line = st.sampled_from(["1,A\n", "x,y,z\n", "\n", "2024-01-01,é\r\n", "2024-01-02,\n", ",\n"])
+_line = st.sampled_from(
+    [
+        "1,A\n", "x,y,z\n", "\n", "2024-01-01,é\r\n", "2024-01-02,\n", ",\n", '2024-01-03,"a\nb"\n',
+        '"2024-01-04","a ""b"",\n\n"\r\n', '2024-01-05,""\n', '2024-01-06,\t"x"\n', '"2024-01-07",5" pipe\n',
+        '2024-01-08,"""\n"\n', '2024-01-09,"a"b\n', "2024-01-10,a\rb\n",
+    ]
+)  # fmt: skip
 
 
 @given(st.lists(_line, max_size=30), st.integers(3, 40))
@@ -686,13 +744,30 @@ def test_parts_have_the_records_of_the_whole(tmp_path_factory, lines, chunk):
         )  # fmt: skip
 
     whole = read(inputs.WHOLE)
-    assert len(whole[1]) + len(whole[2]) + whole[3] == len(lines)
+    if not any(mark in line for line in lines for mark in ('"', "\rb")):
+        assert len(whole[1]) + len(whole[2]) + whole[3] == len(lines)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "CHUNK_BYTES", chunk)
         parts = [read(part) for part in _parts(path)]
     for i in range(3):
         assert [x for part in parts for x in part[i]] == whole[i]
     assert sum(part[3] for part in parts) == whole[3]
+
+
+def test_where_files_are_cut(tmp_path, monkeypatch):
+    """Quotes that are well placed do not hinder; one that is not, a lone carriage return, and compression do."""
+    monkeypatch.setattr(inputs, "CHUNK_BYTES", 40)
+
+    def count(name: str, text: str) -> int:
+        data = text.encode()
+        return len(_parts(write(tmp_path / name, gzip.compress(data) if name.endswith("gz") else data)))
+
+    quoted = 'ts,s\n' + '2024-01-01,"a ""b"",\n"\n' * 20
+    assert count("a.csv", "\ufeff" + quoted) > 10
+    assert count("b.csv", quoted + '2024-01-01,5" pipe\n' + quoted) == 1
+    assert count("c.csv", quoted + "2024-01-01,a\rb\n") == 1
+    assert count("d.csv.gz", quoted) == 1
+    assert count("e.ndjson", '{"a": "b\r\\""}\n' * 20) > 5
 
 
 def test_sorting_on_disk_gives_the_same_rows(tmp_path, monkeypatch):
