@@ -46,6 +46,7 @@ from archive.inputs import (
     BLOCK_BYTES,
     WHOLE,
     Chunk,
+    File,
     Format,
     chunks_of,
     find_files,
@@ -191,9 +192,10 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
     files, left_out = find_files(job.inputs, job.format, job.directory.options)
     own = f"{job.directory}/"
     files = [file for file in files if not file.path.startswith(own)]
-    readings = [plan_reading(file, job.schema, job.options) for file in files]
-    messages = [f"left out {left_out} file{'s' * (left_out > 1)} of other suffixes"] if left_out else []
-    messages += _ignored(readings)
+    planned: dict[str, Reading] = {}
+    if not (job.directory / "_delta_log").exists():
+        # All are new: what is wrong with their columns is said before there is a table.
+        planned = {file.path: plan_reading(file, job.schema, job.options) for file in files}
     table = Table.create(job.directory, job.schema)
     quarantine = job.directory / _QUARANTINE
     try:
@@ -201,9 +203,11 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
             mark = table.ingest_mark()
             listed, pending = _read_list(job.directory, mark)
             _publish(quarantine, mark, pending)
-            todo, known = _choose(job, readings, listed, told, scan)
+            todo = _choose(job, files, planned, listed, told, scan)
+            known = len(files) - len(todo)
+            messages = _messages(todo, left_out)
             if not todo:
-                return Report(0, known, 0, 0, 0, quarantine, tuple(messages))
+                return Report(0, known, 0, 0, 0, quarantine, messages)
             number = 1 if mark is None else (mark >> 32) + 1
             written = write(job, todo, told, number)
             total = sum(written.counts.values(), NONE)
@@ -215,7 +219,7 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
             if table.ingest(written.files, mark, next_mark) is not None:
                 _publish(quarantine, next_mark, written.quarantined)
                 _tidy(job.directory, next_mark)
-                return Report(len(todo), known, total.rows, total.bad, total.blank, quarantine, tuple(messages))
+                return Report(len(todo), known, total.rows, total.bad, total.blank, quarantine, messages)
     except (OSError, duckdb.Error, pa.ArrowException) as error:
         why = str(error).strip().splitlines()[0]
         message = f"the archive of {job.schema.name} in {job.directory} cannot be written: {why}"
@@ -237,9 +241,10 @@ def ingested_files(directory: Place) -> pa.Table:
     return _read_list(directory, Table.open(directory).ingest_mark())[0]
 
 
-def _ignored(readings: Sequence[Reading]) -> list[str]:
-    names = dict.fromkeys(name for reading in readings for name in reading.ignored)
-    return [f"columns that are not declared are left out: {', '.join(names)}"] if names else []
+def _messages(todo: Sequence[Todo], left_out: int) -> tuple[str, ...]:
+    names = dict.fromkeys(name for one in todo for name in one.reading.ignored)
+    found = [f"left out {left_out} file{'s' * (left_out > 1)} of other suffixes"] if left_out else []
+    return (*found, *([f"columns that are not declared are left out: {', '.join(names)}"] if names else []))
 
 
 def too_bad(bad: int, limit: int, hint: str = "see them with a higher limit") -> DataError:
@@ -251,18 +256,21 @@ def too_bad(bad: int, limit: int, hint: str = "see them with a higher limit") ->
 
 
 def _choose(
-    job: Job, readings: Sequence[Reading], listed: pa.Table, told: Told, scan: Scan
-) -> tuple[list[Todo], int]:
-    """The files that are not in the list, and how many are."""
+    job: Job, files: Sequence[File], planned: dict[str, Reading], listed: pa.Table, told: Told, scan: Scan
+) -> list[Todo]:
+    """The files that are not in the list. planned: how some are read, by path; all others that are looked into are
+    added."""
     rows = listed.select(["path", "size", "modified_us", "fingerprint"]).to_pylist()
     at_path = {row["path"]: row for row in rows}
     known = {row["fingerprint"] for row in rows}
     unsure = []
-    for reading in readings:
-        file, row = reading.file, at_path.get(reading.file.path)
+    for file in files:
+        row = at_path.get(file.path)
         same = row is not None and row["size"] == file.size and row["modified_us"] == file.modified_us != 0
         if not same:
-            unsure.append(reading)
+            if file.path not in planned:
+                planned[file.path] = plan_reading(file, job.schema, job.options)
+            unsure.append(planned[file.path])
     todo: list[Todo] = []
     count = listed.num_rows
     for reading, chunks in zip(unsure, scan(unsure, told)):
@@ -283,7 +291,7 @@ def _choose(
         known.add(mark)
         todo.append(Todo(count, reading, mark, chunks))
         count += 1
-    return todo, len(readings) - len(todo)
+    return todo
 
 
 def _unchanged(todo: Sequence[Todo]) -> None:
