@@ -186,7 +186,7 @@ def collected(frame: DataFrame) -> pa.Table:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raised = [line for line in lines if "Error" in line or "Exception" in line]
         message = f"Spark has failed: {raised[-1] if raised else lines[0] if lines else type(error).__name__}"
-        raise DataError(message, "nothing was archived; see Spark's own log") from None
+        raise DataError(message, "nothing has changed; see Spark's own log") from None
 
 
 def heard(answer: pa.Table) -> list[Any]:

@@ -58,6 +58,10 @@ def compact(
         bool, typer.Option("--all", help="The day of the newest event too, which may still go on.")
     ] = False,
     memory_limit: Annotated[str, typer.Option(help="For sorting; what does not fit goes to local disk.")] = "1GB",
+    spark: Annotated[
+        str | None,
+        typer.Option(metavar="MASTER", help="Days that are over by Spark: local[*], spark://host:7077, sc://host."),
+    ] = None,
 ) -> None:
     """Rewrites small files into large ones, and those of days that are over by key."""
     from archive import upkeep
@@ -70,6 +74,8 @@ def compact(
             if not mine:
                 say(f"{table.schema.name}: another process compacts it")
                 continue
+            if spark is not None:
+                _compact_by_spark(table, _edge(table, edge_us), spark)
             total = sum(r.rows for r in upkeep.plan_rewrites(before, _edge(table, edge_us)))
             with progress(f"{table.schema.name}", total) as advance:
                 for done in upkeep.compact(table, closed_us=edge_us, memory_limit=memory_limit):
@@ -185,6 +191,17 @@ def search(
     write(result.evidence() if evidence else result.arrow(), format, output)
     for alias, report in relations.reports.items():
         say(f"{alias}: {report}")
+
+
+def _compact_by_spark(table: Table, edge_us: int, spark: str) -> None:
+    """Rewrites by Spark what is over, in one commit."""
+    from archive import upkeep
+    from archive.spark.compact import compact as by_spark
+
+    rewrites = upkeep.plan_rewrites(table.snapshot(), edge_us)
+    paths = [path for rewrite in rewrites if rewrite.unit is not None for path in rewrite.paths]
+    if paths and by_spark(spark, table.directory, paths) is None:
+        say(f"{table.schema.name}: another process was faster; what Spark has written is left out")
 
 
 def _edge(table: Table, edge_us: int | None) -> int:

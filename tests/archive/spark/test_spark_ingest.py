@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
 from archive import ingest as embedded
 from archive import inputs
@@ -148,8 +149,6 @@ def test_spark_changes_nothing_the_second_time_and_adds_new_files(spark, files, 
 
 
 def test_from_the_command_line_and_python(spark, files, tmp_path):
-    from typer.testing import CliRunner
-
     import hybrid
     from hybrid.cli import app
 
@@ -210,6 +209,30 @@ def test_compaction(spark, files, tmp_path, small):
     assert contents(tmp_path / "t") == rows
     with pytest.raises(DataError, match="has no file"):
         compact(spark, place_of(tmp_path / "t"), ["nowhere"])
+
+
+def test_compaction_from_the_command_line(spark, tmp_path):
+    import hybrid
+    from hybrid.cli import app
+    from tests.archive.events import run_of
+
+    with hybrid.connect(tmp_path / "db", maintenance=False) as db:
+        columns = {"ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE"}
+        db.create_stream("ticks", columns, time="ts", key="symbol")
+        for i in range(4):
+            events = run_of(20_000, first=20_000 * i, step_us=4_000_000)
+            times = pa.array([event.ts_us for event in events], pa.timestamp("us"))
+            prices = [event.price for event in events]
+            db.push("ticks", pa.table({"ts": times, "symbol": ["ABC"[i % 3]] * 20_000, "price": prices}))
+            db.flush()
+        before = db.sql("SELECT * FROM ticks ORDER BY ts").arrow()
+    words = ["archive", "compact", "-d", str(tmp_path / "db"), "--spark", "local[2]"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "ticks: " in result.stderr
+    paths = Table.open(tmp_path / "db" / "ticks" / "table").snapshot().paths
+    assert sum("/k-" in path for path in paths) == 3  # a file for each day that is over
+    with hybrid.connect(tmp_path / "db") as db:
+        assert db.sql("SELECT * FROM ticks ORDER BY ts").arrow().equals(before)
 
 
 def test_the_loser_of_two_compactions_changes_nothing(spark, files, tmp_path, monkeypatch):
