@@ -58,6 +58,7 @@ def write_inputs(folder: Path, rows: int, files: int) -> None:
     table = ticks(rows, 1)
     pq.write_table(table, folder / "ticks.parquet", row_group_size=1 << 17)
     connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar=false")
     connection.register("t", table)
     connection.execute(f"COPY t TO '{folder}/ticks.csv' (HEADER)")
     connection.execute(f"COPY t TO '{folder}/ticks.ndjson' (FORMAT json)")
@@ -96,7 +97,10 @@ def child(folder: str, name: str, master: str) -> None:
         times.append((time.perf_counter() - start[0], time.process_time() - start[1], report.rows))
     (seconds, processor, rows), (again, _, none) = times
     assert none == 0
-    sums = duckdb.sql(
+    peak = peak_mb()  # before it is counted what was archived
+    connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar=false")
+    sums = connection.sql(
         f"SELECT count(*), sum(_offset)::VARCHAR, sum(price::DECIMAL(18,4))::VARCHAR, count(DISTINCT _seq) "
         f"FROM read_parquet('{table}/2*/*.parquet')"
     ).fetchall()[0]
@@ -104,7 +108,7 @@ def child(folder: str, name: str, master: str) -> None:
         "seconds": round(seconds, 2), "processor_seconds": round(processor, 2), "rows": rows,
         "rows_per_second": round(rows / seconds), "again_seconds": round(again, 2), "sums": sums,
         "files": len(list(table.glob("2*/*.parquet"))),
-        "peak_mb": peak_mb(),
+        "peak_mb": peak,
     }  # fmt: skip
     print(json.dumps(found))
 
