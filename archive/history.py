@@ -620,9 +620,10 @@ class History:
         with self._flushing:
             newest = self._table.snapshot()
             with self._lock:
-                self._table_snapshot = newest
+                before, self._table_snapshot = self._table_snapshot, newest
                 self._sources = tuple(sorted({*self._sources, *newest.sources}))
-                self._first_archived_us = "unknown"
+                if before is None or before.span_us() != newest.span_us():
+                    self._first_archived_us = "unknown"
 
     def add_columns(self, schema: Schema) -> None:
         """Goes on with more columns behind the others (Schema.widens); events so far have nulls there. Snapshots keep
