@@ -229,10 +229,11 @@ def test_units_cover_all_values():
 def test_a_search_is_read_as_it_goes_and_may_be_left(tmp_path):
     snapshot = history_of(tmp_path / "t", [f"k{i}" for i in range(50)], 10, 200).snapshot()
     before = threading.active_count()
-    found = search(snapshot, PAIR, workers=2, rows_max=50)
-    next(found)
-    found.close()
-    assert threading.active_count() == before
+    for partition, workers in (((K,), 2), ((), None)):
+        found = search(snapshot, replace(PAIR, partition_by=partition), workers=workers, rows_max=50)
+        next(found)
+        found.close()
+        assert threading.active_count() == before
 
 
 def test_errors_end_the_search(tmp_path):
