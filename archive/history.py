@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import urllib.parse
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -285,7 +285,7 @@ class HistorySnapshot:
         span: KeyRange | None = None,
         windows: Windows | None = None,
         rows_max: int | None = None,
-    ) -> Iterator[EventBatch]:
+    ) -> Generator[EventBatch]:
         """What `read` gives, in batches that are not empty, one after the other in the total order: for more events
         than fit into memory. All events of one instant are in one batch; but for those of a single instant a batch has
         at most rows_max (None: BATCH_ROWS_MAX). span: values that they must have in one column; windows: they
@@ -300,7 +300,7 @@ class HistorySnapshot:
         )
         return self._batches(wanted, rows_max or BATCH_ROWS_MAX)
 
-    def _batches(self, wanted: Wanted, rows_max: int) -> Iterator[EventBatch]:
+    def _batches(self, wanted: Wanted, rows_max: int) -> Generator[EventBatch]:
         recent = self._recent(wanted)
         at = 0  # how far they have been handed out
         for low_us, end_us, rows in self._stretches(wanted, rows_max):
@@ -620,9 +620,10 @@ class History:
         with self._flushing:
             newest = self._table.snapshot()
             with self._lock:
-                self._table_snapshot = newest
+                before, self._table_snapshot = self._table_snapshot, newest
                 self._sources = tuple(sorted({*self._sources, *newest.sources}))
-                self._first_archived_us = "unknown"
+                if before is None or before.span_us() != newest.span_us():
+                    self._first_archived_us = "unknown"
 
     def add_columns(self, schema: Schema) -> None:
         """Goes on with more columns behind the others (Schema.widens); events so far have nulls there. Snapshots keep

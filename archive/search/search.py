@@ -121,7 +121,8 @@ def search(
     column = key_column(plan, snapshot.schema)
     if windows is None and column is not None:
         parts = -(-largest // rows_max) if largest > rows_max else 1
-        if cores > 1 and (report.total >= _PARALLEL_ROWS_MIN or workers is not None):
+        # Events that are all in memory would be looked through once for each unit.
+        if cores > 1 and (workers is not None or (largest and report.total >= _PARALLEL_ROWS_MIN)):
             parts = max(parts, cores * _UNITS_PER_WORKER)
         if parts > 1:
             cut = units_of(column, snapshot.key_cuts(column, parts, low_us, high_us, late=late))
@@ -136,11 +137,14 @@ def search(
             low_us, high_us, late=late, columns=plan.columns, span=unit.span, windows=windows, rows_max=rows_max,
             keys=None if unit.null is None else {unit.null: [None]},
         )  # fmt: skip
-        batches = _counted(batches if len(units) > 1 else _ahead(batches), report)
+        counted = _counted(batches if len(units) > 1 else _ahead(batches), report)
         matcher = make(plan)
         try:
-            yield from run(matcher, batches if arrange is None else arrange(batches))
+            yield from run(matcher, counted if arrange is None else arrange(counted))
         finally:
+            # At once, also where an error keeps this frame: a thread may be reading, or files may be sorted on disk.
+            counted.close()
+            batches.close()
             if isinstance(matcher, KernelMatcher):
                 matcher.rows.remove(matcher)  # they know each other, and would wait for a look for garbage
 
@@ -166,7 +170,7 @@ def units_of(column: str, cuts: list[str] | list[int]) -> list[Unit]:
     return [*spans, Unit(null=column)]
 
 
-def _counted(batches: Iterator[EventBatch], report: Report) -> Iterator[EventBatch]:
+def _counted(batches: Iterator[EventBatch], report: Report) -> Generator[EventBatch]:
     for batch in batches:
         report.took(len(batch))
         yield batch

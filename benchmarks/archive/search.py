@@ -26,6 +26,7 @@ from archive.search.search import Report, search
 from benchmarks import answers
 from benchmarks.archive.events import DAY_US, SCHEMA, START_US, fill, pieces, ticks
 from matching.batch import EventBatch
+from matching.drive import run
 from matching.matcher import make_matcher
 from query.language.parse import parse
 from query.plan.bind import bind
@@ -45,6 +46,9 @@ ACROSS = """SELECT * FROM ticks MATCH_RECOGNIZE (MEASURES FIRST(ts) AS first_ts,
     PATTERN (A B+ C) DEFINE A AS price > 80, B AS price < 50, C AS price > 80)"""
 CARRIED = """MEASURES FIRST(ts) AS first_ts, LAST(ts) AS last_ts, count(*) AS n PATTERN (A B* C)
     DEFINE A AS volume = -1, B AS volume >= 0, C AS volume = -2"""
+#: Searches that are made in several ways: of all events; without those that can be left out; by a single matcher, so
+#: that all partial matches are there at a time.
+HOW = {"rare": ("all", "prefilter"), "carried": ("all", "one matcher")}
 #: Events between the first and the last file of `carried`, each.
 FILLING = 1_000
 
@@ -59,10 +63,10 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", help="names of queries")
-    parser.add_argument("--child", nargs=3, metavar=("ARCHIVE", "QUERY", "PREFILTER"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, metavar=("ARCHIVE", "QUERY", "HOW"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        child(given.directory / given.child[0], given.child[1], {"no": False, "auto": None}[given.child[2]])
+        child(given.directory / given.child[0], *given.child[1:])
         return
     for name in ("open", "closed"):
         fill(given.directory / name, pieces(given.events, given.symbols, given.days, given.seed), name == "closed")
@@ -74,14 +78,14 @@ def main() -> None:
             continue
         runs = {}
         for place in ("carried",) if query == "carried" else ("open", "closed"):
-            for prefilter in ("no", "auto") if query == "rare" else ("no",):
+            for how in HOW.get(query, ("all",)):
                 command = [sys.executable, "-m", "benchmarks.archive.search", "--directory", str(given.directory)]
                 run = subprocess.run(
-                    [*command, "--child", place, query, prefilter], capture_output=True, text=True, check=False
+                    [*command, "--child", place, query, how], capture_output=True, text=True, check=False
                 )
                 if run.returncode:
                     sys.exit(run.stderr)
-                who = place if prefilter == "no" else f"{place}, prefilter"
+                who = place if how == "all" else f"{place}, {how}"
                 runs[who] = json.loads(run.stdout)
                 print(query, who, runs[who], file=sys.stderr)
         if len({(r["rows"], r["hash"]) for r in runs.values()}) > 1:
@@ -99,7 +103,7 @@ def plan_of(query: str) -> Plan:
     return bind(parse(ACROSS if text is None else _TEXT.format(text), ["ticks"]), lambda _: SCHEMA).factors[0].plan
 
 
-def child(directory: Path, query: str, prefilter: bool | None) -> None:
+def child(directory: Path, query: str, how: str) -> None:
     """One search. The hash is made part by part, and no match is kept."""
     snapshot = fill(directory, iter(()), closed=False).snapshot()
     plan = plan_of(query)
@@ -108,7 +112,12 @@ def child(directory: Path, query: str, prefilter: bool | None) -> None:
     rows, total = 0, 0
     started, worked = time.perf_counter(), time.process_time()
     make = partial(make_matcher, bare=True)
-    for matches in search(snapshot, plan, make=make, prefilter=prefilter, report=report):
+    if how == "one matcher":
+        found = run(make(plan), snapshot.batches(None, None, columns=plan.columns))
+    else:
+        prefilter = None if how == "prefilter" else False
+        found = search(snapshot, plan, make=make, prefilter=prefilter, report=report)
+    for matches in found:
         rows += matches.rows.num_rows
         total += int(answers.fingerprint(matches.rows, matches.rows.column_names), 16)
     result = {
@@ -117,7 +126,7 @@ def child(directory: Path, query: str, prefilter: bool | None) -> None:
         "memory_mb": resident_mb(),
         "rows": rows,
         "hash": f"{total % 2**64:016x}",
-        "how": str(report),
+        "how": str(report) if report.units else "one matcher",
     }
     print(json.dumps(result))
 

@@ -12,8 +12,13 @@ from deltalake import DeltaTable
 import hybrid
 from archive.history import History
 from archive.place import place_of
+from archive.recent import KeyRange
+from archive.search.search import search
 from archive.table import Table
 from query.errors import DataError
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.plan.expression import Call, Column, Constant
 from tests.archive.events import TICKS, batch_of, events_of, run_of
 from tests.archive.store import s3_server
 
@@ -43,6 +48,33 @@ def test_history_in_a_store(server):
     assert DeltaTable("s3://bucket/history/ticks", storage_options=server.options).count() == 80
     frame = pl.scan_delta("s3://bucket/history/ticks", storage_options=server.options).collect()
     assert sorted(frame["_offset"].to_list()) == list(range(80))
+
+
+def test_a_store_is_read_in_parts(server):
+    """Files that overlap in time are sorted, ranges of keys are pruned by footers, conditions are pushed down."""
+    where = place_of("s3://bucket/parts/ticks", server.options)
+    history = History(TICKS, where, memory_rows_max=10**6)
+    events = run_of(90)
+    for part in (events[0:90:2], events[1:90:2]):
+        renumbered = [event._replace(source=part[0].symbol or "", offset=i) for i, event in enumerate(part)]
+        history.append(*batch_of(renumbered))
+        history.flush()
+    snapshot = history.snapshot()
+    parts = list(snapshot.batches(None, None, rows_max=7))
+    assert [t for part in parts for t in part.ts_us.tolist()] == [event.ts_us for event in events]
+    assert max(map(len, parts)) <= 7
+    span = KeyRange("symbol", "B", None)
+    found = snapshot.batches(None, None, span=span, columns=["symbol"], rows_max=7)
+    assert {s for part in found for s in part.columns.column("symbol").to_pylist()} == {"B", "C"}
+    assert snapshot.key_cuts("symbol", 3) == ["B", "C"]
+    condition = Call("<", (Column("price", "DOUBLE"), Constant(9, "INTEGER")), "BOOLEAN")
+    assert len(snapshot.read(None, None, where=condition)) == 9
+    text = """SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol MEASURES count(*) AS n
+              PATTERN (A B+) DEFINE B AS price > LAST(A.price))"""
+    plan = bind(parse(text, ["ticks"]), lambda _: TICKS).factors[0].plan
+    assert [part.rows.to_pylist() for part in search(snapshot, plan, workers=2, rows_max=7)] == [
+        [{"symbol": symbol, "n": 30}] for symbol in "ABC"
+    ]
 
 
 def test_the_loser_of_a_race_in_a_store_is_refused(server):
