@@ -90,7 +90,7 @@ class MergedReader:
         """The events of one input, in batches that are not empty."""
         reader, late = self.readers[k]
         if isinstance(reader, HistorySnapshot):
-            parts = reader.batches(None, None, late=late)
+            parts: Iterator[EventBatch] = reader.batches(None, None, late=late)
         else:
             parts = iter([reader.read(None, None, late=late)])
         yield from (self.merged.events(k, part) for part in parts if len(part))
