@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import itertools
 import os
 import re
 import urllib.parse
@@ -522,8 +523,9 @@ def _parquet(file: File, part: Part, columns: Sequence[str]) -> Iterator[Records
     with system.open_input_file(inner) as source:
         reader = pq.ParquetFile(source, page_checksum_verification=True)
         groups = range(part.start, reader.num_row_groups if part.end is None else part.end)
-        batches = reader.iter_batches(_PARQUET_BATCH_ROWS, row_groups=list(groups), columns=list(columns))
-        for batch in batches:
+        # One row group at a time: what is read of them is kept as long as the iterator.
+        batches = (reader.iter_batches(_PARQUET_BATCH_ROWS, row_groups=[i], columns=list(columns)) for i in groups)
+        for batch in itertools.chain.from_iterable(batches):
             arrays = [
                 column if column.type == type else column.cast(type, safe=False)
                 for column, type in ((column, read_as(column.type)) for column in batch.columns)
