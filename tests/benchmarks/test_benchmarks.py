@@ -119,3 +119,12 @@ def test_search_by_spark_agrees_with_one_process() -> None:
     result = printed("benchmarks.spark.search", "--rows", "30_000", "--symbols", "20", "--memory", "1g")
     assert result["agree"]
     assert all(each["spark"]["matches"] > 50 for each in result["queries"].values())
+
+
+@pytest.mark.slow
+def test_files_are_archived_whatever_their_format() -> None:
+    """The run itself fails where formats give other tables."""
+    found = printed("benchmarks.archive_ingest", "--rows", "20_000", "--files", "5")
+    assert {name: result["rows"] for name, result in found["results"].items()} == {
+        "parquet": 20_000, "csv": 20_000, "ndjson": 20_000, "many": 500,
+    }  # fmt: skip
