@@ -293,6 +293,8 @@ def verify(table: Table, deep: bool = False, progress: Callable[[int, int], None
         found += _doubled(table, sound)
     waiting = set(table.removable(0, orphans=False))
     for path in table.removable(0):
+        if path not in sizes:
+            continue  # deleted already: the log remembers for a while
         if path in waiting:
             found.append(Finding("waiting", path, "was taken out of the table"))
         else:
