@@ -100,8 +100,8 @@ def test_an_archive_gives_the_same_events_and_matches(tmp_path: Path) -> None:
     for runs in searches["searches"].values():
         assert len({(r["rows"], r["hash"]) for r in runs.values()}) == 1
         assert all(r["rows"] > 0 for r in runs.values())
-    (carried,) = searches["searches"]["carried"].values()
-    assert carried["rows"] == 1_000
+    carried = searches["searches"]["carried"].values()
+    assert {run["rows"] for run in carried} == {1_000}
 
 
 def test_appends_with_and_without_upkeep_keep_the_same_events() -> None:
