@@ -25,7 +25,7 @@ from os import PathLike
 
 import numpy as np
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -39,7 +39,12 @@ from query.schema import Field, Schema
 
 _FORMAT, _STREAM, _SOURCES, _ADDED = "hybrid.format", "hybrid.stream", "hybrid.sources", "hybrid.added"
 _SEQ, _MAINTENANCE, _INGEST = "seq", "maintenance", "ingest"
-_CONFIGURATION = {"delta.checkpointInterval": "10", "delta.logRetentionDuration": "interval 1 days"}
+_CONFIGURATION = {"delta.checkpointInterval": "10"}
+#: How long entries of the log stay that a checkpoint has made superfluous: every commit looks through them. Clocks of a
+#: store and of those who write to it differ.
+_LOG_SECONDS_ON_DISK, _LOG_SECONDS_IN_STORE = 10, 600
+#: A commit that took longer may have been made behind entries that were deleted meanwhile, and is looked up.
+_STALL_SECONDS = 5
 #: Delta lets writers cut the time statistics of a file to milliseconds.
 _STATISTICS_SLACK_US = 999
 _COMMIT_ATTEMPTS_MAX = 100
@@ -200,6 +205,7 @@ class Table:
                     name=schema.name,
                     configuration={
                         **_CONFIGURATION,
+                        "delta.logRetentionDuration": _log_retention(directory),
                         _FORMAT: str(FORMAT_VERSION),
                         _STREAM: schema_to_json(schema),
                         _SOURCES: "[]",
@@ -257,7 +263,7 @@ class Table:
 
     def snapshot(self) -> TableSnapshot:
         """The newest version of the table. Costs under a millisecond if nothing is new, else O(files)."""
-        self._delta.update_incremental()
+        self._update()
         known = self._snapshot
         if known is None or known.version != self._delta.version():
             self._snapshot = known = self._read()
@@ -306,7 +312,7 @@ class Table:
 
     def ingest_mark(self) -> int | None:
         """The mark of the last job that archived files, now."""
-        self._delta.update_incremental()
+        self._update()
         return self._delta.transaction_version(_INGEST)
 
     def ingest(self, files: Iterable[DataFile], before: int | None, mark: int) -> TableSnapshot | None:
@@ -351,17 +357,17 @@ class Table:
     def add_columns(self, schema: Schema) -> None:
         """Declares the stream with more columns, see Schema.widens. In two commits: a table that has only the first
         has columns that nobody reads yet, and the same call goes on from there. Files stay as they are."""
-        self._delta.update_incremental()
+        self._update()
         added = [field.name for field in schema.fields[len(self.schema.fields) :]]
         try:
             present = {field.name for field in self._delta.schema().fields}
             columns = pa.schema([field for field in stored_schema(schema) if field.name in {*added} - present])
             if len(columns):
                 self._delta.alter.add_columns(list(DeltaSchema.from_arrow(columns).fields))
-                self._delta.update_incremental()
+                self._update()
             properties = {_STREAM: schema_to_json(schema), _ADDED: json.dumps([*self.added, *added])}
             self._delta.alter.set_table_properties(properties, raise_if_not_exists=False)
-            self._delta.update_incremental()
+            self._update()
         except (DeltaError, OSError) as error:
             raise DataError(
                 f"the archive of {self.schema.name} in {self.directory} cannot take columns: {_first_line(error)}",
@@ -389,11 +395,11 @@ class Table:
 
     def _vacuum(self, grace_hours: int, dry_run: bool, full: bool) -> list[str]:
         try:
-            self._delta.update_incremental()
+            self._update()
             found: list[str] = self._delta.vacuum(
                 retention_hours=grace_hours, dry_run=dry_run, enforce_retention_duration=False, full=full
             )
-            self._delta.update_incremental()
+            self._update()
         except (DeltaError, OSError) as error:
             raise self._not_written(error) from error
         return found
@@ -411,25 +417,57 @@ class Table:
         return self.snapshot()
 
     def _commit(self, actions: list[AddAction | RemoveAction], transactions: list[Transaction]) -> None:
-        version = self._delta.version()
-        self._delta.create_write_transaction(
-            actions,
-            mode="append",
-            schema=self._delta.schema(),
-            commit_properties=CommitProperties(app_transactions=transactions),
-        )
-        self._delta.update_incremental()
+        """One entry of the log, or CommitFailedError: decide again on what is there now.
+
+        An entry is put where none is yet, which is safe as long as entries stay. So a commit that took long enough for
+        others to have deleted theirs (the process was stopped, say), or that ended in an error which may come of such
+        deletions, counts if a fresh look at the table finds what it did, and only then."""
+        version, started = self._delta.version(), time.time()
+        # Only appends delete old entries: two that do so at once find that the other was first.
+        cleans = all(isinstance(action, AddAction) for action in actions)
+        failed: Exception | None = None
+        try:
+            self._delta.create_write_transaction(
+                actions,
+                mode="append",
+                schema=self._delta.schema(),
+                commit_properties=CommitProperties(app_transactions=transactions),
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=cleans),
+            )
+        except CommitFailedError:
+            raise
+        except (DeltaError, OSError) as error:
+            failed = error
+        if failed is not None or abs(time.time() - started) > _STALL_SECONDS:
+            self._reload()
+            there = set(self._read().paths)
+            if any((action.path in there) != isinstance(action, AddAction) for action in actions):
+                if failed is not None and self._delta.version() == version:
+                    raise failed
+                raise CommitFailedError("others have gone on")
+        self._update()
         _sync_log(self.directory, version + 1, self._delta.version())
+
+    def _update(self) -> None:
+        """Catches up with the log. Entries may be deleted while it looks: then it begins with the last checkpoint."""
+        try:
+            self._delta.update_incremental()
+        except (DeltaError, OSError):
+            self._reload()
+
+    def _reload(self) -> None:
+        self._delta = DeltaTable(self.directory.delta_uri, storage_options=self.directory.storage_options)
+        self._snapshot = None
 
     def _register(self, names: list[str]) -> None:
         """Makes sure that the table names these sources: deltalake finds a transaction only by its name."""
-        self._delta.update_incremental()
+        self._update()
         known = self._sources()
         new = [name for name in names if name not in known]
         if new:
             properties = {_SOURCES: json.dumps([*known, *new])}
             self._delta.alter.set_table_properties(properties, raise_if_not_exists=False)
-            self._delta.update_incremental()
+            self._update()
 
     def _sources(self) -> list[str]:
         return json.loads(self._delta.metadata().configuration.get(_SOURCES, "[]"))
@@ -525,6 +563,10 @@ def _is_table(directory: Place) -> bool:
     if directory.on_disk and not (directory / "_delta_log").exists():
         return False
     return bool(DeltaTable.is_deltatable(directory.delta_uri, storage_options=directory.storage_options))
+
+
+def _log_retention(directory: Place) -> str:
+    return f"interval {_LOG_SECONDS_ON_DISK if directory.on_disk else _LOG_SECONDS_IN_STORE} seconds"
 
 
 def _sync_log(directory: Place, first: int, last: int) -> None:

@@ -317,3 +317,61 @@ def test_directories_in_the_way_of_a_table(tmp_path):
     history.append(*batch_of(run_of(3)))
     history.close()
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def stalled(monkeypatch, lost: bool):
+    """Commits of every handle take a minute by the clock; lost: the first one is not in the log afterwards."""
+    create, now, left = DeltaTable.create_write_transaction, [1_700_000_000.0], [lost]
+
+    def slow(self, *args, **kwargs):
+        now[0] += 60
+        if left.pop() if left else False:
+            return None
+        return create(self, *args, **kwargs)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", slow)
+    monkeypatch.setattr("archive.table.time.time", lambda: now[0])
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_commit_that_was_stopped_in_between_counts_only_if_it_is_there(tmp_path, monkeypatch, lost):
+    table = Table.create(tmp_path, TICKS)
+    table.append(*batch_of(run_of(5)))
+    with monkeypatch.context() as patch:
+        stalled(patch, lost)
+        table.append(*batch_of(run_of(10)))
+    assert rows_in(Table.open(tmp_path)) == [("default", i) for i in range(10)]
+    before = table.snapshot()
+    files = rewritten(table, before)
+    with monkeypatch.context() as patch:
+        stalled(patch, lost)
+        assert (table.replace(before, before.paths, files) is None) == lost
+    assert rows_in(Table.open(tmp_path)) == [("default", i) for i in range(10)]
+
+
+class Dozing(Table):
+    """A table that looks, sleeps, and then goes on with what it has seen; the next time it looks again."""
+
+    __slots__ = ("dreams",)
+
+    def snapshot(self) -> TableSnapshot:
+        dreams, self.dreams = getattr(self, "dreams", None), None
+        return dreams or super().snapshot()
+
+    def _register(self, names: list[str]) -> None:
+        if self.dreams is None:
+            super()._register(names)
+
+
+def test_a_writer_that_slept_while_the_log_was_cleaned(tmp_path, monkeypatch):
+    """Its handle is of a version whose followers are in no entry any more, only in a checkpoint."""
+    monkeypatch.setattr("archive.table._LOG_SECONDS_ON_DISK", 0)
+    Table.create(tmp_path, TICKS).append(*batch_of(run_of(5)))
+    sleeper, reader, writer = Dozing.open(tmp_path), Table.open(tmp_path), Table.open(tmp_path)
+    sleeper.dreams = sleeper.snapshot()
+    for first in range(5, 65):
+        writer.append(*batch_of(run_of(1, first=first)))
+    assert len(list((tmp_path / "_delta_log").glob("*.json"))) < 30
+    assert reader.snapshot().rows.sum() == 65
+    sleeper.append(*batch_of(run_of(70)))
+    assert rows_in(Table.open(tmp_path)) == [("default", i) for i in range(70)]
