@@ -90,7 +90,7 @@ docs: .venv/.dev  ## every example, table and help text of the documents is what
 	$(PYTEST) -q tests/docs </dev/null
 
 nightly: .venv/.dev  ## 100 kills of an archive, and the properties with 20,000 examples each (hours)
-	KILLS=100 $(PYTEST) tests/archive/test_crash.py </dev/null
+	KILLS=100 $(PYTEST) -k 'killed or kills' tests/archive </dev/null
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist worksteal tests/properties </dev/null
 
 bench: .venv/.dev  ## the V pattern beside its peers, as JSON; ROWS=1_000_000 for a short one

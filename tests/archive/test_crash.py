@@ -3,7 +3,6 @@ torn, and work goes on. KILLS=100 kills so many times, at all points in turn (`m
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -19,11 +18,11 @@ from archive.table import Table
 from archive.upkeep import verify
 from tests.archive.crash_child import APPENDING, MAINTAINING, POINTS, event_at
 from tests.archive.events import TICKS, events_of
+from tests.archive.kills import KILLS
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("KILLS", "3"))
 
 
 class Promised(NamedTuple):

@@ -36,6 +36,7 @@ from query.errors import DataError
 from query.schema import Field, Schema
 from tests.archive.events import START_US, TICKS, batch_of, events_of, run_of
 from tests.archive.ingest_child import POINTS
+from tests.archive.kills import ROUNDS
 from tests.archive.store import s3_server
 
 ROOT = Path(__file__).parents[2]
@@ -507,7 +508,8 @@ def test_a_job_that_was_overtaken_begins_again(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_at_a_named_point_and_run_again(tmp_path, point):
+@pytest.mark.parametrize("round", range(ROUNDS))
+def test_killed_at_a_named_point_and_run_again(tmp_path, point, round):
     path = write(tmp_path / "a.csv", HEADER + LINES + "x,A,1,1\n")
     run(tmp_path / "wanted", path)
     for count in (1, 2):

@@ -25,6 +25,7 @@ from archive.table import Table
 from query.errors import DataError
 from query.schema import Field, Schema
 from tests.archive.events import START_US, TICKS
+from tests.archive.kills import ROUNDS
 
 pytestmark = pytest.mark.spark
 
@@ -177,7 +178,8 @@ def test_what_spark_refuses(spark, files, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["list written", "before commit", "after commit"])
-def test_a_driver_killed_at_a_named_point_and_run_again(tmp_path, point):
+@pytest.mark.parametrize("round", range(ROUNDS))
+def test_a_driver_killed_at_a_named_point_and_run_again(tmp_path, point, round):
     lines = "".join(f"2024-01-01 10:00:{i:02d},A,{i},1\n" for i in range(60))
     (tmp_path / "a.csv").write_text("ts,symbol,price,rank\n" + lines + "x,A,1,1\n")
     paths = str(tmp_path / "t"), str(tmp_path / "a.csv")
