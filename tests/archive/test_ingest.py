@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archive import checks, ingest, inputs, layout, upkeep
@@ -702,6 +702,7 @@ def _parts(path: Path) -> list[inputs.Part]:
     return inputs.parts_of(file, chunks)
 
 
+@settings(max_examples=max(20, settings().max_examples // 5))  # each writes three files, and reads them in parts
 @given(st.lists(_row, min_size=1, max_size=12), st.booleans(), st.sampled_from(["\n", "\r\n"]), st.integers(5, 90))
 def test_what_was_written_is_what_is_read(tmp_path_factory, data, quoted, end, chunk):
     """As CSV, NDJSON and Parquet; whole, in small blocks, and in parts."""

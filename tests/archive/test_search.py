@@ -114,7 +114,7 @@ def near(draw: st.DrawFn) -> Plan:
     return plan
 
 
-@settings(max_examples=max(20, settings().max_examples // 2))
+@FEWER
 @given(rows=events(min_size=8, max_size=30), data=st.data())
 def test_what_the_prefilter_leaves_out_changes_nothing(rows, data):
     plan = data.draw(near())
