@@ -72,8 +72,8 @@ demo: .venv/.demo  ## the stock demo: real prices, live and archived in one quer
 test: .venv/.dev  ## the whole suite
 	$(PYTEST) -n $(WORKERS) --dist worksteal </dev/null
 
-quick: .venv/.dev  ## the suite without slow tests and with few examples (under 1 min)
-	HYPOTHESIS_PROFILE=quick $(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow" </dev/null
+quick: .venv/.dev  ## the suite without Spark and slow tests, and with few examples (under 1 min)
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow and not spark" </dev/null
 
 check: lint types imports docs  ## lint, types, import rules, documents
 
