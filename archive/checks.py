@@ -25,7 +25,7 @@ from archive.inputs import BLOCK_BYTES, WHOLE, File, Format, Part, Records, open
 from archive.layout import time_name
 from matching.batch import TIME_END_US, Int64Array
 from matching.types import arrow_schema, arrow_type, duckdb_type
-from query.errors import DataError, nearest
+from query.errors import DataError, first_line, nearest
 from query.schema import Field, Schema
 
 #: Bad rows of a batch as a table.
@@ -141,7 +141,7 @@ def check_options(schema: Schema, options: Options) -> None:
         try:
             _cursor().execute("SELECT try_strptime('x', ?)", [form]).fetchall()
         except duckdb.Error as error:
-            message = str(error).splitlines()[0]
+            message = first_line(error)
             hint = "for example '%d/%m/%Y', or s, ms, us"
             raise DataError(f"{form!r} is no form of a time: {message}", hint) from None
 

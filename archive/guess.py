@@ -14,7 +14,7 @@ from archive.checks import Options
 from archive.inputs import File, Format, opened, read_as, unreadable
 from archive.layout import storable
 from matching.types import arrow_type, duckdb_type
-from query.errors import DataError
+from query.errors import DataError, first_line
 
 _SAMPLE_BYTES = 4 << 20
 #: Where several columns are times, the first of these names.
@@ -84,7 +84,7 @@ def _sniffed(file: File, options: Options) -> dict[str, str]:
         try:
             rows = connection.execute(f"DESCRIBE SELECT * FROM {call})", values).fetchall()
         except duckdb.Error as error:
-            message = f"the columns of {file.path} cannot be found out: {str(error).splitlines()[0]}"
+            message = f"the columns of {file.path} cannot be found out: {first_line(error)}"
             raise DataError(message, 'declare them: --columns "ts TIMESTAMP, ..."') from None
         finally:
             connection.close()

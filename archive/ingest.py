@@ -54,13 +54,23 @@ from archive.inputs import (
     is_as_it_was,
     scan_chunk,
 )
-from archive.layout import DataFile, Unit, file_statistics, stored_schema, time_name, to_stored, unit_of, write_sorted
+from archive.layout import (
+    DAY_US,
+    DataFile,
+    Unit,
+    file_statistics,
+    stored_schema,
+    time_name,
+    to_stored,
+    unit_of,
+    write_sorted,
+)
 from archive.place import Place
 from archive.recent import FILES
 from archive.table import Table
 from archive.upkeep import sorted_by, sorting
 from matching.batch import EventBatch
-from query.errors import DataError
+from query.errors import DataError, first_line
 from query.schema import Schema
 
 #: Records of a file and files of a stream: offsets stay below 2^55, so that sequences times the members of a MERGE fit.
@@ -69,9 +79,8 @@ _SEQ_BASE = -(1 << 55)
 _LISTS, _QUARANTINE = "_ingest", "_quarantine"
 _JOBS = "jobs"
 _ATTEMPTS_MAX = 10
-_DAY_US = 86_400_000_000
 #: What a job has left behind stays for so long: another may be reading it, or about to commit it.
-_LEFT_US = 7 * _DAY_US
+_LEFT_US = 7 * DAY_US
 #: Rows in memory before they are put on disk to be sorted there.
 _MEMORY_BYTES = 256 << 20
 _SORT_MEMORY = "512MB"
@@ -221,7 +230,7 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
                 _tidy(job.directory, next_mark)
                 return Report(len(todo), known, total.rows, total.bad, total.blank, quarantine, messages)
     except (OSError, duckdb.Error, pa.ArrowException) as error:
-        why = str(error).strip().splitlines()[0]
+        why = first_line(error)
         message = f"the archive of {job.schema.name} in {job.directory} cannot be written: {why}"
         raise DataError(message, "nothing of the files is in it; make room or give permission") from error
     raise DataError(f"other jobs were always faster in {job.directory}", "run it again when they are done")
@@ -417,7 +426,7 @@ class _Spool:
 
     def add(self, rows: pa.Table) -> None:
         ts_us = rows.column(time_name(self._schema)).combine_chunks().view(pa.int64()).to_numpy()
-        self._days.update(np.unique(ts_us // _DAY_US).tolist())
+        self._days.update(np.unique(ts_us // DAY_US).tolist())
         self._held.append(rows)
         self._bytes += rows.nbytes
         self._rows += rows.num_rows
@@ -463,8 +472,8 @@ class _Spool:
 
 def unit_of_days(days: Iterable[int], rows: int) -> Unit:
     """The periods that so many rows of these days, since 1970, are cut into."""
-    first_us = np.array(sorted(days), np.int64) * _DAY_US
-    return unit_of(rows, first_us, first_us + _DAY_US - 1)
+    first_us = np.array(sorted(days), np.int64) * DAY_US
+    return unit_of(rows, first_us, first_us + DAY_US - 1)
 
 
 # ---- the list of files, and the quarantine
@@ -479,7 +488,7 @@ def _read_list(directory: Place, mark: int | None) -> tuple[pa.Table, list[DataF
         with path.filesystem.open_input_file(path.key) as source:
             table = feather.read_table(source)
     except (OSError, pa.ArrowException) as error:
-        message = f"the list of archived files, {path}, cannot be read: {str(error).splitlines()[0]}"
+        message = f"the list of archived files, {path}, cannot be read: {first_line(error)}"
         raise DataError(message, "restore it from a copy: without it files could be archived twice") from error
     quarantined = json.loads(table.schema.metadata[b"quarantine"])
     return table.replace_schema_metadata(None), [DataFile(*one) for one in quarantined]
@@ -560,6 +569,6 @@ def _publish(directory: Place, mark: int | None, files: Iterable[DataFile]) -> N
                 continue
     except (DeltaError, OSError) as error:
         raise DataError(
-            f"the quarantine in {directory} cannot be written: {str(error).splitlines()[0]}",
+            f"the quarantine in {directory} cannot be written: {first_line(error)}",
             "the good rows are archived; the bad ones follow when the same command is run again",
         ) from error

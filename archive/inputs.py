@@ -33,7 +33,7 @@ from pyarrow import fs
 from archive.place import SCHEME, Place
 from archive.place import Options as StoreOptions
 from matching.batch import Int64Array
-from query.errors import DataError, nearest
+from query.errors import DataError, first_line, nearest
 
 #: Files are hashed and cut in chunks of so many bytes. Part of what a fingerprint is: never change it.
 CHUNK_BYTES = 1 << 26
@@ -160,7 +160,7 @@ def opened(path: str, store: StoreOptions) -> tuple[fs.FileSystem, str]:
             return place.filesystem, place.key
         return fs.FileSystem.from_uri(url)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be reached: {_first_line(error)}", "check the URL") from error
+        raise DataError(f"{path} cannot be reached: {first_line(error)}", "check the URL") from error
 
 
 def _listed(text: str, store: StoreOptions) -> Iterator[tuple[str, fs.FileInfo, bool]]:
@@ -192,7 +192,7 @@ def _listed(text: str, store: StoreOptions) -> Iterator[tuple[str, fs.FileInfo, 
             if one.type is fs.FileType.File and (hidden or not _hidden(one.path[len(root) :])):
                 yield prefix + one.path, one, False
     except (pa.ArrowException, OSError) as error:
-        message = f"{text} cannot be listed: {_first_line(error)}"
+        message = f"{text} cannot be listed: {first_line(error)}"
         raise DataError(message, "check the path and its permissions") from error
 
 
@@ -357,7 +357,7 @@ def read_records(
 
 def unreadable(file: File, error: BaseException) -> DataError:
     """The complaint about a file that cannot be read."""
-    message = _first_line(error)
+    message = first_line(error)
     if "straddling object" in message:
         return DataError(
             f"{file.path} has a record longer than {BLOCK_BYTES >> 20} MB",
@@ -538,7 +538,3 @@ def _parquet(file: File, part: Part, columns: Sequence[str]) -> Iterator[Records
 def read_as(type: pa.DataType) -> pa.DataType:
     """The type in which a column of Parquet is handed out: times in microseconds, as all times here."""
     return pa.timestamp("us", type.tz) if type == pa.timestamp("ns", getattr(type, "tz", None)) else type
-
-
-def _first_line(error: object) -> str:
-    return str(error).strip().split("\n", 1)[0]

@@ -63,7 +63,7 @@ FILE_ROWS_MAX = 64 * ROW_GROUP_ROWS
 DAY_ROWS_MAX = 50_000_000
 #: What the name of a file begins with whose rows stand by (key, time).
 BY_KEY = "k-"
-_DAY_US = 86_400_000_000
+DAY_US = 86_400_000_000
 #: Lengths of the periods that rows are cut into.
 Unit = Literal["h", "D", "M", "Y", "all"]
 #: Rows that a period must have on average.
@@ -71,7 +71,7 @@ _ENOUGH: dict[Unit, int] = {"h": DAY_ROWS_MAX // 24, "D": ROW_GROUP_ROWS, "M": R
 #: Widths of a time bucket; the first that holds _BUCKET_ROWS on average is taken, otherwise the file is one bucket.
 #: With fewer rows a key would stand in most row groups; with more, a short range would read many.
 _BUCKET_ROWS = 4 * ROW_GROUP_ROWS
-_BUCKETS_US = (300_000_000, 3_600_000_000, _DAY_US)
+_BUCKETS_US = (300_000_000, 3_600_000_000, DAY_US)
 #: Longer strings are left out of the statistics of a file; the row groups have their own.
 _STATISTICS_STRING_LENGTH_MAX = 256
 
@@ -97,9 +97,7 @@ STORED_AS: dict[pa.DataType, pa.DataType] = {
 
 def time_name(schema: Schema) -> str:
     """The time column's name as declared; names compare without case."""
-    field = schema.field(schema.time or "")
-    assert field is not None, f"{schema.name} has no time column"
-    return field.name
+    return schema.column(schema.time or "").name
 
 
 @cache

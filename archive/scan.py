@@ -20,7 +20,7 @@ from archive.recent import TIME_MAX_US, TIME_MIN_US, BoolArray, KeyRange, Wanted
 from archive.table import TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema, duckdb_type
-from query.errors import DataError
+from query.errors import DataError, first_line
 from query.plan.expression import Column, Expression, quote, to_sql, walk
 from query.schema import Schema
 
@@ -330,7 +330,7 @@ def _query(
         text += " WHERE " + " AND ".join(where)
     if in_order:
         # The total order, as matching.ordering has it: bytes for strings, -0 = 0, NaN last.
-        ties = [f"{quote(_named(schema, column))} ASC NULLS FIRST" for column in schema.order]
+        ties = [f"{quote(schema.column(column).name)} ASC NULLS FIRST" for column in schema.order]
         text += " ORDER BY " + ", ".join([time, *ties, *([SOURCE] if with_source else []), OFFSET])
     return cursor.sql(text, params=values)
 
@@ -358,8 +358,7 @@ def _files_sql(files: str, table: TableSnapshot, schema: Schema) -> str:
 
 def declared_sql(schema: Schema, name: str) -> str:
     """SQL of a stored column in its declared type, for a connection whose time zone is UTC."""
-    field = schema.field(name)
-    assert field is not None, name
+    field = schema.column(name)
     stored, declared = stored_schema(schema).field(field.name).type, arrow_schema(schema).field(field.name).type
     column = quote(field.name)
     if stored == declared:
@@ -373,14 +372,8 @@ def declared_sql(schema: Schema, name: str) -> str:
     return f"CAST({column} AS {field.type})"
 
 
-def _named(schema: Schema, name: str) -> str:
-    field = schema.field(name)
-    assert field is not None, name
-    return field.name
-
-
 def _unreadable(directory: Place | None, schema: Schema, error: Exception) -> DataError:
     return DataError(
-        f"the archive of {schema.name} in {directory} cannot be read: {str(error).splitlines()[0]}",
+        f"the archive of {schema.name} in {directory} cannot be read: {first_line(error)}",
         "a file of it was removed or changed",
     )

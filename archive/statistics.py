@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archive.history import HistorySnapshot
 from archive.recent import KeyRange
 from archive.search.search import key_column
+from archive.snapshot import HistorySnapshot
 from matching.batch import EventBatch
 from query.plan.plan import Plan
 

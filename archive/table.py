@@ -34,7 +34,7 @@ from archive.layout import FORMAT_VERSION, SOURCE, DataFile, stored_schema, time
 from archive.place import Place, place_of
 from archive.recent import FILES, BoolArray, KeyRange, fresh_rows, next_offsets
 from matching.batch import EventBatch, Int64Array
-from query.errors import DataError
+from query.errors import DataError, first_line
 from query.schema import Field, Schema
 
 _FORMAT, _STREAM, _SOURCES, _ADDED = "hybrid.format", "hybrid.stream", "hybrid.sources", "hybrid.added"
@@ -56,10 +56,9 @@ class TableSnapshot:
     """The table at one version, never changed: files with their statistics, and how far each source got.
 
     sizes: int64 (n files,), in bytes. min_us, max_us: int64 (n files,), bounds of the time column; the widest where a
-    file has none. statistics: columns
-    `min.x`, `max.x`, `null_count.x`, a row per file. sources: all that ever wrote; offsets: source -> offset expected
-    next. boundary_sequence: last ingest sequence in files, -1 if none. maintenance: commits that removed files. added:
-    columns that a file may lack, with nulls in their place.
+    file has none. statistics: columns `min.x`, `max.x`, `null_count.x`, a row per file. sources: all that ever wrote;
+    offsets: source -> offset expected next. boundary_sequence: last ingest sequence in files, -1 if none. maintenance:
+    commits that removed files. added: columns that a file may lack, with nulls in their place.
     """
 
     version: int
@@ -324,7 +323,10 @@ class Table:
         for _ in range(_COMMIT_ATTEMPTS_MAX):
             try:
                 self._register([FILES])
-                if self.ingest_mark() != before:
+                now = self.ingest_mark()
+                if now == mark:
+                    return self.snapshot()  # the log has taken it, and only its answer was lost
+                if now != before:
                     return None
                 self._commit(actions, [Transaction(_INGEST, mark)])
             except CommitFailedError:
@@ -370,7 +372,7 @@ class Table:
             self._update()
         except (DeltaError, OSError) as error:
             raise DataError(
-                f"the archive of {self.schema.name} in {self.directory} cannot take columns: {_first_line(error)}",
+                f"the archive of {self.schema.name} in {self.directory} cannot take columns: {first_line(error)}",
                 "nothing has changed; try again",
             ) from error
         self.schema = schema
@@ -411,7 +413,10 @@ class Table:
         try:
             self._commit(actions, [Transaction(_MAINTENANCE, now.maintenance + 1)])
         except CommitFailedError:
-            return None
+            now = self.snapshot()
+            added = {action.path for action in actions if isinstance(action, AddAction)}
+            # The log may have taken it, and only its answer was lost: a store is asked again, and then refuses.
+            return now if added and added <= set(now.paths) else None
         except (DeltaError, OSError) as error:
             raise self._not_written(error) from error
         return self.snapshot()
@@ -500,7 +505,7 @@ class Table:
         self, why: object, hint: str = "the events are still in memory; make room or give permission, and flush again"
     ) -> DataError:
         where = f"the archive of {self.schema.name} in {self.directory}"
-        return DataError(f"{where} cannot be written: {_first_line(why)}", hint)
+        return DataError(f"{where} cannot be written: {first_line(why)}", hint)
 
 
 def schema_to_json(schema: Schema) -> str:
@@ -581,8 +586,4 @@ def _sync_log(directory: Place, first: int, last: int) -> None:
 
 
 def _no_table(directory: Place, error: BaseException) -> DataError:
-    return DataError(f"{directory} cannot be opened as an archived stream: {_first_line(error)}", "check the directory")
-
-
-def _first_line(why: object) -> str:
-    return str(why).strip().split("\n", 1)[0]
+    return DataError(f"{directory} cannot be opened as an archived stream: {first_line(error)}", "check the directory")

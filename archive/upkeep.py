@@ -26,6 +26,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from archive.layout import (
+    DAY_US,
     FILE_ROWS_MAX,
     OFFSET,
     ROW_GROUP_ROWS,
@@ -44,7 +45,8 @@ from archive.layout import (
 )
 from archive.place import Place
 from archive.table import Table, TableSnapshot
-from query.errors import DataError
+from query.errors import DataError, first_line
+from query.plan.expression import quote
 from query.schema import Schema
 
 #: So many files of about one size are merged into one.
@@ -58,7 +60,6 @@ SMALL_ONE_IN = 10
 GRACE_HOURS = 24
 MEMORY_LIMIT = "1GB"
 LOCK = "_maintenance.lock"
-_DAY_US = 86_400_000_000
 
 
 # ---- compaction
@@ -78,7 +79,7 @@ def closed_before_us(table: TableSnapshot, schema: Schema) -> int:
     """The day of the newest event begins here, lateness taken off: periods before it are over. Late events of them
     still come, and are found; there are few."""
     span_us = table.span_us()
-    return 0 if span_us is None else (span_us[1] - schema.lateness_us) // _DAY_US * _DAY_US
+    return 0 if span_us is None else (span_us[1] - schema.lateness_us) // DAY_US * DAY_US
 
 
 def plan_rewrites(table: TableSnapshot, closed_us: int) -> list[Rewrite]:
@@ -170,28 +171,31 @@ def rewrite(
     """Does one rewrite in one commit. False, and nothing has changed, if another has removed files meanwhile, or if it
     was stopped."""
     written: list[DataFile] = []
-    done = False
     try:
         for file in _files(table, what, memory_limit):
             written.append(file)
             if stopped():
+                _forget(table.directory, written)
                 return False
-        if sum(file.rows for file in written) != what.rows:
-            raise DataError(
-                f"{len(what.paths)} files of {table.directory} have other rows than the table says",
-                "hybrid archive verify says which",
-            )
-        done = table.replace(before, what.paths, written) is not None
-        return done
     except (OSError, duckdb.Error, pa.ArrowException) as error:
+        _forget(table.directory, written)
         raise DataError(
-            f"the archive of {table.schema.name} in {table.directory} cannot be compacted: "
-            f"{str(error).strip().splitlines()[0]}",
+            f"the archive of {table.schema.name} in {table.directory} cannot be compacted: {first_line(error)}",
             "nothing has changed; make room, or see what hybrid archive verify says",
         ) from error
-    finally:
-        if not done:
-            _forget(table.directory, written)
+    if sum(file.rows for file in written) != what.rows:
+        _forget(table.directory, written)
+        raise DataError(
+            f"{len(what.paths)} files of {table.directory} have other rows than the table says",
+            "hybrid archive verify says which",
+        )
+    # From here on the log may name the new files, whatever it answers: they go only where it has clearly refused them,
+    # and a store may still be at it. What is left over is for vacuum.
+    if table.replace(before, what.paths, written) is not None:
+        return True
+    if table.directory.on_disk:
+        _forget(table.directory, written)
+    return False
 
 
 def _forget(directory: Place, files: Iterable[DataFile]) -> None:
@@ -230,8 +234,8 @@ def sorting(scratch: str, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnecti
 
 def sorted_by(schema: Schema, unit: Unit) -> str:
     """The order of a file by key, in SQL: (period, keys, time)."""
-    time = _quoted(time_name(schema))
-    parts = [f"{_quoted(key)} NULLS LAST" for key in key_names(schema)]
+    time = quote(time_name(schema))
+    parts = [f"{quote(key)} NULLS LAST" for key in key_names(schema)]
     names = {"h": "hour", "D": "day", "M": "month", "Y": "year"}
     if unit != "all":
         parts.insert(0, f"date_trunc('{names[unit]}', make_timestamp(epoch_us({time})))")
@@ -323,7 +327,7 @@ def _file_fault(
                     return f"column {field.name} is missing"
             return _rows_fault(table, snapshot, number, file.read()) if deep else None
     except (OSError, pa.ArrowException) as error:
-        return f"cannot be read: {str(error).strip().splitlines()[0]}"
+        return f"cannot be read: {first_line(error)}"
 
 
 def _rows_fault(table: Table, snapshot: TableSnapshot, number: int, rows: pa.Table) -> str | None:
@@ -373,7 +377,3 @@ def one_at_a_time(directory: Place) -> Iterator[bool]:
             yield False
             return
         yield True
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

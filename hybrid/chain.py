@@ -301,8 +301,7 @@ class _Rows:
         self.schema: Schema = replace(own, time=rows_of.time)
         self._sql, self._lag_us, self._static = sql, rows_of.lag_us, static
         self._table = factor_name(rows_of.factor)
-        time = self.schema.field(rows_of.time)
-        assert time is not None, "bind has found it there"
+        time = self.schema.column(rows_of.time)
         # merged rows go by their time alone, as those of a table do
         by_time = (Order(Column(time.name, time.type)),)
         self._order_by = by_time if factor.members else factor.plan.order_by

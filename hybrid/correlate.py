@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archive.history import merged
+from archive.snapshot import merged
 from hybrid import duck
 from hybrid.evidence import NO_EVIDENCE, Evidence, Parts, concat, of_matches, of_rows
 from hybrid.inputs import BATCH_ROWS

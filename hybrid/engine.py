@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from archive.recent import FILES
 from hybrid.alerts import Alerts
 from hybrid.chain import END_US, Chain, ChainWatch, outermost, plain, plan_streams
 from hybrid.correlate import Reader, answer_of, count_matches
+from hybrid.declaration import TABLE, declared, read_declaration, stream_names, write_declaration
 from hybrid.driver import Driver
 from hybrid.explain import explain_plan
 from hybrid.faults import fault, not_supported
@@ -33,42 +33,24 @@ from hybrid.outer import Outer, empty_answer
 from hybrid.pour import Pour, rows_as_events
 from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
-from hybrid.times import duration_us, instant_us, show_us
+from hybrid.times import instant_us, show_us
+from hybrid.waits import waits
 from live.stream import LiveStream
 from matching.batch import EventBatch
 from matching.feed import Feed, Member, needed_from
 from matching.ordering import Ordering
-from query.errors import DataError, HybridWarning, nearest
+from query.errors import DataError, HybridWarning, first_line, nearest
 from query.language import ast
 from query.language.cut import lacks_input
-from query.language.duck import canonical_type
 from query.language.parse import parse
 from query.plan.bind import bind
-from query.plan.expression import Navigation, walk
-from query.plan.pattern import (
-    Alternation,
-    Anchor,
-    Empty,
-    Exclusion,
-    Negation,
-    Repeat,
-    RowPattern,
-    Variable,
-    anchors,
-    min_rows,
-)
-from query.plan.pattern import (
-    Sequence as PatternSequence,
-)
 from query.plan.plan import FactorPlan, Plan, QueryPlan
-from query.schema import Field, Schema
+from query.schema import Schema
 
 if TYPE_CHECKING:
     from archive.ingest import Progress, Report
     from archive.keeper import Keeper
 
-STREAM_FILE, TABLE = "stream.json", "table"
-STREAM_VERSION = 1
 STRATEGIES = ("alaa", "llaa", "ollaa", "sllaa", "auto")
 
 
@@ -118,15 +100,8 @@ class Stream:
 
     def save(self) -> None:
         """Writes what the archive does not hold itself. Atomic."""
-        if self.directory is None:
-            return
-        s = self.schema
-        state = {
-            "version": STREAM_VERSION, "name": s.name, "fields": [[f.name, f.type] for f in s.fields], "time": s.time,
-            "keys": list(s.keys), "order": list(s.order), "lateness_us": s.lateness_us, "retention_us": s.retention_us,
-            "watermark_us": self.live.watermark_us,
-        }
-        (self.directory / STREAM_FILE).write_text(json.dumps(state, indent=1))
+        if self.directory is not None:
+            write_declaration(self.directory, self.schema, self.live.watermark_us)
 
 
 class Watch:
@@ -223,9 +198,9 @@ class Database:
                 raise DataError(f"{path} is a file", "a database is a directory")
             try:
                 self._path.make()
-                found = [name for name in self._path.names() if (self._path / name / STREAM_FILE).exists()]
+                found = stream_names(self._path)
             except OSError as error:
-                raise DataError(f"{path} cannot be opened: {str(error).splitlines()[0]}", "check the place") from None
+                raise DataError(f"{path} cannot be opened: {first_line(error)}", "check the place") from None
             for name in found:
                 self._reopen(self._path / name)
             if maintenance:
@@ -853,121 +828,6 @@ class Database:
             known = [s.schema.name for s in self._streams.values()]
             raise DataError(f"there is no stream {name}", nearest(str(name), known) or "create it with create_stream")
         return found
-
-
-def stream_directory(database: Place, name: str) -> tuple[Schema | None, Place]:
-    """A stream of a database that need not be open: its declaration, None if there is no such stream; and its
-    directory. Raises DataError."""
-    for known in database.names():
-        if known.lower() == name.lower() and (database / known / STREAM_FILE).exists():
-            return read_declaration(database / known)[0], database / known
-    return None, database / name
-
-
-def read_declaration(directory: Place) -> tuple[Schema, int | None]:
-    """The stream that is declared in a directory, and where its watermark stood. Raises DataError."""
-    file = directory / STREAM_FILE
-    try:
-        state = json.loads(file.read_text())
-        if state["version"] != STREAM_VERSION:
-            raise DataError(f"{file} has version {state['version']}", f"this program reads version {STREAM_VERSION}")
-        schema = Schema(
-            state["name"], tuple(Field(n, t) for n, t in state["fields"]), state["time"], tuple(state["keys"]),
-            tuple(state["order"]), state["lateness_us"], state["retention_us"],
-        )
-        return schema, state["watermark_us"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
-
-
-def declared(
-    name: str, columns: Mapping[str, str], time: str, key: str | Sequence[str], order: Sequence[str], lateness: Any,
-    retention: Any,
-) -> Schema:
-    """The schema of a declaration. Raises DataError for what does not hang together."""
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
-        raise DataError(f"{name!r} cannot name a stream", "use letters, digits and underscores")
-    fields = []
-    seen: set[str] = set()
-    for column, type in columns.items():
-        if column.lower() in seen:
-            raise DataError(f"stream {name} has two columns {column}", "names compare without case")
-        if column.lower() in ("_source", "_offset", "_seq", "_late") or column.lower().startswith("__hybrid"):
-            message = f"stream {name} cannot have a column {column}"
-            raise DataError(message, "the archive keeps its own column of that name")
-        seen.add(column.lower())
-        fields.append(Field(column, _type(name, column, type)))
-    schema = Schema(name, tuple(fields))
-
-    def known(what: str, column: str) -> str:
-        field = schema.field(column)
-        if field is None:
-            raise DataError(f"{what} {column} is not a column of {name}", nearest(column, schema.names))
-        return field.name
-
-    keys = (key,) if isinstance(key, str) else tuple(key)
-    ties = (order,) if isinstance(order, str) else tuple(order)
-    return replace(
-        schema,
-        time=known("the time", time),
-        keys=tuple(known("the key", k) for k in keys),
-        order=tuple(known("the tie column", o) for o in ties),
-        lateness_us=duration_us(lateness, "lateness"),
-        retention_us=None if retention is None else duration_us(retention, "retention"),
-    )
-
-
-def waits(plan: Plan) -> list[str]:
-    """Why matches of a live query may come late, if they may: warnings for the one who asks."""
-    found = []
-    if plan.within is None and ends_greedily(plan.pattern):
-        found.append(
-            "the pattern ends in a greedy quantifier: a match comes out when the next event of its partition does not "
-            "go on with it; WITHIN would bound the wait"
-        )
-    expressions = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
-    if any(isinstance(e, Navigation) and e.physical_offset > 0 for root in expressions for e in walk(root)):
-        found.append("NEXT holds its partition back until the next event of the partition is there")
-    if False in anchors(plan.pattern):
-        found.append(
-            "$ holds its partition back until the next event of the partition is there; it holds only behind the last "
-            "event of a stream that has ended"
-        )
-    return found
-
-
-def ends_greedily(pattern: RowPattern) -> bool:
-    """Whether a match may go on behind a point where it could end, and would rather."""
-    match pattern:
-        case Repeat(body, at_least, at_most, greedy):
-            return (greedy and at_most != at_least) or ends_greedily(body)
-        case PatternSequence(parts):
-            for part in reversed(parts):
-                if ends_greedily(part):
-                    return True
-                if min_rows(part):
-                    return False
-            return False
-        case Alternation(choices):
-            return any(map(ends_greedily, choices))
-        case Exclusion(body):
-            return ends_greedily(body)
-        case Variable() | Empty() | Negation() | Anchor():
-            return False
-        case _:
-            assert_never(pattern)
-
-
-def _type(stream: str, column: str, type: str) -> str:
-    from matching.types import arrow_type
-
-    try:
-        arrow_type(type)
-        return canonical_type(type)
-    except Exception as error:  # noqa: BLE001  (DuckDB's complaint about a type comes in many classes)
-        message = str(error).splitlines()[0]
-        hint = "use a DuckDB type, such as TIMESTAMP, VARCHAR or DOUBLE"
-        raise DataError(f"{stream}.{column}: {message}", hint) from None
 
 
 def _watermark_again(kept: History, saved_us: int | None, schema: Schema) -> int | None:

@@ -12,8 +12,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from archive.history import HistorySnapshot
 from archive.search.search import Report, search
+from archive.snapshot import HistorySnapshot
 from hybrid import duck
 from hybrid.compressed import Compressed, compress
 from hybrid.correlate import Answer, Reader, answer_of, rows_alone, rows_of
@@ -378,8 +378,7 @@ class Relations:
             if stream is not None:
                 readers.append((stream.snapshot, stream.late))
             else:
-                time = member.schema.field(member.schema.time or "")
-                assert time is not None, "bind refuses a member without a time"
+                time = member.schema.column(member.schema.time or "")
                 rows = self.rows(member.input_sql, member.name)
                 order_by = (Order(Column(time.name, time.type)),)
                 readers.append((Ordered.of(member.name, rows, order_by, time.name), False))
@@ -395,8 +394,7 @@ class Relations:
             if history.plan is not None and len(history.plan.order_by) > 1:
                 reader = Resorted(reader, history.plan.order_by)
             return Bounded(reader, stream.begins_us), stream.late
-        time = history.schema.field(history.schema.time or "")
-        assert time is not None, "bind refuses a history without a time"
+        time = history.schema.column(history.schema.time or "")
         order_by = history.plan.order_by if history.plan is not None else (Order(Column(time.name, time.type)),)
         ordered = Ordered.of(name, self.rows(quote(name), name), order_by, time.name)
         return Bounded(ordered, int(ordered.ts_us[0]) if len(ordered.ts_us) else None), False

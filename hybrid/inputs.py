@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from hybrid import duck
 from matching.batch import EventBatch
 from matching.types import arrow_type, duckdb_type
-from query.errors import DataError
+from query.errors import DataError, first_line
 from query.plan.expression import quote
 from query.plan.plan import Order
 from query.schema import Field, Schema
@@ -38,7 +38,7 @@ def to_arrow(data: Any, name: str) -> pa.Table:
     try:
         table = _arrow(data, name)
     except duckdb.Error as error:
-        raise DataError(f"table {name}: {str(error).splitlines()[0]}", "a text is the path of a file") from None
+        raise DataError(f"table {name}: {first_line(error)}", "a text is the path of a file") from None
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
         raise DataError(f"table {name}: {error}", "give a column one type") from None
     if table is None:

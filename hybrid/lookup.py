@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from archive.history import HistorySnapshot
+from archive.snapshot import HistorySnapshot
 from hybrid.correlate import Reader
 from matching.batch import EventBatch
 from query.errors import DataError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from archive.history import HistorySnapshot
+from archive.snapshot import HistorySnapshot
 from hybrid.correlate import Reader
 from matching.batch import EventBatch
 from matching.ordering import sort_events

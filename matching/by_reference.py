@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from matching.batch import EventBatch, Matches
 from matching.types import arrow_type
-from query.errors import DataError
+from query.errors import DataError, first_line
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.language.duck import quiet_connection
 from query.plan.expression import Aggregate, Constant, Expression, Navigation, Opaque, children, show, to_sql, walk
@@ -336,7 +336,7 @@ class DuckEvaluation:
             return self._values[key]
         except duckdb.Error as error:
             raise DataError(
-                f"{show(expression)} cannot be computed: {str(error).splitlines()[0]}",
+                f"{show(expression)} cannot be computed: {first_line(error)}",
                 "guard it with TRY(...), TRY_CAST or CASE",
             ) from None
 

@@ -17,7 +17,7 @@ from matching.keys import Encoder, Texts
 from matching.store import RowStore, lanes
 from matching.types import duckdb_type, plain_type
 from query.automaton.lanes import CODED, Lane, Leaf, Literal, Lowered, NoLane, Op, is_wide, lane_of, lower
-from query.errors import DataError
+from query.errors import DataError, first_line
 from query.language.duck import quiet_connection, volatile_names
 from query.plan.expression import (
     Call,
@@ -420,7 +420,7 @@ def query(
             cursor.register(name, pa.table(dict(columns)))
         result = cursor.sql(sql).to_arrow_table()
     except duckdb.Error as error:
-        raise failure(str(error).splitlines()[0]) from None
+        raise failure(first_line(error)) from None
     finally:
         cursor.close()
     return [c.combine_chunks() if c.num_chunks != 1 else c.chunk(0) for c in result.columns]

@@ -7,6 +7,7 @@ from functools import cache
 import duckdb
 import pyarrow as pa
 
+from query.errors import first_line
 from query.language.duck import quiet_connection
 from query.schema import Schema
 
@@ -19,7 +20,7 @@ def arrow_type(duckdb_type: str) -> pa.DataType:
     try:
         table = quiet_connection().sql(f"SELECT NULL::{duckdb_type} AS x").to_arrow_table()
     except duckdb.Error as error:
-        raise ValueError(f"{duckdb_type} is no DuckDB type: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{duckdb_type} is no DuckDB type: {first_line(error)}") from None
     return table.schema.field("x").type
 
 

@@ -149,3 +149,8 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     if close:
         return f"did you mean {next(k for k in known if k.lower() == close[0])}?"
     return f"there is {', '.join(known[:12])}" if known else ""
+
+
+def first_line(error: object) -> str:
+    """What an error of a library says, without what it says below."""
+    return str(error).strip().split("\n", 1)[0]

@@ -41,6 +41,12 @@ class Schema:
         lowered = name.lower()
         return next((f for f in self.fields if f.name.lower() == lowered), None)
 
+    def column(self, name: str) -> Field:
+        """The column of that name where it is known to be there."""
+        field = self.field(name)
+        assert field is not None, f"{self.name} has no column {name}"
+        return field
+
     def widens(self, other: Schema) -> bool:
         """Whether it is the other with more columns behind the others."""
         count = len(other.fields)

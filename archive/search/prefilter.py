@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
-from archive.history import HistorySnapshot
 from archive.recent import Windows
+from archive.snapshot import HistorySnapshot
 from query.automaton.program import NoKernel, assemble
 from query.language.ast import RowsPerMatch, Selection
 from query.plan.expression import (

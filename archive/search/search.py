@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
-from archive import history
-from archive.history import HistorySnapshot
+import archive.snapshot
 from archive.recent import KeyRange
 from archive.search.prefilter import windows_of
+from archive.snapshot import HistorySnapshot
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import run
 from query.language.ast import Selection
@@ -103,7 +103,7 @@ def search(
 
     late: late events are seen too. make: gives the matchers, which run in threads. arrange: for an ORDER BY of more
     than the stream's time. workers: units at a time (None: as many as there are cores). rows_max: events that are held
-    for a unit at a time, two or three times over (None: archive.history.BATCH_ROWS_MAX). prefilter: whether to read
+    for a unit at a time, two or three times over (None: archive.snapshot.BATCH_ROWS_MAX). prefilter: whether to read
     only what may be part of a match (None: where that is possible and worth it). report: filled in on the way.
     Memory: for each worker some batches and archive.scan.SORT_MEMORY, and what the matcher keeps of partial matches.
     Raises what reading and matching raise; the first error ends the search."""
@@ -113,7 +113,7 @@ def search(
         raise ValueError("an ORDER BY of its own needs `arrange`")
     make = make or make_matcher
     report = Report() if report is None else report
-    rows_max = history.BATCH_ROWS_MAX if rows_max is None else rows_max
+    rows_max = archive.snapshot.BATCH_ROWS_MAX if rows_max is None else rows_max
     cores = os.cpu_count() or 1 if workers is None else workers
     report.total, largest = snapshot.stretch_rows(low_us, high_us)
     windows, report.prefilter = windows_of(snapshot, plan, low_us, high_us, late, prefilter, report.total)

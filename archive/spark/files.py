@@ -18,15 +18,14 @@ import pyarrow.parquet as pq
 from archive.checks import Options, Reading, read_checked
 from archive.ingest import NONE, Count, bad_rows, count_of, event_rows, write_bad
 from archive.inputs import Chunk, File, Part, scan_chunk
-from archive.layout import DataFile, Unit, stored_schema, time_name, write_sorted
+from archive.layout import DAY_US, DataFile, Unit, stored_schema, time_name, write_sorted
 from archive.place import Place
-from query.errors import DataError
+from query.errors import DataError, first_line
 from query.schema import Schema
 
 TOLD = "__told"
 #: Bad rows are written in files of so many bytes.
 _BAD_BYTES = 64 << 20
-DAY_US = 86_400_000_000
 _BATCH_ROWS = 1 << 16
 
 
@@ -164,7 +163,7 @@ def reread(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
                     yield pa.RecordBatch.from_arrays([*batch.columns, told], schema=told_schema(wanted.schema))
             yield _saying(Loaded(counts, tuple(sorted(days))), wanted.schema)
         except (pa.ArrowException, OSError) as error:
-            message = f"{wanted.place} cannot be read: {str(error).splitlines()[0]}"
+            message = f"{wanted.place} cannot be read: {first_line(error)}"
             yield _saying(Failed(DataError(message, "a file of it was removed or changed")), wanted.schema)
 
 

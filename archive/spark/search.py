@@ -240,15 +240,9 @@ def spark_path(place: Place) -> str:
 def _comparable(F: Any, name: str, schema: Schema) -> SparkColumn:
     """A column as the total order compares it: -0 is 0; Spark has nulls where it is told to, NaN last, and texts by
     their bytes, as we do."""
-    field = stored_schema(schema).field(_stored_name(name, schema))
+    field = stored_schema(schema).field(schema.column(name).name)
     column = F.col(quoted(field.name))
     return column + F.lit(0.0) if pa.types.is_floating(field.type) else column
-
-
-def _stored_name(name: str, schema: Schema) -> str:
-    field = schema.field(name)
-    assert field is not None
-    return field.name
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from query.errors import DataError
+from query.errors import DataError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,7 +166,7 @@ def _connected(address: str, options: Mapping[str, str]) -> SparkSession:
         for key, value in {**_RUNNING, **options}.items():
             session.conf.set(key, value)
     except Exception as error:  # noqa: BLE001  (gRPC's, pyspark's and the server's own complaints come in many classes)
-        message = f"{address} does not answer: {_first_line(error)}"
+        message = f"{address} does not answer: {first_line(error)}"
         raise DataError(message, "Spark's start-connect-server.sh starts a server") from None
     return cast("SparkSession", session)
 
@@ -237,8 +237,4 @@ def _why(error: Exception, log: Path) -> str:
     with suppress(OSError):
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     told = [line.strip() for line in lines if re.search(r"(ERROR|Exception|Error)\b", line) and "\tat " not in line]
-    return told[-1] if told else _first_line(error)
-
-
-def _first_line(error: object) -> str:
-    return str(error).strip().split("\n", 1)[0]
+    return told[-1] if told else first_line(error)

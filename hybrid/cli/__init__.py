@@ -90,7 +90,7 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
     import duckdb
 
     from hybrid import duck
-    from query.errors import DataError
+    from query.errors import DataError, first_line
 
     found: dict[str, Any] = {}
     readers = {
@@ -110,7 +110,7 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
         try:
             found[name] = duck.cursor().sql(f"SELECT * FROM {readers[suffix]}({quoted})").to_arrow_table()
         except duckdb.Error as error:
-            raise DataError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
+            raise DataError(f"{file} cannot be read: {first_line(error)}") from None
     return found
 
 

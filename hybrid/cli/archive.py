@@ -165,7 +165,7 @@ def search(
 
     The pattern is matched in ranges of keys, several at a time, or with --spark in Spark's tasks. --from and --to bound
     the events of each pattern; an instant is as in SQL, 2024-01-02 or '2024-01-02 10:00'."""
-    from archive.history import HistorySnapshot
+    from archive.snapshot import HistorySnapshot
     from hybrid.cli import query_text
     from hybrid.front import Relations, StreamInput, answer
     from hybrid.times import instant_us
@@ -223,11 +223,11 @@ def _each(directory: str, stream: str | None) -> Iterator[tuple[str, Table | Dat
     """The tables of a database by name, or why one cannot be opened. Raises DataError where there is none."""
     from archive.place import place_of
     from archive.table import Table
-    from hybrid.engine import STREAM_FILE
+    from hybrid.declaration import stream_names
     from query.errors import DataError, nearest
 
     place = place_of(directory)
-    names = [name for name in place.names() if (place / name / STREAM_FILE).exists()]
+    names = stream_names(place)
     if not names:
         raise DataError(f"there is no database {directory}", "hybrid.connect creates one")
     chosen = [name for name in names if stream is None or name.lower() == stream.lower()]

@@ -81,7 +81,8 @@ def ingest(
     from archive.checks import Options
     from archive.ingest import Job, format_of
     from archive.place import place_of
-    from hybrid.engine import TABLE, Database, stream_directory
+    from hybrid.declaration import TABLE, stream_directory
+    from hybrid.engine import Database
     from query.errors import DataError
 
     wanted = format_of(None if format is None else format.value)
@@ -143,7 +144,7 @@ def _new_stream(
     """The declaration of a stream that is not there: as told, else as its first file looks, which is said."""
     from archive.guess import guess_columns, guess_time
     from archive.inputs import find_files
-    from hybrid.engine import declared
+    from hybrid.declaration import declared
 
     if columns is not None:
         types: Mapping[str, str] = parse_columns(columns)
@@ -162,7 +163,7 @@ def parse_columns(text: str) -> dict[str, str]:
     """`ts TIMESTAMP, price DECIMAL(9, 2)` as names and types, by DuckDB. Raises DataError."""
     import duckdb
 
-    from query.errors import DataError
+    from query.errors import DataError, first_line
 
     connection = duckdb.connect(":memory:")
     try:
@@ -170,7 +171,7 @@ def parse_columns(text: str) -> dict[str, str]:
         text = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 't' ORDER BY column_index"
         rows = connection.execute(text).fetchall()
     except duckdb.Error as error:
-        message = f"--columns cannot be read: {str(error).splitlines()[0]}"
+        message = f"--columns cannot be read: {first_line(error)}"
         raise DataError(message, 'for example "ts TIMESTAMP, symbol VARCHAR, price DOUBLE"') from None
     finally:
         connection.close()

@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 
+from query.errors import first_line
 from query.schema import Field
 
 _local = threading.local()
@@ -42,7 +43,7 @@ def syntax_error(sql: str) -> tuple[str, int, int] | None:
     try:
         found = quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0]
     except duckdb.Error as error:
-        return str(error).splitlines()[0], 0, len(sql)
+        return first_line(error), 0, len(sql)
     answer = json.loads(found[0]) if found else {}
     if not answer.get("error"):
         return None

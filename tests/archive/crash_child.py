@@ -48,7 +48,7 @@ def small_files() -> None:
     layout.ROW_GROUP_ROWS = upkeep.ROW_GROUP_ROWS = 8
     layout.FILE_ROWS_MAX = upkeep.FILE_ROWS_MAX = 32
     layout._ENOUGH = {"h": 8, "D": 8, "M": 8, "Y": 8}
-    upkeep._DAY_US = 3_600_000_000
+    upkeep.DAY_US = 3_600_000_000
     upkeep.FAN_IN = 4
 
 

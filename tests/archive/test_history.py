@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archive.history import History, HistorySnapshot, archived_schemas, stream_directory
+from archive.history import History
 from archive.recent import KeyRange
+from archive.snapshot import HistorySnapshot
 from matching.batch import EventBatch
 from matching.types import arrow_schema
 from query.errors import DataError
@@ -370,19 +371,6 @@ def test_events_of_any_year_are_kept(tmp_path):
     assert History(TICKS, tmp_path).first_us == times[0]
 
 
-def test_streams_live_below_one_root(tmp_path):
-    root = tmp_path / "100% sure, ü"
-    others = [Schema(name, (Field("at", "DATE"),), time="at") for name in ("../Ü x.y", "..", "_delta_log", "a~b%20")]
-    for schema in (TICKS, *others):
-        directory = stream_directory(root, schema.name)
-        assert directory.parent == root
-        History(schema, directory).close()
-        assert directory.is_dir()
-    assert {s.name: s for s in archived_schemas(root)} == {s.name: s for s in (TICKS, *others)}
-    assert stream_directory(root, "TICKS") == stream_directory(root, "ticks")
-    assert archived_schemas(tmp_path / "absent") == []
-
-
 def test_a_directory_that_the_log_would_misread_is_refused(tmp_path):
     with pytest.raises(DataError, match="percent sign"):
         History(TICKS, tmp_path / "a%41")
@@ -444,7 +432,7 @@ def test_ranges_far_apart_are_read_apart(tmp_path, monkeypatch):
                                   for i in range(50)]))  # fmt: skip
         history.flush()
     snapshot = history.snapshot()
-    monkeypatch.setattr("archive.history.GAP_ROWS", 10)
+    monkeypatch.setattr("archive.snapshot.GAP_ROWS", 10)
     reads = []
     monkeypatch.setattr(HistorySnapshot, "_read", lambda s, wanted, read=HistorySnapshot._read: (
         reads.append((wanted.low_us, wanted.end_us)), read(s, wanted))[1])  # fmt: skip

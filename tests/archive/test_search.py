@@ -13,9 +13,10 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from archive.history import History, HistorySnapshot
+from archive.history import History
 from archive.search.prefilter import mandatory, never_fails, unsound, windows_of
 from archive.search.search import Report, search, units_of
+from archive.snapshot import HistorySnapshot
 from matching.drive import run
 from matching.matcher import make_matcher
 from query.automaton.program import NoKernel, assemble

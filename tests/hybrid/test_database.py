@@ -207,6 +207,20 @@ def test_reopening_goes_on(tmp_path: Path) -> None:
         assert values(db.backtest(PAIR, 0).arrow()) == [("a", 5, 4)]
 
 
+def test_streams_of_any_name_live_in_one_directory(tmp_path: Path) -> None:
+    names = ("e", "_delta_log", "table", "stream", "stürm", "_x")
+    for turn in range(2):
+        with hybrid.connect(tmp_path) as db:
+            for number, name in enumerate(names):
+                if turn == 0:
+                    db.create_stream(name.upper(), COLUMNS, time="ts")
+                db.push(name, rows_of((10 * turn + number, "a", number)))
+    with hybrid.connect(tmp_path) as db:
+        assert sorted(db.streams()) == sorted(name.upper() for name in names)
+        for number, name in enumerate(names):
+            assert values(db.sql(f"SELECT v FROM {name}").arrow()) == [(number,), (number,)]
+
+
 def test_reopening_after_a_crash_knows_the_newest_event(tmp_path: Path) -> None:
     db = hybrid.connect(tmp_path)
     db.create_stream("e", COLUMNS, time="ts", lateness="1s")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-import archive.history
+import archive.snapshot
 import hybrid
 import hybrid.duck
 import hybrid.front
@@ -75,7 +75,7 @@ def small(monkeypatch):
     def cut() -> None:
         monkeypatch.setattr(hybrid.front, "WHOLE_ROWS_MAX", 0)
         monkeypatch.setattr(hybrid.front, "SEARCH_ROWS_MIN", 0)
-        monkeypatch.setattr(archive.history, "BATCH_ROWS_MAX", 3)
+        monkeypatch.setattr(archive.snapshot, "BATCH_ROWS_MAX", 3)
 
     return cut
 

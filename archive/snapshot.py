@@ -1,0 +1,469 @@
+"""History of one stream at one instant: memory and table as one, read by time, key and condition, or piece by piece."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from archive.place import Place
+from archive.recent import KeyRange, Piece, Wanted, Windows, columns_schema, concatenated, meets, select
+from matching.batch import EventBatch
+from matching.ordering import sort_events
+from matching.types import arrow_schema
+from query.errors import DataError, nearest
+from query.plan.expression import Column, Expression, quote, walk
+from query.schema import Schema
+
+if TYPE_CHECKING:
+    from archive.scan import RowGroups
+    from archive.table import TableSnapshot
+
+Values: TypeAlias = "Sequence[Any] | np.ndarray | pa.Array"
+
+#: Rows of a batch of HistorySnapshot.batches, unless it is told otherwise; and of what DuckDB sorts for them.
+BATCH_ROWS_MAX = 1 << 18
+SORT_BATCH_ROWS = 1 << 17
+#: So many rows are read in the time that a read of its own takes.
+GAP_ROWS = 1 << 15
+
+
+class HistorySnapshot:
+    """The history at one instant, never changed by what comes later: the files up to a commit, the memory after it.
+
+    Made by History.snapshot; any number of threads may read it, also after the History is closed. late_left_out: how
+    many late rows its reads have left out so far.
+    """
+
+    __slots__ = ("_counting", "_directory", "_groups", "_pieces", "_sources", "_table", "late_left_out", "schema")
+
+    def __init__(
+        self,
+        schema: Schema,
+        pieces: tuple[Piece, ...],
+        sources: tuple[str, ...],
+        directory: Place | None = None,
+        table: TableSnapshot | None = None,
+    ) -> None:
+        self.schema = schema
+        self._pieces = pieces
+        self._sources = sources
+        self._directory = directory
+        self._table = table
+        self._groups: dict[tuple[str, int | None, int | None], RowGroups] = {}
+        self._counting = threading.Lock()
+        self.late_left_out = 0
+
+    def read(
+        self,
+        low_us: int | None,
+        high_us: int | None,
+        *,
+        closed: bool = False,
+        keys: Mapping[str, Values] | None = None,
+        late: bool = False,
+        columns: Collection[str] | None = None,
+        where: Expression | None = None,
+    ) -> EventBatch:
+        """The events with low_us <= time < high_us (<= if closed; None: no bound), in the total order of the stream.
+
+        keys: column -> values; an event must have one of them, in each column (None among them: a null). late: the
+        late events too. columns: those that are needed (None: all); the result has these, the time and the tie columns,
+        in the declared order, and no others are read. where: a condition on single events, which fails on none.
+        `sources` of the result are all sources of the history, by name, whatever the range.
+        Pieces and files outside range or keys are not looked at. Files are read through DuckDB, in all its threads;
+        what was in order of time in memory is sliced, not searched.
+        Raises DataError for a column that does not exist, values that do not fit it, and files that are gone.
+        """
+        return self._read(self._wanted(low_us, high_us, closed, keys, late, columns, where))
+
+    def read_ranges(
+        self,
+        low_us: Sequence[int] | np.ndarray,
+        high_us: Sequence[int] | np.ndarray,
+        *,
+        closed: bool = False,
+        keys: Mapping[str, Values] | None = None,
+        late: bool = False,
+        columns: Collection[str] | None = None,
+        where: Expression | None = None,
+    ) -> list[EventBatch]:
+        """What `read` gives for each of several ranges. Those that overlap, or lie so near each other that a read of
+        its own would cost more than the rows between, are read together, and are slices of one batch."""
+        low = np.asarray(low_us, np.int64)
+        last = np.asarray(high_us, np.int64) - (not closed)
+        empty = _nothing(self.schema, self._sources, self._columns(columns))
+        found = [empty] * len(low)
+        for group in merged(low, last, self.gap_us()):
+            first, end = int(low[group].min()), int(last[group].max())
+            batch = self._read(self._wanted(first, end, True, keys, late, columns, where))
+            starts = np.searchsorted(batch.ts_us, low[group], "left")
+            stops = np.searchsorted(batch.ts_us, last[group], "right")
+            for i, start, stop in zip(group, starts, stops):
+                found[i] = batch.slice(int(start), int(stop))
+        return found
+
+    def read_times(self, ts_us: np.ndarray, *, late: bool = False) -> EventBatch:
+        """The events that have one of these times, in the total order. Reads the ranges they lie in."""
+        times = np.unique(np.asarray(ts_us, np.int64))
+        found: list[EventBatch] = []
+        for group in merged(times, times, self.gap_us()):
+            low_us, last_us = int(times[group[0]]), int(times[group[-1]])
+            for batch in self.batches(low_us, last_us, closed=True, late=late):
+                at = np.minimum(np.searchsorted(times, batch.ts_us), len(times) - 1)
+                found.append(batch.take(np.flatnonzero(times[at] == batch.ts_us)))
+        return self._together(self._wanted(0, 0, False, None, late, None, None), found)
+
+    def key_cuts(
+        self, column: str, parts: int, low_us: int | None = None, high_us: int | None = None, *, late: bool = False
+    ) -> list[Any]:
+        """Values at which a column of strings or integers is cut into `parts` ranges, or fewer, of about equally many
+        events; ascending. Reads that column."""
+        from archive.scan import key_cuts
+
+        name = self._column(column)
+        wanted = self._wanted(low_us, high_us, False, None, late, [name], None)
+        recent = self._recent(wanted).columns.column(name)
+        only = replace(wanted, columns=(name,))
+        return key_cuts(self._directory, self._table, self.schema, only, recent, parts)
+
+    def count_where(
+        self, conditions: Sequence[Expression], low_us: int | None, high_us: int | None, *, late: bool = False,
+        files_max: int | None = None,
+    ) -> tuple[int, list[int]]:  # fmt: skip
+        """How many events there are in a range, and how many of them meet each condition on single events, which fails
+        on none. files_max: in so many of the files, for a guess; recent memory counts too."""
+        columns = {e.name for c in conditions for e in walk(c) if isinstance(e, Column)}
+        wanted = self._wanted(low_us, high_us, False, None, late, columns, None)
+        recent = self._recent(wanted)
+        counts = np.array([len(recent), *(int(meets(recent.columns, c).sum()) for c in conditions)])
+        if self._table is not None and self._directory is not None:
+            from archive.scan import count
+
+            index = self._table.select(wanted.low_us, wanted.end_us, {})
+            if files_max is not None and len(index) > files_max:
+                index = index[np.linspace(0, len(index) - 1, files_max).astype(np.int64)]
+            if len(index):
+                counts += count(self._directory, self._table, index, self.schema, wanted, list(conditions))
+        return int(counts[0]), counts[1:].tolist()
+
+    def count_in(self, windows: Windows, low_us: int | None, high_us: int | None, *, late: bool = False) -> int:
+        """How many events of a range lie in windows. Reads their columns and the time."""
+        wanted = replace(self._wanted(low_us, high_us, False, None, late, windows.columns, None), windows=windows)
+        found = len(self._recent(wanted))
+        if self._table is not None and self._directory is not None:
+            from archive.scan import count
+
+            index = self._table.select(wanted.low_us, wanted.end_us, {})
+            if len(index):
+                found += count(self._directory, self._table, index, self.schema, wanted, [])[0]
+        return found
+
+    def distinct(self, column: str) -> int:
+        """About how many values a column has. Reads that column."""
+        from archive.scan import distinct
+
+        name = self._column(column)
+        wanted = replace(self._wanted(None, None, False, None, True, [name], None), columns=(name,))
+        recent = self.recent(late=True).columns.column(name)
+        return distinct(self._directory, self._table, self.schema, wanted, recent)
+
+    def extent(self) -> tuple[tuple[int, int] | None, int, int]:
+        """First and last time of the events (None without any), how many files there are, and their bytes."""
+        bounds = [(piece.min_us, piece.max_us) for piece in self._pieces]
+        files = size = 0
+        if self._table is not None:
+            archived = self._table.span_us()
+            bounds += [archived] if archived is not None else []
+            files, size = len(self._table.paths), int(self._table.sizes.sum())
+        if not bounds:
+            return None, files, size
+        return (min(low for low, _ in bounds), max(high for _, high in bounds)), files, size
+
+    def time_before_last(self, events: int) -> int | None:
+        """A time from which on there are about so many events, by the statistics of files; None: all of them."""
+        wanted = self._wanted(None, None, False, None, True, None, None)
+        stretches = [(low, rows) for low, _, rows in self._stretches(wanted, 0)]
+        left = events - len(self.recent(late=True))
+        for low, rows in reversed(stretches):
+            if left < rows:
+                if low is None or self._table is None:
+                    return None
+                behind = self._table.max_us[self._table.min_us >= low].max()
+                return int(behind) - (int(behind) - low) * max(left, 0) // rows
+            left -= rows
+        return None
+
+    def touched_rows(
+        self, spans: Sequence[KeyRange], low_us: int | None = None, high_us: int | None = None
+    ) -> int:
+        """How many archived rows are looked at when each of some ranges of one column is read."""
+        wanted = self._wanted(low_us, high_us, False, None, True, None, None)
+        if self._table is None or not spans:
+            return 0
+        index = self._table.select(wanted.low_us, wanted.end_us, {})
+        if not len(index):
+            return 0
+        groups = self._row_groups(replace(wanted, span=spans[0]))
+        return sum(int(groups.rows[groups.touched(span)].sum()) for span in spans)
+
+    def stretch_rows(self, low_us: int | None = None, high_us: int | None = None) -> tuple[int, int]:
+        """No more events than the first are in a range, and no more than the second in files of it that overlap."""
+        wanted = self._wanted(low_us, high_us, False, None, True, None, None)
+        stretches = [rows for _, _, rows in self._stretches(wanted, 0)]
+        return sum(stretches) + len(self._recent(wanted)), max(stretches, default=0)
+
+    @property
+    def rows_max(self) -> int:
+        """No more events than this are in it, late ones among them."""
+        archived = 0 if self._table is None else int(self._table.rows.sum())
+        return archived + sum(map(len, self._pieces))
+
+    def recent(self, late: bool = False) -> EventBatch:
+        """The events that are in no file, in the total order. late: the late ones too."""
+        return self._recent(self._wanted(None, None, False, None, late, None, None))
+
+    def select_sql(self, memory: str, late: bool = False) -> str | None:
+        """DuckDB SQL of all events, in no order, in their declared columns, for a connection whose time zone is UTC:
+        what is asked of it is pushed down into the files. memory: what it calls `recent`. None where there are no
+        files, or files that such a connection cannot read (in a store)."""
+        if self._table is None or self._directory is None or not self._directory.on_disk or not self._table.paths:
+            return None
+        from archive.scan import select_sql
+
+        columns = ", ".join(map(quote, self.schema.names))
+        archived = select_sql(self._directory, self._table, self.schema, late)
+        return f"{archived} UNION ALL SELECT {columns} FROM {memory}"
+
+    def gap_us(self) -> int:
+        """Ranges that lie no further apart than this cost less in one read than in two: in that time there are about
+        GAP_ROWS events."""
+        if self._table is None or not len(self._table.paths):
+            return 0
+        rows = int(self._table.rows.sum())
+        low_us, high_us = int(self._table.min_us.min()), int(self._table.max_us.max())
+        return (high_us - low_us) * GAP_ROWS // max(rows, 1)
+
+    def batches(
+        self,
+        low_us: int | None,
+        high_us: int | None,
+        *,
+        closed: bool = False,
+        keys: Mapping[str, Values] | None = None,
+        late: bool = False,
+        columns: Collection[str] | None = None,
+        where: Expression | None = None,
+        span: KeyRange | None = None,
+        windows: Windows | None = None,
+        rows_max: int | None = None,
+    ) -> Generator[EventBatch]:
+        """What `read` gives, in batches that are not empty, one after the other in the total order: for more events
+        than fit into memory. All events of one instant are in one batch; but for those of a single instant a batch has
+        at most rows_max (None: BATCH_ROWS_MAX). span: values that they must have in one column; windows: they
+        lie in one of them.
+
+        Memory: some batches, and archive.scan.SORT_MEMORY where files that overlap in time have more rows than that;
+        such files are sorted by DuckDB, on disk if need be (in the directory for temporary files). An iterator that is
+        closed, or no longer referred to, lets all of it go."""
+        wanted = self._wanted(low_us, high_us, closed, keys, late, columns, where)
+        wanted = replace(
+            wanted, span=None if span is None else replace(span, column=self._column(span.column)), windows=windows
+        )
+        return self._batches(wanted, rows_max or BATCH_ROWS_MAX)
+
+    def _batches(self, wanted: Wanted, rows_max: int) -> Generator[EventBatch]:
+        recent = self._recent(wanted)
+        at = 0  # how far they have been handed out
+        for low_us, end_us, rows in self._stretches(wanted, rows_max):
+            part = wanted.between(low_us, end_us)
+            if rows <= rows_max:
+                events = self._archived(part)
+                stop = len(recent) if end_us is None else int(np.searchsorted(recent.ts_us, end_us))
+                yield from _cut(self._together(wanted, [events, recent.slice(at, stop)]), rows_max)
+                at = stop
+                continue
+            held: list[EventBatch] = []  # of one instant, of which more may come
+            for batch in self._sorted(part, min(rows_max, SORT_BATCH_ROWS)):
+                last_us = int(batch.ts_us[-1])
+                if held and int(held[0].ts_us[0]) == last_us:
+                    held.append(batch)
+                    continue
+                stop = max(at, int(np.searchsorted(recent.ts_us, last_us)))
+                cut = int(np.searchsorted(batch.ts_us, last_us))
+                yield from _cut(self._together(wanted, [*held, batch.slice(0, cut), recent.slice(at, stop)]), rows_max)
+                held, at = [batch.slice(cut, len(batch))], stop
+            stop = len(recent) if end_us is None else max(at, int(np.searchsorted(recent.ts_us, end_us)))
+            yield from _cut(self._together(wanted, [*held, recent.slice(at, stop)]), rows_max)
+            at = stop
+        yield from _cut(recent.slice(at, len(recent)), rows_max)
+
+    def _stretches(self, wanted: Wanted, rows_max: int) -> list[tuple[int | None, int | None, int]]:
+        """The range cut at instants: (low, end, how many rows the files of it have at most). Files that overlap in time
+        are in one stretch, and small ones are put together."""
+        table = self._table
+        if table is None:
+            return []
+        index = table.select(wanted.low_us, wanted.end_us, wanted.keys, wanted.span)
+        min_us, max_us, rows = table.min_us[index], table.max_us[index], table.rows[index]
+        if wanted.span is not None and int(rows.sum()) > rows_max:
+            groups = self._row_groups(wanted)
+            touched = np.flatnonzero(groups.touched(wanted.span))
+            touched = touched[np.argsort(groups.min_us[touched], kind="stable")]
+            min_us, max_us, rows = groups.min_us[touched], groups.max_us[touched], groups.rows[touched]
+        if not len(rows):
+            return []
+        reach = np.maximum.accumulate(max_us)
+        begins = np.concatenate([[0], np.flatnonzero(min_us[1:] > reach[:-1]) + 1])
+        if wanted.filtered and wanted.span is None:
+            begins = begins[:1]  # how many rows of each file that leaves nobody knows
+        sizes = np.add.reduceat(rows, begins)
+        cuts, room = [0], rows_max
+        for group, size in enumerate(sizes):
+            if group and size > room:
+                cuts.append(group)
+                room = rows_max
+            room -= int(size)
+        edges = [wanted.low_us, *(int(min_us[begins[cut]]) for cut in cuts[1:]), wanted.end_us]
+        return [(low, end, int(n)) for low, end, n in zip(edges[:-1], edges[1:], np.add.reduceat(sizes, cuts))]
+
+    def _row_groups(self, wanted: Wanted) -> RowGroups:
+        assert self._table is not None
+        assert self._directory is not None
+        assert wanted.span is not None
+        from archive.scan import row_groups
+
+        # All parts of one search ask for the same column and range.
+        asked = (wanted.span.column, wanted.low_us, wanted.end_us)
+        known = self._groups.get(asked)
+        if known is None:
+            index = self._table.select(wanted.low_us, wanted.end_us, {})
+            known = row_groups(self._directory, self._table, index, self.schema, wanted.span.column)
+            self._groups[asked] = known
+        return known
+
+    def _read(self, wanted: Wanted) -> EventBatch:
+        return self._together(wanted, [self._archived(wanted), self._recent(wanted)])
+
+    def _archived(self, wanted: Wanted) -> EventBatch | None:
+        """Wanted events in files, in no order."""
+        if self._table is None or self._directory is None:
+            return None
+        from archive.scan import scan
+
+        part, left_out = scan(self._directory, self._table, self.schema, wanted, self._sources)
+        self._leave_out(left_out)
+        return part
+
+    def _sorted(self, wanted: Wanted, rows: int) -> Iterator[EventBatch]:
+        """Wanted events in files, in the total order."""
+        assert self._table is not None
+        assert self._directory is not None
+        from archive.scan import scan_in_order
+
+        for part, left_out in scan_in_order(self._directory, self._table, self.schema, wanted, self._sources, rows):
+            self._leave_out(left_out)
+            if part is not None:
+                yield part
+
+    def _recent(self, wanted: Wanted) -> EventBatch:
+        """Wanted events in memory, in the total order."""
+        parts = []
+        for piece in self._pieces:
+            part, left_out = select(piece, wanted)
+            self._leave_out(left_out)
+            if part is not None:
+                parts.append(part)
+        return self._together(wanted, parts)
+
+    def _together(self, wanted: Wanted, parts: Sequence[EventBatch | None]) -> EventBatch:
+        """Wanted events in several parts, in the total order."""
+        some = [part for part in parts if part is not None and len(part)]
+        if not some:
+            return _nothing(self.schema, self._sources, wanted.columns)
+        return sort_events(concatenated(some, self._sources), self.schema)
+
+    def _leave_out(self, count: int) -> None:
+        if count:
+            with self._counting:
+                self.late_left_out += count
+
+    def _wanted(
+        self, low_us: int | None, high_us: int | None, closed: bool, keys: Mapping[str, Values] | None, late: bool,
+        columns: Collection[str] | None, where: Expression | None,
+    ) -> Wanted:  # fmt: skip
+        wanted = {self._column(name): self._values(name, values) for name, values in (keys or {}).items()}
+        low_us = None if low_us is None else int(low_us)
+        end_us = None if high_us is None else int(high_us) + closed
+        return Wanted(low_us, end_us, wanted, late, self._columns(columns), where)
+
+    def _columns(self, columns: Collection[str] | None) -> tuple[str, ...]:
+        """Names of columns, in their declared order; the time and the tie columns are always among them."""
+        if columns is None:
+            return self.schema.names
+        always = [name for name in (self.schema.time, *self.schema.order) if name is not None]
+        read = {self._column(name) for name in (*columns, *always)}
+        return tuple(name for name in self.schema.names if name in read)
+
+    def files(self) -> tuple[Place, TableSnapshot] | None:
+        """Where the files are and which they are; None where they are not all of it: before memory is flushed, and
+        without a directory."""
+        if self._table is None or self._directory is None or self._pieces:
+            return None
+        return self._directory, self._table
+
+    def _column(self, name: str) -> str:
+        field = self.schema.field(name)
+        if field is None:
+            raise DataError(f"stream {self.schema.name} has no column {name}", nearest(name, self.schema.names))
+        return field.name
+
+    def _values(self, name: str, values: Values) -> pa.Array:
+        type = arrow_schema(self.schema).field(self._column(name)).type
+        try:
+            array = values if isinstance(values, pa.Array) else pa.array(values)
+            if pa.types.is_dictionary(array.type):
+                array = array.dictionary_decode()
+            return array.cast(type)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise DataError(
+                f"column {name} of {self.schema.name} cannot be compared with these values: {error}",
+                f"give values of type {type}",
+            ) from error
+
+
+def _nothing(schema: Schema, sources: tuple[str, ...], columns: tuple[str, ...]) -> EventBatch:
+    zeros = np.zeros(0, np.int64)
+    empty = pa.RecordBatch.from_pylist([], schema=columns_schema(schema, columns))
+    return EventBatch(empty, zeros, zeros.astype(np.int32), zeros, zeros, sources)
+
+
+def merged(low_us: np.ndarray, last_us: np.ndarray, gap_us: int = 0) -> Iterator[np.ndarray]:
+    """Which of n ranges [low, last] are to be read together: groups of their numbers, each ascending, of ranges that
+    overlap or touch, or lie at most gap_us apart. Ranges with nothing in them (low > last) are in none."""
+    rows = np.flatnonzero(low_us <= last_us)
+    if not len(rows):
+        return
+    rows = rows[np.argsort(low_us[rows], kind="stable")]
+    reach = np.maximum.accumulate(last_us[rows])
+    cuts = np.flatnonzero(low_us[rows][1:] - reach[:-1] - 1 > gap_us) + 1
+    for group in np.split(rows, cuts):
+        yield np.sort(group)
+
+
+def _cut(batch: EventBatch, rows_max: int) -> Iterator[EventBatch]:
+    """Slices of at most rows_max rows, not inside of an instant; none that is empty."""
+    start = 0
+    while start < len(batch):
+        stop = start + rows_max
+        if stop >= len(batch):
+            stop = len(batch)
+        else:
+            cut = int(np.searchsorted(batch.ts_us, batch.ts_us[stop]))
+            stop = cut if cut > start else int(np.searchsorted(batch.ts_us, batch.ts_us[stop], "right"))
+        yield batch.slice(start, stop)
+        start = stop

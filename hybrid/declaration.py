@@ -1,0 +1,109 @@
+"""What a stream is declared as: checked, and kept in a file of its directory in a database."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from archive.place import Place
+from hybrid.times import duration_us
+from query.errors import DataError, first_line, nearest
+from query.language.duck import canonical_type
+from query.schema import Field, Schema
+
+#: In the directory of a stream: its declaration, and the table of its archive.
+STREAM_FILE, TABLE = "stream.json", "table"
+STREAM_VERSION = 1
+
+
+def declared(
+    name: str, columns: Mapping[str, str], time: str, key: str | Sequence[str], order: Sequence[str], lateness: Any,
+    retention: Any,
+) -> Schema:
+    """The schema of a declaration. Raises DataError for what does not hang together."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise DataError(f"{name!r} cannot name a stream", "use letters, digits and underscores")
+    fields = []
+    seen: set[str] = set()
+    for column, type in columns.items():
+        if column.lower() in seen:
+            raise DataError(f"stream {name} has two columns {column}", "names compare without case")
+        if column.lower() in ("_source", "_offset", "_seq", "_late") or column.lower().startswith("__hybrid"):
+            message = f"stream {name} cannot have a column {column}"
+            raise DataError(message, "the archive keeps its own column of that name")
+        seen.add(column.lower())
+        fields.append(Field(column, _type(name, column, type)))
+    schema = Schema(name, tuple(fields))
+
+    def known(what: str, column: str) -> str:
+        field = schema.field(column)
+        if field is None:
+            raise DataError(f"{what} {column} is not a column of {name}", nearest(column, schema.names))
+        return field.name
+
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    ties = (order,) if isinstance(order, str) else tuple(order)
+    return replace(
+        schema,
+        time=known("the time", time),
+        keys=tuple(known("the key", k) for k in keys),
+        order=tuple(known("the tie column", o) for o in ties),
+        lateness_us=duration_us(lateness, "lateness"),
+        retention_us=None if retention is None else duration_us(retention, "retention"),
+    )
+
+
+def _type(stream: str, column: str, type: str) -> str:
+    from matching.types import arrow_type
+
+    try:
+        arrow_type(type)
+        return canonical_type(type)
+    except Exception as error:  # noqa: BLE001  (DuckDB's complaint about a type comes in many classes)
+        message = first_line(error)
+        hint = "use a DuckDB type, such as TIMESTAMP, VARCHAR or DOUBLE"
+        raise DataError(f"{stream}.{column}: {message}", hint) from None
+
+
+def write_declaration(directory: Place, schema: Schema, watermark_us: int | None) -> None:
+    """Keeps a declaration, and where the watermark stands, in the directory of the stream. Atomic."""
+    s = schema
+    state = {
+        "version": STREAM_VERSION, "name": s.name, "fields": [[f.name, f.type] for f in s.fields], "time": s.time,
+        "keys": list(s.keys), "order": list(s.order), "lateness_us": s.lateness_us, "retention_us": s.retention_us,
+        "watermark_us": watermark_us,
+    }  # fmt: skip
+    (directory / STREAM_FILE).write_text(json.dumps(state, indent=1))
+
+
+def read_declaration(directory: Place) -> tuple[Schema, int | None]:
+    """The stream that is declared in a directory, and where its watermark stood. Raises DataError."""
+    file = directory / STREAM_FILE
+    try:
+        state = json.loads(file.read_text())
+        if state["version"] != STREAM_VERSION:
+            raise DataError(f"{file} has version {state['version']}", f"this program reads version {STREAM_VERSION}")
+        schema = Schema(
+            state["name"], tuple(Field(n, t) for n, t in state["fields"]), state["time"], tuple(state["keys"]),
+            tuple(state["order"]), state["lateness_us"], state["retention_us"],
+        )  # fmt: skip
+        return schema, state["watermark_us"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
+
+
+def stream_names(database: Place) -> list[str]:
+    """The directories of streams in one of a database, in order."""
+    return [name for name in database.names() if (database / name / STREAM_FILE).exists()]
+
+
+def stream_directory(database: Place, name: str) -> tuple[Schema | None, Place]:
+    """A stream of a database that need not be open: its declaration, None if there is no such stream; and its
+    directory. Raises DataError."""
+    for known in stream_names(database):
+        if known.lower() == name.lower():
+            return read_declaration(database / known)[0], database / known
+    return None, database / name
