@@ -43,6 +43,8 @@ _CONFIGURATION = {"delta.checkpointInterval": "10"}
 #: How long entries of the log stay that a checkpoint has made superfluous: every commit looks through them. Clocks of a
 #: store and of those who write to it differ.
 _LOG_SECONDS_ON_DISK, _LOG_SECONDS_IN_STORE = 10, 600
+#: Only appends delete old entries: two that do so at once find that the other was first.
+_KEEP_LOG = PostCommitHookProperties(cleanup_expired_logs=False)
 #: A commit that took longer may have been made behind entries that were deleted meanwhile, and is looked up.
 _STALL_SECONDS = 5
 #: Delta lets writers cut the time statistics of a file to milliseconds.
@@ -365,10 +367,14 @@ class Table:
             present = {field.name for field in self._delta.schema().fields}
             columns = pa.schema([field for field in stored_schema(schema) if field.name in {*added} - present])
             if len(columns):
-                self._delta.alter.add_columns(list(DeltaSchema.from_arrow(columns).fields))
+                self._delta.alter.add_columns(
+                    list(DeltaSchema.from_arrow(columns).fields), post_commithook_properties=_KEEP_LOG
+                )
                 self._update()
             properties = {_STREAM: schema_to_json(schema), _ADDED: json.dumps([*self.added, *added])}
-            self._delta.alter.set_table_properties(properties, raise_if_not_exists=False)
+            self._delta.alter.set_table_properties(
+    properties, raise_if_not_exists=False, post_commithook_properties=_KEEP_LOG
+)
             self._update()
         except (DeltaError, OSError) as error:
             raise DataError(
@@ -399,7 +405,8 @@ class Table:
         try:
             self._update()
             found: list[str] = self._delta.vacuum(
-                retention_hours=grace_hours, dry_run=dry_run, enforce_retention_duration=False, full=full
+                retention_hours=grace_hours, dry_run=dry_run, enforce_retention_duration=False, full=full,
+                post_commithook_properties=_KEEP_LOG,
             )
             self._update()
         except (DeltaError, OSError) as error:
@@ -428,7 +435,6 @@ class Table:
         others to have deleted theirs (the process was stopped, say), or that ended in an error which may come of such
         deletions, counts if a fresh look at the table finds what it did, and only then."""
         version, started = self._delta.version(), time.time()
-        # Only appends delete old entries: two that do so at once find that the other was first.
         cleans = all(isinstance(action, AddAction) for action in actions)
         failed: Exception | None = None
         try:
@@ -437,7 +443,7 @@ class Table:
                 mode="append",
                 schema=self._delta.schema(),
                 commit_properties=CommitProperties(app_transactions=transactions),
-                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=cleans),
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=True) if cleans else _KEEP_LOG,
             )
         except CommitFailedError:
             raise
@@ -471,7 +477,9 @@ class Table:
         new = [name for name in names if name not in known]
         if new:
             properties = {_SOURCES: json.dumps([*known, *new])}
-            self._delta.alter.set_table_properties(properties, raise_if_not_exists=False)
+            self._delta.alter.set_table_properties(
+    properties, raise_if_not_exists=False, post_commithook_properties=_KEEP_LOG
+)
             self._update()
 
     def _sources(self) -> list[str]:

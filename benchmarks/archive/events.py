@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,17 @@ SCHEMA = Schema(
     time="ts",
     keys=("symbol",),
 )
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of what measures an archive of these events: where it is, how large, from which seed."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--directory", type=Path, required=True)
+    options.add_argument("--events", type=int, default=50_000_000)
+    options.add_argument("--symbols", type=int, default=10_000)
+    options.add_argument("--days", type=int, default=7)
+    options.add_argument("--seed", type=int, default=1)
+    return options
 
 
 def pieces(events: int, symbols: int, days: int, seed: int) -> Iterator[EventBatch]:

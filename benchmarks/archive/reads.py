@@ -9,7 +9,6 @@ flushed, `closed` the same events rewritten by (key, time). DIR keeps the events
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -24,7 +23,7 @@ import pyarrow as pa
 from archive.history import History
 from archive.table import Table
 from benchmarks import answers
-from benchmarks.archive.events import DAY_US, SCHEMA, START_US, fill, pieces
+from benchmarks.archive.events import DAY_US, SCHEMA, START_US, fill, parser, pieces
 
 MINUTE_US, HOUR_US = 60_000_000, 3_600_000_000
 #: Name -> length of the range, and whether it is of one symbol.
@@ -40,14 +39,9 @@ Read = Callable[[int, int, str | None], pa.Table]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, required=True)
-    parser.add_argument("--events", type=int, default=50_000_000)
-    parser.add_argument("--symbols", type=int, default=10_000)
-    parser.add_argument("--days", type=int, default=7)
-    parser.add_argument("--repeat", type=int, default=21)
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--repeat", type=int, default=21)
+    given = options.parse_args()
     histories = {
         name: fill(
             given.directory / name, pieces(given.events, given.symbols, given.days, given.seed), name == "closed"

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from archive.search.search import Report, search
 from benchmarks import answers
-from benchmarks.archive.events import DAY_US, SCHEMA, START_US, fill, pieces, ticks
+from benchmarks.archive.events import DAY_US, SCHEMA, START_US, fill, parser, pieces, ticks
 from matching.batch import EventBatch
 from matching.drive import run
 from matching.matcher import make_matcher
@@ -54,17 +54,12 @@ FILLING = 1_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, required=True)
-    parser.add_argument("--events", type=int, default=50_000_000)
-    parser.add_argument("--symbols", type=int, default=10_000)
-    parser.add_argument("--days", type=int, default=7)
-    parser.add_argument("--carried", type=int, default=1_000_000)
-    parser.add_argument("--files", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", nargs="*", help="names of queries")
-    parser.add_argument("--child", nargs=3, metavar=("ARCHIVE", "QUERY", "HOW"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--carried", type=int, default=1_000_000)
+    options.add_argument("--files", type=int, default=500)
+    options.add_argument("--only", nargs="*", help="names of queries")
+    options.add_argument("--child", nargs=3, metavar=("ARCHIVE", "QUERY", "HOW"), help=argparse.SUPPRESS)
+    given = options.parse_args()
     if given.child:
         child(given.directory / given.child[0], *given.child[1:])
         return

@@ -7,9 +7,7 @@ the killing to the parent. It prints what it was promised after each flush, and 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from archive import layout, table, upkeep
 from archive.history import History
 from archive.table import Table
 from tests.archive.events import TICKS, Event, batch_of
+from tests.archive.kills import Death
 
 APPENDING = ("source named", "file half written", "file written", "before commit", "after commit", "flushed")
 MAINTAINING = (
@@ -53,28 +52,15 @@ def small_files() -> None:
 
 
 def main(directory: str, seed: str, point: str, count: str, role: str = "append", *sources: str) -> None:
-    seen = 0
     doing = ""
 
-    def passing(name: str) -> None:
-        nonlocal seen
-        if name == point:
-            seen += 1
-            if seen == int(count):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    def after(call: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            result = call(*args, **kwargs)
-            passing(name)
-            return result
-
-        return wrapped
+    death = Death(point, int(count))
+    passing, after = death.passing, death.after
 
     def write_table(rows: Any, path: str, **options: Any) -> None:
         whole(rows, path, **options)
         kind = "rewrite" if doing == "rewriting" else "file"
-        if point == f"{kind} half written" and seen + 1 == int(count):
+        if death.next_at(f"{kind} half written"):
             os.truncate(path, os.path.getsize(path) // 2)
         passing(f"{kind} half written")
         passing(f"{kind} written")

@@ -6,9 +6,7 @@ count-th time it gets to the point."""
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from archive import ingest, layout
 from archive.place import Place, place_of
 from archive.table import Table
 from tests.archive.events import TICKS
+from tests.archive.kills import Death
 
 POINTS = (
     "source named", "bad rows written", "file half written", "file written", "list written", "before commit",
@@ -24,26 +23,12 @@ POINTS = (
 
 
 def main(directory: str, source: str, point: str, count: str, master: str = "") -> None:
-    seen = 0
-
-    def passing(name: str) -> None:
-        nonlocal seen
-        if name == point:
-            seen += 1
-            if seen == int(count):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    def after(call: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            result = call(*args, **kwargs)
-            passing(name)
-            return result
-
-        return wrapped
+    death = Death(point, int(count))
+    passing, after = death.passing, death.after
 
     def write_file(*args: Any) -> Any:
         file = whole(*args)
-        if point == "file half written" and seen + 1 == int(count):
+        if death.next_at("file half written"):
             os.truncate(Path(directory) / file.path, file.size // 2)
         passing("file half written")
         passing("file written")

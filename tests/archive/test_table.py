@@ -12,10 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from archive.history import History
-from archive.layout import DataFile, write_files
+from archive.layout import DataFile, to_stored, write_files
+from archive.recent import FILES
 from archive.table import Table, TableSnapshot, schema_from_json, schema_to_json
+from archive.upkeep import Rewrite, rewrite, verify
 from query.errors import DataError
 from query.schema import Field, Schema
 from tests.archive.events import START_US, TICKS, Event, batch_of, events_of, run_of
@@ -347,6 +350,68 @@ def test_a_commit_that_was_stopped_in_between_counts_only_if_it_is_there(tmp_pat
         stalled(patch, lost)
         assert (table.replace(before, before.paths, files) is None) == lost
     assert rows_in(Table.open(tmp_path)) == [("default", i) for i in range(10)]
+
+
+def answers_lost(monkeypatch, error: Exception):
+    """The next commit lands, and its writer hears of an error instead."""
+    create, left = DeltaTable.create_write_transaction, [error]
+
+    def landed(self, *args, **kwargs):
+        create(self, *args, **kwargs)
+        if left:
+            raise left.pop()
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", landed)
+
+
+@pytest.mark.parametrize("error", [CommitFailedError("somebody was faster"), OSError("no answer"), DeltaError("gone")])
+def test_a_commit_whose_answer_was_lost_stays(tmp_path, monkeypatch, error):
+    """A request to a store is sent again when no answer comes, and is then refused: the entry is there already."""
+    table = Table.create(tmp_path, TICKS)
+    with monkeypatch.context() as patch:
+        answers_lost(patch, error)
+        table.append(*batch_of(run_of(10)))
+    table.append(*batch_of(run_of(20)))
+    before = table.snapshot()
+    what = Rewrite(before.paths, 20, "all")
+    with monkeypatch.context() as patch:
+        answers_lost(patch, error)
+        assert rewrite(table, before, what, "100MB", lambda: False)
+    assert rows_in(Table.open(tmp_path)) == [("default", i) for i in range(20)]
+    assert not any(finding.kind == "broken" for finding in verify(table, deep=True))
+    row = to_stored(*batch_of([Event(START_US, "A", 1.0, None, FILES, 0, -5)]), TICKS)
+    files = write_files(row, table.directory, TICKS)
+    with monkeypatch.context() as patch:
+        answers_lost(patch, error)
+        taken = table.ingest(files, None, 7)
+    assert taken is not None
+    assert {file.path for file in files} <= set(taken.paths)
+    assert table.ingest(files, None, 8) is None
+    assert rows_in(Table.open(tmp_path)) == [(FILES, 0), *(("default", i) for i in range(20))]
+
+
+def test_files_of_a_rewrite_stay_until_it_is_clearly_refused(tmp_path, monkeypatch):
+    """An error of the log may come after it has taken the entry; to be refused is clear on disk."""
+    table = Table.create(tmp_path, TICKS)
+    table.append(*batch_of(run_of(10)))
+    before = table.snapshot()
+    what = Rewrite(before.paths, 10, "all")
+
+    def files() -> int:
+        return sum(1 for entry in table.directory.entries() if entry.path.endswith(".parquet"))
+
+    def failing(*args, **kwargs):
+        raise OSError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", failing)
+        with pytest.raises(DataError, match="no answer"):
+            rewrite(table, before, what, "100MB", lambda: False)
+    assert files() == 2
+    assert [finding.kind for finding in verify(table)] == ["orphan"]
+    Table.open(tmp_path).drop_before(START_US + 10**12)
+    assert not rewrite(table, before, what, "100MB", lambda: False)
+    assert files() == 2
 
 
 class Dozing(Table):
