@@ -14,12 +14,11 @@ What one job leaves behind, and why it can be run again:
   where it died in between, by the next one.
 
 A source for each file would say more in a query, but the table has a transaction and a name for each source: looking
-2,000 of them up takes 0.75 s (`python -m benchmarks.archive_ingest`), at every opening, for ever.
+2,000 of them up takes 0.75 s (`python -m benchmarks.spark.ingest`), at every opening, for ever.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -36,12 +35,9 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction
-from pyarrow import feather
 
 from archive.checks import Checked, Options, Reading, check_options, plan_reading, read_checked
+from archive.ingested import BAD_ROWS, LISTED, QUARANTINE, publish, read_list, tidy, write_list
 from archive.inputs import (
     BLOCK_BYTES,
     WHOLE,
@@ -76,30 +72,11 @@ from query.schema import Schema
 #: Records of a file and files of a stream: offsets stay below 2^55, so that sequences times the members of a MERGE fit.
 _RECORDS, _FILES_MAX = 1 << 32, 1 << 23
 _SEQ_BASE = -(1 << 55)
-_LISTS, _QUARANTINE = "_ingest", "_quarantine"
-_JOBS = "jobs"
 _ATTEMPTS_MAX = 10
-#: What a job has left behind stays for so long: another may be reading it, or about to commit it.
-_LEFT_US = 7 * DAY_US
 #: Rows in memory before they are put on disk to be sorted there.
 _MEMORY_BYTES = 256 << 20
 _SORT_MEMORY = "512MB"
 _QUARANTINE_BYTES = 64 << 20
-
-_LIST = pa.schema(
-    [
-        ("number", pa.int64()), ("path", pa.string()), ("size", pa.int64()), ("modified_us", pa.int64()),
-        ("fingerprint", pa.string()), ("rows", pa.int64()), ("bad", pa.int64()), ("job", pa.int64()),
-        ("archived_us", pa.int64()),
-    ]
-)  # fmt: skip
-_BAD_ROWS = pa.schema(
-    [
-        ("job", pa.int64()), ("archived_at", pa.timestamp("us", "UTC")), ("file", pa.string()), ("row", pa.int64()),
-        ("reason", pa.string()), ("raw", pa.string()),
-    ]
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -206,12 +183,12 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
         # All are new: what is wrong with their columns is said before there is a table.
         planned = {file.path: plan_reading(file, job.schema, job.options) for file in files}
     table = Table.create(job.directory, job.schema)
-    quarantine = job.directory / _QUARANTINE
+    quarantine = job.directory / QUARANTINE
     try:
         for _ in range(_ATTEMPTS_MAX):
             mark = table.ingest_mark()
-            listed, pending = _read_list(job.directory, mark)
-            _publish(quarantine, mark, pending)
+            listed, pending = read_list(job.directory, mark)
+            publish(quarantine, mark, pending)
             todo = _choose(job, files, planned, listed, told, scan)
             known = len(files) - len(todo)
             messages = _messages(todo, left_out)
@@ -224,10 +201,11 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
                 raise too_bad(total.bad, job.max_bad)
             _unchanged(todo)
             next_mark = number << 32 | secrets.randbits(31)
-            _write_list(job.directory, next_mark, listed, todo, written, number)
+            archived = pa.concat_tables([listed, _listed(todo, written, number)])
+            write_list(job.directory, next_mark, archived, written.quarantined)
             if table.ingest(written.files, mark, next_mark) is not None:
-                _publish(quarantine, next_mark, written.quarantined)
-                _tidy(job.directory, next_mark)
+                publish(quarantine, next_mark, written.quarantined)
+                tidy(job.directory, next_mark)
                 return Report(len(todo), known, total.rows, total.bad, total.blank, quarantine, messages)
     except (OSError, duckdb.Error, pa.ArrowException) as error:
         why = first_line(error)
@@ -242,12 +220,6 @@ def format_of(name: str | None) -> Format | None:
         return None if name is None else Format(name)
     except ValueError:
         raise DataError(f"{name!r} is no format of files", f"there is {', '.join(Format)}") from None
-
-
-def ingested_files(directory: Place) -> pa.Table:
-    """The input files that are in the table in this directory, a row each: number, path, fingerprint, counts, job and
-    time. Raises DataError."""
-    return _read_list(directory, Table.open(directory).ingest_mark())[0]
 
 
 def _messages(todo: Sequence[Todo], left_out: int) -> tuple[str, ...]:
@@ -325,6 +297,20 @@ def scan(readings: Sequence[Reading], told: Told) -> list[tuple[Chunk, ...]]:
             told(Progress("look", done, total))
     return [tuple(found[reading.file.path]) for reading in readings]
 
+def _listed(todo: Sequence[Todo], written: Written, number: int) -> pa.Table:
+    """The rows of new files in the list."""
+    now_us = time.time_ns() // 1000
+    rows = [
+        {
+            "number": one.number, "path": one.reading.file.path, "size": one.reading.file.size,
+            "modified_us": one.reading.file.modified_us, "fingerprint": one.fingerprint,
+            "rows": written.counts.get(one.number, NONE).rows, "bad": written.counts.get(one.number, NONE).bad,
+            "job": number, "archived_us": now_us,
+        }
+        for one in todo
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=LISTED)
+
 
 # ---- rows
 
@@ -346,7 +332,7 @@ def bad_rows(checked: Checked, path: str, job: int) -> pa.Table:
     now = pa.scalar(time.time_ns() // 1000, pa.timestamp("us", "UTC"))
     numbers = pa.array(bad.column("record").to_numpy() + 1)
     columns = [pa.repeat(job, n), pa.repeat(now, n), pa.repeat(pa.scalar(path), n), numbers]
-    return pa.table([*columns, bad.column("reason"), bad.column("raw")], schema=_BAD_ROWS)
+    return pa.table([*columns, bad.column("reason"), bad.column("raw")], schema=BAD_ROWS)
 
 
 def count_of(checked: Checked) -> Count:
@@ -355,7 +341,7 @@ def count_of(checked: Checked) -> Count:
 
 def write_bad(rows: pa.Table, directory: Place) -> DataFile:
     """Writes bad rows into the quarantine of a table. Nobody sees them before they are published."""
-    folder = directory / _QUARANTINE
+    folder = directory / QUARANTINE
     folder.make()
     path = folder / f"{uuid.uuid4().hex}.parquet"
     pq.write_table(rows, path.key, compression="zstd", filesystem=path.filesystem)
@@ -474,101 +460,3 @@ def unit_of_days(days: Iterable[int], rows: int) -> Unit:
     """The periods that so many rows of these days, since 1970, are cut into."""
     first_us = np.array(sorted(days), np.int64) * DAY_US
     return unit_of(rows, first_us, first_us + DAY_US - 1)
-
-
-# ---- the list of files, and the quarantine
-
-
-def _read_list(directory: Place, mark: int | None) -> tuple[pa.Table, list[DataFile]]:
-    """The files archived up to the job of that mark, and what that job quarantined."""
-    if mark is None:
-        return _LIST.empty_table(), []
-    path = directory / _LISTS / f"{mark}.arrow"
-    try:
-        with path.filesystem.open_input_file(path.key) as source:
-            table = feather.read_table(source)
-    except (OSError, pa.ArrowException) as error:
-        message = f"the list of archived files, {path}, cannot be read: {first_line(error)}"
-        raise DataError(message, "restore it from a copy: without it files could be archived twice") from error
-    quarantined = json.loads(table.schema.metadata[b"quarantine"])
-    return table.replace_schema_metadata(None), [DataFile(*one) for one in quarantined]
-
-
-def _write_list(
-    directory: Place, mark: int, listed: pa.Table, todo: Sequence[Todo], written: Written, number: int
-) -> None:
-    now_us = time.time_ns() // 1000
-    rows = [
-        {
-            "number": one.number, "path": one.reading.file.path, "size": one.reading.file.size,
-            "modified_us": one.reading.file.modified_us, "fingerprint": one.fingerprint,
-            "rows": written.counts.get(one.number, NONE).rows, "bad": written.counts.get(one.number, NONE).bad,
-            "job": number, "archived_us": now_us,
-        }
-        for one in todo
-    ]  # fmt: skip
-    quarantined = [[f.path, f.size, f.rows, f.statistics] for f in written.quarantined]
-    table = pa.concat_tables([listed, pa.Table.from_pylist(rows, schema=_LIST)])
-    folder = directory / _LISTS
-    folder.make()
-    path = folder / f"{mark}.arrow"
-    table = table.replace_schema_metadata({"quarantine": json.dumps(quarantined)})
-    with path.filesystem.open_output_stream(path.key) as out:
-        feather.write_feather(table, out, compression="zstd")
-    path.sync()
-    folder.sync()
-
-
-def _tidy(directory: Place, mark: int) -> None:
-    """Removes what older jobs have left behind: their lists, each part of ours, and what was written in vain. Not what
-    a job that runs may need."""
-    before_us = time.time_ns() // 1000 - _LEFT_US
-    try:
-        for entry in (directory / _LISTS).entries():
-            if entry.written_us < before_us and entry.path != f"{mark}.arrow":
-                (directory / _LISTS / entry.path).remove()
-        quarantine = directory / _QUARANTINE
-        if DeltaTable.is_deltatable(quarantine.delta_uri, quarantine.storage_options):
-            table = DeltaTable(quarantine.delta_uri, storage_options=quarantine.storage_options)
-            hours = _LEFT_US // 3_600_000_000
-            table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)
-    except (DeltaError, OSError):
-        pass  # the next job does it
-
-
-def _publish(directory: Place, mark: int | None, files: Iterable[DataFile]) -> None:
-    """Adds the files that the job of that mark has quarantined to the table of bad rows, if they are not there yet."""
-    files = list(files)
-    if mark is None or not files:
-        return
-    number = mark >> 32
-    try:
-        where, options = directory.delta_uri, directory.storage_options
-        if not DeltaTable.is_deltatable(where, options):
-            try:
-                DeltaTable.create(where, schema=_BAD_ROWS, name="quarantine", storage_options=options)
-            except DeltaError:
-                pass  # another job was first
-        for _ in range(_ATTEMPTS_MAX):
-            table = DeltaTable(where, storage_options=options)
-            last = table.transaction_version(_JOBS)
-            if last is not None and last >= number:
-                return
-            try:
-                table.create_write_transaction(
-                    [
-                        AddAction(file.path, file.size, {}, time.time_ns() // 1_000_000, True, file.statistics)
-                        for file in files
-                    ],
-                    mode="append",
-                    schema=table.schema(),
-                    commit_properties=CommitProperties(app_transactions=[Transaction(_JOBS, number)]),
-                )
-                return
-            except CommitFailedError:
-                continue
-    except (DeltaError, OSError) as error:
-        raise DataError(
-            f"the quarantine in {directory} cannot be written: {first_line(error)}",
-            "the good rows are archived; the bad ones follow when the same command is run again",
-        ) from error

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from archive.ingested import read_list
 from archive.layout import (
     DAY_US,
     FILE_ROWS_MAX,
@@ -277,8 +278,9 @@ class Finding:
 
 
 def verify(table: Table, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> list[Finding]:
-    """Compares the table with its files: each is there, has the size, the rows and the columns that the log says. deep:
-    reads all rows too: bounds of the times, order of keys, sources, sequences, and each event once.
+    """Compares the table with its files: each is there, has the size, the rows and the columns that the log says, and
+    the list of the input files that were archived can be read. deep: reads all rows too: bounds of the times,
+    sources, sequences, and each event once.
 
     progress: called with (files done, files). Costs a request for each file, deep a read of all."""
     snapshot = table.snapshot()
@@ -295,6 +297,10 @@ def verify(table: Table, deep: bool = False, progress: Callable[[int, int], None
             progress(number + 1, len(snapshot.paths))
     if deep and sound:
         found += _doubled(table, sound)
+    try:
+        read_list(table.directory, table.ingest_mark())
+    except DataError as error:
+        found.append(Finding("broken", "", first_line(error)))
     waiting = set(table.removable(0, orphans=False))
     for path in table.removable(0):
         if path not in sizes:

@@ -46,15 +46,15 @@ def main(directory: str, source: str, point: str, count: str, master: str = "") 
     Table._register = after(Table._register, "source named")  # type: ignore[method-assign]
     Table._commit = committing  # type: ignore[method-assign]
     ingest.write_bad = after(ingest.write_bad, "bad rows written")
-    ingest._write_list = after(ingest._write_list, "list written")
-    publish = ingest._publish
+    ingest.write_list = after(ingest.write_list, "list written")
+    publish = ingest.publish
 
     def publishing(directory: Place, mark: int | None, files: Any) -> None:
         publish(directory, mark, files)
         if files:
             passing("published")
 
-    ingest._publish = publishing
+    ingest.publish = publishing
     job = ingest.Job(TICKS, place_of(directory), (source,))
     if master:
         from archive.spark.ingest import ingest as ingest_by_spark

@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 from archive import checks, ingest, inputs, layout, upkeep
 from archive.checks import Options
 from archive.history import History
-from archive.ingest import Job, Report, ingested_files
+from archive.ingest import Job, Report
+from archive.ingested import ingested_files
 from archive.inputs import Format
 from archive.layout import arrow_schema
 from archive.place import place_of
@@ -489,14 +490,14 @@ def test_a_job_that_was_overtaken_begins_again(tmp_path, monkeypatch):
     """While the first job writes, a second one archives one of its two files and a third one."""
     a, b = write(tmp_path / "a.csv", HEADER + LINES), write(tmp_path / "b.csv", HEADER + LINES.replace("2024", "2023"))
     c = write(tmp_path / "c.csv", HEADER + "x,A,1,1\n" + LINES.replace("2024", "2022"))
-    real = ingest._write_list
+    real = ingest.write_list
 
     def overtaken(*args: Any) -> None:
-        monkeypatch.setattr(ingest, "_write_list", real)
+        monkeypatch.setattr(ingest, "write_list", real)
         run(tmp_path / "t", b, c)
         real(*args)
 
-    monkeypatch.setattr(ingest, "_write_list", overtaken)
+    monkeypatch.setattr(ingest, "write_list", overtaken)
     report = run(tmp_path / "t", a, b)
     assert (report.files, report.known, report.rows) == (1, 1, 100)
     found = rows(tmp_path / "t")
@@ -521,6 +522,22 @@ def test_killed_at_a_named_point_and_run_again(tmp_path, point, round):
             run(table, path)
         assert (rows(table), bad(table)) == (rows(tmp_path / "wanted"), bad(tmp_path / "wanted"))
         assert ingested_files(place_of(table)).num_rows == 1
+
+
+def test_without_the_list_of_archived_files_nothing_is_archived_twice(tmp_path):
+    path = write(tmp_path / "a.csv", HEADER + LINES)
+    run(tmp_path / "t", path)
+    (listed,) = (tmp_path / "t" / "_ingest").glob("*.arrow")
+    whole = listed.read_bytes()
+    for harm in (lambda: listed.write_bytes(whole[:-20]), listed.unlink):
+        harm()
+        with pytest.raises(DataError, match=r"list of archived files.*cannot be read"):
+            run(tmp_path / "t", path)
+        (found,) = upkeep.verify(Table.open(tmp_path / "t"))
+        assert (found.kind, "list of archived files" in found.message) == ("broken", True)
+    listed.write_bytes(whole)
+    assert run(tmp_path / "t", path).known == 1
+    assert upkeep.verify(Table.open(tmp_path / "t"), deep=True) == []
 
 
 # ---- beside the events

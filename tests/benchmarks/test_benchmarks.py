@@ -121,10 +121,18 @@ def test_search_by_spark_agrees_with_one_process() -> None:
     assert all(each["spark"]["matches"] > 50 for each in result["queries"].values())
 
 
+@pytest.mark.spark
+def test_files_archived_by_spark_are_what_one_process_makes_of_them() -> None:
+    if why := why_no_spark():
+        pytest.skip(why)
+    found = printed("benchmarks.spark.ingest", "--rows", "20_000", "--files", "2", "--only", "csv")
+    assert found["results"]["csv by Spark"]["sums"] == found["results"]["csv"]["sums"]
+
+
 @pytest.mark.slow
 def test_files_are_archived_whatever_their_format() -> None:
     """The run itself fails where formats give other tables."""
-    found = printed("benchmarks.archive_ingest", "--rows", "20_000", "--files", "5")
+    found = printed("benchmarks.spark.ingest", "--rows", "20_000", "--files", "5", "--master", "")
     assert {name: result["rows"] for name, result in found["results"].items()} == {
         "parquet": 20_000, "csv": 20_000, "ndjson": 20_000, "many": 500,
     }  # fmt: skip

@@ -19,7 +19,8 @@ from archive import ingest as embedded
 from archive import inputs
 from archive.checks import Options
 from archive.history import History
-from archive.ingest import Job, ingested_files
+from archive.ingest import Job
+from archive.ingested import ingested_files
 from archive.place import place_of
 from archive.table import Table
 from query.errors import DataError

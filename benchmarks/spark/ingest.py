@@ -1,11 +1,11 @@
 """Files into the archive: one large file of each format, and thousands of small ones; in one process and by Spark.
 
-    python -m benchmarks.archive_ingest [--rows 10_000_000] [--files 2_000] [--spark local[2]] > result.json
+    python -m benchmarks.spark.ingest [--rows 10_000_000] [--files 2_000] [--master 'local[2]'] > result.json
 
 Prints one JSON object. Every way of archiving the same rows must give the same table, or the run fails: their count and
 the sums of offsets and of prices. `peak_mb` is the largest resident memory of the process (of Spark: of its driver's
 Python, not of the JVM). For the small files it says too what a second run costs, which finds nothing new, and what
-looking up a transaction for each file would cost at every opening.
+looking up a transaction for each file would cost at every opening. An empty master leaves Spark out.
 """
 
 from __future__ import annotations
@@ -139,15 +139,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--files", type=int, default=2_000)
-    parser.add_argument("--spark", metavar="MASTER", default="")
+    parser.add_argument("--master", default="local[2]")
     parser.add_argument("--only", nargs="*", default=[*FORMATS, "many"])
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         write_inputs(Path(folder), arguments.rows, arguments.files)
         for name in arguments.only:
-            for master in ("", arguments.spark) if arguments.spark else ("",):
-                code = "import sys; from benchmarks.archive_ingest import child; child(*sys.argv[1:])"
+            for master in ("", arguments.master) if arguments.master else ("",):
+                code = "import sys; from benchmarks.spark.ingest import child; child(*sys.argv[1:])"
                 command = [sys.executable, "-c", code, folder, name, master]
                 out = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ).stdout
                 result = json.loads(out.splitlines()[-1])

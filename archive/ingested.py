@@ -1,0 +1,128 @@
+"""Which files were archived in a table, and the rows of them that did not fit; see archive/ingest.py for when each is
+written."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction
+from pyarrow import feather
+
+from archive.layout import DAY_US, DataFile
+from archive.place import Place
+from archive.table import Table
+from query.errors import DataError, first_line
+
+_LISTS, QUARANTINE = "_ingest", "_quarantine"
+_JOBS = "jobs"
+_ATTEMPTS_MAX = 10
+#: What a job has left behind stays for so long: another may be reading it, or about to commit it.
+_LEFT_US = 7 * DAY_US
+
+#: A row of the list for each file.
+LISTED = pa.schema(
+    [
+        ("number", pa.int64()), ("path", pa.string()), ("size", pa.int64()), ("modified_us", pa.int64()),
+        ("fingerprint", pa.string()), ("rows", pa.int64()), ("bad", pa.int64()), ("job", pa.int64()),
+        ("archived_us", pa.int64()),
+    ]
+)  # fmt: skip
+BAD_ROWS = pa.schema(
+    [
+        ("job", pa.int64()), ("archived_at", pa.timestamp("us", "UTC")), ("file", pa.string()), ("row", pa.int64()),
+        ("reason", pa.string()), ("raw", pa.string()),
+    ]
+)  # fmt: skip
+
+
+def ingested_files(directory: Place) -> pa.Table:
+    """The input files that are in the table in this directory, a row each: number, path, fingerprint, counts, job and
+    time. Raises DataError."""
+    return read_list(directory, Table.open(directory).ingest_mark())[0]
+
+
+def read_list(directory: Place, mark: int | None) -> tuple[pa.Table, list[DataFile]]:
+    """The files archived up to the job of that mark, and what that job quarantined."""
+    if mark is None:
+        return LISTED.empty_table(), []
+    path = directory / _LISTS / f"{mark}.arrow"
+    try:
+        with path.filesystem.open_input_file(path.key) as source:
+            table = feather.read_table(source)
+    except (OSError, pa.ArrowException) as error:
+        message = f"the list of archived files, {path}, cannot be read: {first_line(error)}"
+        raise DataError(message, "restore it from a copy: without it files could be archived twice") from error
+    quarantined = json.loads(table.schema.metadata[b"quarantine"])
+    return table.replace_schema_metadata(None), [DataFile(*one) for one in quarantined]
+
+
+def write_list(directory: Place, mark: int, files: pa.Table, quarantined: Iterable[DataFile]) -> None:
+    """Puts down which files are archived once the commit of that mark is made; rows as LISTED."""
+    named = json.dumps([[f.path, f.size, f.rows, f.statistics] for f in quarantined])
+    folder = directory / _LISTS
+    folder.make()
+    path = folder / f"{mark}.arrow"
+    with path.filesystem.open_output_stream(path.key) as out:
+        feather.write_feather(files.replace_schema_metadata({"quarantine": named}), out, compression="zstd")
+    path.sync()
+    folder.sync()
+
+
+def tidy(directory: Place, mark: int) -> None:
+    """Removes what older jobs have left behind: their lists, each part of ours, and what was written in vain. Not what
+    a job that runs may need."""
+    before_us = time.time_ns() // 1000 - _LEFT_US
+    try:
+        for entry in (directory / _LISTS).entries():
+            if entry.written_us < before_us and entry.path != f"{mark}.arrow":
+                (directory / _LISTS / entry.path).remove()
+        quarantine = directory / QUARANTINE
+        if DeltaTable.is_deltatable(quarantine.delta_uri, quarantine.storage_options):
+            table = DeltaTable(quarantine.delta_uri, storage_options=quarantine.storage_options)
+            hours = _LEFT_US // 3_600_000_000
+            table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)
+    except (DeltaError, OSError):
+        pass  # the next job does it
+
+
+def publish(directory: Place, mark: int | None, files: Iterable[DataFile]) -> None:
+    """Adds the files that the job of that mark has quarantined to the table of bad rows, if they are not there yet."""
+    files = list(files)
+    if mark is None or not files:
+        return
+    number = mark >> 32
+    try:
+        where, options = directory.delta_uri, directory.storage_options
+        if not DeltaTable.is_deltatable(where, options):
+            try:
+                DeltaTable.create(where, schema=BAD_ROWS, name="quarantine", storage_options=options)
+            except DeltaError:
+                pass  # another job was first
+        for _ in range(_ATTEMPTS_MAX):
+            table = DeltaTable(where, storage_options=options)
+            last = table.transaction_version(_JOBS)
+            if last is not None and last >= number:
+                return
+            try:
+                table.create_write_transaction(
+                    [
+                        AddAction(file.path, file.size, {}, time.time_ns() // 1_000_000, True, file.statistics)
+                        for file in files
+                    ],
+                    mode="append",
+                    schema=table.schema(),
+                    commit_properties=CommitProperties(app_transactions=[Transaction(_JOBS, number)]),
+                )
+                return
+            except CommitFailedError:
+                continue
+    except (DeltaError, OSError) as error:
+        raise DataError(
+            f"the quarantine in {directory} cannot be written: {first_line(error)}",
+            "the good rows are archived; the bad ones follow when the same command is run again",
+        ) from error
