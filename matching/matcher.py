@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +27,7 @@ from matching.run_lists import RunLists
 from matching.run_merged import RunMerged
 from matching.run_starts import RunStarts
 from matching.run_table import RunTable
+from matching.state import pack, unpack
 from matching.types import plain_type
 from matching.unmatched import Unsettled
 from query.automaton.carried import FIRST_ROW, LAST_ROW, Carried, Chain, carry, chain
@@ -42,7 +41,7 @@ from query.plan.expression import TRUE, Aggregate, Expression, MatchNumber, walk
 from query.plan.plan import Plan
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
-STATE_VERSION = 4
+STATE_VERSION = 5
 #: A block of so many rows of which many matter is taken whole.
 DENSE_ROWS_MIN = 256
 #: Most partial matches one partition may have at a time.
@@ -633,7 +632,7 @@ class KernelMatcher:
     # ---- state
 
     def snapshot(self) -> bytes:
-        """All state as one npz archive; Arrow columns as IPC streams inside it."""
+        """All state; Arrow columns as IPC streams inside it."""
         arrays = {f"engine.{n}": a for n, a in self.engine.snapshot().items()}
         store, arrow = self.store.snapshot()
         arrays |= {f"store.{n}": a for n, a in store.items()}
@@ -648,16 +647,11 @@ class KernelMatcher:
             "version": STATE_VERSION, "engine": type(self.engine).__name__, "plan": self.plan.fingerprint,
             "sources": list(self.sources), "floor": self.floor,
         }  # fmt: skip
-        arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
-        out = io.BytesIO()
-        np.savez(out, allow_pickle=False, **arrays)
-        return out.getvalue()
+        return pack(head, arrays)
 
     def restore(self, state: bytes) -> None:
         """Takes over a snapshot of the same plan. Raises DataError for another plan or version."""
-        with np.load(io.BytesIO(state), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        head = json.loads(arrays["head"].tobytes())
+        head, arrays = unpack(state)
         if head["version"] != STATE_VERSION or head["plan"] != self.plan.fingerprint:
             raise DataError(
                 f"this state is of plan {head['plan']}, version {head['version']}; this matcher runs plan "

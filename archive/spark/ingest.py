@@ -13,7 +13,7 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -24,13 +24,12 @@ from archive import ingest as embedded
 from archive.checks import Reading
 from archive.ingest import NONE, Count, Job, Progress, Report, Todo, Told, Written, unit_of_days
 from archive.inputs import CHUNK_BYTES, Chunk, Format, Part, chunks_of, parts_of, row_groups
-from archive.layout import FILE_ROWS_MAX, SEQ, DataFile, Unit, key_names, stored_schema, time_name
+from archive.layout import DAY_US, FILE_ROWS_MAX, SEQ, DataFile, Unit, key_names, stored_schema, time_name
 from archive.place import Place
-from archive.spark.files import DAY_US, TOLD, Failed, Loaded, Loads, Scans, Writes, told_schema
-from archive.spark.session import Where, functions, is_connect, quietly, spark_session
+from archive.spark.files import TOLD, Failed, Loaded, Loads, Scans, Writes, told_schema
+from archive.spark.session import Where, functions, in_words, is_connect, quietly, spark_session
 from archive.spark.ship import task
 from archive.spark.types import quoted, spark_type
-from query.errors import DataError
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def ingest(where: Where, job: Job, told: Told = lambda progress: None) -> Report
 
     Raises DataError as one process does, and where Spark fails."""
     session = spark_session(where)
-    with quietly():
+    with quietly(), in_words():
         return embedded.run(job, told, partial(_scan, session), partial(_write, session))
 
 
@@ -65,7 +64,7 @@ def _scan(session: SparkSession, readings: Sequence[Reading], told: Told) -> lis
         frame = numbered(session, len(tasks)).mapInArrow(
             task("archive.spark.files:scan", pickle.dumps(Scans(tasks))), f"task bigint, {TOLD} binary"
         )
-        answer = collected(frame)
+        answer = frame.toArrow()
     in_order = answer.take(np.argsort(answer.column("task").to_numpy(), kind="stable"))
     chunks = iter([chunk for found in heard(in_order) for chunk in found])
     return [tuple(next(chunks) for _ in chunks_of(reading.file)) for reading in readings]
@@ -125,10 +124,11 @@ def laid_out(
     F = functions(session)
     columns = ", ".join(f"{quoted(f.name)} {spark_type(f.type)}" for f in told_schema(schema))
     rows = numbered(session, tasks).mapInArrow(task(*reads), columns)
-    rows.persist(StorageLevel.MEMORY_AND_DISK)
+    # In memory, the rows of a large job take the heap from the sort behind: with 1 GB Java died of 50 million.
+    rows.persist(StorageLevel.DISK_ONLY)
     try:
         with shown(session, told, "read", total):
-            found: list[Loaded] = heard(collected(rows.where(F.col(TOLD).isNotNull()).select(TOLD)))
+            found: list[Loaded] = heard(rows.where(F.col(TOLD).isNotNull()).select(TOLD).toArrow())
         check(found)
         count = sum((count for loaded in found for count in loaded.counts.values()), NONE)
         if not count.rows:
@@ -136,9 +136,10 @@ def laid_out(
         unit = unit_of_days({day for loaded in found for day in loaded.days}, count.rows)
         good = rows.where(F.col(TOLD).isNull()).drop(TOLD)
         with shown(session, told, "write", total, count):
-            return heard(collected(_written(session, good, schema, place, unit, count.rows))), found
+            return heard(_written(session, good, schema, place, unit, count.rows).toArrow()), found
     finally:
-        rows.unpersist()
+        with suppress(Exception):  # where Spark has ended there is nothing to let go of, and why is on its way
+            rows.unpersist()
 
 
 def _written(session: SparkSession, rows: DataFrame, schema: Schema, place: Place, unit: Unit, count: int) -> DataFrame:
@@ -178,17 +179,6 @@ def numbered(session: SparkSession, tasks: int) -> DataFrame:
     return session.range(0, tasks, 1, tasks)
 
 
-def collected(frame: DataFrame) -> pa.Table:
-    """All rows. Raises DataError where Spark fails."""
-    try:
-        return frame.toArrow()
-    except Exception as error:  # noqa: BLE001  (py4j's, gRPC's and pyspark's own complaints come in many classes)
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raised = [line for line in lines if "Error" in line or "Exception" in line]
-        message = f"Spark has failed: {raised[-1] if raised else lines[0] if lines else type(error).__name__}"
-        raise DataError(message, "nothing has changed; see Spark's own log") from None
-
-
 def heard(answer: pa.Table) -> list[Any]:
     """What tasks have said. Raises what one of them has failed of."""
     found = [pickle.loads(payload.as_buffer()) for payload in answer.column(TOLD)]
@@ -222,7 +212,10 @@ def _watch(
 ) -> None:
     tracker = session.sparkContext.statusTracker()
     while not over.wait(1):
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        try:
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        except Exception:  # noqa: BLE001  (Spark has ended; whoever waits for the answer says so)
+            return
         tasks = sum(stage.numTasks for stage in stages if stage is not None)
         done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
         if tasks:

@@ -23,7 +23,7 @@ from archive.layout import LATE, OFFSET, SOURCE, stored_schema, time_name
 from archive.place import Place
 from archive.search.partitions import ROWS_TOGETHER
 from archive.search.slices import SLICE, Slices, reach, slices
-from archive.spark.session import functions, quietly
+from archive.spark.session import functions, quietly, what_failed
 from archive.spark.ship import task
 from archive.spark.task import COUNT, Gives, Search
 from archive.spark.types import quoted, spark_type
@@ -31,7 +31,7 @@ from archive.table import TableSnapshot
 from matching.batch import Int64Array, Matches
 from matching.matcher import make_matcher
 from matching.types import arrow_schema, arrow_type
-from query.errors import DataError, QueryError
+from query.errors import DataError, QueryError, first_line
 from query.language.ast import Selection
 from query.plan.output import output_columns
 from query.plan.plan import Plan
@@ -260,10 +260,9 @@ def _spark(archived: Archived) -> Iterator[None]:
 
 def _failed(archived: Archived, error: Exception) -> DataError:
     """What went wrong in Spark itself."""
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
     where = f"the archive of {archived.schema.name} in {archived.place}"
-    if re.search(r"PATH_NOT_FOUND|FILE_NOT_EXIST|FileNotFoundException", text):
-        return DataError(f"{where} cannot be read: {lines[0]}", "a file of it was removed, or executors do not see it")
-    raised = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception|Warning)\b", line)]
-    return DataError(f"Spark could not search {where}: {raised[-1] if raised else lines[0]}", "see Spark's own log")
+    if re.search(r"PATH_NOT_FOUND|FILE_NOT_EXIST|FileNotFoundException", str(error)):
+        why = f"{where} cannot be read: {first_line(error)}"
+        return DataError(why, "a file of it was removed, or executors do not see it")
+    why, hint = what_failed(error)
+    return DataError(f"Spark could not search {where}: {why}", hint)

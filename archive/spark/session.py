@@ -59,6 +59,9 @@ _STARTING = {
 }
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
+#: Packages whose errors are Spark's.
+_SPARKS = ("pyspark", "py4j", "grpc")
+
 
 def spark_session(
     where: Where = None, *, memory: str | None = None, options: Mapping[str, str] | None = None
@@ -124,6 +127,32 @@ def functions(session: SparkSession) -> Any:
     from pyspark.sql import functions as classic
 
     return classic
+
+
+@contextmanager
+def in_words() -> Iterator[None]:
+    """Around a job that Spark does and that one commit ends: what it or the way to it complains of is a DataError."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, ConnectionError) and type(error).__module__.split(".")[0] not in _SPARKS:
+            raise
+        why, hint = what_failed(error)
+        raise DataError(f"Spark has failed: {why}", f"nothing has changed; {hint}") from None
+
+
+def what_failed(error: Exception) -> tuple[str, str]:
+    """What an error of Spark says went wrong, the last cause it names, and a hint."""
+    name = type(error).__name__
+    # Of a Java that is gone py4j also says that it does not know what it is asked for.
+    if (name.startswith("Py4J") and name != "Py4JJavaError") or isinstance(error, ConnectionError):
+        return "its Java has ended", "it may have had too little memory: --memory 4g, or spark_session(memory='4g')"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if re.match(r"(Caused by: )?(\w+\.)*\w*(Error|Exception|Warning)\b", line)]
+    if "java.lang.OutOfMemoryError" in str(error):
+        return "its Java has too little memory", "--memory 4g, or spark_session(memory='4g')"
+    why = raised[-1] if raised else lines[0] if lines else name
+    return why.removeprefix("Caused by: "), "see Spark's own log"
 
 
 def _need_pyspark() -> None:

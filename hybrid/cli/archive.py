@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybrid.cli.ingest import ingest
+from hybrid.cli.ingest import Memory, ingest
 from hybrid.cli.output import Format, Formats, say, write
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def compact(
         str | None,
         typer.Option(metavar="MASTER", help="Days that are over by Spark: local[*], spark://host:7077, sc://host."),
     ] = None,
+    memory: Memory = None,
 ) -> None:
     """Rewrites small files into large ones, and those of days that are over by key."""
     from archive import upkeep
@@ -75,7 +76,7 @@ def compact(
                 say(f"{table.schema.name}: another process compacts it")
                 continue
             if spark is not None:
-                _compact_by_spark(table, _edge(table, edge_us), spark)
+                _compact_by_spark(table, _edge(table, edge_us), spark, memory)
             total = sum(r.rows for r in upkeep.plan_rewrites(before, _edge(table, edge_us)))
             with progress(f"{table.schema.name}", total) as advance:
                 for done in upkeep.compact(table, closed_us=edge_us, memory_limit=memory_limit):
@@ -156,7 +157,7 @@ def search(
         str | None,
         typer.Option(metavar="MASTER", help="Search by Spark: local[*], spark://host:7077 or sc://host:15002."),
     ] = None,
-    memory: Annotated[str | None, typer.Option(help="Of the driver of Spark, if this starts it: 4g, say.")] = None,
+    memory: Memory = None,
     format: Formats = Format.table,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
     evidence: Annotated[bool, typer.Option("--evidence", help="Write the events behind the rows instead.")] = False,
@@ -193,14 +194,15 @@ def search(
         say(f"{alias}: {report}")
 
 
-def _compact_by_spark(table: Table, edge_us: int, spark: str) -> None:
+def _compact_by_spark(table: Table, edge_us: int, spark: str, memory: str | None) -> None:
     """Rewrites by Spark what is over, in one commit."""
     from archive import upkeep
     from archive.spark.compact import compact as by_spark
+    from archive.spark.session import spark_session
 
     rewrites = upkeep.plan_rewrites(table.snapshot(), edge_us)
     paths = [path for rewrite in rewrites if rewrite.unit is not None for path in rewrite.paths]
-    if paths and by_spark(spark, table.directory, paths) is None:
+    if paths and by_spark(spark_session(spark, memory=memory), table.directory, paths) is None:
         say(f"{table.schema.name}: another process was faster; what Spark has written is left out")
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -46,6 +46,12 @@ class Changed(StrEnum):
     add = "add"
 
 
+#: Of the commands that may be done by Spark.
+Memory: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Of the driver of Spark, if this starts it: 4g, say.")
+]
+
+
 def ingest(
     stream: Annotated[str, typer.Argument(help="The stream whose archive is filled; it is declared if it is new.")],
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Files, directories, globs; paths or URLs.")],
@@ -56,6 +62,7 @@ def ingest(
         str | None,
         typer.Option("--spark", metavar="MASTER", help="Do it on Spark: local[*], spark://host:7077, sc://host."),
     ] = None,
+    memory: Memory = None,
     format: Annotated[FileFormat | None, typer.Option("--format", "-f", help="Of all files; else by suffix.")] = None,
     columns: Annotated[
         str | None,
@@ -103,7 +110,7 @@ def ingest(
                 types = {field.name: field.type for field in schema.fields}
                 db.create_stream(schema.name, types, schema.time or "", schema.keys)
         with _shown() as told:
-            report = _run(job, told, spark)
+            report = _run(job, told, spark, memory)
     except DataError:
         if created:  # a declaration that does not fit the files should not stand in the way of the next one
             shutil.rmtree(folder.root, ignore_errors=True)
@@ -113,14 +120,15 @@ def ingest(
     print(in_words(report, schema.name))
 
 
-def _run(job: Job, told: Told, spark: str | None) -> Report:
+def _run(job: Job, told: Told, spark: str | None, memory: str | None) -> Report:
     if spark is None:
         from archive.ingest import ingest as ingest_here
 
         return ingest_here(job, told)
     from archive.spark.ingest import ingest as ingest_by_spark
+    from archive.spark.session import spark_session
 
-    return ingest_by_spark(spark, job, told)
+    return ingest_by_spark(spark_session(spark, memory=memory), job, told)
 
 
 def in_words(report: Report, stream: str) -> str:

@@ -13,6 +13,7 @@ from matching.matcher import KernelMatcher
 from matching.rows import SLACK
 from matching.run_lists import RunLists
 from matching.run_table import RunTable
+from matching.state import pack, unpack
 from query.automaton.program import assemble
 from query.errors import DataError, HybridWarning, QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
@@ -279,3 +280,29 @@ def test_a_snapshot_of_another_plan_is_refused() -> None:
     state = KernelMatcher(one, assemble(one)).snapshot()
     with pytest.raises(DataError, match="state is of plan"):
         KernelMatcher(other, assemble(other)).restore(state)
+
+
+def test_what_is_no_state_is_refused() -> None:
+    plan = plan_of(V_SHAPE, FALL_RISE)
+    matcher = KernelMatcher(plan, assemble(plan))
+    state = matcher.snapshot()
+    other = pa.BufferOutputStream()
+    with pa.ipc.new_stream(other, pa.schema([("x", pa.int64())])) as writer:
+        writer.write_table(pa.table({"x": [1]}))
+    for bad in (b"", b"nonsense", b"nonsense" * 100, state[: len(state) // 2], other.getvalue().to_pybytes()):
+        with pytest.raises(DataError, match="no state of a matcher"):
+            matcher.restore(bad)
+    matcher.restore(state)
+    assert matcher.snapshot() == state
+
+
+@pytest.mark.parametrize("array", [
+    np.zeros(0, np.int64), np.zeros((0, 3), np.int32), np.arange(6, dtype=np.uint8).reshape(2, 3), np.array(5.5),
+    np.array([True, False]), np.arange(10)[::2], np.asfortranarray(np.arange(6).reshape(2, 3)),
+])  # fmt: skip
+def test_arrays_of_a_state_come_back_as_they_were(array: np.ndarray) -> None:
+    head, arrays = unpack(pack({"n": 1}, {"a": array, "b": np.ones(1)}))
+    assert (head, [*arrays]) == ({"n": 1}, ["a", "b"])
+    assert (arrays["a"].dtype, arrays["a"].shape) == (array.dtype, array.shape)
+    assert np.array_equal(arrays["a"], array)
+    arrays["a"][...] = 1  # may be written to

@@ -1,4 +1,4 @@
-"""The same search on a standalone cluster and through Spark Connect, whose executors know our code only from us."""
+"""Search and ingest on a standalone cluster and through Spark Connect, whose executors know our code only from us."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from random import Random
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 import hybrid
+from archive.history import History
+from archive.ingest import Job, ingest
+from archive.place import place_of
 from archive.spark import ship
+from tests.archive.events import TICKS
 from tests.archive.spark.conftest import why_no_spark
 from tests.archive.spark.queries import COLUMNS, table
 from tests.archive.spark.servers import cluster, connect_server
@@ -34,7 +39,12 @@ def rows_of(t: pa.Table) -> Counter[str]:
     return Counter(repr(tuple(row.values())) for row in t.to_pylist())
 
 
-def check(tmp_path: Path, address: str) -> None:
+def environment() -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK"))}
+    return env | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+
+
+def searches(tmp_path: Path, address: str) -> None:
     """A driver at the address gives what this process gives; its executors had nothing of ours before."""
     with hybrid.connect(tmp_path / "db") as db:
         db.create_stream("t", COLUMNS, time="ts", key="k")
@@ -43,10 +53,8 @@ def check(tmp_path: Path, address: str) -> None:
     out = tmp_path / "out"
     out.mkdir()
     given = [str(tmp_path / "db"), address, str(out), *TEXTS]
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK"))}
-    env |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     child = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.archive.spark.driver_child", *given], env=env, cwd=ROOT,
+        [sys.executable, "-W", "error", "-m", "tests.archive.spark.driver_child", *given], env=environment(), cwd=ROOT,
         capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert child.returncode == 0, child.stderr[-3000:]
@@ -64,6 +72,23 @@ def check(tmp_path: Path, address: str) -> None:
         assert Counter(events.column("match_id").to_pylist()) == Counter(result.evidence()["match_id"].to_pylist())
 
 
+def archives(tmp_path: Path, address: str) -> None:
+    """A driver at the address archives what this process archives."""
+    for day in range(1, 6):
+        lines = "".join(f"2024-01-{day:02d} 10:{i // 60:02d}:{i % 60:02d},{'ABC'[i % 3]},{i},1\n" for i in range(600))
+        (tmp_path / f"{day}.csv").write_text("ts,symbol,price,rank\n" + lines + f"x,A,{day},1\n")
+    ingest(Job(TICKS, place_of(tmp_path / "here"), (str(tmp_path / "*.csv"),)))
+    words = [str(tmp_path / "there"), str(tmp_path / "*.csv"), "never", "1", address]
+    command = [sys.executable, "-m", "tests.archive.ingest_child", *words]
+    child = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert child.returncode == 0, child.stderr[-3000:]
+    here, there = (History(TICKS, tmp_path / name).snapshot().read(None, None) for name in ("here", "there"))
+    assert len(here) == 3000
+    assert there.columns.equals(here.columns)
+    assert (there.offset.tolist(), there.seq.tolist()) == (here.offset.tolist(), here.seq.tolist())
+    assert DeltaTable(str(tmp_path / "there" / "_quarantine")).count() == 5
+
+
 @pytest.fixture(autouse=True)
 def needs_spark() -> None:
     why = why_no_spark()
@@ -79,9 +104,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_standalone_cluster(tmp_path: Path, cache: Path) -> None:
     with cluster(tmp_path, cache, workers=2) as address:
-        check(tmp_path, address)
+        searches(tmp_path, address)
+        archives(tmp_path, address)
 
 
 def test_spark_connect(tmp_path: Path, cache: Path) -> None:
     with connect_server(tmp_path, cache) as address:
-        check(tmp_path, address)
+        searches(tmp_path, address)
+        archives(tmp_path, address)

@@ -27,6 +27,22 @@ def test_a_session_is_found_again(spark: Any) -> None:
         spark_session("local[1]")
 
 
+@pytest.mark.parametrize(("text", "why", "hint"), [
+    ("Job aborted due to stage failure: Task 0 failed\nERROR\n\tat org.apache.spark.ErrorUtils.run(ErrorUtils.scala:83)"
+     "\nCaused by: java.io.IOException: No space left on device\n\tat java.base/java.io.Error.write",
+     "java.io.IOException: No space left on device", "log"),
+    ("An error occurred while calling o1.x.\n: java.lang.OutOfMemoryError: Java heap space\n\tat x.y", "", "--memory"),
+    ("java.lang.OutOfMemoryError: Java heap space\n\tat x.y", "too little memory", "--memory"),
+    ("it went wrong\nbelow", "it went wrong", "log"),
+    ("", "ValueError", "log"),
+])  # fmt: skip
+def test_what_failed(text: str, why: str, hint: str) -> None:
+    said, advice = sessions.what_failed(ValueError(text))
+    assert why in said
+    assert hint in advice
+    assert sessions.what_failed(ConnectionResetError(104, "reset"))[0] == "its Java has ended"
+
+
 def test_addresses_that_are_none() -> None:
     for address in ("flink://host", "localhorse", "http://127.0.0.1"):
         with pytest.raises(DataError, match=r"no address of Spark|runs in this process"):

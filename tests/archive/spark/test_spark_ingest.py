@@ -23,6 +23,7 @@ from archive.ingest import Job
 from archive.ingested import ingested_files
 from archive.place import place_of
 from archive.table import Table
+from archive.upkeep import verify
 from query.errors import DataError
 from query.schema import Field, Schema
 from tests.archive.events import START_US, TICKS
@@ -192,6 +193,40 @@ def test_a_driver_killed_at_a_named_point_and_run_again(tmp_path, point, round):
     batch = History(TICKS, tmp_path / "t").snapshot().read(None, None)
     assert batch.offset.tolist() == list(range(1, 61))
     assert DeltaTable(str(tmp_path / "t" / "_quarantine")).count() == 1
+
+
+JAVA_ENDS = """
+import os, signal, sys
+from archive.ingest import Job
+from archive.place import place_of
+from archive.spark import ingest
+from archive.spark.session import spark_session
+from query.errors import DataError
+from tests.archive.events import TICKS
+
+session = spark_session("local[1]")
+write = ingest._written
+def gone(*args):
+    os.kill(session.sparkContext._gateway.proc.pid, signal.SIGKILL)
+    return write(*args)
+ingest._written = gone
+try:
+    ingest.ingest(session, Job(TICKS, place_of(sys.argv[1]), (sys.argv[2],)))
+except DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_java_that_ends_in_the_middle_is_said_in_a_line(tmp_path):
+    (tmp_path / "a.csv").write_text("ts,symbol,price,rank\n2024-01-01 10:00:00,A,1,1\n")
+    table = tmp_path / "t"
+    command = [sys.executable, "-c", JAVA_ENDS, str(table), str(tmp_path / "a.csv")]
+    run = subprocess.run(command, cwd=Path(__file__).parents[3], timeout=300, capture_output=True, text=True)
+    said = "Spark has failed: its Java has ended\nhint: nothing has changed; it may have had too"
+    assert said in run.stdout, run.stderr
+    assert verify(Table.open(table)) == []
+    assert embedded.ingest(Job(TICKS, place_of(table), (str(tmp_path / "a.csv"),))).rows == 1
 
 
 def test_compaction(spark, files, tmp_path, small):
