@@ -38,15 +38,15 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows of time of some partitions. columns: what tells these apart. table: a row for each window: the values of
-    the columns (a null is a value like any other), then its first and last instant, timestamp[us, UTC]; those of one
-    partition do not overlap."""
+    """Windows of time of some partitions. columns: what tells these apart. stretch_us: time is cut into such stretches
+    (from 1970 on either side), so that rows and windows are joined by being equal in something, however many windows a
+    partition has. table: a row for each window and stretch that it touches: the values of the columns (a null is a
+    value like any other), the number of the stretch, then the first and last instant of the window, timestamp[us, UTC];
+    those of one partition do not overlap."""
 
     columns: tuple[str, ...]
+    stretch_us: int
     table: pa.Table
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
 
     @staticmethod
     def around(columns: Sequence[str], rows: pa.RecordBatch, ts_us: Int64Array, reach_us: int) -> Windows:
@@ -63,9 +63,16 @@ class Windows:
         last = np.append(first[1:], len(order))[: len(first)] - 1
         low = np.maximum(times[first], TIME_MIN_US + reach_us) - reach_us
         high = np.minimum(times[last], TIME_MAX_US - reach_us) + reach_us
-        values = [rows.column(name).take(pa.array(order[first])) for name in columns]
-        bounds = [pa.array(bound).view(pa.timestamp("us", "UTC")) for bound in (low, high)]
-        return Windows(tuple(columns), pa.table([*values, *bounds], names=[*window_names(len(columns))]))
+        # A window of one row touches two stretches at most, and one of many rows no more than two for each.
+        stretch_us = 2 * reach_us + 1
+        begins, ends = _stretch(low, stretch_us), _stretch(high, stretch_us)
+        touched = ends - begins + 1
+        window = np.repeat(np.arange(len(first)), touched)
+        stretch = np.arange(len(window)) - np.repeat(np.cumsum(touched) - touched, touched) + begins[window]
+        values = [rows.column(name).take(pa.array(order[first][window])) for name in columns]
+        bounds = [pa.array(bound[window]).view(pa.timestamp("us", "UTC")) for bound in (low, high)]
+        table = pa.table([*values, pa.array(stretch), *bounds], names=window_names(len(columns)))
+        return Windows(tuple(columns), stretch_us, table)
 
     @property
     def condition(self) -> str:
@@ -75,12 +82,19 @@ class Windows:
         for column, name in zip(self.columns, names):
             sign = "IS NOT DISTINCT FROM" if self.table.column(name).null_count else "="
             tests.append(f"{quote(column)} {sign} {name}")
+        tests.append(f"epoch_us({{time}}) // {self.stretch_us} = {names[-3]}")
         return " AND ".join([*tests, f"{{time}} >= {names[-2]}", f"{{time}} <= {names[-1]}"])
+
+
+def _stretch(ts_us: Int64Array, stretch_us: int) -> Int64Array:
+    """The number of the stretch of each instant: rounded towards zero, as DuckDB's // does."""
+    down = ts_us // stretch_us
+    return down + ((ts_us < 0) & (ts_us % stretch_us != 0))
 
 
 def window_names(columns: int) -> list[str]:
     """What the columns of a table of windows are called: no declared column may be called that."""
-    return [*(f"__hybrid_value{i}" for i in range(columns)), "__hybrid_low", "__hybrid_high"]
+    return [*(f"__hybrid_value{i}" for i in range(columns)), "__hybrid_stretch", "__hybrid_low", "__hybrid_high"]
 
 
 @dataclass(frozen=True, slots=True)

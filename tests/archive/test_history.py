@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archive.history import History
-from archive.recent import KeyRange
+from archive.recent import KeyRange, Windows
 from archive.snapshot import HistorySnapshot
 from matching.batch import EventBatch
 from matching.types import arrow_schema
@@ -492,3 +492,24 @@ def test_a_range_of_a_column_that_older_files_lack(tmp_path):
     for rows_max in (1, 100):
         found = history.snapshot().batches(None, None, span=KeyRange("level", 3, 5), rows_max=rows_max)
         assert [offset for batch in found for offset in batch.offset.tolist()] == [13, 14]
+
+
+@given(
+    st.lists(st.tuples(st.integers(-40, 40), st.sampled_from("ab")), max_size=30),
+    st.lists(st.tuples(st.integers(-60, 60), st.sampled_from("abc")), max_size=8),
+    st.integers(0, 9), st.booleans(),
+)  # fmt: skip
+def test_rows_are_in_the_windows_around_others(events, anchors, reach_us, keyed):
+    """Windows that reach over 1970, too: there stretches are counted from zero in both directions."""
+    anchors.sort()
+    columns = ["symbol"] if keyed else []
+    near = pa.RecordBatch.from_pydict({"symbol": pa.array([k for _, k in anchors], pa.string())})
+    windows = Windows.around(columns, near, np.array([t for t, _ in anchors], np.int64), reach_us)
+    history = History(TICKS, None)
+    history.append(*batch_of([Event(t, k, None, None, "x", i, i) for i, (t, k) in enumerate(events)]))
+    found = [batch.ts_us.tolist() for batch in history.snapshot().batches(None, None, windows=windows)]
+    wanted = sorted(
+        t for t, k in events if any(abs(t - at) <= reach_us and (k == of or not keyed) for at, of in anchors)
+    )
+    assert [t for part in found for t in part] == wanted
+    assert history.snapshot().count_in(windows, None, None) == len(wanted)
