@@ -119,6 +119,7 @@ def test_no_permission(tmp_path):
     assert len(history.snapshot().read(None, None)) == 60_000
 
 
+@pytest.mark.slow
 def test_a_store_gone_between_file_and_commit(tmp_path, monkeypatch):
     with s3_server(tmp_path / "s3") as server:
         from archive.place import place_of

@@ -87,7 +87,7 @@ def ask(snapshot, question: tuple) -> list[Event]:
 
 
 @pytest.mark.parametrize("in_files", [False, True])
-@settings(max_examples=120)
+@settings(max_examples=max(20, settings().max_examples // 4))
 @given(steps(), st.lists(questions, min_size=1, max_size=4), st.sampled_from((2, 7, 99)))
 def test_reads_equal_a_plain_list(in_files, steps, asked, memory_rows_max):
     with tempfile.TemporaryDirectory() as root:
@@ -138,7 +138,7 @@ COLUMN_SETS = (None, (), ("price",), ("SYMBOL", "ts"))
 
 
 @pytest.mark.parametrize("in_files", [False, True])
-@settings(max_examples=120)
+@settings(max_examples=max(20, settings().max_examples // 4))
 @given(
     steps(), questions, st.sampled_from((2, 7, 99)), st.sampled_from((1, 2, 5, 1000)), st.sampled_from(CONDITIONS),
     st.sampled_from(COLUMN_SETS), st.sampled_from(SPANS),

@@ -625,6 +625,7 @@ def test_columns_that_were_added(tmp_path):
     assert [row["venue"] for row in rows(tmp_path / "t", wider)] == [None] * 100 + ["X"]
 
 
+@pytest.mark.slow
 def test_files_and_archive_in_a_store(tmp_path):
     with s3_server(tmp_path) as server:
         write(tmp_path / "bucket/in/a.csv", HEADER + LINES + "x,A,1,1\n")
@@ -719,6 +720,7 @@ def _parts(path: Path) -> list[inputs.Part]:
     return inputs.parts_of(file, chunks)
 
 
+@pytest.mark.slow
 @settings(max_examples=max(20, settings().max_examples // 5))  # each writes three files, and reads them in parts
 @given(st.lists(_row, min_size=1, max_size=12), st.booleans(), st.sampled_from(["\n", "\r\n"]), st.integers(5, 90))
 def test_what_was_written_is_what_is_read(tmp_path_factory, data, quoted, end, chunk):

@@ -25,6 +25,9 @@ from tests.archive.store import s3_server
 IMPATIENT = {"max_retries": "1", "retry_timeout": "1s", "timeout": "2s", "connect_timeout": "1s"}
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     with s3_server(tmp_path_factory.mktemp("s3")) as server:

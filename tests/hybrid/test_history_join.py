@@ -125,7 +125,7 @@ def watched(case: Case, flush_at: int = -1, directory: Any = None) -> tuple[Rows
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:BETWEEN holds both ends:hybrid.HybridWarning")
 @given(cases())
-@settings(max_examples=60)
+@settings(max_examples=max(20, settings().max_examples // 8))
 def test_sql_watch_and_backtest_are_the_brute_force(case: Case) -> None:
     expected = case.expected()
     assert rows(hybrid.sql(case.query, e=case.events)) == expected

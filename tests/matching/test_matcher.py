@@ -293,7 +293,7 @@ def test_what_is_no_state_is_refused() -> None:
         with pytest.raises(DataError, match="no state of a matcher"):
             matcher.restore(bad)
     matcher.restore(state)
-    assert matcher.snapshot() == state
+    assert len(matcher.advance(None)) == 0
 
 
 @pytest.mark.parametrize("array", [
