@@ -274,6 +274,31 @@ def _rounds(loop: Repeat, done: int, behind: _Rest, holding: _Anchors, negated: 
         yield from moves(behind, holding, negated)
 
 
+class _Place:
+    """A rest, one object for all that are equal: where all matches are wanted they are compared at every row."""
+
+    __slots__ = ("_places", "_steps", "excluded", "rest")
+
+    def __init__(self, rest: _Rest, places: dict[_Rest, _Place]) -> None:
+        self.rest = rest
+        self.excluded = _is_excluded(rest)
+        places[rest] = self
+        self._places = places
+        self._steps: dict[_Anchors, tuple[tuple[str | None, _Place, tuple[str, ...]], ...]] = {}
+
+    def at(self, rest: _Rest) -> _Place:
+        """The place with that rest of the same pattern."""
+        return self._places.get(rest) or _Place(rest, self._places)
+
+    def moves(self, holding: _Anchors) -> tuple[tuple[str | None, _Place, tuple[str, ...]], ...]:
+        """All steps from here, as `moves` has them."""
+        found = self._steps.get(holding)
+        if found is None:
+            steps = [(variable, self.at(behind), negated) for variable, behind, negated in moves(self.rest, holding)]
+            found = self._steps[holding] = tuple(steps)
+        return found
+
+
 def _is_excluded(behind: _Rest) -> bool:
     """Whether a row stands inside {- -}, by what is left behind it."""
     return any(isinstance(r, _EndOfExclusion) for r in behind)
@@ -300,7 +325,7 @@ def next_start(after: AfterMatch, start: int, labels: Sequence[Label]) -> tuple[
 
 
 #: One way to read the rows so far: the rest behind it, and the negated variables in each gap passed.
-_Derivation = tuple[_Rest, tuple[tuple[str, ...], ...]]
+_Derivation = tuple[_Place, tuple[tuple[str, ...], ...]]
 #: The ways to read a labelled sequence, the preferred one first, each with the positions it excludes. Of two ways that
 #: leave the same to be matched only the preferred one is kept.
 _Derivations = Mapping[_Derivation, frozenset[int]]
@@ -367,6 +392,7 @@ class _Search:
         self.watermark_us = watermark_us
         self.ended = ended
         self.steps_left = self.steps_max = steps_max
+        self.begin = _Place((plan.pattern,), {})
         self.lenient = lenient
         self.conditions = {d.variable: d.condition for d in plan.defines}
         self.interval_us = plan.within.interval_us if plan.within else None
@@ -628,7 +654,7 @@ class _Search:
         """Every decided match whose first row is at `start`; what orders it is (completion, last row, first row,
         preference)."""
         self.steps_left = self.steps_max
-        begin: _Derivations = {((self.plan.pattern,), ()): frozenset()}
+        begin: _Derivations = {(self.begin, ()): frozenset()}
         # labels, their preference, the ways to read them, the next row to look at
         stack: list[tuple[tuple[Label, ...], tuple[tuple[int, int], ...], _Derivations, int]] = []
         stack.append(((), (), begin, start))
@@ -677,8 +703,8 @@ class _Search:
         match, or not yet."""
         ways: list[tuple[Moment, bool, int, frozenset[int]]] = []
         last = labels[-1][1]
-        for (rest, gaps), excluded in derivations.items():
-            for variable, _, negated in moves(rest, _holding(partition, last + 1, True)):
+        for (place, gaps), excluded in derivations.items():
+            for variable, _, negated in place.moves(_holding(partition, last + 1, True)):
                 if variable is None:
                     holds, moment = self._negations(partition, labels, (*gaps, negated), 0)
                     if holds is not False:
@@ -715,10 +741,10 @@ def _options(derivations: _Derivations, holding: _Anchors, position: int) -> dic
     """The variables that the row at `position` may be, in order of preference, each with the ways to read the sequence
     it makes."""
     options: dict[str, dict[_Derivation, frozenset[int]]] = {}
-    for (rest, gaps), excluded in derivations.items():
-        for variable, behind, negated in moves(rest, holding):
+    for (place, gaps), excluded in derivations.items():
+        for variable, behind, negated in place.moves(holding):
             if variable is not None:
-                now = excluded | {position} if _is_excluded(behind) else excluded
+                now = excluded | {position} if behind.excluded else excluded
                 options.setdefault(variable, {}).setdefault((behind, (*gaps, negated)), now)
     return dict(options)
 
@@ -730,11 +756,12 @@ def _waits_for(derivations: _Derivations) -> set[str]:
     come next. Where a labelled sequence can be read in several ways, those of all of them.
     """
     waits: set[str] = set()
-    for rest, _ in derivations:
+    for place, _ in derivations:
+        rest = place.rest
         loop = next((i for i, r in enumerate(rest) if isinstance(r, _Round) and r.may_repeat), None)
-        inside = rest if loop is None else rest[: loop + 1]
+        inside = place if loop is None else place.at(rest[: loop + 1])
         # there is a row to pass over, and rows before it: no anchor holds
-        waits.update(variable for variable, _, _ in moves(inside, frozenset()) if variable is not None)
+        waits.update(variable for variable, _, _ in inside.moves(frozenset()) if variable is not None)
     return waits
 
 
