@@ -31,6 +31,17 @@ if _PROFILE == "quick" and "TMPDIR" not in os.environ and os.access(_MEMORY, os.
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests come first: those of Spark, and in the second half, which another worker begins with, the other slow
+    ones. Left to the end, they keep one worker busy for minutes while the other has nothing to do."""
+    spark = [item for item in items if item.get_closest_marker("spark")]
+    slow = [item for item in items if item.get_closest_marker("slow") and not item.get_closest_marker("spark")]
+    long = {id(item) for item in (*spark, *slow)}
+    rest = [item for item in items if id(item) not in long]
+    middle = max(0, len(items) // 2 - len(spark))
+    items[:] = [*spark, *rest[:middle], *slow, *rest[middle:]]
+
+
 def pytest_collection_finish() -> None:
     """What is there before the first test stays to the end: the collector of garbage need not look at it again."""
     gc.collect()
