@@ -671,9 +671,9 @@ class Database:
         """Whether another thread may still push: not from the thread that did, nor with one thread only.
 
         Threads that Python did not start (a debugger's, a test runner's) count if they have pushed: nobody knows
-        whether they have ended."""
+        whether they have ended. Those of Spark's client never push, and live as long as its session."""
         own = threading.get_ident()
-        others = [t for t in threading.enumerate() if t.ident != own and t.name != KEEPER]
+        others = [t for t in threading.enumerate() if t.ident != own and t.name != KEEPER and not _is_sparks(t)]
         return not self._closed and own not in self._pushers and any(
             not isinstance(thread, threading._DummyThread) or thread.ident in self._pushers for thread in others
         )
@@ -840,6 +840,13 @@ def _watermark_again(kept: History, saved_us: int | None, schema: Schema) -> int
         return saved_us
     reached_us = min(int(times[-1]) for times in newest) - schema.lateness_us
     return reached_us if saved_us is None else max(saved_us, reached_us)
+
+
+def _is_sparks(thread: threading.Thread) -> bool:
+    """Whether a thread belongs to the client of Spark, by what it is or runs."""
+    runs = getattr(thread, "_target", None)
+    owners = (type(thread), runs, type(getattr(runs, "__self__", None)))
+    return any(str(getattr(o, "__module__", "")).partition(".")[0] in ("py4j", "pyspark", "grpc") for o in owners)
 
 
 def _name(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import hybrid
 from archive.spark import session as sessions
 from archive.spark.session import java_version, spark_session
 from query.errors import DataError
@@ -47,6 +48,15 @@ def test_addresses_that_are_none() -> None:
     for address in ("flink://host", "localhorse", "http://127.0.0.1"):
         with pytest.raises(DataError, match=r"no address of Spark|runs in this process"):
             spark_session(address)
+
+
+def test_threads_of_a_session_are_nobody_to_wait_for(spark: Any) -> None:
+    """Iterating over alerts ends where nobody is left who could push; a session has threads of its own."""
+    with hybrid.connect(maintenance=False) as db:
+        db.create_stream("e", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
+        alerts = db.watch("SELECT * FROM e MATCH_RECOGNIZE (MEASURES A.v AS v PATTERN (A) DEFINE A AS v > 0)")
+        assert not db._may_wait()
+        assert list(alerts) == []
 
 
 def test_nobody_answers(spark: Any) -> None:
