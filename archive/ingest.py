@@ -78,6 +78,7 @@ _MEMORY_BYTES = 256 << 20
 _SORT_MEMORY = "512MB"
 _QUARANTINE_BYTES = 64 << 20
 
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """Files to be archived in a stream.
@@ -296,6 +297,7 @@ def scan(readings: Sequence[Reading], told: Told) -> list[tuple[Chunk, ...]]:
             done += end - start
             told(Progress("look", done, total))
     return [tuple(found[reading.file.path]) for reading in readings]
+
 
 def _listed(todo: Sequence[Todo], written: Written, number: int) -> pa.Table:
     """The rows of new files in the list."""

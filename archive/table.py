@@ -35,7 +35,7 @@ from archive.place import Place, place_of
 from archive.recent import FILES, BoolArray, KeyRange, fresh_rows, next_offsets
 from matching.batch import EventBatch, Int64Array
 from query.errors import DataError, first_line
-from query.schema import Field, Schema
+from query.schema import Schema
 
 _FORMAT, _STREAM, _SOURCES, _ADDED = "hybrid.format", "hybrid.stream", "hybrid.sources", "hybrid.added"
 _SEQ, _MAINTENANCE, _INGEST = "seq", "maintenance", "ingest"
@@ -518,30 +518,11 @@ class Table:
 
 def schema_to_json(schema: Schema) -> str:
     """A declaration as it stands in the table; `schema_from_json` gives an equal one."""
-    return json.dumps(
-        {
-            "name": schema.name,
-            "fields": [[field.name, field.type] for field in schema.fields],
-            "time": schema.time,
-            "keys": schema.keys,
-            "order": schema.order,
-            "lateness_us": schema.lateness_us,
-            "retention_us": schema.retention_us,
-        }
-    )
+    return json.dumps(schema.to_dict())
 
 
 def schema_from_json(text: str) -> Schema:
-    stored = json.loads(text)
-    return Schema(
-        stored["name"],
-        tuple(Field(name, type) for name, type in stored["fields"]),
-        stored["time"],
-        tuple(stored["keys"]),
-        tuple(stored["order"]),
-        stored["lateness_us"],
-        stored["retention_us"],
-    )
+    return Schema.from_dict(json.loads(text))
 
 
 def _difference(archived: Schema, declared: Schema) -> str:

@@ -70,12 +70,7 @@ def _type(stream: str, column: str, type: str) -> str:
 
 def write_declaration(directory: Place, schema: Schema, watermark_us: int | None) -> None:
     """Keeps a declaration, and where the watermark stands, in the directory of the stream. Atomic."""
-    s = schema
-    state = {
-        "version": STREAM_VERSION, "name": s.name, "fields": [[f.name, f.type] for f in s.fields], "time": s.time,
-        "keys": list(s.keys), "order": list(s.order), "lateness_us": s.lateness_us, "retention_us": s.retention_us,
-        "watermark_us": watermark_us,
-    }  # fmt: skip
+    state = {"version": STREAM_VERSION, **schema.to_dict(), "watermark_us": watermark_us}
     (directory / STREAM_FILE).write_text(json.dumps(state, indent=1))
 
 
@@ -86,11 +81,7 @@ def read_declaration(directory: Place) -> tuple[Schema, int | None]:
         state = json.loads(file.read_text())
         if state["version"] != STREAM_VERSION:
             raise DataError(f"{file} has version {state['version']}", f"this program reads version {STREAM_VERSION}")
-        schema = Schema(
-            state["name"], tuple(Field(n, t) for n, t in state["fields"]), state["time"], tuple(state["keys"]),
-            tuple(state["order"]), state["lateness_us"], state["retention_us"],
-        )  # fmt: skip
-        return schema, state["watermark_us"]
+        return Schema.from_dict(state), state["watermark_us"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
 

@@ -844,9 +844,11 @@ def _watermark_again(kept: History, saved_us: int | None, schema: Schema) -> int
 
 def _is_sparks(thread: threading.Thread) -> bool:
     """Whether a thread belongs to the client of Spark, by what it is or runs."""
+    from archive.spark.session import PACKAGES
+
     runs = getattr(thread, "_target", None)
     owners = (type(thread), runs, type(getattr(runs, "__self__", None)))
-    return any(str(getattr(o, "__module__", "")).partition(".")[0] in ("py4j", "pyspark", "grpc") for o in owners)
+    return any(str(getattr(o, "__module__", "")).partition(".")[0] in PACKAGES for o in owners)
 
 
 def _name(text: str) -> str:

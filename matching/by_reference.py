@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matches
+from matching.ipc import from_ipc, to_ipc
 from matching.types import arrow_type
 from query.errors import DataError, first_line
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
@@ -401,16 +402,11 @@ def _days(micros: int) -> pa.MonthDayNano:
 
 def _to_ipc(arrays: Sequence[pa.Array]) -> bytes:
     """Columns without names: found again by their place."""
-    batch = pa.RecordBatch.from_arrays(list(arrays), names=[str(i) for i in range(len(arrays))])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue().to_pybytes())
+    return to_ipc(pa.RecordBatch.from_arrays(list(arrays), names=[str(i) for i in range(len(arrays))]))
 
 
 def _from_ipc(data: bytes) -> list[pa.Array]:
-    with pa.ipc.open_stream(data) as reader:
-        return list(reader.read_next_batch().columns)
+    return [column.combine_chunks() for column in from_ipc(data).columns]
 
 
 def _split(state: bytes) -> list[bytes]:

@@ -16,6 +16,7 @@ from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.buffered_runs import NONE_BAD, Failed, OverBudget, group
 from matching.decode import PER_MATCH, PER_ROW, Decode
 from matching.features import Codes, RowValues, columns_read, storable, truth
+from matching.ipc import from_ipc, to_ipc
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
 from matching.measures import Found, Measures
@@ -640,9 +641,9 @@ class KernelMatcher:
             arrays |= {f"held.{n}": getattr(self._held, n) for n in ("bounds", *PER_MATCH, *PER_ROW)}
         if self._unsettled is not None:
             arrays |= {f"unsettled.{n}": a for n, a in self._unsettled.snapshot().items()}
-        arrays["arrow"] = _ipc(arrow)
-        arrays |= {f"key.{name}": _ipc(pa.table({"v": v})) for name, v in self.keys.snapshot().items()}
-        arrays |= {f"code.{type}": _ipc(pa.table({"v": v})) for type, v in self.codes.snapshot().items()}
+        arrays["arrow"] = _bytes_of(arrow)
+        arrays |= {f"key.{name}": _bytes_of(pa.table({"v": v})) for name, v in self.keys.snapshot().items()}
+        arrays |= {f"code.{type}": _bytes_of(pa.table({"v": v})) for type, v in self.codes.snapshot().items()}
         head = {
             "version": STATE_VERSION, "engine": type(self.engine).__name__, "plan": self.plan.fingerprint,
             "sources": list(self.sources), "floor": self.floor,
@@ -722,12 +723,9 @@ def found_of(out: Decode) -> Found:
     )
 
 
-def _ipc(table: pa.Table) -> np.ndarray:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return np.frombuffer(sink.getvalue(), np.uint8)
+def _bytes_of(table: pa.Table) -> np.ndarray:
+    return np.frombuffer(to_ipc(table), np.uint8)
 
 
 def _table(data: np.ndarray) -> pa.Table:
-    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+    return from_ipc(pa.py_buffer(data))

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from matching.batch import EventBatch, Int64Array
+from matching.ipc import to_ipc
 from matching.types import arrow_schema
 from query.errors import DataError
 from query.schema import Schema
@@ -145,10 +146,7 @@ class Ordering:
         names = [*held.columns.schema.names, "_ts_us", "_source", "_offset", "_seq"]
         fields = [pa.field(name, array.type) for name, array in zip(names, arrays)]
         schema = pa.schema(fields, metadata={"ordering": json.dumps(state)})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-        return sink.getvalue().to_pybytes()
+        return to_ipc(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
     def restore(self, state: bytes) -> None:
         """Goes on from a snapshot of an Ordering of the same schema. Raises DataError for any other state."""

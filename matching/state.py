@@ -1,6 +1,6 @@
 """The state of a matcher as bytes: one Arrow IPC stream of a single row, each array a cell of bytes.
 
-numpy's own container is a zip archive: with the fifty small arrays of a matcher it takes twenty times as long.
+numpy's own container is a zip archive, which takes several times as long for the many small arrays of a matcher.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from matching.ipc import to_ipc
 from query.errors import DataError, first_line
 
 _HEAD, _TYPE, _SHAPE = b"head", b"dtype", b"shape"
@@ -27,10 +28,7 @@ def pack(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
         cells.append(pa.Array.from_buffers(_CELL, 1, [None, pa.py_buffer(bounds), pa.py_buffer(content)]))
         fields.append(pa.field(name, _CELL, metadata={_TYPE: array.dtype.str, _SHAPE: json.dumps(array.shape)}))
     schema = pa.schema(fields, {_HEAD: json.dumps(head)})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(cells, schema=schema))
-    return sink.getvalue().to_pybytes()
+    return to_ipc(pa.RecordBatch.from_arrays(cells, schema=schema))
 
 
 def unpack(state: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -5,7 +5,9 @@ Time is int64 microseconds, UTC, everywhere; names of such values end in `_us`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,22 @@ class Schema:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(f.name for f in self.fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in what JSON can say; `from_dict` gives an equal one."""
+        return {
+            "name": self.name, "fields": [[f.name, f.type] for f in self.fields], "time": self.time,
+            "keys": list(self.keys), "order": list(self.order), "lateness_us": self.lateness_us,
+            "retention_us": self.retention_us,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_dict(stored: Mapping[str, Any]) -> Schema:
+        """Raises KeyError, TypeError or ValueError for what is none. What else stands there is passed over."""
+        return Schema(
+            stored["name"], tuple(Field(name, type) for name, type in stored["fields"]), stored["time"],
+            tuple(stored["keys"]), tuple(stored["order"]), stored["lateness_us"], stored["retention_us"],
+        )  # fmt: skip
 
     def __str__(self) -> str:
         columns = ", ".join(f"{f.name} {f.type}" for f in self.fields)

@@ -39,7 +39,7 @@ def compact(
     sizes = [place_size(place / path) for path in wanted]
     tasks = packed(wanted, sizes)
     argument = ("archive.spark.files:reread", pickle.dumps(Rereads(table.schema, place, tasks)))
-    with quietly(), in_words():
+    with quietly(), in_words("Spark has failed", "nothing has changed"):
         files, found = laid_out(session, table.schema, place, argument, len(tasks), told, sum(sizes))
     read = sum((count for loaded in found for count in loaded.counts.values()), NONE).rows
     expected, written = sum(rows[path] for path in wanted), sum(file.rows for file in files)

@@ -49,7 +49,7 @@ def ingest(where: Where, job: Job, told: Told = lambda progress: None) -> Report
 
     Raises DataError as one process does, and where Spark fails."""
     session = spark_session(where)
-    with quietly(), in_words():
+    with quietly(), in_words("Spark has failed", "nothing has changed"):
         return embedded.run(job, told, partial(_scan, session), partial(_write, session))
 
 

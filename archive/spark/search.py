@@ -23,12 +23,13 @@ from archive.layout import LATE, OFFSET, SOURCE, stored_schema, time_name
 from archive.place import Place
 from archive.search.partitions import ROWS_TOGETHER
 from archive.search.slices import SLICE, Slices, reach, slices
-from archive.spark.session import functions, quietly, what_failed
+from archive.spark.session import functions, in_words, quietly
 from archive.spark.ship import task
 from archive.spark.task import COUNT, Gives, Search
 from archive.spark.types import quoted, spark_type
 from archive.table import TableSnapshot
 from matching.batch import Int64Array, Matches
+from matching.ipc import from_ipc
 from matching.matcher import make_matcher
 from matching.types import arrow_schema, arrow_type
 from query.errors import DataError, QueryError, first_line
@@ -103,7 +104,7 @@ def counts(session: SparkSession, archived: Archived, plan: Plan, *, tasks: int 
 
 
 def _stacked(parts: Sequence[bytes], out: pa.Schema) -> pa.Table:
-    tables = [pa.ipc.open_stream(part).read_all().cast(out) for part in parts]
+    tables = [from_ipc(part).cast(out) for part in parts]
     return pa.concat_tables(tables) if tables else out.empty_table()
 
 
@@ -251,18 +252,12 @@ def _comparable(F: Any, name: str, schema: Schema) -> SparkColumn:
 @contextmanager
 def _spark(archived: Archived) -> Iterator[None]:
     """Around calls that Spark answers: what goes wrong there is a DataError."""
-    try:
-        with quietly():
-            yield
-    except Exception as error:  # noqa: BLE001  (py4j's, gRPC's and pyspark's own complaints come in many classes)
-        raise _failed(archived, error) from None
-
-
-def _failed(archived: Archived, error: Exception) -> DataError:
-    """What went wrong in Spark itself."""
     where = f"the archive of {archived.schema.name} in {archived.place}"
-    if re.search(r"PATH_NOT_FOUND|FILE_NOT_EXIST|FileNotFoundException", str(error)):
-        why = f"{where} cannot be read: {first_line(error)}"
-        return DataError(why, "a file of it was removed, or executors do not see it")
-    why, hint = what_failed(error)
-    return DataError(f"Spark could not search {where}: {why}", hint)
+    with quietly(), in_words(f"Spark could not search {where}"):
+        try:
+            yield
+        except Exception as error:
+            if not re.search(r"PATH_NOT_FOUND|FILE_NOT_EXIST|FileNotFoundException", str(error)):
+                raise
+            why = f"{where} cannot be read: {first_line(error)}"
+            raise DataError(why, "a file of it was removed, or executors do not see it") from None

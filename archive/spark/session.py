@@ -59,8 +59,8 @@ _STARTING = {
 }
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
-#: Packages whose errors are Spark's.
-_SPARKS = ("pyspark", "py4j", "grpc")
+#: Spark's client: what is raised or run by these packages is its.
+PACKAGES = ("pyspark", "py4j", "grpc")
 
 
 def spark_session(
@@ -130,15 +130,16 @@ def functions(session: SparkSession) -> Any:
 
 
 @contextmanager
-def in_words() -> Iterator[None]:
-    """Around a job that Spark does and that one commit ends: what it or the way to it complains of is a DataError."""
+def in_words(failed: str, hint: str = "") -> Iterator[None]:
+    """Around what Spark does: what it or the way to it complains of is a DataError. failed: what it could not do; hint:
+    said before what is said of the cause."""
     try:
         yield
     except Exception as error:
-        if not isinstance(error, ConnectionError) and type(error).__module__.split(".")[0] not in _SPARKS:
+        if not isinstance(error, ConnectionError) and type(error).__module__.split(".")[0] not in PACKAGES:
             raise
-        why, hint = what_failed(error)
-        raise DataError(f"Spark has failed: {why}", f"nothing has changed; {hint}") from None
+        why, advice = what_failed(error)
+        raise DataError(f"{failed}: {why}", f"{hint}; {advice}" if hint else advice) from None
 
 
 def what_failed(error: Exception) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from archive.search.partitions import inputs
 from archive.search.slices import SLICE, Slices, only, own, sliced
 from matching.batch import EventBatch, Matches
 from matching.drive import run
+from matching.ipc import to_ipc
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, QueryError
 from query.plan.plan import Plan
@@ -90,7 +91,7 @@ def _payloads(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[byt
     from matching.matcher import make_matcher
 
     if wanted.gives is Gives.COUNTS:
-        yield from map(_ipc, _counts(wanted, batches))
+        yield from map(to_ipc, _counts(wanted, batches))
         return
     plan = wanted.plan if wanted.slices is None else sliced(wanted.plan)
     bare = wanted.gives is Gives.ROWS and wanted.slices is None
@@ -99,7 +100,7 @@ def _payloads(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[byt
             kept = found if wanted.slices is None else own(found, wanted.slices)
             match wanted.gives:
                 case Gives.ROWS:
-                    yield from map(_ipc, _cut(kept.rows))
+                    yield from map(to_ipc, _cut(kept.rows))
                 case Gives.MATCHES:
                     yield from map(pickle.dumps, _cut_matches(kept))
                 case _:
@@ -156,10 +157,3 @@ def _cut_matches(found: Matches) -> Iterator[Matches]:
     step = max(1, len(found) * PART_BYTES // max(1, size))
     for start in range(0, len(found), step):
         yield only(found, np.arange(start, min(start + step, len(found))))
-
-
-def _ipc(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())

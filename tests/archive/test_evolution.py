@@ -101,6 +101,7 @@ def test_compaction_and_other_readers_see_the_columns(tmp_path):
         assert list(compact(Table.open(tmp_path), closed_us=2**60)) or len(files) == 1
 
 
+@pytest.mark.slow
 def test_a_database_takes_columns(tmp_path):
     columns = {"ts": "TIMESTAMP", "symbol": "VARCHAR"}
     with hybrid.connect(tmp_path) as db:

@@ -278,6 +278,7 @@ def test_flush_happens_by_itself(tmp_path):
     assert len(history.snapshot().read(None, None)) == 250
 
 
+@pytest.mark.slow
 def test_readers_see_no_gap_and_no_double_while_it_flushes(tmp_path):
     history = History(TICKS, tmp_path, memory_rows_max=50)
     appended = [0]  # rows known to be in before a snapshot is taken

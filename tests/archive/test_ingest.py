@@ -594,6 +594,7 @@ def test_a_database_sees_the_rows_and_its_live_queries_do_not(tmp_path):
             db.ingest("ticks", path)
 
 
+@pytest.mark.slow
 def test_upkeep_leaves_lists_and_quarantine_alone(tmp_path):
     for month in range(1, 13):
         lines = LINES.replace("2024-01", f"2023-{month:02d}")
@@ -793,6 +794,7 @@ def test_where_files_are_cut(tmp_path, monkeypatch):
     assert count("e.ndjson", '{"a": "b\r\\""}\n' * 20) > 5
 
 
+@pytest.mark.slow
 def test_sorting_on_disk_gives_the_same_rows(tmp_path, monkeypatch):
     rng = np.random.default_rng(1)
     ts_us = START_US + rng.integers(0, 40 * 86_400_000_000, 60_000)

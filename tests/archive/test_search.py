@@ -115,6 +115,7 @@ def near(draw: st.DrawFn) -> Plan:
     return plan
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=events(min_size=8, max_size=30), data=st.data())
 def test_what_the_prefilter_leaves_out_changes_nothing(rows, data):
@@ -195,6 +196,7 @@ def test_partial_matches_are_carried_over_files(tmp_path):
     assert report.events == 200 * files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", [(K,), (N,), (X, N), ()])
 @pytest.mark.parametrize("keys", [("a",), ("a", "b"), ("a", None, "ü", "", "b'c", "a\x00b"), (None,)])
 def test_units(tmp_path, partition, keys):

@@ -67,6 +67,7 @@ def sliceable(draw: st.DrawFn) -> Plan:
     return replace(plan, timeout_rows=False)
 
 
+@pytest.mark.slow
 def test_slices_find_what_one_finds(record_property: Callable[[str, object], None]) -> None:
     seen: Counter[str] = Counter()
 

@@ -428,6 +428,7 @@ class Dozing(Table):
             super()._register(names)
 
 
+@pytest.mark.slow
 def test_a_writer_that_slept_while_the_log_was_cleaned(tmp_path, monkeypatch):
     """Its handle is of a version whose followers are in no entry any more, only in a checkpoint."""
     monkeypatch.setattr("archive.table._LOG_SECONDS_ON_DISK", 0)

@@ -288,6 +288,7 @@ def test_one_process_maintains(tmp_path):
         assert mine
 
 
+@pytest.mark.slow
 def test_the_keeper_flushes_compacts_and_tells(tmp_path, small_files, monkeypatch):
     monkeypatch.setattr("archive.keeper.AGE_MAX_S", 0.05)
     history = History(TICKS, tmp_path, memory_rows_max=10**9)

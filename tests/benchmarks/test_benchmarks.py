@@ -104,6 +104,7 @@ def test_an_archive_gives_the_same_events_and_matches(tmp_path: Path) -> None:
     assert {run["rows"] for run in carried} == {1_000}
 
 
+@pytest.mark.slow
 def test_appends_with_and_without_upkeep_keep_the_same_events() -> None:
     result = printed("benchmarks.archive.appends", "--appends", "30", "--rows", "50", "--repeat", "3", "--sizes", "100")
     assert set(result["one"]) == {"100 rows"}

@@ -28,6 +28,7 @@ def test_latency_runs_small() -> None:
         assert latency.histogram(r).count("\n") + 1 == len(r["histogram"])
 
 
+@pytest.mark.slow
 def test_latency_draws(tmp_path: Path) -> None:
     result = latency.benchmark(200, 200, 1, progress=False)
     latency.plot(result, str(tmp_path / "latency.png"))

@@ -134,6 +134,7 @@ MODES = [(mode, s) for mode in EVERY for s in ("STRICT", "PARTITION", "SKIP TILL
 MODES += [(shown + mode, s) for shown in SHOWN for mode in (*EVERY, *SKIP_TO) for s in ("STRICT", "PARTITION")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["A B+", "^ A B | A A? B", "A B $ | A B"])
 @pytest.mark.parametrize(("mode", "selection"), MODES)
 def test_rows_are_forgotten_behind_within(mode: str, selection: str, pattern: str) -> None:

@@ -101,6 +101,7 @@ def as_lists(plan: Plan) -> KernelMatcher:
     return matcher
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", [Selection.PARTITION, Selection.STRICT])
 def test_table_and_lists_agree_through_growth_and_compaction(selection: Selection) -> None:
     batch = events(150_000, 700 if selection is Selection.PARTITION else 2)

@@ -220,7 +220,7 @@ CALLS = [
 
 @pytest.mark.parametrize(
     ("rows_per_match", "seed"),
-    [(ROWS[0], 0), (ROWS[0], 1), *(pytest.param(ALL, seed, marks=pytest.mark.slow) for seed in (2, 3))],
+    [(ROWS[0], 0), *(pytest.param(*rest, marks=pytest.mark.slow) for rest in ((ROWS[0], 1), (ALL, 2), (ALL, 3)))],
 )
 def test_aggregates(rows_per_match: str, seed: int) -> None:
     rows = rows_of(seed, 30)

@@ -51,7 +51,7 @@ def pairs(found: list[Matches]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("ends", ["by a row", "by the watermark", "with the input"])
-@pytest.mark.parametrize("slack", [0, 1 << 15])
+@pytest.mark.parametrize("slack", [0, pytest.param(1 << 15, marks=pytest.mark.slow)])
 def test_all_that_waits_comes_out_by_starts(ends: str, slack: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matching.rows.SLACK", slack)
     matcher = matcher_of(plan_of("NO SKIP"))

@@ -211,7 +211,7 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", ["V", pytest.param("waits long", marks=pytest.mark.slow), "chains"])
 @pytest.mark.parametrize("within", [None, Within(interval_us=900), Within(rows=40)])
 def test_starts_equal_run_lists(name: str, within: Within | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matching.rows.SLACK", 100)
@@ -229,6 +229,7 @@ def test_starts_equal_run_lists(name: str, within: Within | None, monkeypatch: p
     assert len(answers[0]) > 100
 
 
+@pytest.mark.slow
 @settings(max_examples=max(20, settings().max_examples // 5))
 @given(plan=row_local_plans(), seed=st.integers(0, 1 << 30))
 def test_groups_of_many_starts_equal_run_lists(plan: Plan, seed: int) -> None:

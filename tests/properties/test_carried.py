@@ -77,7 +77,7 @@ def reference_rows(plan: Plan, rows: list[Row]) -> list[tuple[object, ...]]:
     return rows_of([by_reference(plan, rows)])
 
 
-@pytest.mark.parametrize("slack", [0, 1 << 15])
+@pytest.mark.parametrize("slack", [0, pytest.param(1 << 15, marks=pytest.mark.slow)])
 def test_runs_that_carry_what_measures_read_equal_the_reference(
     slack: int, record_property: Callable[[str, object], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +103,7 @@ def test_runs_that_carry_what_measures_read_equal_the_reference(
         assert few * counts[what] >= counts["examples"], what
 
 
+@pytest.mark.slow
 def test_so_do_those_of_a_kernel_written_for_the_program() -> None:
     counts: Counter[str] = Counter()
 

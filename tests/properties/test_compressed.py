@@ -78,6 +78,7 @@ def rows_of(words: str) -> list[Row]:
     return [{"ts": i, "k": "p", "s": w, "v": i, "x": 0.0} for i, w in enumerate(words)]
 
 
+@pytest.mark.slow
 def test_counts_of_any_size() -> None:
     for n in (3, 62, 63, 64, 65, 300):
         assert graph_of(plan_of("A+", "A AS s = 'a'"), rows_of("a" * n), 100).count == 2**n - 1

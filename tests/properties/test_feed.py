@@ -100,7 +100,10 @@ def pieces(rows: list[Row], order: list[int], cuts: list[int]) -> list[tuple[Eve
     return out
 
 
-@pytest.mark.parametrize(("slack", "dense"), [(0, 256), (3, 2), (1 << 15, 256)])
+@pytest.mark.parametrize(
+    ("slack", "dense"),
+    [(0, 256), pytest.param(3, 2, marks=pytest.mark.slow), pytest.param(1 << 15, 256, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("late", [False, True])
 def test_each_query_gets_what_it_would_get_alone(
     slack: int, dense: int, late: bool, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
@@ -181,7 +184,7 @@ def versions(draw: st.DrawFn) -> tuple[Plan, Plan]:
     return old, new
 
 
-@pytest.mark.parametrize("slack", [0, 1 << 15])
+@pytest.mark.parametrize("slack", [0, pytest.param(1 << 15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("late", [False, True])
 def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
     slack: int, late: bool, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]

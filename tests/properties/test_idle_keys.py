@@ -54,6 +54,7 @@ def without_numbers(answer: Answer) -> Answer:
     return sorted((outcome, *rest) for outcome, _, *rest in answer)
 
 
+@pytest.mark.slow
 def test_forgetting_idle_keys_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:

@@ -172,7 +172,7 @@ def test_restoring_a_snapshot_changes_nothing(
     assert second.stuck == whole.stuck
 
 
-@pytest.mark.parametrize("slack", [0, 3])
+@pytest.mark.parametrize("slack", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_dropping_what_no_run_needs_changes_nothing(slack: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matching.rows.SLACK", slack)  # compaction after almost every batch
 

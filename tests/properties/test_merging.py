@@ -63,7 +63,7 @@ def test_merged_runs_equal_the_reference(room: int, monkeypatch: pytest.MonkeyPa
     assert 8 * examples["by default"] >= examples["all"]
 
 
-@pytest.mark.parametrize("slack", [0, 1 << 15])
+@pytest.mark.parametrize("slack", [0, pytest.param(1 << 15, marks=pytest.mark.slow)])
 def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
     slack: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

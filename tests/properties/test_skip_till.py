@@ -145,7 +145,7 @@ def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     compare_at_every_step(kernel_of(plan), rows, data)
 
 
-@pytest.mark.parametrize("slack", [0, 1 << 15])
+@pytest.mark.parametrize("slack", [0, pytest.param(1 << 15, marks=pytest.mark.slow)])
 def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
     slack: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +159,7 @@ def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
     check()
 
 
-@pytest.mark.parametrize("slack", [0, 1 << 15])
+@pytest.mark.parametrize("slack", [0, pytest.param(1 << 15, marks=pytest.mark.slow)])
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
     slack: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def blocks_of(plan: Plan) -> KernelMatcher:
     return matcher
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 def test_a_kernel_written_for_a_program_equals_the_reference(record_property: Callable[[str, object], None]) -> None:
     counts: Counter[str] = Counter()

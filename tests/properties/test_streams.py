@@ -139,6 +139,7 @@ def union(db: Database) -> pa.Table:
     )
 
 
+@pytest.mark.slow
 def test_merged_streams(record_property: Callable[[str, object], None]) -> None:
     seen: Counter[str] = Counter()
 

@@ -421,6 +421,7 @@ def test_faults_inside_the_parentheses() -> None:
         assert text[found.span.start : found.span.end] == piece
 
 
+@pytest.mark.slow
 def test_deep_nesting() -> None:
     for depth in (40, 60, 150, 5000):
         for opening, closing in ("()", "[]", "{}", ("{-", "-}"), ("(A ", ")+"), ("/*", "*/"), ("CASE ", " END ")):
