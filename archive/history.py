@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,10 +21,13 @@ from query.errors import DataError
 from query.schema import Schema
 
 if TYPE_CHECKING:
+    from archive.log import Log, Policy
     from archive.table import Table, TableSnapshot
 
 #: What is in memory is in files after so many seconds.
 AGE_MAX_S = 5.0
+#: In the directory of a stream's table: its log.
+LOG = "_log"
 #: What the thread is called that sees to it.
 KEEPER = "hybrid-keeper"
 
@@ -31,22 +35,24 @@ KEEPER = "hybrid-keeper"
 class History:
     """The kept events of one stream. append and flush from one thread or several, snapshots and reads from any.
 
-    schema: the stream as declared. directory: where its table is or will be, one directory per stream; None keeps all
-    in memory. memory_rows_max, memory_bytes_max: so much in memory is written to the table by the append that reaches
-    it; what is older than AGE_MAX_S, by the keeper of the database (archive.keeper).
-    Opening a directory goes on where its last commit ended. Raises DataError if the directory holds another stream,
-    another declaration or a newer format, and for columns that cannot be archived.
+    schema: the stream as declared. directory: where its table is or will be, one directory per stream; None keeps
+    all in memory. memory_rows_max, memory_bytes_max: so much in memory is written to the table by the append that
+    reaches it; what is older than AGE_MAX_S, by the keeper of the database (archive.keeper). log: whether an append
+    returns when the events are in a log on disk, and what that survives (archive.log); None: they are in memory
+    alone until the flush. Opening a directory goes on where its last commit or its log ended. logged_watermark_us:
+    the watermark that the log ended with, or None. Raises DataError if the directory holds another stream, another
+    declaration or a newer format, and for columns that cannot be archived.
     """
 
     __slots__ = (
-        "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_offsets", "_oldest_s", "_recent",
-        "_sealed", "_sources", "_table", "_table_snapshot", "directory", "last_seq", "memory_bytes_max",
-        "memory_rows_max", "schema",
+        "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_log", "_offsets", "_oldest_s",
+        "_recent", "_sealed", "_sources", "_table", "_table_snapshot", "directory", "last_seq", "logged_watermark_us",
+        "memory_bytes_max", "memory_rows_max", "schema",
     )  # fmt: skip
 
     def __init__(
         self, schema: Schema, directory: str | PathLike[str] | Place | None, memory_rows_max: int = 100_000,
-        memory_bytes_max: int = 256 << 20,
+        memory_bytes_max: int = 256 << 20, log: Policy | None = None,
     ) -> None:  # fmt: skip
         self.schema = schema
         self.directory = None if directory is None else place_of(directory)
@@ -64,6 +70,8 @@ class History:
         self._oldest_s: float | None = None
         self._offsets: dict[str, int] = {}
         self._sources: tuple[str, ...] = ()
+        self._log: Log | None = None
+        self.logged_watermark_us: int | None = None
         # Of the files as they were opened, which is looked up when it is asked for; and of all appended since.
         self._first_archived_us: int | Literal["unknown"] | None = None
         self._first_appended_us: int | None = None
@@ -79,6 +87,33 @@ class History:
             self._sources = tuple(sorted(opened.sources))
             self.last_seq = opened.boundary_sequence
             self._first_archived_us = "unknown"
+            if self.directory.on_disk:
+                self._read_log(Path(self.directory), log)
+            elif log is not None:
+                raise DataError(f"a log cannot be kept in {self.directory}", "open a database on disk, or without log")
+
+    def _read_log(self, directory: Path, policy: Policy | None) -> None:
+        """Takes the events into memory again that a process before this one had in its log and in no file."""
+        from archive.layout import LATE, SOURCE, from_stored_rows, time_name
+        from archive.log import Log, read, segments
+
+        for found in read(directory / LOG):
+            if isinstance(found, int):
+                self.logged_watermark_us = found
+                continue
+            rows = pa.Table.from_batches([found])
+            missing = [field for field in arrow_schema(self.schema) if field.name not in rows.column_names]
+            for field in missing:  # columns that were declared later
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+            sources = tuple(dict.fromkeys(rows.column(SOURCE).to_pylist()))
+            batch = from_stored_rows(rows, arrow_schema(self.schema), time_name(self.schema), sources)
+            self._keep(batch, np.asarray(rows.column(LATE).to_numpy(), np.bool_))
+        if policy is not None:
+            self._log = Log(directory / LOG, self.schema, policy)
+        elif segments(directory / LOG):
+            self.flush()
+            for path in segments(directory / LOG):
+                path.unlink()
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -109,9 +144,10 @@ class History:
         """Takes events as they arrived. late: bool (n,). An event whose offset is below the one expected next from its
         source is a redelivery and left out.
 
-        Held by reference: do not write into the arrays again. Costs a few passes over int64 columns, and every
-        memory_rows_max rows a flush. Raises DataError, having taken nothing, if the columns are not the declared ones;
-        if the flush fails all events stay in memory, and the next append or flush tries again.
+        Held by reference: do not write into the arrays again. Costs a few passes over int64 columns, with a log a write
+        to disk, and every memory_rows_max rows a flush. Raises DataError, having taken nothing, if the columns are not
+        the declared ones or the log cannot be written; if the flush fails all events stay in memory, and the
+        next append or flush tries again.
         """
         if len(batch) != len(late):
             raise ValueError(f"{len(batch)} events, but {len(late)} marks")
@@ -121,12 +157,25 @@ class History:
                 f"these are not the columns of {self.schema.name}: {', '.join(map(str, batch.columns.schema))}",
                 f"they must be {', '.join(map(str, declared))}",
             )
+        if self._keep(batch, late) and self._table is not None:
+            self.flush()
+
+    def reach(self, watermark_us: int) -> None:
+        """The watermark was raised without events: that goes into the log, if there is one. Raises DataError."""
+        with self._lock:
+            if self._log is not None:
+                self._log.reach(watermark_us)
+
+    def _keep(self, batch: EventBatch, late: BoolArray) -> bool:
+        """Takes events into memory, by way of the log; whether there are enough for a flush."""
         with self._lock:
             fresh = fresh_rows(batch, self._offsets)
             if fresh is not None:
                 batch, late = batch.take(fresh), late[fresh]
             if len(batch) == 0:
-                return
+                return False
+            if self._log is not None:
+                self._log.append(batch, late)
             piece = piece_of(batch, late)
             self._recent.append(piece)
             self._bytes += batch.columns.nbytes + 28 * len(batch)
@@ -140,9 +189,7 @@ class History:
             if first is not None and (self._first_appended_us is None or first < self._first_appended_us):
                 self._first_appended_us = first
             held = self._recent.row_count + sum(map(len, self._sealed))
-            full = held >= self.memory_rows_max or self._bytes >= self.memory_bytes_max
-        if full and self._table is not None:
-            self.flush()
+            return held >= self.memory_rows_max or self._bytes >= self.memory_bytes_max
 
     def flush(self) -> None:
         """Writes all events in memory to the table, in one commit, and returns when they are on disk. Snapshots may be
@@ -155,8 +202,10 @@ class History:
                 self._recent = RBuffer()
                 sealed, held, since_s = self._sealed, self._bytes, self._oldest_s
                 self._oldest_s = None
-            if not sealed:
-                return
+                if not sealed:
+                    return
+                # from here on events go into another segment: these are superfluous once what is sealed is in files
+                logged = self._log.rotate(self.schema) if self._log is not None else []
             rows = joined(sealed)
             late = np.zeros(len(rows), np.bool_) if rows.late is None else rows.late
             try:
@@ -171,6 +220,8 @@ class History:
                 self._sealed = ()
                 self._bytes -= held
                 self._sources = tuple(sorted({*self._sources, *written.sources}))
+            for path in logged:
+                path.unlink(missing_ok=True)
 
     def flush_older(self, age_s: float) -> bool:
         """Flushes if the oldest event in memory came longer ago; whether it did. Raises as flush does."""
@@ -202,6 +253,8 @@ class History:
             with self._lock:
                 pieces = [_widened(piece, schema) for piece in self._sealed + self._recent.pieces()]
                 self.schema = schema
+                if self._log is not None:
+                    self._log.rotate(schema)
                 self._sealed = ()
                 self._recent = RBuffer()
                 for piece in pieces:
@@ -236,6 +289,8 @@ class History:
     def close(self) -> None:
         """Flushes. Snapshots stay readable."""
         self.flush()
+        if self._log is not None:
+            self._log.close()
 
 
 def archived_schema(where: Place, schema: Schema) -> Schema:

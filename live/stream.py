@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from live.incoming import Incoming
 from live.watermark import BoolArray, Watermark
-from matching.batch import EventBatch
+from matching.batch import EventBatch, Int64Array
 from query.errors import DataError
 from query.schema import Schema
 
@@ -84,12 +85,15 @@ class LiveStream:
         """For each source the offset expected next."""
         return dict(self._next_offset)
 
-    def accept(self, data: object, source: str = "default", offset: int | None = None) -> Arrival:
+    def accept(
+        self, data: object, source: str = "default", offset: int | Int64Array | None = None
+    ) -> Arrival:
         """Takes rows (see live.incoming for what they may be) sent by one source, in the order it sent them.
 
-        offset: the position of the first row in its source; None goes on counting. Rows below the expected offset
-        are a redelivery: dropped and counted (`duplicate_count`). A gap is allowed. Late rows are accepted, flagged
-        and counted (`late_count`); `accepted_count` counts all rows taken, late ones too.
+        offset: the position of the first row in its source, or int64 (n,) the position of each, ascending; None goes
+        on counting. Rows below the expected offset are a redelivery: dropped and counted (`duplicate_count`). A gap is
+        allowed. Late rows are accepted, flagged and counted (`late_count`); `accepted_count` counts all rows taken,
+        late ones too.
         Cost: no copy where the columns have the declared types already, otherwise one pass per column.
         """
         if self.ended:
@@ -99,19 +103,26 @@ class LiveStream:
             )
         if not isinstance(source, str):
             raise DataError(f"the source of a push to {self.schema.name} is {source!r}, not a name", "give it as str")
-        if offset is not None and not _is_offset(offset):
+        if offset is not None and not isinstance(offset, np.ndarray) and not _is_offset(offset):
             raise DataError(
                 f"the offset of a push to {self.schema.name} is {offset!r}",
                 "give the position of the first row in its source, a whole number from 0, or None to go on counting",
             )
         columns, ts_us = self._incoming.read(data)
+        if isinstance(offset, np.ndarray) and not _are_offsets(offset, len(ts_us)):
+            raise DataError(
+                f"the offsets of a push to {self.schema.name} are not {len(ts_us)} ascending whole numbers from 0",
+                "give each row its position in its source as int64",
+            )
 
         # Nothing from here on may raise: state changes.
         expected = self._next_offset.get(source, 0)
-        first = expected if offset is None else int(offset)
-        repeated = min(max(expected - first, 0), len(ts_us))
+        if not isinstance(offset, np.ndarray):
+            first = expected if offset is None else int(offset)
+            offset = np.arange(first, first + len(ts_us), dtype=np.int64)
+        repeated = int(np.searchsorted(offset, expected))
         if repeated:
-            columns, ts_us, first = columns.slice(repeated), ts_us[repeated:], first + repeated
+            columns, ts_us, offset = columns.slice(repeated), ts_us[repeated:], offset[repeated:]
             self.duplicate_count += repeated
         n = len(ts_us)
         if n and source not in self._next_offset:
@@ -121,17 +132,64 @@ class LiveStream:
             columns,
             ts_us,
             np.zeros(n, np.int32) if index == 0 else np.full(n, index, np.int32),
-            np.arange(first, first + n, dtype=np.int64),
+            offset,
             np.arange(self.next_seq, self.next_seq + n, dtype=np.int64),
             self._source_names,
         )
         late = self._watermark.behind(ts_us) if self.driven else self._watermark.observe(source, ts_us)
         if n:
-            self._next_offset[source] = first + n
+            self._next_offset[source] = int(offset[-1]) + 1
         self.next_seq += n
         self.accepted_count += n
         self.late_count += int(np.count_nonzero(late))
         return Arrival(batch, late, self._watermark.value_us)
+
+    def replay(self, batch: EventBatch, late: BoolArray) -> Arrival:
+        """Takes events that were accepted before, with the marks they got, in the order in which they came; they keep
+        their places. late: bool (n,)."""
+        for name in batch.sources:
+            if name not in self._source_names:
+                self._source_names = (*self._source_names, name)
+        cuts = np.flatnonzero(np.diff(batch.source)) + 1
+        for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(batch)]):
+            if begin < end:
+                source = batch.sources[batch.source[begin]]
+                if not self.driven:
+                    self._watermark.observe(source, batch.ts_us[begin:end])
+                self._next_offset[source] = int(batch.offset[end - 1]) + 1
+        if len(batch):
+            self.next_seq = int(batch.seq[-1]) + 1
+        self.accepted_count += len(batch)
+        self.late_count += int(np.count_nonzero(late))
+        code = np.array([self._source_names.index(name) for name in batch.sources], np.int32)
+        named = EventBatch(
+            batch.columns, batch.ts_us, code[batch.source], batch.offset, batch.seq, self._source_names
+        )
+        return Arrival(named, late, self._watermark.value_us)
+
+    def idle(self, sources: Collection[str]) -> None:
+        """These sources have been silent for so long that the watermark no longer waits for them."""
+        self._watermark.idle(sources)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Where it stands, in what JSON can say."""
+        return {
+            "next_seq": self.next_seq, "offsets": self._next_offset, "sources": self._source_names,
+            "watermark": self._watermark.to_dict(),
+            "driven": self.driven, "ended": self.ended, "accepted": self.accepted_count, "late": self.late_count,
+            "duplicates": self.duplicate_count,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_dict(schema: Schema, kept: Mapping[str, Any]) -> LiveStream:
+        """One that stands where `to_dict` says."""
+        found = LiveStream(schema, kept["next_seq"], kept["offsets"])
+        found._source_names = tuple(kept["sources"])
+        found._watermark = Watermark.from_dict(schema.lateness_us, kept["watermark"])
+        found.driven, found.ended = kept["driven"], kept["ended"]
+        found.accepted_count, found.late_count = kept["accepted"], kept["late"]
+        found.duplicate_count = kept["duplicates"]
+        return found
 
     def advance(self, t_us: int | None) -> None:
         """Raises the watermark to t_us (a lower one changes nothing); None ends the stream: it takes no more events."""
@@ -143,3 +201,9 @@ class LiveStream:
 
 def _is_offset(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) < OFFSET_END
+
+
+def _are_offsets(offsets: Int64Array, count: int) -> bool:
+    if offsets.shape != (count,) or offsets.dtype != np.int64:
+        return False
+    return not count or bool(offsets[0] >= 0 and offsets[-1] < OFFSET_END and (offsets[1:] > offsets[:-1]).all())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -14,21 +15,22 @@ BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 class Watermark:
     """w = min over active sources of (largest event time so far) - lateness; it never falls.
 
-    A source is active once it has sent an event. An event with time < w on arrival is late; time == w is on time. A
-    source that appears late therefore does not pull w back: it holds w until it has caught up, and what it sends
-    from before w is late.
+    A source is active once it has sent an event, until it is called idle, and again with its next event. An event
+    with time < w on arrival is late; time == w is on time. A source that appears late therefore does not pull w
+    back: it holds w until it has caught up, and what it sends from before w is late.
 
     The answer is that of looking at one event after the other, however the events of a source are cut into batches.
     value_us: where to start, or None. sources: those known to have sent events before; each counts as having reached
     value_us + lateness_us, the least it can have reached, so w stays until all of them have gone on.
     """
 
-    __slots__ = ("_highest_us", "lateness_us", "value_us")
+    __slots__ = ("_highest_us", "_idle", "lateness_us", "value_us")
 
     def __init__(self, lateness_us: int, value_us: int | None = None, sources: Iterable[str] = ()) -> None:
         self.lateness_us = lateness_us
         self.value_us = value_us
         self._highest_us: dict[str, int] = {} if value_us is None else dict.fromkeys(sources, value_us + lateness_us)
+        self._idle: set[str] = set()
 
     def observe(self, source: str, ts_us: Int64Array) -> BoolArray:
         """Takes n events of one source in arrival order; says which are late, bool (n,). O(n), O(1) numpy calls."""
@@ -36,7 +38,8 @@ class Watermark:
         late = np.zeros(n, np.bool_)
         if n == 0:
             return late
-        others = [highest for name, highest in self._highest_us.items() if name != source]
+        self._idle.discard(source)
+        others = [high for name, high in self._highest_us.items() if name != source and name not in self._idle]
         ceiling = min(others) - self.lateness_us if others else None
         before = self._highest_us.get(source)
         first = int(ts_us[0])
@@ -60,6 +63,25 @@ class Watermark:
         value = highest - self.lateness_us
         self.raise_to(value if ceiling is None else min(value, ceiling))
         return late
+
+    def idle(self, sources: Collection[str]) -> None:
+        """These sources no longer hold w back: it is that of the others, if there are any."""
+        self._idle |= self._highest_us.keys() & set(sources)
+        active = self._highest_us.keys() - self._idle
+        if active:
+            self.raise_to(min(self._highest_us[name] for name in active) - self.lateness_us)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Where it stands, in what JSON can say."""
+        return {"value_us": self.value_us, "highest_us": dict(self._highest_us), "idle": sorted(self._idle)}
+
+    @staticmethod
+    def from_dict(lateness_us: int, kept: Mapping[str, Any]) -> Watermark:
+        """One that stands where `to_dict` says."""
+        found = Watermark(lateness_us, kept["value_us"])
+        found._highest_us = dict(kept["highest_us"])
+        found._idle = set(kept["idle"])
+        return found
 
     def behind(self, ts_us: Int64Array) -> BoolArray:
         """Which of n events are late, bool (n,). They raise nothing."""

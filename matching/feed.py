@@ -6,7 +6,7 @@ coming and going, nor their errors enter into its answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,8 @@ import numpy as np
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import ROWS_MAX
 from matching.ordering import Ordering
+from matching.state import pack, unpack
+from query.errors import DataError
 from query.language.ast import AfterMatchKind
 from query.plan.expression import MatchNumber, walk
 from query.plan.plan import Plan
@@ -22,6 +24,10 @@ from query.schema import Schema
 if TYPE_CHECKING:  # loads the kernels, which the first query does
     from matching.matcher import Builder, KernelMatcher
     from matching.rows import Rows
+
+
+#: Version of Feed.snapshot; restore refuses others.
+STATE_VERSION = 1
 
 
 class Member:
@@ -177,6 +183,61 @@ class Feed:
         self._groups.append(group)
         return member
 
+    def snapshot(self) -> tuple[bytes, list[Member]]:
+        """All that it has become, and its members in the order that `restore` takes. What they have found and nobody
+        has taken is not in it."""
+        groups: list[dict[str, object]] = []
+        parts: dict[str, np.ndarray] = {"ordering": _as_array(self.ordering.snapshot())}
+        members: list[Member] = []
+        for i, group in enumerate(self._groups):
+            kernels = group.rows is not None
+            groups.append({"since_seq": group.since_seq, "members": len(group.members), "kernels": kernels})
+            if group.rows is not None:
+                parts |= {f"{i}.{name}": array for name, array in group.rows.snapshot().items()}
+            for j, member in enumerate(group.members):
+                own = member.matcher.snapshot() if member.kernel is None else member.kernel.snapshot_own()
+                parts[f"{i}/{j}"] = _as_array(own)
+            members += group.members
+        head = {"version": STATE_VERSION, "groups": groups, "advanced_us": self._advanced_us}
+        return pack(head, parts), members
+
+    def restore(self, state: bytes, plans: Sequence[Plan]) -> list[Member]:
+        """Takes over a snapshot of a feed of the same stream whose members had these plans; gives its members in their
+        order. It must be new. Raises DataError for any other state; it is then of no use."""
+        from matching.matcher import KernelMatcher, make_matcher
+
+        head, parts = unpack(state)
+        if head.get("version") != STATE_VERSION:
+            message = f"the saved state has version {head.get('version')}; this program reads {STATE_VERSION}"
+            raise DataError(message, "start the queries anew")
+        self.ordering.restore(parts["ordering"].tobytes())
+        self._advanced_us = head["advanced_us"]
+        left = list(plans)
+        members: list[Member] = []
+        for i, kept in enumerate(head["groups"]):
+            shared: list[Rows] | None = [] if kept["kernels"] else None
+            group = _Group(None, kept["since_seq"])
+            for _ in range(kept["members"]):
+                matcher = make_matcher(left.pop(0), lenient=True, shared=shared, builder=self._builder)
+                kernel = matcher if isinstance(matcher, KernelMatcher) else None
+                if (kernel is None) == kept["kernels"] or (shared is not None and len(shared) != 1):
+                    raise DataError("the saved state is of other queries", "start them anew")
+                group.members.append(Member(matcher, kernel))
+            if shared:
+                group.rows = shared[0]
+                group.rows.restore({n.removeprefix(f"{i}."): a for n, a in parts.items() if n.startswith(f"{i}.")})
+            for j, member in enumerate(group.members):
+                own = parts[f"{i}/{j}"].tobytes()
+                if member.kernel is None:
+                    member.matcher.restore(own)
+                else:
+                    member.kernel.restore_own(own)
+            if group.rows is not None:
+                group.rows.restored()
+            self._groups.append(group)
+            members += group.members
+        return members
+
     @property
     def advanced_us(self) -> int | None:
         """The watermark that the queries have been told, or None."""
@@ -222,6 +283,10 @@ class Feed:
             self._advanced_us = watermark_us
         for group in self._groups:
             group.advance(watermark_us)
+
+
+def _as_array(state: bytes) -> np.ndarray:
+    return np.frombuffer(state, np.uint8)
 
 
 def needed_from(plan: Plan, watermark_us: int | None) -> int | None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 from types import ModuleType
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
 import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
-from matching.buffered_runs import NONE_BAD, Failed, OverBudget, group
+from matching.buffered_runs import NONE_BAD, Arrays, Failed, OverBudget, group
 from matching.decode import PER_MATCH, PER_ROW, Decode
 from matching.features import Codes, RowValues, columns_read, storable, truth
-from matching.ipc import from_ipc, to_ipc
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
 from matching.measures import Found, Measures
@@ -28,7 +27,7 @@ from matching.run_lists import RunLists
 from matching.run_merged import RunMerged
 from matching.run_starts import RunStarts
 from matching.run_table import RunTable
-from matching.state import pack, unpack
+from matching.state import pack, read_array, saved_array, unpack
 from matching.types import plain_type
 from matching.unmatched import Unsettled
 from query.automaton.carried import FIRST_ROW, LAST_ROW, Carried, Chain, carry, chain
@@ -634,25 +633,41 @@ class KernelMatcher:
 
     def snapshot(self) -> bytes:
         """All state; Arrow columns as IPC streams inside it."""
-        arrays = {f"engine.{n}": a for n, a in self.engine.snapshot().items()}
-        store, arrow = self.store.snapshot()
-        arrays |= {f"store.{n}": a for n, a in store.items()}
+        return pack(*self._saved(self.rows.snapshot()))
+
+    def snapshot_own(self) -> bytes:
+        """What is its own, without the rows that it shares with others (Rows.snapshot)."""
+        return pack(*self._saved({}))
+
+    def _saved(self, rows: Arrays) -> tuple[dict[str, object], Arrays]:
+        arrays = {f"engine.{n}": a for n, a in self.engine.snapshot().items()} | rows
         if self._held is not None:
             arrays |= {f"held.{n}": getattr(self._held, n) for n in ("bounds", *PER_MATCH, *PER_ROW)}
         if self._unsettled is not None:
             arrays |= {f"unsettled.{n}": a for n, a in self._unsettled.snapshot().items()}
-        arrays["arrow"] = _bytes_of(arrow)
-        arrays |= {f"key.{name}": _bytes_of(pa.table({"v": v})) for name, v in self.keys.snapshot().items()}
-        arrays |= {f"code.{type}": _bytes_of(pa.table({"v": v})) for type, v in self.codes.snapshot().items()}
+        arrays |= {f"code.{type}": saved_array(v) for type, v in self.codes.snapshot().items()}
         head = {
             "version": STATE_VERSION, "engine": type(self.engine).__name__, "plan": self.plan.fingerprint,
             "sources": list(self.sources), "floor": self.floor,
         }  # fmt: skip
-        return pack(head, arrays)
+        return head, arrays
 
     def restore(self, state: bytes) -> None:
         """Takes over a snapshot of the same plan. Raises DataError for another plan or version."""
         head, arrays = unpack(state)
+        self._check(head)
+        self.rows.restore(arrays)
+        self._restore(head, arrays)
+        self.rows.restored()
+
+    def restore_own(self, state: bytes) -> None:
+        """Takes over `snapshot_own` of the same plan, whose rows have been restored; to be followed by
+        Rows.restored."""
+        head, arrays = unpack(state)
+        self._check(head)
+        self._restore(head, arrays)
+
+    def _check(self, head: Mapping[str, Any]) -> None:
         if head["version"] != STATE_VERSION or head["plan"] != self.plan.fingerprint:
             raise DataError(
                 f"this state is of plan {head['plan']}, version {head['version']}; this matcher runs plan "
@@ -660,9 +675,8 @@ class KernelMatcher:
                 "start the query anew, or run the version that wrote the state",
             )
 
-        self.store.restore(group("store", arrays), _table(arrays["arrow"]))
-        self.keys.restore({name: _table(a).column("v").combine_chunks() for name, a in group("key", arrays).items()})
-        self.codes.restore({type: _table(a).column("v").combine_chunks() for type, a in group("code", arrays).items()})
+    def _restore(self, head: Mapping[str, Any], arrays: Arrays) -> None:
+        self.codes.restore({type: read_array(a) for type, a in group("code", arrays).items()})
         if head["engine"] != type(self.engine).__name__:
             self._run_by(RunLists(self.program, RUNS_MAX))
         self.engine.restore(group("engine", arrays))
@@ -679,7 +693,6 @@ class KernelMatcher:
         self.sources = tuple(head["sources"])
         self._all_hot = True
         self.floor = head["floor"]
-        self.rows.restored()
 
 
 _NO_ROWS = np.zeros(0, np.int64)
@@ -721,11 +734,3 @@ def found_of(out: Decode) -> Found:
     return Found(
         out.rows, out.variables, out.bounds, out.start, out.partition, out.number, out.outcome, out.waiting
     )
-
-
-def _bytes_of(table: pa.Table) -> np.ndarray:
-    return np.frombuffer(to_ipc(table), np.uint8)
-
-
-def _table(data: np.ndarray) -> pa.Table:
-    return from_ipc(pa.py_buffer(data))

@@ -6,7 +6,7 @@ that several of them read is computed once. What a row has become is each matche
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from matching.batch import EventBatch, Int64Array
 from matching.features import Codes, RowValues, Values
 from matching.keys import Keys
+from matching.state import read_array, read_table, saved_array, saved_table
 from matching.store import RowStore
 from matching.types import plain_type
 from query.automaton.lanes import CODED
@@ -255,9 +256,26 @@ class Rows:
                 tenant.forget(ids)
         self._forget_at = max(KEYS_MIN, 2 * (used - len(ids)))
 
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Rows and keys, as arrays by name."""
+        store, arrow = self.store.snapshot()
+        arrays = {f"store.{name}": array for name, array in store.items()}
+        arrays["arrow"] = saved_table(arrow)
+        return arrays | {f"key.{name}": saved_array(values) for name, values in self.keys.snapshot().items()}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Takes over what `snapshot` gave, for matchers of the same plans."""
+
+        def of(name: str) -> dict[str, np.ndarray]:
+            return {key.removeprefix(name): array for key, array in arrays.items() if key.startswith(name)}
+
+        self.store.restore(of("store."), read_table(arrays["arrow"]))
+        self.keys.restore({name: read_array(array) for name, array in of("key.").items()})
+
     def restored(self) -> None:
-        """Keys and rows have been put in from a snapshot."""
+        """Rows, keys and all matchers have been put in from snapshots."""
         self.began = True
+        self._join()
         self.compact_at = 2 * self._size() + SLACK
         self._forget_at = KEYS_MIN
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from matching.ipc import to_ipc
+from matching.ipc import from_ipc, to_ipc
 from query.errors import DataError, first_line
 
 _HEAD, _TYPE, _SHAPE = b"head", b"dtype", b"shape"
@@ -43,3 +43,21 @@ def unpack(state: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     except (pa.ArrowException, OSError, EOFError, StopIteration, KeyError, TypeError, ValueError) as error:
         raise DataError(f"this is no state of a matcher: {first_line(error)}", "start the query anew") from error
     return head, arrays
+
+
+def saved_table(table: pa.Table) -> np.ndarray:
+    """A table as an array that can be packed."""
+    return np.frombuffer(to_ipc(table), np.uint8)
+
+
+def read_table(saved: np.ndarray) -> pa.Table:
+    return from_ipc(pa.py_buffer(saved))
+
+
+def saved_array(values: pa.Array) -> np.ndarray:
+    """An Arrow array as one that can be packed."""
+    return saved_table(pa.table({"v": values}))
+
+
+def read_array(saved: np.ndarray) -> pa.Array:
+    return read_table(saved).column("v").combine_chunks()

@@ -122,8 +122,12 @@ def test_each_query_gets_what_it_would_get_alone(
         feed = Feed(schema)
         members: dict[int, Member] = {}
         alone: dict[int, Alone] = {}
+        saves = data.draw(st.sets(st.integers(0, len(parts) - 1), max_size=2))
         seq = 0
         for i, (part, watermark_us) in enumerate(parts):
+            if i in saves:
+                feed, members = saved_and_restored(feed, members, schema)
+                seen["saved"] += bool(members)
             for k, query in enumerate(asked):
                 if query.end == i and k in members:
                     feed.remove(members.pop(k))
@@ -158,6 +162,17 @@ def test_each_query_gets_what_it_would_get_alone(
         assert 5 * seen[what] >= seen["examples"], what
     if seen["examples"] >= 100:
         assert seen["a match of one that came later"] > 0
+
+
+def saved_and_restored(feed: Feed, members: dict[int, Member], schema: Schema) -> tuple[Feed, dict[int, Member]]:
+    """The same by way of bytes; queries that have failed leave."""
+    for k in [k for k, member in members.items() if member.failure is not None]:
+        feed.remove(members.pop(k))
+    state, order = feed.snapshot()
+    found = Feed(schema)
+    restored = found.restore(state, [member.matcher.plan for member in order])  # type: ignore[attr-defined]
+    places = {id(member): place for place, member in enumerate(order)}
+    return found, {k: restored[places[id(member)]] for k, member in members.items()}
 
 
 class Referred(Alone):
