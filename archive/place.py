@@ -143,15 +143,24 @@ class Place:
         with self.filesystem.open_input_stream(self.key) as file:
             return str(file.read().decode("utf-8"))
 
+    def read_bytes(self) -> bytes:
+        with self.filesystem.open_input_stream(self.key) as file:
+            return bytes(file.read())
+
     def write_text(self, text: str) -> None:
         """Writes a small file whole or not at all, over what was there."""
+        self.write_bytes(text.encode())
+
+    def write_bytes(self, data: bytes) -> None:
+        """Writes a file whole or not at all, over what was there. The name of a new one is on disk with `sync` of its
+        directory."""
         if not self.on_disk:
             with self.filesystem.open_output_stream(self.key) as file:
-                file.write(text.encode())
+                file.write(data)
             return
         part = f"{self.root}.part"
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(part, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, self.root)

@@ -13,6 +13,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, stored_schema, time_name
 from archive.place import SCHEME, Place
@@ -377,3 +378,19 @@ def _unreadable(directory: Place | None, schema: Schema, error: Exception) -> Da
         f"the archive of {schema.name} in {directory} cannot be read: {first_line(error)}",
         "a file of it was removed or changed",
     )
+
+
+def scan_since(
+    directory: Place, table: TableSnapshot, schema: Schema, index: Int64Array, low: int, end: int,
+    sources: tuple[str, ...],
+) -> tuple[EventBatch, BoolArray]:
+    """The events in the files at `index` with low <= ingest sequence < end, by that, and whether they are late."""
+    stored = stored_schema(schema)
+    try:
+        keys = [(directory / table.paths[i]).key for i in index]
+        files = ds.dataset(keys, schema=stored, format="parquet", filesystem=directory.filesystem)
+        rows = files.to_table(filter=(ds.field(SEQ) >= low) & (ds.field(SEQ) < end)).sort_by(SEQ)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(directory, schema, error) from error
+    batch = from_stored_rows(rows, arrow_schema(schema), time_name(schema), sources)
+    return batch, np.asarray(rows.column(LATE).to_numpy(), np.bool_)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from archive.place import Place
-from archive.recent import KeyRange, Piece, Wanted, Windows, columns_schema, concatenated, meets, select
+from archive.recent import BoolArray, KeyRange, Piece, Wanted, Windows, columns_schema, concatenated, meets, select
 from matching.batch import EventBatch
 from matching.ordering import sort_events
 from matching.types import arrow_schema
@@ -30,6 +30,8 @@ BATCH_ROWS_MAX = 1 << 18
 SORT_BATCH_ROWS = 1 << 17
 #: So many rows are read in the time that a read of its own takes.
 GAP_ROWS = 1 << 15
+#: Events that `since` gives at a time.
+SINCE_ROWS = 1 << 20
 
 
 class HistorySnapshot:
@@ -226,6 +228,29 @@ class HistorySnapshot:
     def recent(self, late: bool = False) -> EventBatch:
         """The events that are in no file, in the total order. late: the late ones too."""
         return self._recent(self._wanted(None, None, False, None, late, None, None))
+
+    def since(self, seq: int) -> Generator[tuple[EventBatch, BoolArray]]:
+        """The events with an ingest sequence of `seq` or more in the order in which they came, and for each whether it
+        is late; rows of files, which never came, are not among them. In batches of at most SINCE_ROWS, none empty.
+        Raises DataError for files that cannot be read."""
+        if self._table is not None and self._directory is not None:
+            from archive.layout import SEQ
+            from archive.scan import scan_since
+
+            index = self._table.select(None, None, {}, KeyRange(SEQ, seq, None))
+            if len(index):
+                top = self._table.boundary_sequence + 1
+                for low in range(max(seq, 0), top, SINCE_ROWS):
+                    end = min(top, low + SINCE_ROWS)
+                    found = scan_since(self._directory, self._table, self.schema, index, low, end, self._sources)
+                    if len(found[0]):
+                        yield found
+        for piece in self._pieces:
+            at = np.flatnonzero(piece.batch.seq >= max(seq, 0))
+            if len(at):
+                late = np.zeros(len(piece), np.bool_) if piece.late is None else piece.late
+                whole = len(at) == len(piece)
+                yield (piece.batch, late) if whole else (piece.batch.take(at), late[at])
 
     def select_sql(self, memory: str, late: bool = False) -> str | None:
         """DuckDB SQL of all events, in no order, in their declared columns, for a connection whose time zone is UTC:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from archive.log import Policy
     from hybrid.compressed import Compressed
     from hybrid.engine import Database
     from hybrid.result import Result
@@ -86,18 +87,24 @@ def connect(
     memory_limit: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     maintenance: bool = True,
+    log: Policy | None = None,
+    checkpoint: Any = None,
 ) -> Database:
     """Opens a database of streams: `path` is a directory that keeps their archives, or s3://bucket/prefix in an
     S3-compatible store; None keeps everything in memory.
 
-    memory_limit: what DuckDB may use for reading history, for example "2GB". storage_options: how the store is reached,
-    as deltalake and polars take it ({"aws_endpoint_url": ..., "aws_region": ...}); what is not given comes from the
-    environment. maintenance: whether a thread keeps the archives in order: flushes what waits, compacts, deletes what
-    was taken out. Use it as a context manager, or close it. Raises DataError for what cannot be opened.
+    memory_limit: what DuckDB may use for reading history, for example "2GB". storage_options: how the store is
+    reached, as deltalake and polars take it ({"aws_endpoint_url": ..., "aws_region": ...}); what is not given comes
+    from the environment. maintenance: whether a thread keeps the archives in order: flushes what waits, compacts,
+    deletes what was taken out. log: whether events are in a log on disk before a push returns: "fsync" (then they
+    survive a loss of power), "os" (they survive the end of the process); None: they are written with the next
+    flush, after five seconds at most, and a source that can give them again does so. checkpoint: how often what
+    queries with a name have become is kept ("10s"; None: when Database.checkpoint is called, and at the end). Use
+    it as a context manager, or close it. Raises DataError for what cannot be opened.
     """
     from hybrid.engine import Database
 
-    return Database(path, memory_limit, storage_options, maintenance)
+    return Database(path, memory_limit, storage_options, maintenance, log, checkpoint)
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from hybrid.faults import fault
 from hybrid.outer import Outer, empty_answer
 from hybrid.result import Lookups, evidence_table, identities
 from matching.batch import Matches
-from query.errors import QueryError
+from query.errors import DataError, QueryError
 from query.plan.plan import QueryPlan
 
 
@@ -85,6 +85,31 @@ class Alerts:
             if not self._done:
                 self._done, self._over = True, why
             self._changed.notify_all()
+
+    def save(self) -> dict[str, Any]:
+        """What has been found and not fetched, and the counts, for hybrid.saved."""
+        with self._changed:
+            return {
+                "matches": list(self._matches), "answers": list(self._answers), "match_count": self._match_count,
+                "row_count": self._row_count, "over": self._over if self._done else None,
+                "failure": None if self._failure is None else str(self._failure),
+            }  # fmt: skip
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Goes on from what `save` gave, in alerts of the same query."""
+        with self._changed:
+            self._matches, self._answers = saved["matches"], saved["answers"]
+            self._match_count, self._row_count = saved["match_count"], saved["row_count"]
+            if saved["over"] is not None:
+                self._done, self._over = True, saved["over"]
+            if saved["failure"] is not None:
+                self._failure = DataError(saved["failure"])
+
+    @property
+    def cursor(self) -> int:
+        """How many rows have been fetched since the query began. After a restart it stands where the last checkpoint
+        did: rows behind that come again, with the same match ids."""
+        return self._row_count
 
     @property
     def done(self) -> bool:

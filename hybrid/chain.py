@@ -27,6 +27,7 @@ from hybrid.inputs import Ordered, one_batch, table_of, times_us
 from hybrid.lookup import lookup_in
 from hybrid.merged import Merged, MergedReader
 from hybrid.outer import factor_name
+from hybrid.recovery import Asked
 from hybrid.result import Lookups
 from hybrid.strategies.llaa import LLAA
 from hybrid.times import show_us
@@ -112,6 +113,15 @@ class Chain:
             self._reached[stream] = watermark_us
         return self._last.push(stream, batch, self._reached)
 
+    def save(self) -> dict[str, Any]:
+        """All that it has become, for hybrid.saved."""
+        return {"reached": dict(self._reached), "last": self._last.save()}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Goes on from what `save` gave, in a chain of the same query. Raises DataError for another one."""
+        self._reached = dict(saved["reached"])
+        self._last.restore(saved["last"])
+
     @property
     def ended(self) -> bool:
         return self.watermark_us == END_US
@@ -155,7 +165,7 @@ class ChainWatch:
 
     streams: those it reads, by name in lower case; histories: those its joins read."""
 
-    __slots__ = ("_warned", "alerts", "chain", "driver", "factor", "histories", "streams")
+    __slots__ = ("_warned", "alerts", "asked", "chain", "driver", "factor", "histories", "streams")
 
     def __init__(
         self, plan: QueryPlan, streams: Mapping[str, Source], histories: Mapping[str, Source],
@@ -166,9 +176,17 @@ class ChainWatch:
         self.chain = Chain(plan, {name: s.schema for name, s in streams.items()}, static, live_matcher)
         self.driver = Driver(self.factor, LLAA(), live_matcher) if self.factor.histories else None
         self.alerts: Alerts
+        self.asked: Asked | None = None
         self._warned = False
         for name, stream in streams.items():  # where it stands already; none of them has sent anything yet
             self.chain.push(name, None, END_US if stream.ended else stream.watermark_us)
+
+    def save(self) -> dict[str, Any]:
+        """What it has become, for hybrid.saved."""
+        return self.chain.save()
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self.chain.restore(saved)
 
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> None:
         """See Chain.push. Warns, once, when a stream that is behind makes many events of the others wait."""
@@ -244,6 +262,17 @@ class _Pattern:
         elif w is not None and w != END_US:
             found += self.drive.advance(w)
         return found
+
+    def save(self) -> dict[str, Any]:
+        inputs = [i.save() if isinstance(i, _Rows) else None for i in self.inputs]
+        return {"drive": self.drive.snapshot(), "ended": self.ended, "inputs": inputs}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self.drive.restore(saved["drive"])
+        self.ended = saved["ended"]
+        for source, kept in zip(self.inputs, saved["inputs"], strict=True):
+            if isinstance(source, _Rows):
+                source.restore(kept)
 
     def watermark_us(self, reached: Frontier) -> int | None:
         """The least of the inputs'; None as long as one has none."""
@@ -330,6 +359,17 @@ class _Rows:
 
     def reader(self, readers: Mapping[str, Reader]) -> Reader:
         return _Recent(self.schema, tuple(self._kept))
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "below": self.below.save(), "held": list(self._held), "kept": list(self._kept), "count": self._count,
+            "reached_us": self._reached_us,
+        }  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self.below.restore(saved["below"])
+        self._held, self._kept = saved["held"], deque(saved["kept"])
+        self._count, self._reached_us = saved["count"], saved["reached_us"]
 
     def _hold(self, found: list[Matches]) -> None:
         rows = pa.concat_tables([m.rows for m in found])

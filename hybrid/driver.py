@@ -179,6 +179,19 @@ class Driver:
             answer = Answer(joined.live.drop_columns([_AT]), joined.evidence, joined.match, joined.sides)
         return answer
 
+    def save(self) -> dict[str, Any]:
+        """What waits, and the counts, for hybrid.saved."""
+        waiting = [(answer, [(r.low_us, r.last_us) for r in ranges]) for answer, ranges in self._waiting]
+        counts = {"reads": self.read_count, "incomplete": self.incomplete_count, "late": self.late_left_out}
+        return {"waiting": waiting, "counts": counts}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Goes on from what `save` gave, in a driver of the same factor."""
+        self._waiting = [(answer, tuple(Ranges(*r) for r in ranges)) for answer, ranges in saved["waiting"]]
+        counts = saved["counts"]
+        self.read_count, self.incomplete_count = counts["reads"], counts["incomplete"]
+        self.late_left_out = counts["late"]
+
     def discard(self) -> None:
         """Forgets what waits."""
         self._waiting = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time as clock
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,12 +32,13 @@ from hybrid.lookup import lookup_in
 from hybrid.on_spark import ENGINES, OnSpark
 from hybrid.outer import Outer, empty_answer
 from hybrid.pour import Pour, rows_as_events
+from hybrid.recovery import Asked, check_ahead, state_of
 from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
-from hybrid.times import instant_us, show_us
+from hybrid.times import duration_us, instant_us, show_us
 from hybrid.waits import waits
-from live.stream import LiveStream
-from matching.batch import EventBatch
+from live.stream import Arrival, LiveStream
+from matching.batch import EventBatch, Int64Array
 from matching.feed import Feed, Member, needed_from
 from matching.ordering import Ordering
 from query.errors import DataError, HybridWarning, first_line, nearest
@@ -50,6 +52,7 @@ from query.schema import Schema
 if TYPE_CHECKING:
     from archive.ingest import Progress, Report
     from archive.keeper import Keeper
+    from archive.log import Policy
 
 STRATEGIES = ("alaa", "llaa", "ollaa", "sllaa", "auto")
 
@@ -111,7 +114,8 @@ class Watch:
     had taken by then. member: None before it begins, and once no more events are for it."""
 
     __slots__ = (
-        "accepted_before", "alerts", "driver", "factor", "histories", "member", "since_seq", "stream", "stuck_before",
+        "accepted_before", "alerts", "asked", "driver", "factor", "histories", "member", "since_seq", "stream",
+        "stuck_before",
     )  # fmt: skip
 
     def __init__(self, factor: FactorPlan, stream: Stream, histories: Mapping[str, Stream]) -> None:
@@ -124,6 +128,17 @@ class Watch:
         self.stuck_before = 0
         self.driver = Driver(self.factor, LLAA(), live_matcher) if self.factor.histories else None
         self.alerts: Alerts
+        self.asked: Asked | None = None
+
+    def save(self) -> dict[str, Any]:
+        """What it has become beside its member, for hybrid.saved; to be followed by that of the feed."""
+        return {
+            "since_seq": self.since_seq, "accepted_before": self.accepted_before, "stuck_before": self.stuck_before,
+        }  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self.since_seq, self.accepted_before = saved["since_seq"], saved["accepted_before"]
+        self.stuck_before = saved["stuck_before"]
 
     def takes(self, stream: Stream) -> bool:
         """Whether a change of that stream may decide something."""
@@ -177,9 +192,17 @@ class Database:
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, memory_limit: str | None = None,
-        storage_options: Mapping[str, str] | None = None, maintenance: bool = True,
+        storage_options: Mapping[str, str] | None = None, maintenance: bool = True, log: Policy | None = None,
+        checkpoint: Any = None,
     ) -> None:  # fmt: skip
         self._lock = threading.RLock()
+        self._log = log
+        every_us = None if checkpoint is None else duration_us(checkpoint, "the time between checkpoints")
+        self._checkpoint_every_us = every_us
+        self._checkpointed = (0, clock.monotonic())
+        #: What whoever took the checkpoint that this database goes on from has noted in it.
+        self.notes: dict[str, str] = {}
+        self._named: dict[str, Watch | ChainWatch] = {}
         self._memory_limit = memory_limit
         self._streams: dict[str, Stream] = {}
         self._watches: list[Watch] = []
@@ -201,8 +224,13 @@ class Database:
                 found = stream_names(self._path)
             except OSError as error:
                 raise DataError(f"{path} cannot be opened: {first_line(error)}", "check the place") from None
+            if log is not None and (log not in ("fsync", "os") or not self._path.on_disk):
+                raise DataError(
+                    f"a log {log!r} cannot be kept in {path}", "open a database on disk with log='fsync' or 'os'"
+                )
             for name in found:
                 self._reopen(self._path / name)
+            self._resume()
             if maintenance:
                 from archive.keeper import Keeper
 
@@ -249,7 +277,8 @@ class Database:
             if self._path is not None:
                 directory = self._path / schema.name
                 directory.make()
-            stream = Stream(schema, live, History(schema, directory / TABLE if directory else None), directory)
+            kept = History(schema, directory / TABLE if directory else None, log=self._log)
+            stream = Stream(schema, live, kept, directory)
             stream.save()
             self._streams[name.lower()] = stream
 
@@ -270,14 +299,17 @@ class Database:
         """Restores a stream: declaration, sequence, offsets and watermark."""
         schema, saved_us = read_declaration(directory)
         # A crash may have left the table with columns that the file does not name yet.
-        kept = History(archived_schema(directory / TABLE, schema), directory / TABLE)
+        kept = History(archived_schema(directory / TABLE, schema), directory / TABLE, log=self._log)
         schema = kept.schema
         watermark_us = _watermark_again(kept, saved_us, schema)
+        if kept.logged_watermark_us is not None:
+            watermark_us = max(kept.logged_watermark_us, watermark_us or kept.logged_watermark_us)
         live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
         self._streams[schema.name.lower()] = Stream(schema, live, kept, directory)
 
     def streams(self) -> dict[str, dict[str, Any]]:
-        """For each stream: its columns, watermark, and how many events were accepted, late and redelivered."""
+        """For each stream: its columns, watermark, the offset that is expected next from each source, and how many
+        events were accepted, late and redelivered."""
         with self._lock:
             return {
                 s.schema.name: {
@@ -287,6 +319,7 @@ class Database:
                     "watermark": show_us(s.live.watermark_us),
                     "ended": s.live.ended,
                     "events": s.kept.last_seq + 1,
+                    "offsets": s.live.offsets,
                     "accepted": s.live.accepted_count,
                     "late": s.live.late_count,
                     "duplicates": s.live.duplicate_count,
@@ -294,11 +327,14 @@ class Database:
                 for s in self._streams.values()
             }
 
-    def push(self, stream: str, data: Any, source: str = "default", offset: int | None = None) -> int:
+    def push(
+        self, stream: str, data: Any, source: str = "default", offset: int | Int64Array | None = None
+    ) -> int:
         """Takes events (an Arrow table or batch, a frame, a list of dicts) of one source, in the order it sent them.
 
-        offset: position of the first row in its source; makes a retry idempotent. Returns how many rows were new, when
-        they are kept and every watch has seen them. All or nothing: raises DataError and changes nothing.
+        offset: position of the first row in its source, or int64 of each row, ascending; makes a retry idempotent.
+        Returns how many rows were new, when they are kept (with a log: on disk) and every watch has seen them. All or
+        nothing: raises DataError and changes nothing.
         """
         with self._lock:
             state = self._open_stream(stream)
@@ -306,6 +342,7 @@ class Database:
                 raise DataError(f"{FILES} is the source of archived files", "give this source another name")
             self._pushers.add(threading.get_ident())
             taken, trouble = self._take(state, data, source, offset)
+            trouble += self._checkpoint_if_due()
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
             return taken
@@ -357,26 +394,35 @@ class Database:
         return report
 
     def _take(
-        self, state: Stream, data: Any, source: str = "default", offset: int | None = None
+        self, state: Stream, data: Any, source: str = "default", offset: int | Int64Array | None = None
     ) -> tuple[int, list[str]]:
         """Takes events into a stream and all that watches it. How many were new, and what could not be archived."""
+        before = state.live.to_dict() if self._log is not None else None
         arrival = state.live.accept(data, source, offset)
         trouble: list[str] = []
         if len(arrival.batch):
             try:
                 state.kept.append(arrival.batch, arrival.late)
                 state.forget()
-            except (DataError, OSError) as error:  # the events are in memory; only the files could not be written
+            except (DataError, OSError) as error:
+                if before is not None and state.kept.last_seq < int(arrival.batch.seq[-1]):
+                    state.live = LiveStream.from_dict(state.schema, before)  # they are not in the log: none was taken
+                    raise
+                # the events are in memory; only the files could not be written
                 trouble.append(f"{state.schema.name}: events stay in memory, they cannot be archived: {error}")
             if self._keeper is not None:
                 trouble += self._keeper.take_trouble()
+        return len(arrival.batch), trouble + self._give(state, arrival)
+
+    def _give(self, state: Stream, arrival: Arrival) -> list[str]:
+        """Hands events on to all that watches their stream; what could not be archived by that."""
         on_time = arrival.on_time
         if state.feed is not None:
             state.feed.push(on_time, arrival.watermark_us)
             self._collect(state)
         self._settle(state)
         self._chain(state, on_time)
-        return len(arrival.batch), trouble + self._pour(state)
+        return self._pour(state)
 
     def advance(self, stream: str, time: Any) -> None:
         """Raises the stream's watermark to `time` ("2024-01-02 10:00", a datetime, microseconds) without events: no
@@ -384,7 +430,10 @@ class Database:
         with self._lock:
             state = self._open_stream(stream)
             self._pushers.add(threading.get_ident())
-            trouble = self._reach(state, None if time is None else instant_us(time, "the time to advance to"))
+            t_us = None if time is None else instant_us(time, "the time to advance to")
+            if t_us is not None:
+                state.kept.reach(t_us)
+            trouble = self._reach(state, t_us)
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
 
@@ -468,6 +517,7 @@ class Database:
         tables: Mapping[str, Any] | None = None,
         into: str | None = None,
         time: str | None = None,
+        name: str | None = None,
     ) -> Alerts:
         """Starts a live query with an empty state: it sees the events pushed from now on, in the total order.
 
@@ -475,7 +525,9 @@ class Database:
         the identity of their matches too, as last columns: match_id and, with a history join, join_id and
         history_complete. tables: static tables the outer SELECT joins, as they are now. into: a new stream that the
         rows are the events of, for other queries to read (fetch then gives none); time: the column of their time, if
-        they have several. Raises QueryError, and DataError for rows that cannot be such events.
+        they have several. name: under which it goes on after a restart, from the last checkpoint: then this gives the
+        alerts of the query that goes on. Raises QueryError, and DataError for rows that cannot be such events, and for
+        a name under which another query runs.
         """
         if strategy not in STRATEGIES:
             raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), STRATEGIES))
@@ -484,20 +536,159 @@ class Database:
         if tolerance is not None:
             raise not_supported("tolerance", text, "it belongs to strategies that are not there yet: leave it out")
         with self._lock:
-            watch, plan = self._asked(text, strategy, tables or {}, evidence)
-            if isinstance(watch, Watch):
-                self._begin(watch)
-            else:
-                self._chains.append(watch)
-            if into is not None:
-                try:
-                    self._pours.append(self._poured(plan, watch, into, time))
-                except Exception:
-                    self._stop(watch)
-                    raise
+            asked = None
+            if name is not None:
+                static = {key: to_arrow(data, key) for key, data in (tables or {}).items()}
+                asked = Asked(name, text, strategy, evidence, into, time, static)
+                running = self._running(asked)
+                if running is not None:
+                    return running
+            watch, plan = self._start(text, strategy, tables or {}, evidence, into, time)
+            watch.asked = asked
+            if asked is not None:
+                self._named[asked.name] = watch
+                self._keep_names()
         for message in dict.fromkeys(m for f in plan.factors for m in waits(f.plan)):
             warnings.warn(message, HybridWarning, stacklevel=2)
         return watch.alerts
+
+    def _start(
+        self, text: str, strategy: str, tables: Mapping[str, Any], evidence: bool, into: str | None, time: str | None
+    ) -> tuple[Watch | ChainWatch, QueryPlan]:
+        """A live query that has begun, and its plan."""
+        watch, plan = self._asked(text, strategy, tables, evidence)
+        if isinstance(watch, Watch):
+            self._begin(watch)
+        else:
+            self._chains.append(watch)
+        if into is not None:
+            try:
+                self._pours.append(self._poured(plan, watch, into, time))
+            except Exception:
+                self._stop(watch)
+                raise
+        return watch, plan
+
+    def _running(self, asked: Asked) -> Alerts | None:
+        """The alerts of the query that runs under a name, if there is one."""
+        if self._path is None:
+            raise DataError("a database in memory has no checkpoints", "hybrid.connect(path), or leave out the name")
+        known = self._named.get(asked.name)
+        if known is None:
+            return None
+        if known.asked is None or not known.asked.same(asked):
+            raise DataError(
+                f"another query runs under the name {asked.name}",
+                "db.replace puts a new version in its place, db.watching()[name].close() ends it",
+            )
+        return known.alerts
+
+    def watching(self) -> dict[str, Alerts]:
+        """The alerts of all queries with a name, also of those that go on from a checkpoint."""
+        with self._lock:
+            return {name: watch.alerts for name, watch in self._named.items()}
+
+    # ---- checkpoints
+
+    def checkpoint(self, notes: Mapping[str, str] | None = None) -> int:
+        """Keeps what the queries with a name have become, so that they go on from there after a restart, however the
+        process ends; gives its number. notes: what the caller wants to know then (Database.notes).
+
+        Events that are only in memory are written to the archive first, unless the log has them. Others may push
+        meanwhile; the state is copied in one go, between two of their batches. Raises DataError; the checkpoint before
+        this one then stands."""
+        from hybrid import checkpoint
+
+        with self._lock:
+            self._check_open()
+            if self._path is None:
+                raise DataError("a database in memory has no checkpoints", "hybrid.connect(path) keeps them")
+            number = self._checkpointed[0] + 1
+            self.notes = self.notes if notes is None else dict(notes)
+            state = state_of(self._streams, self._named, self.notes)
+            self._checkpointed = (number, clock.monotonic())
+            streams = list(self._streams.values())
+        if self._log != "fsync":
+            for stream in streams:
+                stream.kept.flush()
+        checkpoint.write(self._path, number, state)
+        return number
+
+    def _keep_names(self) -> None:
+        """Takes a checkpoint when a query with a name has begun or ended: what runs then goes on after a crash."""
+        try:
+            self.checkpoint()
+        except DataError as error:
+            warnings.warn(f"no checkpoint could be taken: {error}", HybridWarning, stacklevel=3)
+
+    def _checkpoint_if_due(self) -> list[str]:
+        every_us = self._checkpoint_every_us
+        if every_us is None or not self._named or (clock.monotonic() - self._checkpointed[1]) * 1e6 < every_us:
+            return []
+        try:
+            self.checkpoint()
+        except DataError as error:
+            return [f"no checkpoint could be taken: {error}"]
+        return []
+
+    def _resume(self) -> None:
+        """Lets the queries of the last checkpoint go on: with what they had become, and then the events since."""
+        from hybrid import checkpoint
+
+        assert self._path is not None
+        found = checkpoint.newest(self._path)
+        if found is None:
+            return
+        number, state = found
+        self._checkpointed, self.notes = (number, clock.monotonic()), state["notes"]
+        for name, saved in state["streams"].items():
+            stream = self._streams.get(name)
+            if stream is None:
+                raise DataError(
+                    f"the checkpoint knows a stream {name} that is not there",
+                    "restore its directory; or remove the directory _checkpoint: queries then begin anew",
+                )
+            check_ahead(stream, saved["live"]["next_seq"])
+            stream.live = LiveStream.from_dict(stream.schema, {**saved["live"], "ended": False})
+        for name, saved in state["queries"].items():
+            asked = Asked(**saved["asked"])
+            done = saved["alerts"]["over"] is not None
+            if done:
+                watch, _ = self._asked(asked.text, asked.strategy, asked.tables, asked.evidence)
+            else:
+                watch, _ = self._start(
+                    asked.text, asked.strategy, asked.tables, asked.evidence, asked.into, asked.time
+                )
+            watch.asked = asked
+            watch.alerts.restore(saved["alerts"])
+            watch.restore(saved["own"])
+            if watch.driver is not None:
+                watch.driver.restore(saved["driver"])
+            self._named[name] = watch
+        for name, saved in state["streams"].items():
+            self._restore_feed(self._streams[name], saved)
+        for name in state["streams"]:
+            stream = self._streams[name]
+            if not stream.live.driven:  # the rows of a query come again from the query
+                for batch, late in stream.kept.snapshot().since(stream.live.next_seq):
+                    self._give(stream, stream.live.replay(batch, late))
+                logged_us = stream.kept.logged_watermark_us
+                if logged_us is not None and (stream.watermark_us is None or logged_us > stream.watermark_us):
+                    self._reach(stream, logged_us)
+
+    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any]) -> None:
+        """Puts the members of a stream's feed in the places of those that have just begun."""
+        from hybrid.kernels import builder
+
+        watches = [self._named[name] for name in saved["members"]]
+        if not watches:
+            return
+        feed = Feed(stream.schema, builder())
+        members = feed.restore(saved["feed"], [w.factor.plan for w in watches])
+        for watch, member in zip(watches, members, strict=True):
+            assert isinstance(watch, Watch)
+            watch.member = member
+        stream.feed = feed
 
     def replace(
         self,
@@ -539,6 +730,10 @@ class Database:
             if member is not None:
                 watch.since_seq, watch.accepted_before = old.since_seq, old.accepted_before
             self._begin(watch, member)
+            if old.asked is not None:
+                watch.asked = Asked(old.asked.name, text, "auto", evidence, None, None, old.asked.tables)
+                self._named[old.asked.name] = watch
+                self._keep_names()
             old.leave()
             self._settle(old.stream)
         for message in waits(watch.factor.plan):
@@ -620,6 +815,10 @@ class Database:
             for pour in [p for p in self._pours if p.alerts is watch.alerts]:
                 self._pours.remove(pour)
                 self._streams[pour.target].live.driven = False
+            if watch.asked is not None and self._named.get(watch.asked.name) is watch:
+                del self._named[watch.asked.name]
+                if not self._closed:
+                    self._keep_names()
             watch.alerts.finish("closed")
 
     def _poured(self, plan: QueryPlan, watch: Watch | ChainWatch, into: str, time: str | None) -> Pour:
@@ -795,6 +994,8 @@ class Database:
                 if self._keeper is not None:
                     self._keeper.stop()
                 self.flush()
+                if self._named:
+                    self.checkpoint()
             finally:
                 self._closed = True
                 for alerts in (*(w.alerts for w in self._watches), *(w.alerts for w in self._chains)):

@@ -174,7 +174,7 @@ class LiveStream:
     def to_dict(self) -> dict[str, Any]:
         """Where it stands, in what JSON can say."""
         return {
-            "next_seq": self.next_seq, "offsets": self._next_offset, "sources": self._source_names,
+            "next_seq": self.next_seq, "offsets": dict(self._next_offset), "sources": self._source_names,
             "watermark": self._watermark.to_dict(),
             "driven": self.driven, "ended": self.ended, "accepted": self.accepted_count, "late": self.late_count,
             "duplicates": self.duplicate_count,

@@ -6,7 +6,7 @@ coming and going, nor their errors enter into its answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -183,21 +183,25 @@ class Feed:
         self._groups.append(group)
         return member
 
-    def snapshot(self) -> tuple[bytes, list[Member]]:
-        """All that it has become, and its members in the order that `restore` takes. What they have found and nobody
-        has taken is not in it."""
+    def snapshot(self, wanted: Collection[Member]) -> tuple[bytes, list[Member]]:
+        """All that it and some of its members have become, and these in the order that `restore` takes. What they have
+        found and nobody has taken is not in it."""
         groups: list[dict[str, object]] = []
         parts: dict[str, np.ndarray] = {"ordering": _as_array(self.ordering.snapshot())}
         members: list[Member] = []
-        for i, group in enumerate(self._groups):
+        for group in self._groups:
+            chosen = [member for member in group.members if any(member is one for one in wanted)]
+            if not chosen:
+                continue
+            i = len(groups)
             kernels = group.rows is not None
-            groups.append({"since_seq": group.since_seq, "members": len(group.members), "kernels": kernels})
+            groups.append({"since_seq": group.since_seq, "members": len(chosen), "kernels": kernels})
             if group.rows is not None:
                 parts |= {f"{i}.{name}": array for name, array in group.rows.snapshot().items()}
-            for j, member in enumerate(group.members):
+            for j, member in enumerate(chosen):
                 own = member.matcher.snapshot() if member.kernel is None else member.kernel.snapshot_own()
                 parts[f"{i}/{j}"] = _as_array(own)
-            members += group.members
+            members += chosen
         head = {"version": STATE_VERSION, "groups": groups, "advanced_us": self._advanced_us}
         return pack(head, parts), members
 

@@ -168,7 +168,7 @@ def saved_and_restored(feed: Feed, members: dict[int, Member], schema: Schema) -
     """The same by way of bytes; queries that have failed leave."""
     for k in [k for k, member in members.items() if member.failure is not None]:
         feed.remove(members.pop(k))
-    state, order = feed.snapshot()
+    state, order = feed.snapshot(list(members.values()))
     found = Feed(schema)
     restored = found.restore(state, [member.matcher.plan for member in order])  # type: ignore[attr-defined]
     places = {id(member): place for place, member in enumerate(order)}
