@@ -32,7 +32,7 @@ KEEPING = (
 WRITING = ("fetched", "alert half written", "alert written")
 POINTS = (*PUSHING, *KEEPING, *WRITING)
 
-EVENTS = 120  # of each source
+EVENTS = 60  # of each source
 SOURCES = ("x", "y")
 START = dt.datetime(2024, 1, 1)
 FALLS = """
@@ -104,8 +104,11 @@ def run(directory: str, policy: str | None, seed: int, point: str, count: int) -
             if events and (source in offsets or first == 0):
                 db.push("ticks", events, source, first)
         write()
-        if rng.integers(0, 3) == 0:
-            db.checkpoint()
+        match rng.integers(0, 4):
+            case 0:
+                db.checkpoint()
+            case 1:
+                db.flush()
     db.advance("ticks", None)
     write()
     db.close()

@@ -46,7 +46,7 @@ def wanted() -> dict[tuple[str, str], list[dict[str, str]]]:
             db.push("ticks", [event_at(source, i)], source, i)
     db.advance("ticks", None)
     found = by_id(crash_child.rows_of(alerts))
-    assert len(found) > 20
+    assert len(found) > 10
     assert len({name for name, _ in found}) == len(crash_child.QUERIES)
     assert db.streams()["ticks"]["late"] == 0
     return found
@@ -95,13 +95,9 @@ def check(directory: Path, wanted: dict[tuple[str, str], list[dict[str, str]]]) 
 def test_killed_at_a_named_point(tmp_path, wanted, point, policy):
     if policy is None and "log" in point:
         policy = "os"
-    for number, count in enumerate((3, 1)):
-        if run(tmp_path, policy, number, point, count) == 0:
-            break  # it was through before it came there again
-    else:
-        number += 1
-    assert number, f"{point} was never passed"
-    assert run(tmp_path, policy, 9) in (0, None) or (tmp_path / "done").exists()
+    kills = [run(tmp_path, policy, seed, point, count) for seed, count in enumerate((2, 1))]
+    assert -9 in kills
+    assert (tmp_path / "done").exists() or run(tmp_path, policy, 9) == 0
     check(tmp_path, wanted)
 
 
