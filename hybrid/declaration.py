@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from archive.place import Place
@@ -68,20 +68,37 @@ def _type(stream: str, column: str, type: str) -> str:
         raise DataError(f"{stream}.{column}: {message}", hint) from None
 
 
-def write_declaration(directory: Place, schema: Schema, watermark_us: int | None) -> None:
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What the clock does to a stream, in microseconds by the clock; None: nothing.
+
+    idle_us: a source that has been silent for so long no longer holds the watermark back. heartbeat_us: where no source
+    has sent anything for so long, the watermark goes on with the clock, that far behind it, less the lateness."""
+
+    idle_us: int | None = None
+    heartbeat_us: int | None = None
+
+
+UNPACED = Pace()
+
+
+def write_declaration(directory: Place, schema: Schema, watermark_us: int | None, pace: Pace = UNPACED) -> None:
     """Keeps a declaration, and where the watermark stands, in the directory of the stream. Atomic."""
-    state = {"version": STREAM_VERSION, **schema.to_dict(), "watermark_us": watermark_us}
+    state = {
+        "version": STREAM_VERSION, **schema.to_dict(), "watermark_us": watermark_us, "idle_us": pace.idle_us,
+        "heartbeat_us": pace.heartbeat_us,
+    }  # fmt: skip
     (directory / STREAM_FILE).write_text(json.dumps(state, indent=1))
 
 
-def read_declaration(directory: Place) -> tuple[Schema, int | None]:
-    """The stream that is declared in a directory, and where its watermark stood. Raises DataError."""
+def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace]:
+    """The stream that is declared in a directory, where its watermark stood, and its pace. Raises DataError."""
     file = directory / STREAM_FILE
     try:
         state = json.loads(file.read_text())
         if state["version"] != STREAM_VERSION:
             raise DataError(f"{file} has version {state['version']}", f"this program reads version {STREAM_VERSION}")
-        return Schema.from_dict(state), state["watermark_us"]
+        return Schema.from_dict(state), state["watermark_us"], Pace(state.get("idle_us"), state.get("heartbeat_us"))
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
 

@@ -8,7 +8,7 @@ import threading
 import time as clock
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,12 +22,13 @@ from archive.recent import FILES
 from hybrid.alerts import Alerts
 from hybrid.chain import END_US, Chain, ChainWatch, outermost, plain, plan_streams
 from hybrid.correlate import Reader, answer_of, count_matches
-from hybrid.declaration import TABLE, declared, read_declaration, stream_names, write_declaration
+from hybrid.declaration import TABLE, UNPACED, Pace, declared, read_declaration, stream_names, write_declaration
 from hybrid.driver import Driver
 from hybrid.explain import explain_plan
 from hybrid.faults import fault, not_supported
 from hybrid.front import Bounded, Relations, StreamInput, answer, explain_in, live_matcher
 from hybrid.inputs import fields_of, slices, to_arrow
+from hybrid.late import LateEvents
 from hybrid.lookup import lookup_in
 from hybrid.on_spark import ENGINES, OnSpark
 from hybrid.outer import Outer, empty_answer
@@ -35,6 +36,7 @@ from hybrid.pour import Pour, rows_as_events
 from hybrid.recovery import Asked, check_ahead, state_of
 from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
+from hybrid.ticker import TICKER, Ticker
 from hybrid.times import duration_us, instant_us, show_us
 from hybrid.waits import waits
 from live.stream import Arrival, LiveStream
@@ -67,6 +69,9 @@ class Stream:
     directory: Place | None
     dropped_us: int | None = None
     feed: Feed | None = None
+    pace: Pace = UNPACED
+    heard_s: dict[str, float] = field(default_factory=dict)
+    late: LateEvents | None = None
 
     @property
     def watermark_us(self) -> int | None:
@@ -104,7 +109,28 @@ class Stream:
     def save(self) -> None:
         """Writes what the archive does not hold itself. Atomic."""
         if self.directory is not None:
-            write_declaration(self.directory, self.schema, self.live.watermark_us)
+            write_declaration(self.directory, self.schema, self.live.watermark_us, self.pace)
+
+    def hear(self, source: str, now_s: float) -> None:
+        """Something came from a source, at that time of a clock that never goes back."""
+        if self.pace.idle_us is not None or self.pace.heartbeat_us is not None:
+            self.heard_s[source] = now_s
+
+    def tick(self, now_s: float, wall_us: int) -> int | None:
+        """Looks at the clocks: the first never goes back, the second is the time of day. The watermark that there is by
+        that, if it is another one."""
+        before = self.live.watermark_us
+        if self.pace.idle_us is not None:
+            silent_s = self.pace.idle_us / 1e6
+            # in the order in which they fell silent, so that it does not matter how often somebody looks
+            for source, heard in sorted(self.heard_s.items(), key=lambda item: item[1]):
+                if now_s - heard >= silent_s:
+                    self.live.idle([source])
+        if self.pace.heartbeat_us is not None and before is not None:
+            last = max(self.heard_s.values(), default=now_s)
+            if now_s - last >= self.pace.heartbeat_us / 1e6:
+                self.live.advance(wall_us - self.pace.heartbeat_us - self.schema.lateness_us)
+        return self.live.watermark_us if self.live.watermark_us != before else None
 
 
 class Watch:
@@ -193,7 +219,7 @@ class Database:
     def __init__(
         self, path: str | os.PathLike[str] | None = None, memory_limit: str | None = None,
         storage_options: Mapping[str, str] | None = None, maintenance: bool = True, log: Policy | None = None,
-        checkpoint: Any = None,
+        checkpoint: Any = None, ticking: bool = True,
     ) -> None:  # fmt: skip
         self._lock = threading.RLock()
         self._log = log
@@ -203,6 +229,8 @@ class Database:
         #: What whoever took the checkpoint that this database goes on from has noted in it.
         self.notes: dict[str, str] = {}
         self._named: dict[str, Watch | ChainWatch] = {}
+        self._ticker: Ticker | None = None
+        self._by_hand = not ticking
         self._memory_limit = memory_limit
         self._streams: dict[str, Stream] = {}
         self._watches: list[Watch] = []
@@ -231,6 +259,7 @@ class Database:
             for name in found:
                 self._reopen(self._path / name)
             self._resume()
+            self._wind()
             if maintenance:
                 from archive.keeper import Keeper
 
@@ -248,20 +277,33 @@ class Database:
         order: Sequence[str] = (),
         lateness: Any = 0,
         retention: Any = None,
+        idle: Any = None,
+        heartbeat: Any = None,
     ) -> None:
         """Declares a stream.
 
         columns: names with DuckDB types. time: the column of the event time. key: what most queries partition by.
         order: tie columns, which order events of equal time. lateness: how far behind the newest event one may arrive
         and still count as on time ("2s", 0). retention: how long events are kept ("400 days"; None: for ever).
+        idle: a source that is silent for so long, by the clock, no longer holds the watermark back ("30s"; None: it
+        does for ever). heartbeat: where nothing comes from any source for so long, event time goes on with the clock,
+        that far behind it and less the lateness: for streams whose times are those of the clock.
         Declaring a stream again as it is does nothing; with more columns behind the others it adds them, and events so
         far have nulls there. Raises DataError.
         """
         schema = declared(name, columns, time, key, order, lateness, retention)
+        pace = Pace(
+            None if idle is None else duration_us(idle, "idle"),
+            None if heartbeat is None else duration_us(heartbeat, "heartbeat"),
+        )
         with self._lock:
             self._check_open()
             existing = self._streams.get(name.lower())
             if existing is not None:
+                if pace not in (UNPACED, existing.pace):
+                    existing.pace = pace
+                    existing.save()
+                    self._wind()
                 if existing.schema == schema:
                     return
                 if schema.widens(existing.schema):
@@ -278,9 +320,10 @@ class Database:
                 directory = self._path / schema.name
                 directory.make()
             kept = History(schema, directory / TABLE if directory else None, log=self._log)
-            stream = Stream(schema, live, kept, directory)
+            stream = Stream(schema, live, kept, directory, pace=pace)
             stream.save()
             self._streams[name.lower()] = stream
+            self._wind()
 
     def _add_columns(self, stream: Stream, schema: Schema) -> None:
         """Declares a stream with more columns behind the others; events so far have nulls there."""
@@ -297,7 +340,7 @@ class Database:
 
     def _reopen(self, directory: Place) -> None:
         """Restores a stream: declaration, sequence, offsets and watermark."""
-        schema, saved_us = read_declaration(directory)
+        schema, saved_us, pace = read_declaration(directory)
         # A crash may have left the table with columns that the file does not name yet.
         kept = History(archived_schema(directory / TABLE, schema), directory / TABLE, log=self._log)
         schema = kept.schema
@@ -305,7 +348,9 @@ class Database:
         if kept.logged_watermark_us is not None:
             watermark_us = max(kept.logged_watermark_us, watermark_us or kept.logged_watermark_us)
         live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
-        self._streams[schema.name.lower()] = Stream(schema, live, kept, directory)
+        now_s = clock.monotonic()
+        heard_s = dict.fromkeys(kept.offsets, now_s) if pace != UNPACED else {}
+        self._streams[schema.name.lower()] = Stream(schema, live, kept, directory, pace=pace, heard_s=heard_s)
 
     def streams(self) -> dict[str, dict[str, Any]]:
         """For each stream: its columns, watermark, the offset that is expected next from each source, and how many
@@ -399,6 +444,7 @@ class Database:
         """Takes events into a stream and all that watches it. How many were new, and what could not be archived."""
         before = state.live.to_dict() if self._log is not None else None
         arrival = state.live.accept(data, source, offset)
+        state.hear(source, clock.monotonic())
         trouble: list[str] = []
         if len(arrival.batch):
             try:
@@ -412,6 +458,8 @@ class Database:
                 trouble.append(f"{state.schema.name}: events stay in memory, they cannot be archived: {error}")
             if self._keeper is not None:
                 trouble += self._keeper.take_trouble()
+        if state.late is not None and arrival.late.any():
+            state.late.add(arrival.batch, arrival.late)
         return len(arrival.batch), trouble + self._give(state, arrival)
 
     def _give(self, state: Stream, arrival: Arrival) -> list[str]:
@@ -436,6 +484,43 @@ class Database:
             trouble = self._reach(state, t_us)
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
+
+    def tick(self, now_s: float | None = None, wall_us: int | None = None) -> None:
+        """Looks at the clocks for the streams with `idle` or `heartbeat`, and takes a checkpoint if one is due. A
+        thread of the database does so four times a second; whoever has a clock of his own calls it himself.
+
+        now_s: of time.monotonic; wall_us: microseconds since 1970, UTC."""
+        now_s = clock.monotonic() if now_s is None else now_s
+        wall_us = clock.time_ns() // 1000 if wall_us is None else wall_us
+        with self._lock:
+            if self._closed:
+                return
+            trouble: list[str] = []
+            for state in list(self._streams.values()):
+                if state.pace == UNPACED or state.live.driven or state.ended:
+                    continue
+                reached_us = state.tick(now_s, wall_us)
+                if reached_us is not None:
+                    state.kept.reach(reached_us)
+                    trouble += self._reach(state, reached_us)
+            trouble += self._checkpoint_if_due()
+        for message in trouble:
+            warnings.warn(message, HybridWarning, stacklevel=2)
+
+    def _wind(self) -> None:
+        """Starts the thread that looks at the clocks, if it is needed and does not run."""
+        needed = self._checkpoint_every_us is not None or any(s.pace != UNPACED for s in self._streams.values())
+        if needed and self._ticker is None and not self._by_hand:
+            self._ticker = Ticker(self.tick)
+            self._ticker.start()
+
+    def late(self, stream: str) -> LateEvents:
+        """The late events of a stream from now on (the same object at each call). Raises DataError."""
+        with self._lock:
+            state = self._stream(stream)
+            if state.late is None:
+                state.late = LateEvents(state.live.columns)
+            return state.late
 
     def _reach(self, state: Stream, t_us: int | None) -> list[str]:
         """Raises the watermark of a stream, for all that watches it too; what could not be archived by that."""
@@ -872,7 +957,9 @@ class Database:
         Threads that Python did not start (a debugger's, a test runner's) count if they have pushed: nobody knows
         whether they have ended. Those of Spark's client never push, and live as long as its session."""
         own = threading.get_ident()
-        others = [t for t in threading.enumerate() if t.ident != own and t.name != KEEPER and not _is_sparks(t)]
+        paced = any(s.pace != UNPACED for s in self._streams.values())
+        quiet = (KEEPER,) if paced else (KEEPER, TICKER)  # time alone may decide something
+        others = [t for t in threading.enumerate() if t.ident != own and t.name not in quiet and not _is_sparks(t)]
         return not self._closed and own not in self._pushers and any(
             not isinstance(thread, threading._DummyThread) or thread.ident in self._pushers for thread in others
         )
@@ -986,7 +1073,10 @@ class Database:
                 stream.save()
 
     def close(self) -> None:
-        """Flushes, and ends every iteration over alerts. What is ready can still be fetched."""
+        """Flushes, takes a last checkpoint if queries have names, and ends every iteration over alerts. What is ready
+        can still be fetched."""
+        if self._ticker is not None:  # before the lock, for which it may wait
+            self._ticker.stop()
         with self._lock:
             if self._closed:
                 return

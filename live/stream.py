@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from live.incoming import Incoming
 from live.watermark import BoolArray, Watermark
@@ -74,6 +75,11 @@ class LiveStream:
     @property
     def watermark_us(self) -> int | None:
         return self._watermark.value_us
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The declared columns."""
+        return self._incoming.arrow_schema
 
     def widen(self, schema: Schema) -> None:
         """Takes events of more columns from now on; nothing else may differ."""

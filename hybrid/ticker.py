@@ -1,0 +1,33 @@
+"""One thread that looks at the clock for a database: silent sources, silent streams, checkpoints that are due."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+#: What the thread is called, and how often it looks, in seconds.
+TICKER = "hybrid-ticker"
+EVERY_S = 0.25
+
+
+class Ticker:
+    """Started by start, stopped by stop; calls `tick` in between, which must not raise."""
+
+    def __init__(self, tick: Callable[[], None], every_s: float = EVERY_S) -> None:
+        self._tick = tick
+        self._every_s = every_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=TICKER, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when the thread has ended. Not to be called by whoever holds what `tick` waits for."""
+        self._stopping.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._every_s):
+            self._tick()
