@@ -18,6 +18,9 @@ from matching.batch import Matches
 from query.errors import DataError, QueryError
 from query.plan.plan import QueryPlan
 
+#: Rows of a live query that may wait to be fetched, unless it is told otherwise.
+UNREAD_MAX = 5_000_000
+
 
 class Alerts:
     """The rows of one live query, in the order in which they were decided.
@@ -51,6 +54,10 @@ class Alerts:
         self._match_count = 0
         self._row_count = 0
         self._identified = identified
+        #: So many rows may wait to be fetched; then a push waits for whoever fetches, or is refused.
+        self.unread_max = UNREAD_MAX
+        self.unread_count = 0
+        self._reader: int | None = None  # the thread that fetched last
         self.schema = outer.schema()
         if identified:
             self.schema = self._with_ids(self.schema.empty_table(), empty_answer(self._factor)).schema
@@ -63,13 +70,28 @@ class Alerts:
             with self._changed:
                 self._matches += found
                 self._match_count += count_matches(found)
+                self.unread_count += sum(m.rows.num_rows for m in found)
                 self._changed.notify_all()
 
     def add_answer(self, answer: Answer) -> None:
         """Joined rows of a query with history."""
         with self._changed:
             self._answers.append(answer)
+            self.unread_count += len(answer)
             self._changed.notify_all()
+
+    def make_room(self) -> None:
+        """Returns when fewer rows wait than may. Raises DataError where nobody is there who would fetch them: the
+        caller itself is the one who did, or the thread that did has ended."""
+        with self._changed:
+            while self.unread_count >= self.unread_max and not self._done and self._failure is None:
+                alive = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
+                if self._reader not in alive:
+                    raise DataError(
+                        f"{self.unread_count:,} rows of a live query wait to be fetched: nothing was taken",
+                        "fetch them before the next push, or let watch(unread_max=...) be larger",
+                    )
+                self._changed.wait(0.5)
 
     def count(self, matches: int) -> None:
         self._match_count += matches
@@ -100,6 +122,7 @@ class Alerts:
         with self._changed:
             self._matches, self._answers = saved["matches"], saved["answers"]
             self._match_count, self._row_count = saved["match_count"], saved["row_count"]
+            self.unread_count = sum(m.rows.num_rows for m in self._matches) + sum(map(len, self._answers))
             if saved["over"] is not None:
                 self._done, self._over = True, saved["over"]
             if saved["failure"] is not None:
@@ -134,6 +157,8 @@ class Alerts:
             matches, self._matches = self._matches, []
             answers, self._answers = self._answers, []
             failure = self._failure
+            self.unread_count, self._reader = 0, threading.get_ident()
+            self._changed.notify_all()
         if not matches and not answers:
             if failure is not None:
                 raise failure
@@ -198,7 +223,10 @@ class Alerts:
         """Counts since the watch began: matches of PL, rows fetched, rows waiting for history, late rows, state."""
         with self._changed:
             state = "failed" if self._failure else self._over if self._done else "running"
-            own = {"state": state, "matches": self._match_count, "rows_fetched": self._row_count}
+            own = {
+                "state": state, "matches": self._match_count, "rows_fetched": self._row_count,
+                "rows_unread": self.unread_count,
+            }  # fmt: skip
         return own | self._stats()
 
     def explain(self, stage: str = "all") -> str:

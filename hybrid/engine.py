@@ -381,6 +381,9 @@ class Database:
         Returns how many rows were new, when they are kept (with a log: on disk) and every watch has seen them. All or
         nothing: raises DataError and changes nothing.
         """
+        for alerts in [*(w.alerts for w in self._watches), *(w.alerts for w in self._chains)]:
+            if alerts.unread_count >= alerts.unread_max:
+                alerts.make_room()  # not under the lock: whoever fetches may need it
         with self._lock:
             state = self._open_stream(stream)
             if source == FILES:
@@ -603,16 +606,19 @@ class Database:
         into: str | None = None,
         time: str | None = None,
         name: str | None = None,
+        unread_max: int | None = None,
     ) -> Alerts:
         """Starts a live query with an empty state: it sees the events pushed from now on, in the total order.
 
-        strategy: when the archive is asked; "llaa" (also what "auto" means in this version). evidence: the rows carry
-        the identity of their matches too, as last columns: match_id and, with a history join, join_id and
+        strategy: when the archive is asked; "llaa" (also what "auto" means in this version). evidence: the rows
+        carry the identity of their matches too, as last columns: match_id and, with a history join, join_id and
         history_complete. tables: static tables the outer SELECT joins, as they are now. into: a new stream that the
-        rows are the events of, for other queries to read (fetch then gives none); time: the column of their time, if
-        they have several. name: under which it goes on after a restart, from the last checkpoint: then this gives the
-        alerts of the query that goes on. Raises QueryError, and DataError for rows that cannot be such events, and for
-        a name under which another query runs.
+        rows are the events of, for other queries to read (fetch then gives none); time: the column of their time,
+        if they have several. name: under which it goes on after a restart, from the last checkpoint: then this
+        gives the alerts of the query that goes on. unread_max: so many rows may wait to be fetched (None: 5
+        million); then a push waits for the thread that fetches them, or is refused where there is none. Raises
+        QueryError, and DataError for rows that cannot be such events, and for a name under which another query
+        runs.
         """
         if strategy not in STRATEGIES:
             raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), STRATEGIES))
@@ -627,9 +633,12 @@ class Database:
                 asked = Asked(name, text, strategy, evidence, into, time, static)
                 running = self._running(asked)
                 if running is not None:
+                    running.unread_max = running.unread_max if unread_max is None else unread_max
                     return running
             watch, plan = self._start(text, strategy, tables or {}, evidence, into, time)
             watch.asked = asked
+            if unread_max is not None:
+                watch.alerts.unread_max = unread_max
             if asked is not None:
                 self._named[asked.name] = watch
                 self._keep_names()

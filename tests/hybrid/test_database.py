@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import _thread
+import datetime as dt
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -619,3 +621,32 @@ def test_memory_limit_is_checked() -> None:
         hybrid.connect(memory_limit="much")
     with hybrid.connect(memory_limit="1GB") as db:
         assert len(db.sql("SELECT 1")) == 1
+
+
+def test_rows_that_nobody_fetches_are_bounded():
+    """A push is refused where the caller is the only reader, and waits for another thread that reads."""
+    with hybrid.connect() as db:
+        db.create_stream("t", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
+        text = "SELECT * FROM t MATCH_RECOGNIZE (MEASURES A.v AS v PATTERN (A))"
+        alerts = db.watch(text, unread_max=3)
+        at = dt.datetime(2024, 1, 1)
+
+        def push(first, count):
+            return db.push("t", [{"ts": at + dt.timedelta(seconds=i), "v": i} for i in range(first, first + count)])
+
+        push(0, 2)
+        push(2, 2)
+        with pytest.raises(hybrid.DataError, match="4 rows of a live query wait to be fetched: nothing was taken"):
+            push(4, 1)
+        assert db.streams()["t"]["accepted"] == 4
+        assert alerts.fetch().num_rows == 4
+        assert push(4, 1) == 1
+        seen = []
+        reader = threading.Thread(target=lambda: [seen.append(t.num_rows) or time.sleep(0.05) for t in alerts])
+        reader.start()
+        for i in range(5, 25, 2):
+            push(i, 2)
+        db.advance("t", None)
+        reader.join()
+        assert sum(seen) == 21
+        assert max(seen) <= 5, "no more than one push above what may wait"
