@@ -1,0 +1,277 @@
+"""Payloads to rows: what is taken, what is bad and why, and where it stood."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import io
+import json
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from live.sources.decode import ROW_BITS, Decoder, Decoding
+from query.errors import DataError
+from query.schema import Field, Schema
+
+TICKS = Schema("ticks", (Field("ts", "TIMESTAMP"), Field("symbol", "VARCHAR"), Field("price", "DOUBLE")), "ts")
+NOON = dt.datetime(2024, 1, 2, 12)
+JSON = Decoding()
+
+
+def decoded(payloads: list[bytes | None], decoding: Decoding = JSON, schema: Schema = TICKS, first: int = 0):
+    """(rows as tuples, positions, (offset, reason) of what is bad)."""
+    offsets = np.arange(first, first + len(payloads), dtype=np.int64)
+    rows, positions, bad = Decoder(schema, decoding).decode("t/0", payloads, offsets)
+    assert rows.schema.names == list(schema.names)
+    assert all(b.source == "t/0" for b in bad)
+    return [tuple(r.values()) for r in rows.to_pylist()], positions.tolist(), [(b.offset, b.reason) for b in bad]
+
+
+def one(value: object, type: str, decoding: Decoding = JSON) -> Any:
+    """The value of a column of that type, or the reason why there is none."""
+    schema = Schema("s", (Field("ts", "TIMESTAMP"), Field("v", type)), "ts")
+    ts = {"iso": "2024-01-02T12:00:00", "s": 1704196800}.get(decoding.times)
+    rows, _, bad = decoded([json.dumps({"ts": ts, "v": value}).encode()], decoding, schema)
+    return rows[0][1] if rows else bad[0][1]
+
+
+def test_objects_with_members_in_any_order():
+    rows, positions, bad = decoded(
+        [
+            b'{"ts": "2024-01-02T12:00:00Z", "symbol": "A", "price": 1.5}',
+            b' {"price": 2, "more": [1, {"ts": 3}], "symbol": "B", "ts": "2024-01-02 13:00:00+01:00"}\n',
+            b'{"ts": "2024-01-02T12:00:00", "symbol": null, "price": null}',
+        ],
+        first=5,
+    )
+    assert rows == [(NOON, "A", 1.5), (NOON, "B", 2.0), (NOON, None, None)]
+    assert positions == [5, 6, 7]
+    assert bad == []
+
+
+def test_bad_payloads_do_not_take_their_neighbours_along():
+    good = b'{"ts": "2024-01-02T12:00:00", "symbol": "A", "price": 1}'
+    payloads = [
+        good, b"{", good, None, b"", b"[1]", good, b'{"ts": "yesterday", "symbol": "A", "price": 1}',
+        b'{"ts": "2024-01-02", "symbol": 7, "price": 1}', b'{"ts": "2024-01-02", "symbol": "A"}', good,
+        b'{"ts": null, "symbol": "A", "price": 1}', good[:-1] + b', "symbol": "\xff"}', good + good,
+    ]  # fmt: skip
+    rows, positions, bad = decoded(payloads)
+    assert positions == [0, 2, 6, 10]
+    assert rows == [(NOON, "A", 1.0)] * 4
+    reasons = dict(bad)
+    assert list(reasons) == [1, 3, 4, 5, 7, 8, 9, 11, 12, 13]
+    assert "truncated" in reasons[1]
+    assert "tombstone" in reasons[3]
+    assert "Expected `object`" in reasons[5]
+    assert reasons[7] == "column ts: 'yesterday' is no time in ISO form, of at most microseconds"
+    assert reasons[8] == "Expected `str | null`, got `int` - at `$.symbol`"
+    assert reasons[9] == "Object missing required field `price`"
+    assert reasons[11] == "column ts: the time is null"
+    assert "utf-8" in reasons[12]
+    assert "trailing" in reasons[13]
+
+
+def test_missing_members_may_be_null_but_not_the_time():
+    rows, _, bad = decoded([b'{"ts": "2024-01-02T12:00:00"}', b'{"symbol": "A"}'], Decoding(missing="null"))
+    assert rows == [(NOON, None, None)]
+    assert bad == [(1, "Object missing required field `ts`")]
+
+
+@pytest.mark.parametrize(
+    ("value", "type", "expected"),
+    [
+        (3, "INTEGER", 3),
+        (3.0, "INTEGER", 3),
+        (2**63 - 1, "BIGINT", 2**63 - 1),
+        (2**64 - 1, "UBIGINT", 2**64 - 1),
+        (0.1, "DOUBLE", 0.1),
+        (True, "BOOLEAN", True),
+        (1.10, "DECIMAL(9,2)", decimal.Decimal("1.10")),
+        ("1.10", "DECIMAL(9,2)", decimal.Decimal("1.10")),
+        (base64.b64encode(b"\x00x").decode(), "BLOB", b"\x00x"),
+        ("12:30:01.5", "TIME", dt.time(12, 30, 1, 500_000)),
+        ("2024-02-29", "DATE", dt.date(2024, 2, 29)),
+        ("2024-02-29T00:00:00.123456000Z", "TIMESTAMPTZ", dt.datetime(2024, 2, 29, 0, 0, 0, 123456, dt.UTC)),
+        ([1, None, 3], "BIGINT[]", [1, None, 3]),
+        ({"a": 1, "b": "x"}, "STRUCT(a BIGINT, b VARCHAR)", {"a": 1, "b": "x"}),
+        (None, "INTEGER", None),
+    ],
+)
+def test_values_are_those_of_the_declared_type(value: object, type: str, expected: object) -> None:
+    assert one(value, type) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "type"),
+    [
+        (3.5, "INTEGER"), (300, "TINYINT"), (-1, "UINTEGER"), (2**64, "BIGINT"), ("3", "INTEGER"), (True, "INTEGER"),
+        ("x", "DOUBLE"), (1e300, "FLOAT"), (1, "BOOLEAN"), (1, "VARCHAR"), ({"a": 1}, "VARCHAR"),
+        (1.234, "DECIMAL(9,2)"), ("?", "BLOB"), ("25:00", "TIME"), ("2024-02-30", "DATE"),
+        ("2024-02-29T01:00:00", "DATE"),
+        ("2024-02-29T00:00:00.1234567", "TIMESTAMP"), (1704196800, "TIMESTAMP"), (["x"], "BIGINT[]"),
+    ],
+)  # fmt: skip
+def test_values_that_do_not_fit_are_bad(value: object, type: str) -> None:
+    assert isinstance(one(value, type), str)
+    assert one(None, type) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "times", "expected"),
+    [
+        (1704196800, "s", NOON),
+        (1704196800.123456, "s", NOON.replace(microsecond=123456)),
+        (1704196800123, "ms", NOON.replace(microsecond=123000)),
+        (1704196800123.5, "ms", NOON.replace(microsecond=123500)),
+        (1704196800123456, "us", NOON.replace(microsecond=123456)),
+        (1704196800123456000, "ns", NOON.replace(microsecond=123456)),
+        (-1, "s", dt.datetime(1969, 12, 31, 23, 59, 59)),
+    ],
+)
+def test_times_as_numbers(number: float, times: Any, expected: dt.datetime) -> None:
+    payload = json.dumps({"ts": number, "symbol": "A", "price": 1}).encode()
+    assert decoded([payload, payload], Decoding(times=times))[0] == [(expected, "A", 1.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("number", "times"),
+    [(1704196800.1234567, "ms"), (1704196800123456789, "ns"), (1e300, "s"), (2**63, "us"), ('"2024-01-02"', "s")],
+)
+def test_numbers_that_are_no_times(number: object, times: Any) -> None:
+    payload = f'{{"ts": {number}, "symbol": "A", "price": 1}}'.encode()
+    rows, _, bad = decoded([payload], Decoding(times=times))
+    assert rows == []
+    assert len(bad) == 1
+
+
+def test_lines_of_a_message_have_positions_of_their_own():
+    line = '{"ts": "2024-01-02T12:00:00", "symbol": "%s", "price": 1}'
+    message = "\n".join([line % "A", "", line % "B", "{", line % "C", ""]).encode()
+    rows, positions, bad = decoded([message, b"", message], Decoding(batched=True), first=7)
+    assert [row[1] for row in rows] == ["A", "B", "C"] * 2
+    assert positions == [(o << ROW_BITS) + j for o in (7, 9) for j in (0, 2, 4)]
+    assert [offset for offset, _ in bad] == [(7 << ROW_BITS) + 3, 8 << ROW_BITS, (9 << ROW_BITS) + 3]
+
+
+def arrow_stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    return sink.getvalue().to_pybytes()
+
+
+def test_arrow_streams():
+    table = pa.table({"Price": pa.array([1, 2, 3], pa.int8()), "ts": [NOON] * 3, "symbol": pa.array(["A", "B", "C"])})
+    narrow = table.select(["ts", "symbol"])
+    wrong = table.set_column(0, "price", pa.array(["x", "y", "z"]))
+    nulls = table.set_column(1, "ts", pa.array([NOON, None, NOON]))
+    payloads = [arrow_stream(t) for t in (table, narrow, wrong, nulls)]
+    rows, positions, bad = decoded([*payloads, payloads[0][:100], None], Decoding("arrow", batched=True))
+    assert rows == [(NOON, "A", 1.0), (NOON, "B", 2.0), (NOON, "C", 3.0), (NOON, "A", 1.0), (NOON, "C", 3.0)]
+    assert positions == [0, 1, 2, 3 << ROW_BITS, (3 << ROW_BITS) + 2]
+    at = [divmod(offset, 1 << ROW_BITS) for offset, _ in bad]
+    assert at == [(1, 0), (2, 0), (2, 1), (2, 2), (3, 1), (4, 0), (5, 0)]
+    rows, positions, bad = decoded([payloads[0], arrow_stream(table.slice(1, 1))], Decoding("arrow"))
+    assert rows == [(NOON, "B", 2.0)]
+    assert positions == [1]
+    assert "3 rows, not one" in bad[0][1]
+    rows, _, _ = decoded(payloads, Decoding("arrow", missing="null", batched=True))
+    assert (NOON, "B", None) in rows
+
+
+def test_arrow_times_as_numbers():
+    table = pa.table({"ts": [1704196800000], "symbol": ["A"], "price": [1.0]})
+    assert decoded([arrow_stream(table)], Decoding("arrow", times="ms"))[0] == [(NOON, "A", 1.0)]
+    assert decoded([arrow_stream(table)], Decoding("arrow"))[0] == []
+
+
+AVRO = {
+    "type": "record", "name": "Tick", "fields": [
+        {"name": "symbol", "type": "string"},
+        {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "price", "type": ["null", "double"]},
+    ],
+}  # fmt: skip
+
+
+def plain(record: dict[str, Any], schema: dict[str, Any] = AVRO) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, record)
+    return out.getvalue()
+
+
+def tick(symbol: str, price: float | None = 1.5) -> dict[str, Any]:
+    return {"symbol": symbol, "ts": NOON.replace(tzinfo=dt.UTC), "price": price}
+
+
+def test_avro_records_with_the_schema_of_their_writer():
+    payloads = [plain(tick("A")), plain(tick("B", None)), b"\x00", plain(tick("C")) + b"x", plain(tick("D"))]
+    rows, positions, bad = decoded(payloads, Decoding("avro", avro_schema=json.dumps(AVRO)))
+    assert rows == [(NOON, "A", 1.5), (NOON, "B", None), (NOON, "D", 1.5)]
+    assert positions == [0, 1, 4]
+    assert [o for o, _ in bad] == [2, 3]
+    assert "another schema" in bad[1][1]
+
+
+def test_avro_in_the_confluent_wire_format():
+    payload = b"\x00" + (42).to_bytes(4, "big") + plain(tick("A"))
+    other = b"\x00" + (43).to_bytes(4, "big") + plain(tick("B"))
+    rows, _, bad = decoded([payload, other, plain(tick("C"))], Decoding("avro", avro_schemas={42: json.dumps(AVRO)}))
+    assert rows == [(NOON, "A", 1.5)]
+    assert "schema id 43" in bad[0][1]
+    assert "begins with a zero byte" in bad[1][1]
+    _, _, bad = decoded([payload], Decoding("avro"))
+    assert "give `avro_schemas`: id 42" in bad[0][1]
+    with pytest.raises(DataError, match="give one of them"):
+        Decoder(TICKS, Decoding("avro", avro_schema=json.dumps(AVRO), avro_schemas={1: json.dumps(AVRO)}))
+    with pytest.raises(DataError, match="cannot be read"):
+        Decoder(TICKS, Decoding("avro", avro_schema='{"type": "nothing"}'))
+
+
+def test_avro_object_containers():
+    def container(*symbols: str) -> bytes:
+        out = io.BytesIO()
+        fastavro.writer(out, AVRO, [tick(s) for s in symbols])
+        return out.getvalue()
+
+    rows, positions, bad = decoded([container("A", "B"), container("C")[:-5]], Decoding("avro", batched=True), first=1)
+    assert [row[1] for row in rows] == ["A", "B"]
+    assert positions == [1 << ROW_BITS, (1 << ROW_BITS) + 1]
+    assert [o for o, _ in bad] == [2 << ROW_BITS]
+    assert [row[1] for row in decoded([container("A", "B"), container("C")], Decoding("avro"))[0]] == ["C"]
+
+
+def test_avro_longs_are_times_where_the_unit_is_said():
+    schema = {**AVRO, "fields": [{"name": "ts", "type": "long"}, *AVRO["fields"][::2]]}
+    payload = plain({"symbol": "A", "ts": 1704196800000, "price": 1.0}, schema)
+    assert decoded([payload], Decoding("avro", times="ms", avro_schema=json.dumps(schema)))[0] == [(NOON, "A", 1.0)]
+    bad = decoded([payload], Decoding("avro", avro_schema=json.dumps(schema)))[2]
+    assert "say its unit" in bad[0][1]
+
+
+json_values = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=3),
+    st.sampled_from(["2024-01-02", "2024-01-02T12:00:00Z", "2024-01-02T12:00:00", "1.5"]), st.lists(st.integers(0, 3)),
+)  # fmt: skip
+
+
+objects = st.dictionaries(st.sampled_from([*TICKS.names, "x"]), json_values)
+
+
+@given(st.lists(st.one_of(objects, st.binary(max_size=5)), max_size=12))
+def test_together_payloads_give_what_they_give_alone(payloads):
+    raw = [p if isinstance(p, bytes) else json.dumps(p).encode() for p in payloads]
+    decoding = Decoding(missing="null")
+    rows, positions, bad = decoded(raw, decoding)
+    alone = [decoded([r], decoding) for r in raw]
+    assert rows == [row for a in alone for row in a[0]]
+    assert positions == [i for i, a in enumerate(alone) if a[0]]
+    assert bad == [(i, reason) for i, a in enumerate(alone) for _, reason in a[2]]
