@@ -1,0 +1,359 @@
+"""Files as sources: the same rows and positions however a file grows and wherever reading goes on."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from live.sources import files
+from live.sources.base import Bad, Piece
+from live.sources.files import FileSettings, FileSource
+from query.errors import DataError
+from query.schema import Field, Schema
+
+TICKS = Schema("ticks", (Field("ts", "TIMESTAMP"), Field("symbol", "VARCHAR"), Field("price", "DOUBLE")), "ts")
+NOON = dt.datetime(2024, 1, 2, 12)
+
+
+class Taken:
+    """What a source gave: rows by (partition, position), bad ones, and where each partition stands."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, int], tuple[Any, ...]] = {}
+        self.bad: dict[tuple[str, int], str] = {}
+        self.next: dict[str, int] = {}
+        self.last: list[str] = []
+
+    def take(self, source: FileSource, seconds: float = 0) -> bool:
+        """Takes what one poll gives; says whether there was anything."""
+        out = source.poll(seconds)
+        for one in out:
+            name = os.path.basename(one.source)
+            if isinstance(one, Bad):
+                assert one.offset is not None
+                assert (name, one.offset) not in self.bad
+                self.bad[name, one.offset] = one.reason
+                continue
+            assert isinstance(one, Piece)
+            assert one.offsets is not None
+            assert one.next is not None
+            assert one.rows.num_rows == len(one.offsets)
+            for offset, row in zip(one.offsets.tolist(), one.rows.to_pylist()):
+                assert offset >= self.next.get(name, 0)
+                assert (name, offset) not in self.rows
+                self.rows[name, offset] = tuple(row.values())
+            assert one.next >= max(self.next.get(name, 0), *(o + 1 for o in one.offsets.tolist()), 0)
+            self.next[name] = one.next
+            self.last += [name] if one.last else []
+        return bool(out)
+
+
+_OPEN: list[FileSource] = []
+
+
+@pytest.fixture(autouse=True)
+def closing():
+    """Closes what a test opened."""
+    yield
+    close_all()
+
+
+def close_all() -> None:
+    while _OPEN:
+        _OPEN.pop().close()
+
+
+def opened(path: Path, positions: Mapping[str, int] | None = None, **settings: Any) -> FileSource:
+    source = FileSource(TICKS, FileSettings(str(path), **settings))
+    _OPEN.append(source)
+    source.open(positions or {})
+    return source
+
+
+def read_once(path: Path, positions: Mapping[str, int] | None = None, **settings: Any) -> Taken:
+    source = opened(path, positions, follow=False, **settings)
+    taken = Taken()
+    while not source.ended:
+        taken.take(source, 1)
+    assert source.poll(0) == []
+    source.close()
+    return taken
+
+
+def row(symbol: str | None, price: float | None = 1.0) -> tuple[Any, ...]:
+    return NOON, symbol, price
+
+
+def line(symbol: str, price: float = 1.0) -> str:
+    return f'{{"ts": "2024-01-02T12:00:00", "symbol": "{symbol}", "price": {price}}}\n'
+
+
+def test_lines_of_json(tmp_path):
+    path = tmp_path / "a.ndjson"
+    path.write_text("\ufeff" + line("A") + "\n" + line("B") + "{\n" + line("C").rstrip())
+    taken = read_once(path)
+    assert taken.rows == {("a.ndjson", 0): row("A"), ("a.ndjson", 2): row("B"), ("a.ndjson", 4): row("C")}
+    assert list(taken.bad) == [("a.ndjson", 3)]
+    assert taken.next == {"a.ndjson": 5}
+    assert taken.last == ["a.ndjson"]
+
+
+def test_records_of_csv(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(
+        b"Price,more,TS,symbol\r\n1.0,x,2024-01-02 12:00:00,A\r\n\r\n,,2024-01-02T12:00:00Z,\r\n"
+        b'1,x,2024-01-02 12:00:00,"say ""so"",\nB"\r\n1,x,2024-01-02\r\nx,x,2024-01-02,C\r\n'
+        b"1,x,2024-01-02 12:00,\xff\r\n"
+        b"1,a\rb,2024-01-02 12:00,D\r\n1e999,,2024-01-02,E\r\n1,x,,F\r\n 1 ,x, 2024-01-02 12:00 , G \r\n"
+    )
+    taken = read_once(path)
+    name = "a.csv"
+    assert taken.rows == {
+        (name, 1): row("A"), (name, 3): row(None, None), (name, 4): row('say "so",\nB'), (name, 11): row(" G "),
+    }  # fmt: skip
+    reasons = {number: reason for (_, number), reason in taken.bad.items()}
+    assert list(reasons) == [5, 6, 7, 8, 9, 10]
+    assert reasons[5] == "3 fields, not 4"
+    assert "column price" in reasons[6]
+    assert "new-line character" in reasons[8]
+    assert reasons[9] == "column price: 1e999 is too large"
+    assert reasons[10] == "column ts: the time is null"
+
+
+def test_csv_in_other_forms(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("1704196800;A;1\n1704196800.5;-;-\n")
+    taken = read_once(path, header=False, delimiter=";", nulls=("-",), times="s")
+    assert list(taken.rows.values()) == [row("A"), (NOON.replace(microsecond=500_000), None, None)]
+    path.write_text("ts,price\n2024-01-02 12:00,1\n")
+    with pytest.raises(DataError, match="no column symbol"):
+        read_once(path)
+    assert read_once(path, missing="null").rows == {("a.csv", 1): row(None)}
+    path.write_text('ts,symbol,price\n2024-01-02 12:00,A,1\n2024-01-02 12:00,"B,1\n')
+    taken = read_once(path)
+    assert taken.rows == {("a.csv", 1): row("A")}
+    assert taken.bad == {("a.csv", 2): "a quote is open at the end of the file"}
+    with pytest.raises(DataError, match="cannot stand between fields"):
+        opened(path, delimiter="||")
+
+
+def table_of(*symbols: str) -> pa.Table:
+    return pa.table({"ts": [NOON] * len(symbols), "symbol": list(symbols), "price": pa.array([1] * len(symbols))})
+
+
+def test_parquet_files_are_taken_whole_and_in_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "BATCH_ROWS", 2)
+    pq.write_table(table_of("C", "D", "E"), tmp_path / "2.parquet")
+    whole = (tmp_path / "2.parquet").read_bytes()
+    (tmp_path / "2.parquet").write_bytes(whole[:-20])
+    pq.write_table(table_of("A", "B"), tmp_path / "1.parquet")
+    pq.write_table(table_of("F"), tmp_path / "3.parquet")
+    source, taken = opened(tmp_path), Taken()
+    while taken.take(source):
+        pass
+    assert [r[1] for r in taken.rows.values()] == ["A", "B"]
+    assert taken.last == ["1.parquet"]
+    assert "2.parquet cannot be read yet" in str(source.trouble())
+    with pytest.raises(DataError, match=r"2\.parquet cannot be read: .*\nhint: is it complete"):
+        read_once(tmp_path)
+    (tmp_path / "2.parquet").write_bytes(whole)
+    while taken.take(source):
+        pass
+    assert [r[1] for r in taken.rows.values()] == ["A", "B", "C", "D", "E", "F"]
+    assert taken.last == ["1.parquet", "2.parquet", "3.parquet"]
+    assert source.trouble() is None
+    assert not source.ended
+    positions = {str(tmp_path / "1.parquet"): 2, str(tmp_path / "2.parquet"): 1}
+    again = read_once(tmp_path, positions)
+    assert list(again.rows) == [("2.parquet", 1), ("2.parquet", 2), ("3.parquet", 0)]
+    with pytest.raises(DataError, match="has 1 rows, and 2 of it were read"):
+        read_once(tmp_path, {str(tmp_path / "3.parquet"): 2})
+    pq.write_table(table_of("X", "Y", "Z"), tmp_path / "1.parquet")
+    with pytest.raises(DataError, match=r"1\.parquet was replaced"):
+        source.poll(0)
+
+
+def test_parquet_values_that_do_not_fit(tmp_path):
+    table = pa.table({"ts": [NOON, None, NOON], "symbol": ["A", "B", "C"], "price": [1, 2, 3]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    taken = read_once(tmp_path)
+    assert [r[1] for r in taken.rows.values()] == ["A", "C"]
+    assert taken.bad == {("a.parquet", 1): "column ts: the time is null"}
+    pq.write_table(table.drop_columns(["price"]), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="column price is missing"):
+        read_once(tmp_path)
+
+
+def test_compressed_files_are_read_once(tmp_path):
+    path = tmp_path / "a.ndjson.gz"
+    path.write_bytes(gzip.compress((line("A") + line("B")).encode()))
+    assert list(read_once(path).rows.values()) == [row("A"), row("B")]
+    assert list(read_once(path, {str(path): 1}).rows) == [(path.name, 1)]
+    with pytest.raises(DataError, match="cannot be followed"):
+        opened(path)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(DataError, match="is it complete"):
+        read_once(path)
+
+
+def test_a_torn_line_waits(tmp_path):
+    path = tmp_path / "a.ndjson"
+    source, taken = opened(path), Taken()
+    assert not taken.take(source)
+    assert "no file" in str(source.trouble())
+    with path.open("w") as file:
+        file.write(line("A") + line("B")[:10])
+        file.flush()
+        assert taken.take(source)
+        assert not taken.take(source)
+        assert taken.next == {"a.ndjson": 1}
+        file.write(line("B")[10:-1])
+        file.flush()
+        assert not taken.take(source)
+        file.write("\n")
+        file.flush()
+        assert taken.take(source)
+    assert list(taken.rows.values()) == [row("A"), row("B")]
+    assert source.trouble() is None
+    path.unlink()
+    assert not taken.take(source)
+    assert "is gone" in str(source.trouble())
+
+
+def test_new_files_of_a_directory_and_of_a_glob(tmp_path):
+    (tmp_path / "b.ndjson").write_text(line("B1"))
+    (tmp_path / ".hidden.ndjson").write_text("{")
+    (tmp_path / "notes.txt").write_text("{")
+    (tmp_path / "below").mkdir()
+    folder, some = opened(tmp_path), opened(tmp_path / "*.ndjson")
+    of_folder, of_some = Taken(), Taken()
+    for name in ("b.ndjson", "a.ndjson", "below/c.ndjson"):
+        with (tmp_path / name).open("a") as file:
+            file.write(line(name))
+        while of_folder.take(folder):
+            pass
+        while of_some.take(some):
+            pass
+    assert [r[1] for r in of_folder.rows.values()] == ["B1", "b.ndjson", "a.ndjson", "below/c.ndjson"]
+    assert [r[1] for r in of_some.rows.values()] == ["B1", "b.ndjson", "a.ndjson"]
+    with pytest.raises(DataError, match="no file to read"):
+        opened(tmp_path / "*.csv", follow=False)
+    with pytest.raises(DataError, match="the suffix does not say"):
+        opened(tmp_path / "notes.txt")
+    assert read_once(tmp_path / "notes.txt", format="ndjson").bad
+
+
+def test_files_that_grow_do_not_keep_others_waiting(tmp_path):
+    (tmp_path / "a.ndjson").write_text(line("A"))
+    (tmp_path / "b.ndjson").write_text(line("B"))
+    source, taken = opened(tmp_path), Taken()
+    for _ in range(3):
+        assert taken.take(source)
+        with (tmp_path / "a.ndjson").open("a") as file:
+            file.write(line("A"))
+    assert ("b.ndjson", 0) in taken.rows
+
+
+@pytest.mark.parametrize("case", ["shorter", "replaced", "rewritten", "renamed"])
+def test_a_file_that_is_no_more_what_it_was(tmp_path, case):
+    path = tmp_path / "a.ndjson"
+    path.write_text(line("A") + line("B"))
+    source, taken = opened(tmp_path), Taken()
+    assert taken.take(source)
+    match case:
+        case "shorter":
+            os.truncate(path, len(line("A")))
+            says = "has become shorter"
+        case "replaced":
+            (tmp_path / "new").write_text(line("A") + line("B") + line("C"))
+            os.replace(tmp_path / "new", path)
+            says = "was replaced"
+        case "rewritten":
+            path.write_text(line("A") + line("X") + line("C"))
+            says = "was replaced"
+        case _:
+            path.rename(tmp_path / "a.1.ndjson")
+            says = "under another name"
+    for _ in range(2):
+        with pytest.raises(DataError, match=says):
+            source.poll(0)
+
+
+def test_a_file_with_fewer_records_than_were_read(tmp_path):
+    path = tmp_path / "a.ndjson"
+    path.write_text(line("A") + line("B"))
+    with pytest.raises(DataError, match="has 2 records, and 3 of it were read before"):
+        opened(path, {str(path): 3}).poll(0)
+    assert opened(path, {str(path): 2}).poll(0) == []
+
+
+def test_a_record_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "RECORD_BYTES_MAX", 1000)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 300)
+    (tmp_path / "a.ndjson").write_text(line("A") + "x" * 2000)
+    source, taken = opened(tmp_path), Taken()
+    taken.take(source)
+    with pytest.raises(DataError, match="record 1 is longer than"):
+        source.poll(1)
+    assert list(taken.rows.values()) == [row("A")]
+
+
+NDJSON_PARTS = [line("A"), line("é", 2.5), "\n", "{\n", line("long" * 9), '{"ts": 1}\n', "  \r\n"]
+CSV_PARTS = [
+    "2024-01-02 12:00,A,1\n", "\n", '2024-01-02 12:00,"a ""q"",\nb",2\r\n', "x\n", '2024-01-02 12:00,é"x,\n',
+    'never,"\r\n",1\n', "2024-01-02 12:00,a\rb,1\n", '2024-01-02 12:00,"\n\n\n",1\n',
+]  # fmt: skip
+
+
+@st.composite
+def texts(draw):
+    """(name of a file, what stands in it, where it is cut while it grows, bytes of a block)."""
+    csv = draw(st.booleans())
+    parts = draw(st.lists(st.sampled_from(CSV_PARTS if csv else NDJSON_PARTS), max_size=12))
+    data = ("ts,symbol,price\n" * csv + "".join(parts)).encode()
+    cuts = sorted(draw(st.sets(st.integers(0, len(data)), max_size=6)))
+    return ("a.csv" if csv else "a.ndjson"), data, cuts, draw(st.sampled_from([3, 17, 1 << 20]))
+
+
+@given(texts(), st.data())
+def test_growing_and_going_on_give_what_reading_once_gives(tmp_path_factory, text, data):
+    name, content, cuts, block = text
+    path = tmp_path_factory.mktemp("grows") / name
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "BLOCK_BYTES", block)
+        path.write_bytes(content)
+        whole = read_once(path)
+
+        path.unlink()
+        source, grown = opened(path), Taken()
+        with path.open("ab") as file:
+            for start, stop in zip([0, *cuts], [*cuts, len(content)]):
+                file.write(content[start:stop])
+                file.flush()
+                for _ in range(data.draw(st.integers(0, 3))):
+                    grown.take(source)
+            while grown.take(source):
+                pass
+        assert (grown.rows, grown.bad) == (whole.rows, whole.bad)
+        assert grown.next.get(name, 0) == whole.next[name]
+
+        position = data.draw(st.integers(0, whole.next[name]))
+        for follow in (False, True):
+            rest = Taken()
+            source = opened(path, {str(path): position}, follow=follow)
+            while rest.take(source) or not (follow or source.ended):
+                pass
+            assert rest.rows == {key: r for key, r in whole.rows.items() if key[1] >= position}
+            assert rest.bad == {key: r for key, r in whole.bad.items() if key[1] >= position}
+            assert rest.next.get(name, position) == whole.next[name]
+        close_all()
