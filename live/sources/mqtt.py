@@ -1,0 +1,205 @@
+"""Topics of an MQTT 5 broker as a source, with QoS 1: at least once.
+
+A message is acknowledged when its rows are durable here, not before. What is not acknowledged the broker keeps, as long
+as the session lives, and sends again after each new connection. So nothing is lost, by a restart of ours or, where it
+keeps its sessions on disk, of the broker; and a message may come twice: those that were handed out and not yet
+acknowledged when the connection broke. MQTT has no identity by which to tell them apart. Where that matters, events
+need an id of their own, and queries that read it.
+
+There are no positions: rows are counted. The partition has the client's id for its name.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from live.sources.base import Bad, Piece
+from live.sources.decode import ROW_BITS, Decoder, Decoding
+from query.errors import DataError
+from query.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class MqttSettings:
+    """What is read, and from where.
+
+    topics: filters, `plant/+/temperature`; one is shared among clients as `$share/group/filter`. client_id: names the
+    session at the broker: keep it, and give it to one source only. session_s: how long the broker keeps the session
+    while we are away, in seconds. unacknowledged: how many messages the broker may send before it waits for us to have
+    kept them, 1 to 65,535 (it may allow fewer itself). tls: whether to encrypt, with the certificates of the system.
+    """
+
+    host: str
+    topics: tuple[str, ...]
+    client_id: str
+    port: int = 1883
+    decoding: Decoding = field(default_factory=Decoding)
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: bool = False
+    session_s: int = 7 * 86_400
+    keepalive_s: int = 30
+    unacknowledged: int = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    connection: int  # the how manieth connection it came by: packet identifiers mean nothing in another
+    mid: int
+    payload: bytes
+    duplicate: bool
+
+
+class MqttSource:
+    """Events from topics. Does not resume from a position; the broker keeps what is not acknowledged."""
+
+    resumes = False
+    ended = False
+
+    def __init__(self, schema: Schema, settings: MqttSettings) -> None:
+        self._settings = settings
+        self._decoder = Decoder(schema, settings.decoding)
+        self._client: Any = None
+        self._queue: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        # Messages handed out and not acknowledged: how many rows had been, with its own, and which it is.
+        self._pending: deque[tuple[int, _Message]] = deque()
+        self._count = 0  # rows handed out, and those before this process
+        self._lock = threading.Lock()  # between our thread and the client's; for the four below
+        self._connection = 0
+        self._connected = False
+        self._said: str | None = "there is no connection yet"
+        self._failed: DataError | None = None
+        #: Messages that the broker has marked as sent before.
+        self.duplicates = 0
+
+    def open(self, positions: Mapping[str, int]) -> None:
+        try:
+            from paho.mqtt import client as mqtt
+            from paho.mqtt.packettypes import PacketTypes
+            from paho.mqtt.properties import Properties
+        except ImportError:
+            hint = "install the extra mqtt: pip install 'hybrid[mqtt]'"
+            raise DataError("MQTT needs paho-mqtt, which is not installed", hint) from None
+        settings = self._settings
+        if not settings.client_id or not settings.topics or not 1 <= settings.unacknowledged <= 65_535:
+            raise DataError(f"an MQTT source needs a client_id, topics, and 1 to 65,535 unacknowledged: {settings}")
+        self._count = positions.get(settings.client_id, 0)
+        client = mqtt.Client(
+            mqtt.CallbackAPIVersion.VERSION2, settings.client_id, protocol=mqtt.MQTTv5, manual_ack=True
+        )
+        client.enable_logger(logging.getLogger(__name__))
+        client.username_pw_set(settings.username, settings.password)
+        if settings.tls:
+            client.tls_set()
+        client.reconnect_delay_set(1, 10)
+        client.on_connect = self._on_connect
+        client.on_connect_fail = self._on_connect_fail
+        client.on_disconnect = self._on_disconnect
+        client.on_subscribe = self._on_subscribe
+        client.on_message = self._on_message
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = settings.session_s
+        properties.ReceiveMaximum = settings.unacknowledged
+        client.connect_async(
+            settings.host, settings.port, settings.keepalive_s, clean_start=False, properties=properties
+        )
+        client.loop_start()
+        self._client = client
+
+    def poll(self, seconds: float) -> list[Piece | Bad]:
+        if self._failed is not None:
+            raise self._failed
+        messages: list[_Message] = []
+        try:
+            messages.append(self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait())
+            while True:
+                messages.append(self._queue.get_nowait())
+        except queue.Empty:
+            pass
+        if not messages:
+            return []
+        numbers = np.arange(len(messages), dtype=np.int64)
+        name = self._settings.client_id
+        rows, positions, bad = self._decoder.decode(name, [message.payload for message in messages], numbers)
+        if self._settings.decoding.batched:
+            positions >>= ROW_BITS
+        behind = (self._count + np.searchsorted(positions, numbers, "right")).tolist()
+        self._pending.extend(zip(behind, messages))
+        self._count += rows.num_rows
+        self.duplicates += sum(message.duplicate for message in messages)
+        return [*(Bad(name, None, one.raw, one.reason) for one in bad), Piece(name, rows, None, None)]
+
+    def kept(self, positions: Mapping[str, int]) -> None:
+        """Acknowledges the messages all of whose rows are kept, by the count of rows; and those without rows behind
+        which nothing waits."""
+        count = positions.get(self._settings.client_id, 0)
+        with self._lock:
+            while self._pending and self._pending[0][0] <= count:
+                _, message = self._pending.popleft()
+                # One of an earlier connection has been sent again, and that copy will be acknowledged; its packet
+                # identifier may mean another message by now.
+                if self._connected and message.connection == self._connection:
+                    self._client.ack(message.mid, 1)
+
+    def trouble(self) -> str | None:
+        if self._failed is not None:
+            return self._failed.message
+        where = f"{self._settings.host}:{self._settings.port}"
+        with self._lock:
+            return self._said if self._connected else f"the broker {where} is away: {self._said}"
+
+    def close(self) -> None:
+        """Leaves; the session stays, with what is not acknowledged."""
+        if self._client is not None:
+            until = time.monotonic() + 1  # acknowledgements that are on their way
+            while self._connected and self._client.want_write() and time.monotonic() < until:
+                time.sleep(0.01)
+            self._client.disconnect()
+            self._client.loop_stop()
+            self._client = None
+
+    # ---- in the client's thread
+
+    def _on_connect(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
+        from paho.mqtt.subscribeoptions import SubscribeOptions
+
+        if reason.is_failure:
+            with self._lock:
+                self._said = str(reason)
+            return
+        with self._lock:
+            forgotten = not flags.session_present and (self._connection > 0 or self._count > 0)
+            said = f"the broker knew no session {self._settings.client_id}: what came while we were away is lost"
+            self._said = said if forgotten else None
+            self._connection += 1
+            self._connected = True
+        # Retained messages come with a new subscription only, not with each connection.
+        options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB)
+        client.subscribe([(topic, options) for topic in self._settings.topics])
+
+    def _on_connect_fail(self, client: Any, data: Any) -> None:
+        with self._lock:
+            self._said = "there is no answer"
+
+    def _on_disconnect(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
+        with self._lock:
+            self._connected = False
+            self._said = str(reason)
+
+    def _on_subscribe(self, client: Any, data: Any, mid: int, reasons: list[Any], properties: Any) -> None:
+        for topic, reason in zip(self._settings.topics, reasons):
+            if reason.is_failure:
+                hint = "may this user read it, and is it a topic filter?"
+                self._failed = DataError(f"the broker does not let us read {topic}: {reason}", hint)
+
+    def _on_message(self, client: Any, data: Any, message: Any) -> None:
+        self._queue.put(_Message(self._connection, message.mid, message.payload, message.dup))
