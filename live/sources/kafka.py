@@ -12,6 +12,7 @@ DataError that says which, or are skipped where that is configured.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -27,6 +28,8 @@ from query.schema import Schema
 
 #: How long, in seconds, one question to a broker may take: which partitions there are, which offsets.
 ASK_S = 2.0
+#: How often, in seconds, new partitions are looked for; each second where that gave no answer.
+LIST_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class KafkaSource:
         self._positions: dict[str, int] = {}  # where each partition goes on
         self._assigned: set[tuple[str, int]] = set()
         self._committed: dict[str, int] = {}
+        self._list_at = 0.0  # when to look for partitions, of time.monotonic()
         self._away: str | None = None  # what the client says of its brokers
         self._complaints: dict[str, str] = {}  # by topic or partition, until something comes from it
         self._failed: DataError | None = None
@@ -103,8 +107,8 @@ class KafkaSource:
     def poll(self, seconds: float) -> list[Piece | Bad]:
         if self._failed is not None:
             raise self._failed
-        if self._settings.group is None and not self._assigned and not self._assign_all(min(seconds, ASK_S)):
-            return []
+        if self._settings.group is None and time.monotonic() >= self._list_at:
+            self._assign_all(min(max(seconds, 0.1), ASK_S))
         # A consume waits until it has all it may take: so it waits for one, and takes what else is there.
         messages = self._consumer.consume(1, seconds)
         if messages and self._settings.batch > 1:
@@ -154,22 +158,26 @@ class KafkaSource:
 
     # ---- which partitions
 
-    def _assign_all(self, seconds: float) -> bool:
-        """Takes all partitions of the topics; says whether there are any."""
-        found = []
+    def _assign_all(self, seconds: float) -> None:
+        """Takes all partitions that the topics have."""
+        found = set(self._assigned)
+        about: dict[str, Any] = {}
+        said = "there is none"
+        try:
+            # Of all topics: the client goes on for long to believe that one it was asked for by name is not there.
+            about = self._consumer.list_topics(timeout=seconds).topics
+        except self._kafka.KafkaException as error:
+            said = _said(error)
         for topic in self._settings.topics:
-            try:
-                about = self._consumer.list_topics(topic, timeout=max(seconds, 0.1)).topics[topic]
-            except self._kafka.KafkaException as error:
-                self._complaints[topic] = f"the partitions of {topic} are not known: {_said(error)}"
-                return False
-            if about.error is not None or not about.partitions:
-                self._complaints[topic] = f"there is no topic {topic}: {about.error}"
-                continue
-            self._complaints.pop(topic, None)
-            found += [(topic, partition) for partition in about.partitions]
-        self._assign(found)
-        return bool(found)
+            if topic in about and about[topic].error is None and about[topic].partitions:
+                self._complaints.pop(topic, None)
+                found |= {(topic, partition) for partition in about[topic].partitions}
+            elif topic not in {known for known, _ in found}:
+                self._complaints[topic] = f"topic {topic} cannot be found: {said}"
+        if found != self._assigned:
+            self._assign(sorted(found))
+        again_s = LIST_S if not self._complaints.keys() & set(self._settings.topics) else 1
+        self._list_at = time.monotonic() + again_s
 
     def _assign(self, partitions: list[tuple[str, int]]) -> None:
         self._assigned = set(partitions)

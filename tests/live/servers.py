@@ -1,4 +1,4 @@
-"""Brokers that tests start: one with Kafka's protocol, one for MQTT; on loopback and free ports, stopped with the block.
+"""Brokers that tests start: one with Kafka's protocol, one for MQTT; on loopback, free ports, stopped with the block.
 
 Each keeps what it has on disk, so that it can be killed and started again. Where a broker cannot be had the test is
 skipped with the reason, and fails where CI is set.
