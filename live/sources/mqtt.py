@@ -11,7 +11,6 @@ There are no positions: rows are counted. The partition has the client's id for 
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -69,7 +68,10 @@ class MqttSource:
         self._settings = settings
         self._decoder = Decoder(schema, settings.decoding)
         self._client: Any = None
-        self._queue: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        # Bounded, though a broker that keeps to `unacknowledged` never fills it: Mosquitto 2.0 does not, once it has
+        # queued. Then its connection waits, and may break and be made again.
+        self._queue: queue.Queue[_Message] = queue.Queue(2 * settings.unacknowledged)
+        self._closing = False
         # Messages handed out and not acknowledged: how many rows had been, with its own, and which it is.
         self._pending: deque[tuple[int, _Message]] = deque()
         self._count = 0  # rows handed out, and those before this process
@@ -92,11 +94,13 @@ class MqttSource:
         settings = self._settings
         if not settings.client_id or not settings.topics or not 1 <= settings.unacknowledged <= 65_535:
             raise DataError(f"an MQTT source needs a client_id, topics, and 1 to 65,535 unacknowledged: {settings}")
+        for topic in settings.topics:
+            if not topic or mqtt.Client._filter_wildcard_len_check(topic.encode()) != mqtt.MQTT_ERR_SUCCESS:
+                raise DataError(f"{topic!r} is no filter of MQTT topics", "for example plant/+/temperature or plant/#")
         self._count = positions.get(settings.client_id, 0)
         client = mqtt.Client(
             mqtt.CallbackAPIVersion.VERSION2, settings.client_id, protocol=mqtt.MQTTv5, manual_ack=True
         )
-        client.enable_logger(logging.getLogger(__name__))
         client.username_pw_set(settings.username, settings.password)
         if settings.tls:
             client.tls_set()
@@ -163,6 +167,7 @@ class MqttSource:
             until = time.monotonic() + 1  # acknowledgements that are on their way
             while self._connected and self._client.want_write() and time.monotonic() < until:
                 time.sleep(0.01)
+            self._closing = True
             self._client.disconnect()
             self._client.loop_stop()
             self._client = None
@@ -192,8 +197,9 @@ class MqttSource:
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         with self._lock:
+            if self._connected:  # or the refusal of the connection has been said already
+                self._said = str(reason)
             self._connected = False
-            self._said = str(reason)
 
     def _on_subscribe(self, client: Any, data: Any, mid: int, reasons: list[Any], properties: Any) -> None:
         for topic, reason in zip(self._settings.topics, reasons):
@@ -202,4 +208,10 @@ class MqttSource:
                 self._failed = DataError(f"the broker does not let us read {topic}: {reason}", hint)
 
     def _on_message(self, client: Any, data: Any, message: Any) -> None:
-        self._queue.put(_Message(self._connection, message.mid, message.payload, message.dup))
+        taken = _Message(self._connection, message.mid, message.payload, message.dup)
+        while not self._closing:
+            try:
+                self._queue.put(taken, timeout=0.1)
+                return
+            except queue.Full:
+                pass

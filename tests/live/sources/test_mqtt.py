@@ -1,0 +1,269 @@
+"""MQTT as a source, against Mosquitto: nothing is lost by restarts of the broker or of ours."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from paho.mqtt import client as paho
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.reasoncodes import ReasonCode
+
+from live.sources.base import Bad, Piece
+from live.sources.decode import Decoding
+from live.sources.mqtt import MqttSettings, MqttSource
+from query.errors import DataError
+from query.schema import Field, Schema
+from tests.live.servers import Broker, free_port, mqtt_broker
+
+NUMBERS = Schema("numbers", (Field("ts", "TIMESTAMP"), Field("n", "BIGINT")), "ts")
+
+pytestmark = pytest.mark.slow
+
+
+def payload(n: int) -> bytes:
+    return json.dumps({"ts": 1_704_196_800_000 + n, "n": n}).encode()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with mqtt_broker(tmp_path_factory.mktemp("mqtt")) as broker:
+        yield broker
+
+
+@contextmanager
+def publisher(broker: Broker, **settings: Any) -> Iterator[paho.Client]:
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    client.max_inflight_messages_set(1000)
+    client.reconnect_delay_set(1, 1)
+    client.connect("127.0.0.1", broker.port)
+    client.loop_start()
+    try:
+        yield client
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def publish(client: paho.Client, topic: str, payloads: list[bytes]) -> None:
+    """Returns when the broker has them all."""
+    end = time.monotonic() + 30
+    while not client.is_connected() and time.monotonic() < end:
+        time.sleep(0.05)
+    for info in [client.publish(topic, one, qos=1) for one in payloads]:
+        info.wait_for_publish(60)
+        assert info.is_published()
+
+
+class Taken:
+    """Rows as they came, those of them that are kept, bad payloads."""
+
+    def __init__(self, name: str, count: int = 0) -> None:
+        self.name, self.count = name, count
+        self.rows: list[int] = []
+        self.bad: list[Bad] = []
+
+    def take(self, source: MqttSource, seconds: float = 0.5) -> int:
+        pieces = 0
+        for one in source.poll(seconds):
+            if isinstance(one, Bad):
+                assert (one.source, one.offset) == (self.name, None)
+                self.bad.append(one)
+                continue
+            assert isinstance(one, Piece)
+            assert (one.source, one.offsets, one.next) == (self.name, None, None)
+            self.rows += one.rows.column(1).to_pylist()
+            pieces += 1
+        return pieces
+
+    def keep(self, source: MqttSource) -> None:
+        source.kept({self.name: self.count + len(self.rows)})
+
+    def until(self, source: MqttSource, count: int, seconds: float = 60, keep: bool = True) -> None:
+        """Takes until there are so many different rows."""
+        end = time.monotonic() + seconds
+        while len(set(self.rows)) < count and time.monotonic() < end:
+            self.take(source)
+            if keep:
+                self.keep(source)
+        assert len(set(self.rows)) >= count, (len(set(self.rows)), source.trouble())
+
+
+@pytest.fixture
+def sources() -> Iterator[Any]:
+    """Makes and opens sources, and closes them."""
+    made = []
+
+    def make(port: int, name: str, positions: Mapping[str, int] | None = None, **settings: Any) -> MqttSource:
+        given = {"host": "127.0.0.1", "port": port, "topics": (f"{name}/+",), "client_id": name, **settings}
+        source = MqttSource(NUMBERS, MqttSettings(**{"decoding": Decoding(times="ms"), **given}))
+        made.append(source)
+        source.open(positions or {})
+        return source
+
+    yield make
+    for source in made:
+        source.close()
+
+
+def connected(source: MqttSource) -> MqttSource:
+    end = time.monotonic() + 30
+    while source.trouble() is not None and time.monotonic() < end:
+        time.sleep(0.02)
+    assert source.trouble() is None
+    time.sleep(0.2)  # the subscription comes behind the connection
+    return source
+
+
+def test_what_is_not_kept_comes_again(broker, sources):
+    source, taken = connected(sources(broker.port, "again")), Taken("again")
+    with publisher(broker) as client:
+        publish(client, "again/x", [payload(i) for i in range(10)])
+        taken.until(source, 10, keep=False)
+        source.kept({"other": 100})
+        source.kept({"again": 4})
+        source.close()
+        publish(client, "again/y", [payload(10)])
+    source, rest = sources(broker.port, "again", {"again": 4}), Taken("again", 4)
+    rest.until(source, 7)
+    assert rest.rows == [4, 5, 6, 7, 8, 9, 10]
+    assert source.duplicates == 6
+    assert source.trouble() is None
+    source.close()
+    source, rest = connected(sources(broker.port, "again", {"again": 11})), Taken("again", 11)
+    assert not rest.take(source)
+    assert not source.ended
+
+
+def test_bad_payloads_are_acknowledged_with_what_stands_before_them(broker, sources):
+    source, taken = connected(sources(broker.port, "bad")), Taken("bad")
+    with publisher(broker) as client:
+        publish(client, "bad/x", [b"{", payload(1), b"}", payload(2), b""])
+    take_bad(taken, source, 3)
+    assert taken.rows == [1, 2]
+    assert [one.raw for one in taken.bad] == [b"{", b"}", b""]
+    source.kept({"bad": 1})
+    source.close()
+    source, rest = sources(broker.port, "bad", {"bad": 1}), Taken("bad", 1)
+    take_bad(rest, source, 1)
+    assert rest.rows == [2]
+    assert [one.raw for one in rest.bad] == [b""]
+
+
+def take_bad(taken: Taken, source: MqttSource, count: int) -> None:
+    end = time.monotonic() + 20
+    while len(taken.bad) < count and time.monotonic() < end:
+        taken.take(source)
+
+
+def test_payloads_of_many_rows(broker, sources):
+    settings = {"decoding": Decoding(times="ms", batched=True)}
+    source, taken = connected(sources(broker.port, "many", **settings)), Taken("many")
+    with publisher(broker) as client:
+        publish(client, "many/x", [b"\n".join([payload(0), payload(1)]), b"\n".join([payload(2), b"{", payload(3)])])
+    taken.until(source, 4, keep=False)
+    assert taken.rows == [0, 1, 2, 3]
+    source.kept({"many": 3})
+    source.close()
+    source, rest = sources(broker.port, "many", {"many": 3}, **settings), Taken("many", 3)
+    rest.until(source, 2)
+    assert rest.rows == [2, 3]
+
+
+def test_the_broker_sends_no_more_than_may_be_unacknowledged(broker, sources):
+    source, taken = connected(sources(broker.port, "few", unacknowledged=5)), Taken("few")
+    with publisher(broker) as client:
+        publish(client, "few/x", [payload(i) for i in range(12)])
+    taken.until(source, 5, keep=False)
+    assert not taken.take(source)
+    assert taken.rows == [0, 1, 2, 3, 4]
+    taken.until(source, 12)
+    assert taken.rows == list(range(12))
+
+
+def test_a_broker_that_is_away_or_refuses(tmp_path, sources):
+    source = sources(free_port(), "away")
+    end = time.monotonic() + 20
+    while "no answer" not in str(source.trouble()) and time.monotonic() < end:
+        assert source.poll(0.1) == []
+    assert "is away: there is no answer" in str(source.trouble())
+    with mqtt_broker(tmp_path / "1", allow_anonymous="false") as strict:
+        source = sources(strict.port, "refused")
+        end = time.monotonic() + 20
+        while "uthoriz" not in str(source.trouble()) and time.monotonic() < end:
+            assert source.poll(0.1) == []
+        assert "is away: Not authorized" in str(source.trouble())
+
+
+def test_a_subscription_that_is_refused(sources):
+    """As the client hears it: Mosquitto with a list of rights grants each subscription, and sends nothing."""
+    source = sources(free_port(), "denied")
+    source._on_subscribe(None, None, 1, [ReasonCode(PacketTypes.SUBACK, "Not authorized")], None)
+    with pytest.raises(DataError, match=r"does not let us read denied/\+: Not authorized"):
+        source.poll(0)
+
+
+def test_a_session_that_the_broker_has_forgotten(broker, sources):
+    source = sources(broker.port, "unknown", {"unknown": 5})
+    end = time.monotonic() + 20
+    while "knew no session" not in str(source.trouble()) and time.monotonic() < end:
+        assert source.poll(0.1) == []
+    assert "knew no session unknown: what came while we were away is lost" in str(source.trouble())
+
+
+def test_settings_that_do_not_hang_together(sources, monkeypatch):
+    with pytest.raises(DataError, match="needs a client_id"):
+        sources(1883, "")
+    with pytest.raises(DataError, match="is no filter of MQTT topics"):
+        sources(1883, "x", topics=("a#",))
+    monkeypatch.setitem(sys.modules, "paho.mqtt", None)
+    monkeypatch.setitem(sys.modules, "paho", None)
+    with pytest.raises(DataError, match="which is not installed\nhint: install the extra mqtt"):
+        sources(1883, "x")
+
+
+def test_nothing_is_lost_though_the_broker_and_we_are_restarted_half_way(tmp_path, sources, record_property):
+    count, name, unkept = 100_000, "half", 5_000
+    with mqtt_broker(tmp_path) as broker, publisher(broker) as client:
+        source, taken = connected(sources(broker.port, name, unacknowledged=unkept)), Taken(name)
+        publish(client, f"{name}/x", [payload(i) for i in range(count // 2)])
+        taken.until(source, count // 4)
+        kept = len(taken.rows)
+        taken.take(source, 10)  # handed out, and not kept when the broker goes
+        assert count // 4 <= kept < len(taken.rows) < count // 2
+        broker.stop()
+        end = time.monotonic() + 20
+        while source.trouble() is None and time.monotonic() < end:
+            taken.take(source, 0.1)
+        assert "is away" in str(source.trouble())
+        while taken.take(source, 0):
+            pass
+        of_broker = len(taken.rows) - kept
+        taken.keep(source)
+        broker.start()
+        publish(client, f"{name}/y", [payload(i) for i in range(count // 2, count)])
+        taken.until(source, count * 3 // 4)
+        assert source.trouble() is None
+        assert source.duplicates > 0
+        # We are stopped too: what was kept is what counts, and the rest comes again.
+        kept = len(taken.rows)
+        taken.keep(source)
+        taken.take(source, 10)
+        source.close()
+        of_ours = len(taken.rows) - kept
+        assert of_ours > 0
+        del taken.rows[kept:]
+        source, rest = connected(sources(broker.port, name, {name: kept})), Taken(name, kept)
+        rest.until(source, count - len(set(taken.rows)))
+        while rest.take(source):
+            rest.keep(source)
+        assert set(taken.rows + rest.rows) == set(range(count))
+        # What had not been kept when the broker was stopped came twice, and what had been and was not yet said.
+        twice = len(taken.rows) + len(rest.rows) - count
+        assert 0 < twice <= of_broker + 2 * unkept
+        record_property("examples", f"{twice:,} of {count:,} events came twice, {of_ours:,} again after our restart")
