@@ -1,1 +1,1 @@
-"""Where live events come from: a replay of recorded batches; files, Kafka and MQTT are not supported yet."""
+"""Where live events come from: files, Kafka, MQTT, simulated events, and a replay of recorded batches."""

@@ -58,6 +58,13 @@ class Source(Protocol):
         """Nothing more will come: the files that are not followed are read, the simulation is over."""
         ...
 
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """Partitions that have been given out to us, from which events may come at any time, whether or not any have.
+        A watermark that does not wait for them finds the first events of the others late. They are complete before
+        `poll` gives the first events of any of them. () where partitions are read one after the other."""
+        ...
+
     def open(self, positions: Mapping[str, int]) -> None:
         """Begins. positions: for partitions read before, the offset expected next; others are read from their start,
         or as configured. A server that is away is no error here. Raises DataError for what will not mend itself: a

@@ -100,6 +100,10 @@ class FileSource:
     def ended(self) -> bool:
         return not self._settings.follow and all(file.ended for file in self._files.values())
 
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        return ()
+
     def open(self, positions: Mapping[str, int]) -> None:
         if len(self._settings.delimiter) != 1 or self._settings.delimiter in '"\r\n':
             raise DataError(f"{self._settings.delimiter!r} cannot stand between fields", "give one character")

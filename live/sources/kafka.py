@@ -72,6 +72,10 @@ class KafkaSource:
         self._complaints: dict[str, str] = {}  # by topic or partition, until something comes from it
         self._failed: DataError | None = None
 
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        return tuple(f"{topic}/{partition}" for topic, partition in sorted(self._assigned))
+
     def open(self, positions: Mapping[str, int]) -> None:
         try:
             import confluent_kafka

@@ -83,6 +83,10 @@ class MqttSource:
         #: Messages that the broker has marked as sent before.
         self.duplicates = 0
 
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        return (self._settings.client_id,)
+
     def open(self, positions: Mapping[str, int]) -> None:
         try:
             from paho.mqtt import client as mqtt

@@ -49,6 +49,10 @@ class SimulatedSource:
     def ended(self) -> bool:
         return self._waiting is None
 
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        return ()
+
     def open(self, positions: Mapping[str, int]) -> None:
         self._positions = dict(positions)
         self._next = dict(positions)

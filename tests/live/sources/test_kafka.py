@@ -112,6 +112,7 @@ def test_all_partitions_and_from_positions(topic: Topic, sources: Any) -> None:
         topic.write([payload(10 * partition + i) for i in range(5)], partition)
     source, taken = sources(topic, batch=3), Taken()
     taken.until(source, 20)
+    assert source.partitions == tuple(f"{topic.name}/{p}" for p in range(4))
     expected = {(f"{topic.name}/{p}", i): 10 * p + i for p in range(4) for i in range(5)}
     assert taken.rows == expected
     assert taken.next == {f"{topic.name}/{p}": 5 for p in range(4)}
