@@ -19,8 +19,9 @@ from live.sources.base import Bad, Source
 from live.sources.decode import Decoding
 from live.sources.files import FileSettings, FileSource
 from live.sources.kafka import KafkaSettings, KafkaSource
+from live.sources.mqtt import MqttSettings, MqttSource
 from query.schema import Field, Schema
-from tests.live.servers import kafka_broker
+from tests.live.servers import kafka_broker, mqtt_broker, publish
 
 TICKS = Schema("ticks", (Field("ts", "TIMESTAMP"), Field("k", "BIGINT"), Field("v", "BIGINT")), "ts", ("k",))
 DIPS = """
@@ -29,23 +30,32 @@ DIPS = """
         PATTERN (A B+ C) DEFINE B AS v < PREV(v), C AS v > PREV(v) + 40)"""
 
 
+#: A dip between one event of a key and the next. An event that comes twice gives a row again, no other one.
+STEPS = """
+    SELECT * FROM ticks MATCH_RECOGNIZE (
+        PARTITION BY k ORDER BY ts MEASURES A.ts AS a, B.ts AS b
+        AFTER MATCH SKIP TO NEXT ROW
+        PATTERN (A B) WITHIN INTERVAL '20' MILLISECOND SELECTION SKIP TILL NEXT MATCH
+        DEFINE B AS B.ts = FIRST(A.ts) + INTERVAL 7 MILLISECOND AND B.v < FIRST(A.v) - 30)"""
+
+
 def event(i: int) -> dict[str, int]:
     return {"ts": 1_704_196_800_000 + i, "k": i % 7, "v": (i * 7919 + i * i % 31) % 101}
 
 
-def begun(folder: Path) -> tuple[Any, Any]:
+def begun(folder: Path, query: str) -> tuple[Any, Any]:
     """The database of a folder, and the alerts of its query."""
     db = hybrid.connect(folder, maintenance=False, log="os", checkpoint="1s")
     if not db.streams():
         db.create_stream("ticks", {f.name: f.type for f in TICKS.fields}, time="ts", key="k", lateness="1s")
-    return db, db.watch(DIPS, name="dips", evidence=True)
+    return db, db.watch(query, name="dips", evidence=True)
 
 
 class Pump:
     """Takes what a source gives to a database, and the alerts from it."""
 
-    def __init__(self, folder: Path, source: Source) -> None:
-        self.db, self.alerts = begun(folder)
+    def __init__(self, folder: Path, source: Source, query: str = DIPS) -> None:
+        self.db, self.alerts = begun(folder, query)
         self.source = source
         self.found: dict[str, dict[str, Any]] = {}
         source.open(self.db.streams()["ticks"]["offsets"])
@@ -53,13 +63,20 @@ class Pump:
     def until(self, count: int, seconds: float = 120) -> None:
         """Until the stream has so many events."""
         end = time.monotonic() + seconds
-        while self.db.streams()["ticks"]["events"] < count:
-            assert time.monotonic() < end, (self.db.streams(), self.source.trouble())
-            for piece in self.source.poll(0.5):
-                assert not isinstance(piece, Bad)
-                self.db.push("ticks", piece.rows, piece.source, piece.offsets)
-            self.source.kept(self.db.streams()["ticks"]["offsets"])
-            self.fetch()
+        while self.events() < count:
+            self.step(end)
+
+    def events(self) -> int:
+        return int(self.db.streams()["ticks"]["events"])
+
+    def step(self, end: float) -> None:
+        """One poll; no later than `end`."""
+        assert time.monotonic() < end, (self.db.streams(), self.source.trouble())
+        for piece in self.source.poll(0.5):
+            assert not isinstance(piece, Bad)
+            self.db.push("ticks", piece.rows, piece.source, piece.offsets)
+        self.source.kept(self.db.streams()["ticks"]["offsets"])
+        self.fetch()
 
     def fetch(self) -> None:
         for row in self.alerts.fetch().to_pylist():
@@ -70,11 +87,11 @@ class Pump:
         self.db.close()
 
 
-def expected(count: int) -> list[dict[str, Any]]:
+def expected(count: int, query: str = DIPS) -> list[dict[str, Any]]:
     events = [event(i) for i in range(count)]
     ts = pa.array([e["ts"] for e in events], pa.timestamp("ms")).cast(pa.timestamp("us"))
     ticks = pa.table({"ts": ts, "k": [e["k"] for e in events], "v": [e["v"] for e in events]})
-    return hybrid.sql(DIPS, ticks=ticks).arrow().to_pylist()
+    return hybrid.sql(query, ticks=ticks).arrow().to_pylist()
 
 
 def same_matches(found: dict[str, dict[str, Any]], count: int) -> None:
@@ -112,8 +129,8 @@ def test_kafka_in_and_matches_out_though_the_broker_and_we_stop_half_way(tmp_pat
         write(300, count // 2)
         first.until(count // 4)
         while not first.found:  # the client reads one partition, then the other
-            first.until(first.db.streams()["ticks"]["events"] + 1)
-        assert first.db.streams()["ticks"]["events"] < count
+            first.until(first.events() + 1)
+        assert first.events() < count
         broker.stop(signal.SIGKILL)
         time.sleep(1)
         assert all(not isinstance(piece, Bad) for piece in first.source.poll(0.5))  # taken, and lost with us
@@ -134,6 +151,49 @@ def test_kafka_in_and_matches_out_though_the_broker_and_we_stop_half_way(tmp_pat
         same_matches(second.found, count)
         stored = second.db.sql("SELECT count(*) AS n, count(DISTINCT ts) AS times FROM ticks").arrow().to_pylist()
         assert stored == [{"n": count, "times": count}]
+        second.close()
+
+
+@pytest.mark.slow
+def test_mqtt_in_and_matches_out_though_the_broker_and_we_stop_half_way(tmp_path, record_property):
+    count = 100_000
+    payloads = [json.dumps(event(i)).encode() for i in range(count)]
+    with mqtt_broker(tmp_path / "broker") as broker:
+        settings = MqttSettings(
+            "127.0.0.1", ("ticks/#",), "reader", broker.port, Decoding(times="ms"), unacknowledged=5_000
+        )
+        first = Pump(tmp_path / "db", MqttSource(TICKS, settings), STEPS)
+        end = time.monotonic() + 30
+        while first.source.trouble() is not None:
+            first.step(end)
+        time.sleep(0.2)  # the subscription comes behind the connection
+        publish(broker, "ticks/a", payloads[: count // 2])
+        first.until(count // 4)
+        broker.stop()
+        time.sleep(0.5)
+        broker.start()
+        publish(broker, "ticks/b", payloads[count // 2 :])
+        first.until(count * 3 // 4)
+        assert not any(isinstance(piece, Bad) for piece in first.source.poll(5))  # taken, and lost with us
+        shutil.copytree(tmp_path / "db", tmp_path / "again")
+        first.close()
+
+        second = Pump(tmp_path / "again", MqttSource(TICKS, settings), STEPS)
+        second.found = first.found
+        end = time.monotonic() + 120
+        last = -1
+        while second.events() < count or second.events() > last:
+            last = second.events()
+            second.step(end)
+        second.db.advance("ticks", None)
+        second.fetch()
+        stored = second.db.sql("SELECT count(*) AS n, count(DISTINCT ts) AS times FROM ticks").arrow().to_pylist()
+        assert stored[0]["times"] == count
+        record_property("examples", f"{stored[0]['n'] - count:,} of {count:,} events came twice")
+        found = {(row["a"], row["b"]) for row in second.found.values()}
+        wanted = {(row["a"], row["b"]) for row in expected(count, STEPS)}
+        assert len(wanted) > count // 100
+        assert found == wanted
         second.close()
 
 

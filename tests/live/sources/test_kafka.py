@@ -190,6 +190,7 @@ def nothing_comes(source: KafkaSource) -> None:
         assert source.poll(0.5) == []
 
 
+@pytest.mark.slow
 def test_offsets_that_are_gone(topic: Topic, sources: Any) -> None:
     low, name = fill(topic), f"{topic.name}/0"
     source = sources(topic, {name: 5})
@@ -205,6 +206,7 @@ def test_offsets_that_are_gone(topic: Topic, sources: Any) -> None:
     assert source.trouble() is None
 
 
+@pytest.mark.slow
 def test_a_position_behind_the_end(topic: Topic, sources: Any) -> None:
     topic.write([payload(0)])
     source = sources(topic, {f"{topic.name}/0": 500})
@@ -212,6 +214,7 @@ def test_a_position_behind_the_end(topic: Topic, sources: Any) -> None:
         nothing_comes(source)
 
 
+@pytest.mark.slow
 def test_no_broker_and_no_topic(mock: tuple[Any, str], sources: Any) -> None:
     away = Topic(None, f"127.0.0.1:{free_port()}", "t")
     for group in (None, "g"):
