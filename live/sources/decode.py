@@ -179,9 +179,11 @@ class Values:
                     given[name] = self._of_times(values, type)
                 elif pa.types.is_time(type):
                     given[name] = [datetime.time.fromisoformat(v) if isinstance(v, str) else v for v in values]
+                elif pa.types.is_map(type):
+                    given[name] = pa.array([list(v.items()) if isinstance(v, dict) else v for v in values], type)
                 else:
                     given[name] = values
-            except (pa.ArrowException, ValueError, DataError) as error:
+            except (pa.ArrowException, ValueError, TypeError, DataError) as error:
                 raise DataError(f"column {name}: {_reason(error)}") from error
         return self.exact(given)
 

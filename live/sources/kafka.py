@@ -185,14 +185,24 @@ class KafkaSource:
 
     def _assign(self, partitions: list[tuple[str, int]]) -> None:
         self._assigned = set(partitions)
-        begin = self._kafka.OFFSET_BEGINNING if self._settings.start == "earliest" else self._kafka.OFFSET_END
-        self._consumer.assign(
-            [
-                self._kafka.TopicPartition(topic, partition, begin if at is None else at >> self._bits)
-                for topic, partition in partitions
-                for at in [self._positions.get(f"{topic}/{partition}")]
-            ]
-        )
+        wanted = []
+        for topic, partition in partitions:
+            at = self._positions.get(f"{topic}/{partition}")
+            offset = self._start(topic, partition) if at is None else at >> self._bits
+            wanted.append(self._kafka.TopicPartition(topic, partition, offset))
+        self._consumer.assign(wanted)
+
+    def _start(self, topic: str, partition: int) -> int:
+        """Where a partition begins that has no position."""
+        if self._settings.start == "earliest":
+            return int(self._kafka.OFFSET_BEGINNING)
+        try:
+            # Where the end is now becomes our position: the end of a later assignment would be behind what came since.
+            _, high = self._consumer.get_watermark_offsets(self._kafka.TopicPartition(topic, partition), timeout=ASK_S)
+        except self._kafka.KafkaException:
+            return int(self._kafka.OFFSET_END)
+        self._positions[f"{topic}/{partition}"] = high << self._bits
+        return int(high)
 
     def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
         self._assign([(p.topic, p.partition) for p in partitions])

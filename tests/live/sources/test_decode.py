@@ -102,6 +102,9 @@ def test_missing_members_may_be_null_but_not_the_time():
         ("2024-02-29T00:00:00.123456000Z", "TIMESTAMPTZ", dt.datetime(2024, 2, 29, 0, 0, 0, 123456, dt.UTC)),
         ([1, None, 3], "BIGINT[]", [1, None, 3]),
         ({"a": 1, "b": "x"}, "STRUCT(a BIGINT, b VARCHAR)", {"a": 1, "b": "x"}),
+        ({"a": 1, "b": None}, "MAP(VARCHAR, INTEGER)", [("a", 1), ("b", None)]),
+        (2**60 + 1, "HUGEINT", decimal.Decimal(2**60 + 1)),
+        (16777217, "FLOAT", 16777216.0),
         (None, "INTEGER", None),
     ],
 )
@@ -117,6 +120,7 @@ def test_values_are_those_of_the_declared_type(value: object, type: str, expecte
         (1.234, "DECIMAL(9,2)"), ("?", "BLOB"), ("25:00", "TIME"), ("2024-02-30", "DATE"),
         ("2024-02-29T01:00:00", "DATE"),
         ("2024-02-29T00:00:00.1234567", "TIMESTAMP"), (1704196800, "TIMESTAMP"), (["x"], "BIGINT[]"),
+        ({"a": "x"}, "MAP(VARCHAR, INTEGER)"), (3, "MAP(VARCHAR, INTEGER)"), (1e39, "FLOAT"),
     ],
 )  # fmt: skip
 def test_values_that_do_not_fit_are_bad(value: object, type: str) -> None:
