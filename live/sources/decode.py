@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import datetime
 import decimal
+import functools
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -187,13 +188,23 @@ class Values:
                 raise DataError(f"column {name}: {_reason(error)}") from error
         return self.exact(given)
 
-    def of_texts(self, columns: Sequence[Sequence[str | None]]) -> pa.RecordBatch:
-        """Texts that mean values of the declared types, one sequence per declared column."""
+    def of_texts(self, columns: Sequence[Sequence[str] | None], nulls: Sequence[str]) -> pa.RecordBatch:
+        """Texts that mean values of the declared types, one sequence per declared column, None for a column of nulls.
+        nulls: texts that mean none."""
         given: dict[str, Any] = {}
+        count = len(next(texts for texts in columns if texts is not None))
+        missing = pa.array(nulls, pa.string())
         for name, texts, type in zip(self.schema.names, columns, self.types):
+            if texts is None:
+                given[name] = pa.nulls(count, type)
+                continue
             try:
-                given[name] = self._of_text(texts, type)
-            except (pa.ArrowException, ValueError, ArithmeticError, DataError) as error:
+                column = pa.array(texts, pa.string())
+                empty = pc.is_in(column, missing)
+                if pc.any(empty, min_count=0).as_py():
+                    column = pc.if_else(empty, pa.scalar(None, pa.string()), column)
+                given[name] = self._of_text(column, type)
+            except (pa.ArrowException, msgspec.MsgspecError, ValueError, ArithmeticError, DataError) as error:
                 raise DataError(f"column {name}: {_reason(error)}") from error
         return self.exact(given)
 
@@ -225,28 +236,33 @@ class Values:
             return _epoch_times(values, kinds, self.times)
         return values
 
-    def _of_text(self, texts: Sequence[str | None], type: pa.DataType) -> Any:
+    def _of_text(self, texts: pa.Array, type: pa.DataType) -> Any:
         t = pa.types
         if t.is_string(type):
-            return pa.array(texts, type)
-        stripped = [None if text is None else text.strip() for text in texts]
+            return texts
+        texts = pc.utf8_trim_whitespace(texts)
+        if _is_time(type) and self.times == "iso":
+            return _iso_times(texts, type)
+        read: Callable[[str], Any]
         if _is_time(type):
-            if self.times == "iso":
-                return _iso_times(pa.array(stripped, pa.string()), type)
-            numbers = [None if text is None else decimal.Decimal(text) for text in stripped]
+            numbers = [None if text is None else decimal.Decimal(text) for text in texts.to_pylist()]
             return _epoch_times(numbers, {decimal.Decimal}, self.times)
         if t.is_time(type):
-            return [None if text is None else datetime.time.fromisoformat(text) for text in stripped]
-        if t.is_binary(type):
-            return [None if text is None else base64.b64decode(text, validate=True) for text in stripped]
-        if t.is_nested(type):
-            return [None if text is None else msgspec.json.decode(text) for text in stripped]
-        column = pa.array(stripped, pa.string()).cast(type)
-        if t.is_floating(type) and pc.any(pc.is_inf(column), min_count=0).as_py():
-            for text, infinite in zip(stripped, pc.is_inf(column).to_pylist()):
-                if infinite and text is not None and "inf" not in text.lower():
-                    raise DataError(f"{text} is too large")
-        return column
+            read = datetime.time.fromisoformat
+        elif t.is_binary(type):
+            read = functools.partial(base64.b64decode, validate=True)
+        elif t.is_nested(type):
+            read = msgspec.json.decode
+        else:
+            column = texts.cast(type)
+            if t.is_floating(type):
+                infinite = pc.is_inf(column)
+                if pc.any(infinite, min_count=0).as_py():
+                    for text in texts.filter(infinite).to_pylist():
+                        if "inf" not in text.lower():
+                            raise DataError(f"{text} is too large")
+            return column
+        return [None if text is None else read(text) for text in texts.to_pylist()]
 
 
 _NONE_TYPE = type(None)
@@ -285,17 +301,18 @@ def _iso_times(texts: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 def _parsed(texts: pa.Array, unit: str) -> pa.Array:
-    naive, zoned_type = pa.timestamp(unit), pa.timestamp(unit, "UTC")
-    zoned = pc.ends_with(texts, "Z")
-    if not pc.all(zoned, min_count=0).as_py():
-        zoned = pc.match_substring_regex(texts, r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
-        if not pc.any(zoned, min_count=0).as_py():
-            return texts.cast(naive)
-        if not pc.all(zoned, min_count=0).as_py():
-            nothing = pa.scalar(None, pa.string())
-            with_zone = pc.if_else(zoned, texts, nothing).cast(zoned_type).cast(naive)
-            return pc.coalesce(with_zone, pc.if_else(zoned, nothing, texts).cast(naive))
-    return texts.cast(zoned_type).cast(naive)
+    """Raises ArrowInvalid. Most columns have one form: all texts end in Z, or none has a zone."""
+    naive, zoned = pa.timestamp(unit), pa.timestamp(unit, "UTC")
+    if pc.all(pc.ends_with(texts, "Z"), min_count=0).as_py():
+        return texts.cast(zoned).cast(naive)
+    try:
+        return texts.cast(naive)
+    except pa.ArrowInvalid:
+        pass
+    with_zone = pc.match_substring_regex(texts, r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
+    nothing = pa.scalar(None, pa.string())
+    instants = pc.if_else(with_zone, texts, nothing).cast(zoned).cast(naive)
+    return pc.coalesce(instants, pc.if_else(with_zone, nothing, texts).cast(naive))
 
 
 def _about(error: BaseException) -> str:

@@ -437,13 +437,8 @@ class _Text:
         if set(map(len, rows)) != {self._width}:
             raise DataError(f"{len(rows[0])} fields, not {self._width}")
         given = list(zip(*rows))
-        nulls = self._settings.nulls
-        return self._decoder.values.of_texts(
-            [
-                [None] * len(rows) if at is None else [None if text in nulls else text for text in given[at]]
-                for at in self._fields
-            ]
-        )
+        columns = [None if at is None else given[at] for at in self._fields]
+        return self._decoder.values.of_texts(columns, self._settings.nulls)
 
 
 def _offset(bad: Bad) -> int:

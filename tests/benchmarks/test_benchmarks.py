@@ -89,6 +89,13 @@ def test_memory_is_measured_along_the_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_every_form_of_a_source_gives_the_same_rows() -> None:
+    result = printed("benchmarks.sources", "--events", "3_000", "--repeat", "1")
+    assert len(result["events_per_second"]) == 7
+    assert min(result["processor_seconds"].values()) > 0
+
+
+@pytest.mark.slow
 def test_an_archive_gives_the_same_events_and_matches(tmp_path: Path) -> None:
     size = ("--directory", str(tmp_path), "--events", "250_000", "--symbols", "100", "--days", "2")
     reads = printed("benchmarks.archive.reads", *size, "--repeat", "2")

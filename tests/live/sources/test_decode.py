@@ -128,6 +128,13 @@ def test_values_that_do_not_fit_are_bad(value: object, type: str) -> None:
     assert one(None, type) is None
 
 
+def test_texts_with_and_without_zone_side_by_side() -> None:
+    texts = ["2024-01-02T12:00:00", "2024-01-02T13:00:00+01", "2024-01-02", "2024-01-02 12:00:00.000000000Z", "x"]
+    rows, _, bad = decoded([f'{{"ts": "{text}", "symbol": "A", "price": 1}}'.encode() for text in texts])
+    assert [row[0] for row in rows] == [NOON, NOON, NOON.replace(hour=0), NOON]
+    assert [offset for offset, _ in bad] == [4]
+
+
 @pytest.mark.parametrize(
     ("number", "times", "expected"),
     [

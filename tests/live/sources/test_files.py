@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import gzip
 import os
 from collections.abc import Mapping
@@ -145,6 +146,32 @@ def test_csv_in_other_forms(tmp_path):
     assert taken.bad == {("a.csv", 2): "a quote is open at the end of the file"}
     with pytest.raises(DataError, match="cannot stand between fields"):
         opened(path, delimiter="||")
+
+
+@pytest.mark.parametrize(
+    ("text", "type", "expected"),
+    [
+        (" 3 ", "INTEGER", 3), ("1.10", "DECIMAL(9,2)", decimal.Decimal("1.10")), ("true", "BOOLEAN", True),
+        ("12:30", "TIME", dt.time(12, 30)), ("AAE=", "BLOB", b"\x00\x01"), ('"[1, 2]"', "BIGINT[]", [1, 2]),
+        ("inf", "DOUBLE", float("inf")), ("2024-02-29T01:00:00+01:00", "DATE", dt.date(2024, 2, 29)),
+        ("", "DATE", None),
+        ("3.0", "INTEGER", "3.0"), ("1.234", "DECIMAL(9,2)", "would cause data loss"), ("?", "BLOB", "base64"),
+        ("25:00", "TIME", "hour"), ('"[1, "', "BIGINT[]", "column v"), ("300", "TINYINT", "300"),
+    ],
+)  # fmt: skip
+def test_texts_are_read_as_the_declared_type(tmp_path, text, type, expected):
+    schema = Schema("s", (Field("ts", "TIMESTAMP"), Field("v", type)), "ts")
+    (tmp_path / "a.csv").write_text(f"v,ts\n{text},2024-01-02 12:00\n")
+    source = FileSource(schema, FileSettings(str(tmp_path), follow=False))
+    _OPEN.append(source)
+    source.open({})
+    bad, piece = [None, *source.poll(1)][-2:]
+    assert isinstance(piece, Piece)
+    if isinstance(bad, Bad):
+        assert str(expected) in bad.reason
+        assert piece.rows.num_rows == 0
+    else:
+        assert piece.rows.column(1).to_pylist() == [expected]
 
 
 def table_of(*symbols: str) -> pa.Table:
