@@ -49,10 +49,10 @@ def test_a_graph_decoded_equals_the_reference() -> None:
         expected = without_numbers(reference_of(plan, rows))
         for room in (1, 1 << 12):
             with constant("matching.run_graph.ROOM", room), constant("matching.match_graph.BATCH", batch):
-                found = graph_of(plan, rows, size, program)
-                whole, some = list(found.decode()), list(found.decode(limit))
+                graph = graph_of(plan, rows, size, program)
+                whole, some = list(graph.decode()), list(graph.decode(limit))
             assert without_numbers(answer_of(whole)) == expected, f"ROOM {room}"
-            assert found.count == len(expected), f"ROOM {room}"
+            assert graph.count == len(expected), f"ROOM {room}"
             assert sum(map(len, some)) == min(limit, len(expected)), f"ROOM {room}"
             firsts = [[t for m in part for t in m.event_ts_us.tolist()] for part in (some, whole)]
             assert firsts[0] == firsts[1][: len(firsts[0])], f"ROOM {room}"

@@ -126,11 +126,11 @@ def test_kernel_equals_reference(record_property: Callable[[str, object], None])
 
     @given(rows=events(min_size=4), plan=skipping(), size=st.sampled_from((1, 4, 100)))
     def check(plan: Plan, rows: list[Row], size: int) -> None:
-        make = kernels_of(plan)
+        kernels = kernels_of(plan)
         expected = reference_of(plan, rows)
         for room in (1, 1 << 12):
             with constant("matching.run_graph.ROOM", room):
-                assert answer_of(run(make(), rows, size)) == expected, f"ROOM {room}"
+                assert answer_of(run(kernels(), rows, size)) == expected, f"ROOM {room}"
         tally.add(plan, rows, expected)
 
     check()
