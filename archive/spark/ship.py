@@ -3,8 +3,8 @@
 What runs in an executor is named by text, `module:function`, and imported there; only a small function of the standard
 library travels as such. With it go the sources of our packages, compressed: 0.4 MB, less than a task's own data. They
 are unpacked once for each version, into a directory named by their hash: numba keeps what it has compiled only for
-modules in files, and compiled kernels stay good as long as the files do. Refused: addPyFile and artifacts, which leave
-the code in a zip file, are done otherwise by Spark Connect, and change a session that may be the user's.
+modules in files, and finds our compiled kernels by what the files have in them. Refused: addPyFile and artifacts, which
+leave the code in a zip file, are done otherwise by Spark Connect, and change a session that may be the user's.
 """
 
 from __future__ import annotations

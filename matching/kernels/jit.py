@@ -2,7 +2,8 @@
 
 numba's disk cache does not notice a changed callee or constant in another file, so the cache directory is named by a
 hash of all kernel sources, of the files whose numbers kernels bake in, and of the versions that compiled code depends
-on.
+on. Within it a kernel is found by what its file has in it, not by the file's place: code that was shipped to an
+executor, and another checkout, do not compile it again. (Where numba knows no setting for that, they do.)
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 from numba.core import config
+from numba.core.caching import _CacheLocator
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -48,6 +50,30 @@ def cache_directory() -> Path:
 
 
 _CACHE = cache_directory()
+
+
+class ByContent(_CacheLocator):
+    """Names the directory of a file's compiled kernels by the file's content."""
+
+    def __init__(self, function: Callable[..., object], file: str) -> None:
+        digest = hashlib.blake2b(Path(file).read_bytes(), digest_size=12)
+        self._path = str(_CACHE / f"{Path(file).stem}_{digest.hexdigest()}")
+        self._line = function.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, function: Callable[..., object], file: str) -> ByContent:
+        found = cls(function, file)
+        found.ensure_cache_path()
+        return found
+
+    def get_cache_path(self) -> str:
+        return self._path
+
+    def get_source_stamp(self) -> str:
+        return ""  # another content is another directory
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
 
 
 def kernel(function: F) -> F:
@@ -121,9 +147,10 @@ def _put(path: Path, text: str) -> None:
 def _compiled(function: F, **more: bool) -> F:
     options: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False, **more}
     settings = cast(Any, config)
-    before = settings.CACHE_DIR
-    settings.CACHE_DIR = str(_CACHE)  # read when the decorator runs; a user's own functions keep their place
+    before = settings.CACHE_DIR, getattr(settings, "CACHE_LOCATOR_CLASSES", "")
+    # read when the decorator runs; a user's own functions keep their place
+    settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = str(_CACHE), f"{__name__}.{ByContent.__name__}"
     try:
         return cast(F, numba.njit(**options)(function))
     finally:
-        settings.CACHE_DIR = before
+        settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = before

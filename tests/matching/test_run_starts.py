@@ -31,6 +31,7 @@ from query.plan.plan import AfterMatch, Define, Plan, Within
 from query.reference import find
 from tests.events import batch_of
 from tests.matching import test_matcher as larger
+from tests.properties.comparing import constant, variants
 from tests.strategies import COMPARISONS, SCHEMA, SECOND_US, Row, V, at, compare, events, patterns, plans, row_local
 
 A, B, C = map(Variable, "ABC")
@@ -159,30 +160,31 @@ def test_each_comes_out_with_the_event_or_watermark_that_decides_it(
     assert sorted(matcher.found) == expected_of(plan, rows)
 
 
-@pytest.mark.parametrize("slack", [0, pytest.param(3, marks=pytest.mark.slow)])
-def test_cuts_snapshots_and_compaction_change_nothing(slack: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matching.rows.SLACK", slack)  # compaction after almost every batch
-
-    @settings(max_examples=max(20, settings().max_examples // 4))
-    @given(rows=events(max_size=20), plan=row_local_plans(), data=st.data())
-    def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
-        program = program_of(plan)
-        matcher, found, at = Starts(plan, program), list[Entry](), 0
-        while at < len(rows):
-            size = data.draw(st.sampled_from((1, 1, 2, 3, 8)))
-            matcher.push(batch_of(SCHEMA, rows[at : at + size], at))
-            at += size
-            if at < len(rows) and data.draw(st.booleans()):
-                matcher.advance(int(rows[at]["ts"]))  # type: ignore[call-overload]
-            if data.draw(st.integers(0, 3)) == 0:
-                found += matcher.found
-                state = matcher.snapshot()
-                matcher = Starts(plan, program)
-                matcher.restore(state)
-        matcher.advance(None)
-        assert sorted(found + matcher.found) == expected_of(plan, rows)
-
-    check()
+@settings(max_examples=max(20, settings().max_examples // 4))
+@given(rows=events(max_size=20), plan=row_local_plans(), data=st.data())
+def test_cuts_snapshots_and_compaction_change_nothing(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
+    program = program_of(plan)
+    expected = expected_of(plan, rows)
+    steps: list[tuple[int, bool, bool]] = []  # the end of a cut, whether a watermark comes behind it, and a snapshot
+    at = 0
+    while at < len(rows):
+        at += data.draw(st.sampled_from((1, 1, 2, 3, 8)))
+        steps.append((at, at < len(rows) and data.draw(st.booleans()), data.draw(st.integers(0, 3)) == 0))
+    for slack in variants(0, 3):  # compaction after almost every batch
+        with constant("matching.rows.SLACK", slack):
+            matcher, found, begin = Starts(plan, program), list[Entry](), 0
+            for end, watermark, restored in steps:
+                matcher.push(batch_of(SCHEMA, rows[begin:end], begin))
+                begin = end
+                if watermark:
+                    matcher.advance(int(rows[end]["ts"]))  # type: ignore[call-overload]
+                if restored:
+                    found += matcher.found
+                    state = matcher.snapshot()
+                    matcher = Starts(plan, program)
+                    matcher.restore(state)
+            matcher.advance(None)
+        assert sorted(found + matcher.found) == expected, f"SLACK {slack}"
 
 
 # ---- larger inputs

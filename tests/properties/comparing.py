@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 
+import pytest
 from hypothesis import assume, settings
 from hypothesis import strategies as st
 
 from matching.batch import Matches
 from matching.by_reference import ReferenceMatcher
 from matching.matcher import KernelMatcher
-from query.automaton.program import NoKernel, assemble
+from matching.rows import SLACK
+from query.automaton.program import NoKernel, Program, assemble
 from query.errors import DataError, QueryError
 from query.plan.output import Outcome
 from query.plan.plan import Plan
 from tests.events import batch_of
 from tests.strategies import SCHEMA, Row
 
+T = TypeVar("T")
 Answer = list[tuple[object, ...]]
 #: For properties of which the reference takes most of the time.
 FEWER = settings(max_examples=max(20, settings().max_examples // 3))
+
+
+def variants(*values: T) -> Sequence[T]:
+    """What each example of a property is to meet, such as values of a constant: in the quick suite only the first.
+
+    A property goes through them inside, since drawing an example and asking the reference cost as much as a variant."""
+    return values[:1] if settings.get_current_profile_name() == "quick" else values
+
+
+@contextmanager
+def constant(place: str, value: int) -> Iterator[None]:
+    """Within, the constant of the code at `place` has another value."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, value)
+        yield
 
 
 def answer_of(found: Sequence[Matches]) -> Answer:
@@ -43,13 +64,23 @@ def answer_of(found: Sequence[Matches]) -> Answer:
     return sorted(out, key=repr)
 
 
-def kernel_of(plan: Plan) -> KernelMatcher:
+def program_of(plan: Plan) -> Program:
     """Rejects the example if only the reference can run the plan."""
     try:
-        return KernelMatcher(plan, assemble(plan), lenient=True)
+        return assemble(plan)
     except NoKernel:
         assume(False)
         raise
+
+
+def kernels_of(plan: Plan) -> Callable[[], KernelMatcher]:
+    """Makes kernel matchers of the plan; rejects the example if only the reference can run it."""
+    return partial(KernelMatcher, plan, program_of(plan), lenient=True)
+
+
+def kernel_of(plan: Plan) -> KernelMatcher:
+    """One of them."""
+    return kernels_of(plan)()
 
 
 def run(matcher: KernelMatcher, rows: Sequence[Row], size: int) -> list[Matches]:
@@ -85,35 +116,60 @@ def reference_of(plan: Plan, rows: Sequence[Row]) -> Answer:
     return _known[key]
 
 
-def same_error(kernel: KernelMatcher, rows: Sequence[Row], size: int) -> None:
+def or_error(answer: Callable[[], Answer]) -> Answer | None:
+    """None: an error, since a condition cannot be computed."""
+    try:
+        return answer()
+    except DataError:
+        return None
+
+
+def same_error(
+    plan: Plan, make: Callable[[], KernelMatcher], rows: Sequence[Row], size: int, slacks: Sequence[int] = (SLACK,)
+) -> None:
     """Asserts that a kernel that takes rows in batches of `size` gives what the reference gives, or fails as it does
-    since a condition cannot be computed."""
-
-    def or_error(answer: Callable[[], Answer]) -> Answer | None:
-        """None: an error."""
-        try:
-            return answer()
-        except DataError:
-            return None
-
-    ours = or_error(lambda: answer_of(run(kernel, rows, size)))
-    assert ours == or_error(lambda: reference_of(kernel.plan, rows))
+    since a condition cannot be computed, with each SLACK given."""
+    expected = or_error(lambda: reference_of(plan, rows))
+    for slack in slacks:
+        with constant("matching.rows.SLACK", slack):
+            assert or_error(lambda: answer_of(run(make(), rows, size))) == expected, f"SLACK {slack}"
 
 
-def answer_of_restored(make: Callable[[], KernelMatcher], rows: Sequence[Row], data: st.DataObject) -> Answer:
+#: Whether a watermark comes behind a row, and whether another matcher goes on from a snapshot then.
+Steps = list[tuple[bool, bool]]
+
+
+def steps_for(rows: Sequence[Row], data: st.DataObject) -> Steps:
+    """What is to happen behind each of the rows."""
+    return [(data.draw(st.booleans()), not data.draw(st.integers(0, 3))) for _ in rows]
+
+
+def answer_of_restored(make: Callable[[], KernelMatcher], rows: Sequence[Row], steps: Steps) -> Answer:
     """The answer for rows that come one by one, with a watermark behind some of them, where another matcher goes on
     from a snapshot behind some of them."""
     matcher = make()
     found = []
-    for i, row in enumerate(rows):
+    for i, (row, (watermark, restored)) in enumerate(zip(rows, steps, strict=True)):
         found.append(matcher.push(batch_of(SCHEMA, [row], i)))
-        if data.draw(st.booleans()):
+        if watermark:
             found.append(matcher.advance(int(row["ts"])))  # type: ignore[call-overload]
-        if not data.draw(st.integers(0, 3)):
+        if restored:
             fresh = make()
             fresh.restore(matcher.snapshot())
             matcher = fresh
     return answer_of([*found, matcher.advance(None)])
+
+
+def restored_equals_reference(
+    plan: Plan, make: Callable[[], KernelMatcher], rows: Sequence[Row], data: st.DataObject, slacks: Sequence[int]
+) -> None:
+    """Asserts that a matcher of which others go on from snapshots gives what the reference gives, with each SLACK
+    given: rows that may be held beyond those that runs need."""
+    steps = steps_for(rows, data)
+    expected = reference_of(plan, rows)
+    for slack in slacks:
+        with constant("matching.rows.SLACK", slack):
+            assert answer_of_restored(make, rows, steps) == expected, f"SLACK {slack}"
 
 
 def compare_at_every_step(kernel: KernelMatcher, rows: Sequence[Row], data: st.DataObject) -> None:

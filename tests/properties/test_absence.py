@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import given
@@ -22,12 +21,14 @@ from query.plan.plan import Define, Plan
 from tests.properties.comparing import (
     Answer,
     answer_of,
-    answer_of_restored,
     compare_at_every_step,
     kernel_of,
+    kernels_of,
     reference_of,
+    restored_equals_reference,
     run,
     same_error,
+    variants,
 )
 from tests.strategies import (
     BOUNDS,
@@ -126,30 +127,18 @@ def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     compare_at_every_step(kernel_of(plan), rows, data)
 
 
-@pytest.mark.parametrize("slack", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 1 << 15))])
+@given(rows=events(), plan=absences(), data=st.data())
 def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
-    slack: int, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, rows: list[Row], data: st.DataObject
 ) -> None:
-    monkeypatch.setattr("matching.rows.SLACK", slack)
-
-    @given(rows=events(), plan=absences(), data=st.data())
-    def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
-        assert answer_of_restored(partial(kernel_of, plan), rows, data) == reference_of(plan, rows)
-
-    check()
+    restored_equals_reference(plan, kernels_of(plan), rows, data, variants(0, 3, 1 << 15))
 
 
-@pytest.mark.parametrize("slack", [0, pytest.param(1 << 15, marks=pytest.mark.slow)])
+@given(rows=events(min_size=5), plan=absences(raising=True), size=st.sampled_from((1, 3, 100)))
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
-    slack: int, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, rows: list[Row], size: int
 ) -> None:
-    monkeypatch.setattr("matching.rows.SLACK", slack)
-
-    @given(rows=events(min_size=5), plan=absences(raising=True), size=st.sampled_from((1, 3, 100)))
-    def check(plan: Plan, rows: list[Row], size: int) -> None:
-        same_error(kernel_of(plan), rows, size)
-
-    check()
+    same_error(plan, kernels_of(plan), rows, size, variants(0, 1 << 15))
 
 
 def test_a_negation_that_reads_the_match_runs_through_the_reference() -> None:

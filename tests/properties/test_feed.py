@@ -24,13 +24,13 @@ from query.language.ast import AfterMatchKind
 from query.plan.plan import AfterMatch, Plan, Within
 from query.schema import Schema
 from tests.events import batch_of
-from tests.properties.comparing import Answer, answer_of
+from tests.properties.comparing import Answer, answer_of, constant, variants
 from tests.properties.test_skip_till import skipping
 from tests.strategies import SCHEMA, SECOND_US, Row, events, plans
 
 #: AFTER MATCH SKIP TO that would not move on warns; these tests go on.
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
-#: There are six variants of one property and four of the other.
+#: There are six variants of one property and four of the other, two of which draw examples of their own.
 FEWER = settings(max_examples=max(20, settings().max_examples // 5))
 
 
@@ -100,16 +100,10 @@ def pieces(rows: list[Row], order: list[int], cuts: list[int]) -> list[tuple[Eve
     return out
 
 
-@pytest.mark.parametrize(
-    ("slack", "dense"),
-    [(0, 256), pytest.param(3, 2, marks=pytest.mark.slow), pytest.param(1 << 15, 256, marks=pytest.mark.slow)],
-)
 @pytest.mark.parametrize("late", [False, True])
 def test_each_query_gets_what_it_would_get_alone(
-    slack: int, dense: int, late: bool, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+    late: bool, record_property: Callable[[str, object], None]
 ) -> None:
-    monkeypatch.setattr("matching.rows.SLACK", slack)  # compaction after almost every batch
-    monkeypatch.setattr("matching.matcher.DENSE_ROWS_MIN", dense)
     schema = replace(SCHEMA, lateness_us=60 * SECOND_US) if late else SCHEMA
     seen: Counter[str] = Counter()
 
@@ -119,10 +113,28 @@ def test_each_query_gets_what_it_would_get_alone(
         order = data.draw(st.permutations(range(len(rows)))) if late else list(range(len(rows)))
         parts = pieces(rows, order, data.draw(st.lists(st.integers(1, len(rows)), max_size=5)))
         asked = data.draw(askings(len(parts)))
+        saves = data.draw(st.sets(st.integers(0, len(parts) - 1), max_size=2))
+        alone = [Alone(query.plan) for query in asked]
+        for one in alone:
+            one.drive.ordering = Ordering(schema)
+        expected: list[dict[int, Answer | None]] = []  # of each part, by query: None: it has failed
+        for i, part in enumerate(parts):
+            expected.append({})
+            for k, query in enumerate(asked):
+                if query.begin <= i < query.end:
+                    theirs = alone[k].push(*part, i == len(parts) - 1)
+                    expected[-1][k] = None if theirs is None else answer_of(theirs)
+        seen["a failure"] += any(one.failed for one in alone)
+        for slack, dense in variants((0, 256), (3, 2), (1 << 15, 256)):  # compaction after almost every batch
+            with constant("matching.rows.SLACK", slack), constant("matching.matcher.DENSE_ROWS_MIN", dense):
+                compare(parts, asked, saves, expected, f"SLACK {slack}, DENSE_ROWS_MIN {dense}")
+
+    def compare(
+        parts: list[tuple[EventBatch, int | None]], asked: list[Asked], saves: set[int],
+        expected: list[dict[int, Answer | None]], variant: str,
+    ) -> None:  # fmt: skip
         feed = Feed(schema)
         members: dict[int, Member] = {}
-        alone: dict[int, Alone] = {}
-        saves = data.draw(st.sets(st.integers(0, len(parts) - 1), max_size=2))
         seq = 0
         for i, (part, watermark_us) in enumerate(parts):
             if i in saves:
@@ -133,20 +145,17 @@ def test_each_query_gets_what_it_would_get_alone(
                     feed.remove(members.pop(k))
                 if query.begin == i < query.end:
                     members[k] = feed.add(query.plan, seq)
-                    alone[k] = Alone(query.plan)
-                    alone[k].drive.ordering = Ordering(schema)
             seq += len(part)
-            last = i == len(parts) - 1
             feed.push(part, watermark_us)
-            if last:
+            if i == len(parts) - 1:
                 feed.advance(None)
             for k, member in members.items():
-                theirs = alone[k].push(part, watermark_us, last)
-                assert (member.failure is not None) == (theirs is None)
+                theirs = expected[i][k]
+                assert (member.failure is not None) == (theirs is None), variant
                 found = member.take_found()
                 if theirs is not None:
                     ours: Answer = answer_of(found)
-                    assert ours == answer_of(theirs)
+                    assert ours == theirs, variant
                     seen["a match"] += bool(ours)
                     seen["a match of one that came later"] += bool(ours) and asked[k].begin > 0
         kernels = [m.matcher for m in members.values() if isinstance(m.matcher, KernelMatcher)]
@@ -154,7 +163,6 @@ def test_each_query_gets_what_it_would_get_alone(
         seen["rows shared"] += any(len(kernel.rows) > 1 for kernel in kernels)
         seen["shared by one that came later"] += any(len(kernel.rows) > 1 and kernel.floor > 0 for kernel in kernels)
         seen["through the reference"] += len(kernels) < len(members)
-        seen["a failure"] += any(one.failed for one in alone.values())
 
     check()
     record_property("examples", ", ".join(f"{what} {count:,}" for what, count in seen.items()))
@@ -199,12 +207,10 @@ def versions(draw: st.DrawFn) -> tuple[Plan, Plan]:
     return old, new
 
 
-@pytest.mark.parametrize("slack", [0, pytest.param(1 << 15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("late", [False, True])
 def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
-    slack: int, late: bool, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+    late: bool, record_property: Callable[[str, object], None]
 ) -> None:
-    monkeypatch.setattr("matching.rows.SLACK", slack)
     schema = replace(SCHEMA, lateness_us=60 * SECOND_US) if late else SCHEMA
     seen: Counter[str] = Counter()
 
@@ -212,11 +218,18 @@ def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
     @given(rows=events(min_size=4), versions=versions(), other=plans(), data=st.data())
     def check(rows: list[Row], versions: tuple[Plan, Plan], other: Plan, data: st.DataObject) -> None:
         assume(can_run(other))
-        old, new = versions
         order = data.draw(st.permutations(range(len(rows)))) if late else list(range(len(rows)))
         parts = pieces(rows, order, data.draw(st.lists(st.integers(1, len(rows)), min_size=1, max_size=5)))
         begin = data.draw(st.just(0) | st.integers(0, len(parts) - 1))
         switch = data.draw(st.integers(min(begin + 1, len(parts) - 1), len(parts) - 1))
+        for slack in variants(0, 1 << 15):
+            with constant("matching.rows.SLACK", slack):
+                compare(rows, order, parts, begin, switch, *versions, other, f"SLACK {slack}")
+
+    def compare(
+        rows: list[Row], order: list[int], parts: list[tuple[EventBatch, int | None]], begin: int, switch: int,
+        old: Plan, new: Plan, other: Plan, variant: str,
+    ) -> None:  # fmt: skip
         whole = replace(batch_of(SCHEMA, rows), seq=np.argsort(np.array(order, np.int64)))
         feed = Feed(schema)
         beside, by_itself = feed.add(replace(other, partition_by=old.partition_by), 0), Alone(other)
@@ -252,17 +265,17 @@ def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
                 feed.advance(None)
             others = by_itself.push(part, watermark_us, last)
             assert others is not None
-            assert answer_of(beside.take_found()) == answer_of(others)
+            assert answer_of(beside.take_found()) == answer_of(others), variant
             if i >= begin:
                 theirs, before = expected.push(part, watermark_us, last), was.push(part, watermark_us, last)
                 assume(theirs is not None and before is not None)  # more steps than the reference allows itself
                 assert theirs is not None
                 assert before is not None
-                assert member.failure is None
+                assert member.failure is None, variant
                 ours, due = answer_of(member.take_found()), answer_of(before if i < switch else theirs)
                 if how == "replayed in part":  # nobody asks for the numbers of its matches
                     ours, due = (sorted(((m[0], *m[2:]) for m in answer), key=repr) for answer in (ours, due))
-                assert ours == due
+                assert ours == due, variant
                 seen[f"{how} and found"] += i >= switch and bool(ours)
         seen["examples"] += 1
         seen[how] += switch > begin

@@ -4,6 +4,7 @@ point."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -14,13 +15,23 @@ from hypothesis import strategies as st
 from matching.matcher import KernelMatcher
 from matching.run_merged import RunMerged
 from query.automaton.live import count_caps, live_registers, merges
-from query.automaton.program import NoKernel, Program, assemble
+from query.automaton.program import Program, assemble
 from query.automaton.tables import merges_runs
 from query.language.ast import AfterMatchKind
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import AfterMatch, Plan
-from tests.properties.comparing import FEWER, answer_of, answer_of_restored, reference_of, run, same_error
+from tests.properties.comparing import (
+    FEWER,
+    answer_of,
+    constant,
+    program_of,
+    reference_of,
+    restored_equals_reference,
+    run,
+    same_error,
+    variants,
+)
 from tests.strategies import SCHEMA, SKIP_TILL, Row, chains, events, patterns, plans, sometimes
 
 
@@ -32,28 +43,26 @@ def reading(draw: st.DrawFn, raising: bool = False) -> Plan:
     return replace(plan, after=AfterMatch(AfterMatchKind.NO_SKIP))
 
 
-def merged_of(plan: Plan, merged: bool = True) -> KernelMatcher:
-    try:
-        program = assemble(plan)
-    except NoKernel:
-        assume(False)
-    if not merges_runs(program):
-        assume(False)
-    return KernelMatcher(plan, program, merged=merged)
+def merged_of(plan: Plan) -> Callable[..., KernelMatcher]:
+    """Makes matchers of a plan whose equal runs can be merged, unless they are told not to (merged=False)."""
+    program = program_of(plan)
+    assume(merges_runs(program))
+    return partial(KernelMatcher, plan, program, merged=True)
 
 
-@pytest.mark.parametrize("room", [1, 1 << 12])
-def test_merged_runs_equal_the_reference(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matching.run_graph.ROOM", room)
+def test_merged_runs_equal_the_reference() -> None:
     examples: Counter[str] = Counter()
 
     @given(rows=events(min_size=4), plan=reading(), size=st.sampled_from((1, 4, 100)))
     def check(plan: Plan, rows: list[Row], size: int) -> None:
-        matcher = merged_of(plan)
-        assert isinstance(matcher.engine, RunMerged)
+        make = merged_of(plan)
         expected = reference_of(plan, rows)
-        assert answer_of(run(matcher, rows, size)) == expected
-        assert answer_of(run(merged_of(plan, merged=False), rows, size)) == expected
+        for room in (1, 1 << 12):
+            with constant("matching.run_graph.ROOM", room):
+                matcher = make()
+                assert isinstance(matcher.engine, RunMerged)
+                assert answer_of(run(matcher, rows, size)) == expected, f"ROOM {room}"
+                assert answer_of(run(make(merged=False), rows, size)) == expected, f"ROOM {room}, not merged"
         examples["all"] += 1
         examples["several"] += len(expected) > 1
         examples["by default"] += merges(matcher.program)
@@ -63,18 +72,12 @@ def test_merged_runs_equal_the_reference(room: int, monkeypatch: pytest.MonkeyPa
     assert 8 * examples["by default"] >= examples["all"]
 
 
-@pytest.mark.parametrize("slack", [0, pytest.param(1 << 15, marks=pytest.mark.slow)])
+@FEWER
+@given(rows=events(), plan=reading(), data=st.data())
 def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
-    slack: int, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, rows: list[Row], data: st.DataObject
 ) -> None:
-    monkeypatch.setattr("matching.rows.SLACK", slack)
-
-    @FEWER
-    @given(rows=events(), plan=reading(), data=st.data())
-    def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
-        assert answer_of_restored(partial(merged_of, plan), rows, data) == reference_of(plan, rows)
-
-    check()
+    restored_equals_reference(plan, merged_of(plan), rows, data, variants(0, 1 << 15))
 
 
 @pytest.mark.slow
@@ -83,10 +86,10 @@ def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
     rows: list[Row], plan: Plan, size: int
 ) -> None:
-    same_error(merged_of(plan), rows, size)
+    same_error(plan, merged_of(plan), rows, size)
 
 
-def program_of(pattern: str, define: str) -> Program:
+def written(pattern: str, define: str) -> Program:
     text = f"""SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts PATTERN ({pattern})
         SELECTION SKIP TILL NEXT MATCH DEFINE {define})"""
     return assemble(bind(parse(text), lambda _: SCHEMA).factors[0].plan)
@@ -107,19 +110,19 @@ def program_of(pattern: str, define: str) -> Program:
     ],
 )
 def test_what_is_merged_without_being_asked_for(pattern: str, define: str, merge: bool) -> None:
-    program = program_of(pattern, define)
+    program = written(pattern, define)
     assert merges_runs(program)
     assert merges(program) == merge
 
 
 def test_counts_matter_up_to_what_they_are_compared_with() -> None:
-    program = program_of("A+ B", "A AS count(A.*) < 3 OR v > LAST(A.v, 1), B AS count(A.*) + v > 5 OR count(A.*) = 7")
+    program = written("A+ B", "A AS count(A.*) < 3 OR v > LAST(A.v, 1), B AS count(A.*) + v > 5 OR count(A.*) = 7")
     assert [r.kind.name for r in program.registers].count("COUNT_ROWS") == 1
     assert set(count_caps(program)) == {-1}
-    program = program_of("A+ B", "A AS count(A.*) < 3 OR v > LAST(A.v, 1), B AS count(A.*) = 7")
+    program = written("A+ B", "A AS count(A.*) < 3 OR v > LAST(A.v, 1), B AS count(A.*) = 7")
     assert sorted(set(count_caps(program))) == [-1, 8]
 
 
 def test_registers_live_until_their_last_reader() -> None:
-    program = program_of("A B C", "A AS s = 'a', B AS v > A.v, C AS s = 'c'")
+    program = written("A B C", "A AS s = 'a', B AS v > A.v, C AS s = 'c'")
     assert live_registers(program) == (frozenset(), frozenset({0}), frozenset(), frozenset())

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import assume, given
@@ -24,12 +23,15 @@ from tests.properties.comparing import (
     FEWER,
     Answer,
     answer_of,
-    answer_of_restored,
     compare_at_every_step,
+    constant,
     kernel_of,
+    kernels_of,
     reference_of,
+    restored_equals_reference,
     run,
     same_error,
+    variants,
 )
 from tests.properties.test_absence import PLACES, RARE
 from tests.strategies import (
@@ -119,18 +121,16 @@ class Tally:
             assert few * self.counts[what] >= self.counts["examples"], what
 
 
-@pytest.mark.parametrize("room", [1, 1 << 12])
-def test_kernel_equals_reference(
-    room: int, record_property: Callable[[str, object], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("matching.run_graph.ROOM", room)
+def test_kernel_equals_reference(record_property: Callable[[str, object], None]) -> None:
     tally = Tally()
 
     @given(rows=events(min_size=4), plan=skipping(), size=st.sampled_from((1, 4, 100)))
     def check(plan: Plan, rows: list[Row], size: int) -> None:
-        kernel = kernel_of(plan)
+        kernels = kernels_of(plan)
         expected = reference_of(plan, rows)
-        assert answer_of(run(kernel, rows, size)) == expected
+        for room in (1, 1 << 12):
+            with constant("matching.run_graph.ROOM", room):
+                assert answer_of(run(kernels(), rows, size)) == expected, f"ROOM {room}"
         tally.add(plan, rows, expected)
 
     check()
@@ -145,35 +145,22 @@ def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     compare_at_every_step(kernel_of(plan), rows, data)
 
 
-@pytest.mark.parametrize("slack", [0, pytest.param(1 << 15, marks=pytest.mark.slow)])
+@FEWER
+@given(rows=events(), plan=skipping(), data=st.data())
 def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
-    slack: int, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, rows: list[Row], data: st.DataObject
 ) -> None:
-    monkeypatch.setattr("matching.rows.SLACK", slack)
-
-    @FEWER
-    @given(rows=events(), plan=skipping(), data=st.data())
-    def check(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
-        assert answer_of_restored(partial(kernel_of, plan), rows, data) == reference_of(plan, rows)
-
-    check()
+    restored_equals_reference(plan, kernels_of(plan), rows, data, variants(0, 1 << 15))
 
 
-@pytest.mark.parametrize("slack", [0, pytest.param(1 << 15, marks=pytest.mark.slow)])
+@FEWER
+@given(rows=events(min_size=4), plan=skipping(raising=True), size=st.sampled_from((1, 3, 100)))
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
-    slack: int, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, rows: list[Row], size: int
 ) -> None:
-    monkeypatch.setattr("matching.rows.SLACK", slack)
-
-    @FEWER
-    @given(rows=events(min_size=4), plan=skipping(raising=True), size=st.sampled_from((1, 3, 100)))
-    def check(plan: Plan, rows: list[Row], size: int) -> None:
-        # where not all matches are wanted the kernel does not look for those that others have cut
-        assume(plan.after.kind is AfterMatchKind.NO_SKIP)
-
-        same_error(kernel_of(plan), rows, size)
-
-    check()
+    # where not all matches are wanted the kernel does not look for those that others have cut
+    assume(plan.after.kind is AfterMatchKind.NO_SKIP)
+    same_error(plan, kernels_of(plan), rows, size, variants(0, 1 << 15))
 
 
 def test_a_negation_that_reads_the_match_runs_through_the_reference() -> None:
