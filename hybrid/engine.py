@@ -109,7 +109,7 @@ class Stream:
     def save(self) -> None:
         """Writes what the archive does not hold itself. Atomic."""
         if self.directory is not None:
-            write_declaration(self.directory, self.schema, self.live.watermark_us, self.pace)
+            write_declaration(self.directory, self.schema, self.live.watermark_us, self.pace, self.live.expected)
 
     def hear(self, source: str, now_s: float) -> None:
         """Something came from a source, at that time of a clock that never goes back."""
@@ -340,21 +340,23 @@ class Database:
 
     def _reopen(self, directory: Place) -> None:
         """Restores a stream: declaration, sequence, offsets and watermark."""
-        schema, saved_us, pace = read_declaration(directory)
+        schema, saved_us, pace, expected = read_declaration(directory)
         # A crash may have left the table with columns that the file does not name yet.
         kept = History(archived_schema(directory / TABLE, schema), directory / TABLE, log=self._log)
         schema = kept.schema
-        watermark_us = _watermark_again(kept, saved_us, schema)
+        expected = tuple(source for source in expected if source not in kept.offsets)
+        watermark_us = saved_us if expected else _watermark_again(kept, saved_us, schema)
         if kept.logged_watermark_us is not None:
             watermark_us = max(kept.logged_watermark_us, watermark_us or kept.logged_watermark_us)
         live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
+        live.expect(expected)
         now_s = clock.monotonic()
-        heard_s = dict.fromkeys(kept.offsets, now_s) if pace != UNPACED else {}
+        heard_s = dict.fromkeys((*kept.offsets, *expected), now_s) if pace != UNPACED else {}
         self._streams[schema.name.lower()] = Stream(schema, live, kept, directory, pace=pace, heard_s=heard_s)
 
     def streams(self) -> dict[str, dict[str, Any]]:
-        """For each stream: its columns, watermark, the offset that is expected next from each source, and how many
-        events were accepted, late and redelivered."""
+        """For each stream: its columns, watermark, the offset that is expected next from each source, the sources
+        that the watermark waits for, and how many events were accepted, late and redelivered."""
         with self._lock:
             return {
                 s.schema.name: {
@@ -365,6 +367,7 @@ class Database:
                     "ended": s.live.ended,
                     "events": s.kept.last_seq + 1,
                     "offsets": s.live.offsets,
+                    "expected": list(s.live.expected),
                     "accepted": s.live.accepted_count,
                     "late": s.live.late_count,
                     "duplicates": s.live.duplicate_count,
@@ -487,6 +490,19 @@ class Database:
             trouble = self._reach(state, t_us)
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
+
+    def expect(self, stream: str, sources: Sequence[str]) -> None:
+        """These sources of a stream will send events, as the partitions of a topic do: the watermark waits until each
+        has sent one, so that none is late because another was first. With `idle` it does not wait for ever.
+        `streams()` says for whom it waits."""
+        with self._lock:
+            state = self._open_stream(stream)
+            before = state.live.expected
+            state.live.expect(sources)
+            if state.live.expected != before:
+                for source in set(state.live.expected) - set(before):
+                    state.hear(source, clock.monotonic())
+                state.save()
 
     def tick(self, now_s: float | None = None, wall_us: int | None = None) -> None:
         """Looks at the clocks for the streams with `idle` or `heartbeat`, and takes a checkpoint if one is due. A

@@ -173,6 +173,15 @@ class LiveStream:
         )
         return Arrival(named, late, self._watermark.value_us)
 
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """The sources that the watermark waits for because they have sent nothing yet."""
+        return self._watermark.expected
+
+    def expect(self, sources: Collection[str]) -> None:
+        """These sources will send events: the watermark waits until each has begun, or is called idle."""
+        self._watermark.expect(set(sources) - self._next_offset.keys())
+
     def idle(self, sources: Collection[str]) -> None:
         """These sources have been silent for so long that the watermark no longer waits for them."""
         self._watermark.idle(sources)

@@ -9,6 +9,9 @@ import numpy as np
 
 from matching.batch import Int64Array
 
+#: Below every watermark.
+_NEVER = -(2**62) - 1
+
 BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
@@ -24,13 +27,14 @@ class Watermark:
     value_us + lateness_us, the least it can have reached, so w stays until all of them have gone on.
     """
 
-    __slots__ = ("_highest_us", "_idle", "lateness_us", "value_us")
+    __slots__ = ("_expected", "_highest_us", "_idle", "lateness_us", "value_us")
 
     def __init__(self, lateness_us: int, value_us: int | None = None, sources: Iterable[str] = ()) -> None:
         self.lateness_us = lateness_us
         self.value_us = value_us
         self._highest_us: dict[str, int] = {} if value_us is None else dict.fromkeys(sources, value_us + lateness_us)
         self._idle: set[str] = set()
+        self._expected: set[str] = set()
 
     def observe(self, source: str, ts_us: Int64Array) -> BoolArray:
         """Takes n events of one source in arrival order; says which are late, bool (n,). O(n), O(1) numpy calls."""
@@ -39,8 +43,12 @@ class Watermark:
         if n == 0:
             return late
         self._idle.discard(source)
+        self._expected.discard(source)
         others = [high for name, high in self._highest_us.items() if name != source and name not in self._idle]
-        ceiling = min(others) - self.lateness_us if others else None
+        if self._expected:
+            ceiling: int | None = _NEVER  # what they will send may be from any time
+        else:
+            ceiling = min(others) - self.lateness_us if others else None
         before = self._highest_us.get(source)
         first = int(ts_us[0])
         ahead = (self.value_us is None or first >= self.value_us) and (before is None or first >= before)
@@ -60,27 +68,43 @@ class Watermark:
                 late[0] = first < self.value_us
             late[1:] = ts_us[1:] < w[:-1]
         self._highest_us[source] = highest
-        value = highest - self.lateness_us
-        self.raise_to(value if ceiling is None else min(value, ceiling))
+        if not self._expected:
+            value = highest - self.lateness_us
+            self.raise_to(value if ceiling is None else min(value, ceiling))
         return late
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """The sources that hold w back because they have sent nothing yet."""
+        return tuple(sorted(self._expected))
+
+    def expect(self, sources: Collection[str]) -> None:
+        """These sources will send events, from any time: w stays where it is until each has begun or is called idle."""
+        self._expected |= set(sources) - self._highest_us.keys()
 
     def idle(self, sources: Collection[str]) -> None:
         """These sources no longer hold w back: it is that of the others, if there are any."""
         self._idle |= self._highest_us.keys() & set(sources)
+        self._expected -= set(sources)
+        if self._expected:
+            return
         active = self._highest_us.keys() - self._idle
         if active:
             self.raise_to(min(self._highest_us[name] for name in active) - self.lateness_us)
 
     def to_dict(self) -> dict[str, Any]:
         """Where it stands, in what JSON can say."""
-        return {"value_us": self.value_us, "highest_us": dict(self._highest_us), "idle": sorted(self._idle)}
+        return {
+            "value_us": self.value_us, "highest_us": dict(self._highest_us), "idle": sorted(self._idle),
+            "expected": sorted(self._expected),
+        }  # fmt: skip
 
     @staticmethod
     def from_dict(lateness_us: int, kept: Mapping[str, Any]) -> Watermark:
         """One that stands where `to_dict` says."""
         found = Watermark(lateness_us, kept["value_us"])
         found._highest_us = dict(kept["highest_us"])
-        found._idle = set(kept["idle"])
+        found._idle, found._expected = set(kept["idle"]), set(kept["expected"])
         return found
 
     def behind(self, ts_us: Int64Array) -> BoolArray:

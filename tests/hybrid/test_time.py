@@ -151,3 +151,25 @@ def test_late_events_are_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert db.sql("SELECT count(*) AS n FROM t").arrow().column("n").to_pylist() == [7]
         with pytest.raises(DataError, match="there is no stream u"):
             db.late("u")
+
+
+def test_no_event_is_late_because_another_source_was_first(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("hybrid.engine.clock.monotonic", lambda: now[0])
+    with opened(tmp_path, idle="30s") as db:
+        db.expect("t", ["x", "y", "z"])
+        push(db, "x", 500)
+        db.flush()
+        assert (watermark(db), db.streams()["t"]["expected"]) == (None, ["y", "z"])
+    with Database(tmp_path, maintenance=False, ticking=False) as db:
+        db.expect("t", ["x", "y", "z"])
+        push(db, "x", 501)
+        push(db, "y", 100)
+        assert (watermark(db), db.streams()["t"]["expected"]) == (None, ["z"])
+        now[0] += 20
+        push(db, "y", 101)
+        push(db, "x", 502)
+        now[0] += 11
+        db.tick()
+        assert watermark(db) == "2024-01-01 00:01:41", "z has sent nothing for half a minute"
+        assert db.streams()["t"]["late"] == 0

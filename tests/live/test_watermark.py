@@ -105,3 +105,31 @@ def test_any_cutting_into_pushes_is_event_by_event(
         assert watermark.value_us == expected_after[stop - 1]
         start = stop
     assert late == expected_late
+
+
+def test_an_expected_source_holds_it_back_until_it_begins() -> None:
+    watermark = Watermark(10)
+    watermark.expect(["a", "b", "c"])
+    assert observe(watermark, "a", 100, 300, 5) == [False, False, False]
+    assert (watermark.value_us, watermark.expected) == (None, ("b", "c"))
+    watermark.idle(["c"])
+    assert observe(watermark, "b", 50) == [False]
+    assert (watermark.value_us, watermark.expected) == (40, ())
+    watermark.expect(["a", "d"])
+    assert observe(watermark, "b", 400) == [False]
+    assert watermark.value_us == 40
+    again = Watermark.from_dict(10, watermark.to_dict())
+    assert observe(again, "d", 70) == [False]
+    assert (again.value_us, watermark.value_us) == (60, 40)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60)), max_size=40), st.integers(0, 20))
+def test_no_event_is_late_before_all_have_begun(events: list[tuple[str, int]], lateness_us: int) -> None:
+    watermark = Watermark(lateness_us)
+    watermark.expect("abc")
+    begun: set[str] = set()
+    for source, t in events:
+        waits = begun != set("abc")
+        assert observe(watermark, source, t) == [False] or not waits
+        begun.add(source)
+        assert (watermark.value_us is None) == (begun != set("abc"))
