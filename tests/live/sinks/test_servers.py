@@ -14,9 +14,9 @@ import pytest
 from live.sinks.base import Sink
 from live.sinks.kafka import KafkaSink
 from live.sinks.mqtt import MqttSink
+from tests.live import servers
 from tests.live.sinks.rows import matches
 
-servers = pytest.importorskip("tests.live.servers", reason="the brokers that tests start are not there")
 pytestmark = pytest.mark.slow
 
 ROWS = 6_000
