@@ -15,7 +15,8 @@ _ROWS = "__hybrid_rows"
 def json_lines(rows: pa.Table) -> list[str]:
     """One JSON object for each row, without line breaks in it.
 
-    Integers and decimals are numbers with all their digits (a reader that takes numbers for doubles rounds them).
+    Integers and decimals are exact numbers (a reader that takes numbers for doubles rounds them; DECIMAL(38,38) is a
+    string).
     Timestamps are ISO 8601 with microseconds (TIMESTAMP_NS: nanoseconds), those with a time zone in UTC with a Z;
     NaN and infinite numbers, which JSON does not have, are null. Lists, structs and maps are arrays and objects; dates,
     times, intervals, blobs, infinite timestamps and the rest are strings as DuckDB writes them, which a cast reads
@@ -36,8 +37,8 @@ def check_json(schema: pa.Schema) -> None:
 
 def _run(rows: pa.Table) -> pa.Table:
     connection = quiet_connection()
-    connection.register(_ROWS, rows)
     try:
+        connection.register(_ROWS, rows)
         values = ", ".join(
             f"{quote(field.name)} := {_value(quote(field.name), field.type, 0)}" for field in rows.schema
         )
@@ -55,6 +56,9 @@ def _value(sql: str, type: pa.DataType, depth: int) -> str:
         return f"strftime({sql}, '%Y-%m-%dT%H:%M:%S.{fraction}{'Z' if type.tz else ''}')"
     if pa.types.is_floating(type):
         return f"CASE WHEN isfinite({sql}) THEN {sql} END"
+    if pa.types.is_decimal(type) and type.precision == type.scale:
+        # DuckDB writes .5, which is no number of JSON.
+        return f"CAST({sql} AS {'VARCHAR' if type.scale == 38 else f'DECIMAL({type.scale + 1}, {type.scale})'})"
     if pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type):
         item = f"x{depth}"
         value = _value(item, type.value_type, depth + 1)
