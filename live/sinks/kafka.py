@@ -128,7 +128,8 @@ class KafkaSink:
     def _flush(self) -> None:
         left = self._opened().flush(self._seconds)
         if self._failed:
-            raise self._trouble(f"{len(self._failed):,} rows were not taken: {self._first_error}")
+            why = self._first_error.str() if self._first_error is not None else ""
+            raise self._trouble(f"{len(self._failed):,} rows were not taken: {why}")
         if left:
             raise self._trouble(f"{left:,} rows were not acknowledged within {self._seconds:g} s")
 
