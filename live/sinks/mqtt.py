@@ -80,8 +80,8 @@ class MqttSink:
         client.loop_start()
         self._client = client
         with self._changed:
-            there = self._changed.wait_for(client.is_connected, self._seconds)
-        if not there:
+            self._changed.wait_for(lambda: client.is_connected() or self._last != "it does not answer", self._seconds)
+        if not client.is_connected():
             self._stop()
             raise self._trouble(self._last)
 
