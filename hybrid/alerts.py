@@ -180,6 +180,8 @@ class Alerts:
         if not matches and not answers:
             if failure is not None:
                 raise failure
+            if self.suppressor is not None:
+                self.suppressor.forget(bound_us)
             return self.schema.empty_table()
         last: list[Matches] | Answer = matches
         if self._factor.histories:

@@ -213,6 +213,9 @@ class _Query:
         if not min_rows(plan.pattern) and plan.rows is not ast.RowsPerMatch.ALL_OMIT_EMPTY:
             self.fault("HQ500", "ALERT ONCE over a pattern that may match nothing is not supported", syntax.span,
                        "an empty match has no time of its own", "let it match a row at least: A+ for A*")
+        if plan.rows is ast.RowsPerMatch.ALL_WITH_UNMATCHED:
+            self.fault("HQ500", "ALERT ONCE over unmatched rows is not supported", syntax.span,
+                       "of no match, and so of no time", "watch them in a query of their own")
         sources = {origin_of(select_sql, name) for name in named}
         apart = [c.name for c in plan.partition_by if (f"{FACTOR_TABLE}{k}", c.name.lower()) not in sources]
         if apart and not in_order_of_last_events(plan):
