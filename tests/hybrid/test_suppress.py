@@ -253,3 +253,16 @@ def test_rows_of_no_one_match_are_refused_before_any_event() -> None:
     text = f"SELECT * FROM (SELECT k, a FROM {DOWN}) AS x ALERT ONCE PER k WITHIN 1 HOUR"
     with pytest.raises(hybrid.QueryError, match="ALERT ONCE needs rows of which each comes from one match"):
         opened().watch(text)
+
+
+def test_the_example_of_the_documentation() -> None:
+    ends = [("p", 1), ("q", 3), ("p", 4), ("p", 6), ("p", 8), ("q", 8), ("p", 12)]
+    judged = alerts_once([(k, t, n) for n, (k, t) in enumerate(ends)], 5)
+    due = [("p", 1), ("q", 3), ("p", 6), ("q", 8), ("p", 12)]
+    assert [end for end, (passes, _) in zip(ends, judged) if passes] == due
+    assert [stood for passes, stood in judged if not passes] == [0, 3]
+    events = [e for k, t in ends for e in ((10 * t - 5, k, 2), (10 * t, k, 1))]
+    text = f"SELECT k, t FROM {DOWN} ALERT ONCE PER k WITHIN INTERVAL '50' SECOND"
+    alerts, found, _ = watched(text, sorted(events), None)
+    assert [(r["k"], (r["t"] - BEGIN).seconds // 10) for r in found.to_pylist()] == due
+    assert alerts.stats()["suppressed"] == 2
