@@ -48,6 +48,8 @@ class Alerts:
         self._leave = leave
         self._over = "ended"
         self._changed = threading.Condition()
+        #: Held while rows are fetched: what is saved is before them or behind them. Taken before `_changed`.
+        self._fetching = threading.Lock()
         self._matches: list[Matches] = []
         self._answers: list[Answer] = []
         self._last: list[Matches] | Answer = []
@@ -120,11 +122,12 @@ class Alerts:
 
     def save(self) -> dict[str, Any]:
         """What has been found and not fetched, and the counts, for hybrid.saved."""
-        with self._changed:
+        with self._fetching, self._changed:
             return {
                 "matches": list(self._matches), "answers": list(self._answers), "match_count": self._match_count,
                 "row_count": self._row_count, "over": self._over if self._done else None,
-                "failure": None if self._failure is None else str(self._failure), "suppressor": self._judged(),
+                "failure": None if self._failure is None else str(self._failure),
+                "suppressor": None if self.suppressor is None else self.suppressor.snapshot(),
             }  # fmt: skip
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -139,11 +142,6 @@ class Alerts:
                 self._done, self._over = True, saved["over"]
             if saved["failure"] is not None:
                 self._failure = DataError(saved["failure"])
-
-    def _judged(self) -> bytes | None:
-        """The state of ALERT ONCE behind the rows fetched so far."""
-        with self._judging:
-            return None if self.suppressor is None else self.suppressor.snapshot()
 
     @property
     def cursor(self) -> int:
@@ -171,6 +169,10 @@ class Alerts:
 
         Raises QueryError or DataError if the query failed and all it found before has been fetched."""
         bound_us = self._rows_from() if self.suppressor is not None else None  # before what came by then is taken
+        with self._fetching:
+            return self._fetch(bound_us)
+
+    def _fetch(self, bound_us: int | None) -> pa.Table:
         with self._changed:
             matches, self._matches = self._matches, []
             answers, self._answers = self._answers, []

@@ -652,6 +652,7 @@ def test_rows_that_nobody_fetches_are_bounded():
         assert max(seen) <= 5, "no more than one push above what may wait"
 
 
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 def test_an_empty_match_has_no_id(db: Database) -> None:
     text = recognise("", "(F?)", "F")
     alerts = db.watch(text, evidence=True)
