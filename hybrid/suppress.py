@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 
@@ -68,8 +69,8 @@ class Suppressor:
         self.once = once
         self.schema = schema
         self.count = 0
-        #: By key: (time, match) of the alerts that may still suppress a row. By no order.
-        self._alerts: dict[str, list[tuple[int, str]]] = {}
+        #: By key: the times and the matches of the alerts that may still suppress a row, in the order of their times.
+        self._alerts: dict[str, tuple[list[int], list[str]]] = {}
         #: (time, key) of the same alerts, in the order in which they came: about that of their times.
         self._newest: deque[tuple[int, str]] = deque()
         self._listed: deque[pa.Table] = deque()
@@ -82,16 +83,16 @@ class Suppressor:
         passes = np.ones(len(times), bool)
         stood: list[str] = []
         for i, (key, time, match) in enumerate(zip(keys, times.tolist(), matches)):
-            alerts = self._alerts.setdefault(key, [])
-            if any(of == match for _, of in alerts):
-                continue  # another row of a match that has alerted
-            near = [of for at, of in alerts if abs(time - at) < self.once.interval_us]
-            if near:
-                passes[i] = False
-                stood.append(near[-1])
-            else:
-                alerts.append((time, match))
+            at, of = self._alerts.setdefault(key, ([], []))
+            first = bisect_right(at, time - self.once.interval_us)
+            behind = bisect_left(at, time + self.once.interval_us)
+            if first == behind:
+                at.insert(first, time)
+                of.insert(first, match)
                 self._newest.append((time, key))
+            elif match not in of[first:behind]:  # else it is another row of a match that has alerted
+                passes[i] = False
+                stood.append(of[first])
         if stood:
             self._list(rows, times, matches, np.flatnonzero(~passes), stood)
         return passes
@@ -101,10 +102,10 @@ class Suppressor:
         of any time may)."""
         while bound_us is not None and self._newest and self._newest[0][0] + self.once.interval_us <= bound_us:
             time, key = self._newest.popleft()
-            left = [alert for alert in self._alerts[key] if alert[0] != time]
-            if left:
-                self._alerts[key] = left
-            else:
+            at, of = self._alerts[key]
+            gone = bisect_left(at, time)
+            del at[gone], of[gone]
+            if not at:
                 del self._alerts[key]
 
     @property
@@ -175,13 +176,11 @@ class Suppressor:
 
     def snapshot(self) -> bytes:
         """What decides about later rows, the counts and the list."""
-        alerts = [(key, time, match) for key, of_key in self._alerts.items() for time, match in of_key]
-        order = {entry: n for n, entry in enumerate(self._newest)}
-        alerts.sort(key=lambda alert: order[(alert[1], alert[0])])
+        found = {(time, key): match for key, alerts in self._alerts.items() for time, match in zip(*alerts)}
         columns = {
-            "key": pa.array([key for key, _, _ in alerts], pa.string()),
-            "time_us": pa.array([time for _, time, _ in alerts], pa.int64()),
-            "match": pa.array([match for _, _, match in alerts], pa.string()),
+            "key": pa.array([key for _, key in self._newest], pa.string()),
+            "time_us": pa.array([time for time, _ in self._newest], pa.int64()),
+            "match": pa.array([found[entry] for entry in self._newest], pa.string()),
         }
         told = {"count": self.count, "interval_us": self.once.interval_us, "columns": self.once.columns}
         metadata = {b"hybrid.suppress": json.dumps(told).encode(), b"listed": to_ipc(self.suppressed()).hex().encode()}
@@ -202,5 +201,8 @@ class Suppressor:
         self.count, self._listed, self._listed_count = told["count"], deque([listed]), listed.num_rows
         self._alerts, self._newest = {}, deque()
         for row in table.to_pylist():
-            self._alerts.setdefault(row["key"], []).append((row["time_us"], row["match"]))
+            at, of = self._alerts.setdefault(row["key"], ([], []))
+            place = bisect_left(at, row["time_us"])
+            at.insert(place, row["time_us"])
+            of.insert(place, row["match"])
             self._newest.append((row["time_us"], row["key"]))

@@ -145,7 +145,7 @@ def alerts_once(
     rows: Sequence[tuple[object, int, object]], interval_us: int
 ) -> list[tuple[bool, object]]:
     """ALERT ONCE over rows (values of PER, time of the last event, match) in the order in which they come out: for
-    each whether it is an alert, and the match whose alert stood in its way."""
+    each whether it is an alert, and the match whose alert stood in its way, the earlier one of two."""
     alerts: list[tuple[object, int, object]] = []
     out: list[tuple[bool, object]] = []
     for values, time, match in rows:
@@ -153,10 +153,12 @@ def alerts_once(
         if any(of == match for _, _, of in equal):
             out.append((True, None))  # a further row of a match that has alerted
             continue
-        near = [of for _, at, of in equal if abs(time - at) < interval_us]
-        if not near:
+        near = [alert for alert in equal if abs(time - alert[1]) < interval_us]
+        if near:
+            out.append((False, min(near, key=lambda alert: alert[1])[2]))
+        else:
             alerts.append((values, time, match))
-        out.append((False, near[-1]) if near else (True, None))
+            out.append((True, None))
     return out
 
 

@@ -96,7 +96,7 @@ def test_what_is_not_acknowledged_is_an_error_and_stays(cluster: Cluster) -> Non
 
 def test_messages_that_failed_are_sent_again(cluster: Cluster) -> None:
     """The broker is there again: the messages that were given up come, and those behind them."""
-    sink = KafkaSink(cluster.servers, "alerts")
+    sink = KafkaSink(cluster.servers, "alerts", {"linger.ms": 60_000})  # they wait until somebody flushes
     sink.open(None)
     sink.write(matches(0, 2))
     producer = sink._opened()
