@@ -14,7 +14,8 @@ from hybrid.evidence import NO_EVIDENCE
 from hybrid.faults import fault
 from hybrid.outer import Outer, empty_answer
 from hybrid.result import Lookups, evidence_table, identities
-from matching.batch import Matches
+from hybrid.suppress import Suppressor, alerts_among, untraced
+from matching.batch import Int64Array, Matches
 from query.errors import DataError, QueryError
 from query.plan.plan import QueryPlan
 
@@ -34,8 +35,9 @@ class Alerts:
     def __init__(
         self, plan: QueryPlan, outer: Outer, lookups: Callable[[], Lookups], explain: Callable[[str], str],
         stats: Callable[[], dict[str, Any]], may_wait: Callable[[], bool], leave: Callable[[], None],
-        identified: bool = False,
+        identified: bool = False, rows_from: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """rows_from: no row whose last event has a time below that can still come out, or None."""
         self.plan = plan
         self._factor = plan.factors[0]
         self._outer = outer
@@ -46,9 +48,13 @@ class Alerts:
         self._leave = leave
         self._over = "ended"
         self._changed = threading.Condition()
+        #: Held while rows are fetched: what is saved is before them or behind them. Taken before `_changed`.
+        self._fetching = threading.Lock()
         self._matches: list[Matches] = []
         self._answers: list[Answer] = []
         self._last: list[Matches] | Answer = []
+        self._last_sources: Int64Array | None = None
+        self._rows_from = rows_from
         self._done = False
         self._failure: Exception | None = None
         self._match_count = 0
@@ -61,6 +67,12 @@ class Alerts:
         self.schema = outer.schema()
         if identified:
             self.schema = self._with_ids(self.schema.empty_table(), empty_answer(self._factor)).schema
+        #: What decides which rows are alerts, where the query has ALERT ONCE.
+        self.suppressor: Suppressor | None = None
+        if plan.alert is not None:
+            if outer.sources([empty_answer(self._factor)]) is None:
+                raise untraced(plan.text)
+            self.suppressor = Suppressor(plan.alert, self.schema)
 
     # ---- for the engine
 
@@ -110,11 +122,12 @@ class Alerts:
 
     def save(self) -> dict[str, Any]:
         """What has been found and not fetched, and the counts, for hybrid.saved."""
-        with self._changed:
+        with self._fetching, self._changed:
             return {
                 "matches": list(self._matches), "answers": list(self._answers), "match_count": self._match_count,
                 "row_count": self._row_count, "over": self._over if self._done else None,
                 "failure": None if self._failure is None else str(self._failure),
+                "suppressor": None if self.suppressor is None else self.suppressor.snapshot(),
             }  # fmt: skip
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -123,6 +136,8 @@ class Alerts:
             self._matches, self._answers = saved["matches"], saved["answers"]
             self._match_count, self._row_count = saved["match_count"], saved["row_count"]
             self.unread_count = sum(m.rows.num_rows for m in self._matches) + sum(map(len, self._answers))
+            if self.suppressor is not None:
+                self.suppressor.restore(saved["suppressor"])
             if saved["over"] is not None:
                 self._done, self._over = True, saved["over"]
             if saved["failure"] is not None:
@@ -153,6 +168,11 @@ class Alerts:
         """The rows found since the last fetch, possibly none, always in the columns of `schema`.
 
         Raises QueryError or DataError if the query failed and all it found before has been fetched."""
+        bound_us = self._rows_from() if self.suppressor is not None else None  # before what came by then is taken
+        with self._fetching:
+            return self._fetch(bound_us)
+
+    def _fetch(self, bound_us: int | None) -> pa.Table:
         with self._changed:
             matches, self._matches = self._matches, []
             answers, self._answers = self._answers, []
@@ -162,20 +182,29 @@ class Alerts:
         if not matches and not answers:
             if failure is not None:
                 raise failure
+            if self.suppressor is not None:
+                self.suppressor.forget(bound_us)
             return self.schema.empty_table()
+        last: list[Matches] | Answer = matches
         if self._factor.histories:
-            answer = concat_answers(answers)
-            self._last = answer
+            answer = last = concat_answers(answers)
+        elif self._identified or self.suppressor is not None:
+            answer = last = answer_of(self._factor.plan, matches)
         else:
             rows = [m.rows for m in matches]
             live = rows[0] if len(rows) == 1 else pa.concat_tables(rows)
             answer = Answer(live, NO_EVIDENCE, np.empty(0, np.int64))
-            self._last = matches
         try:
             table = self._outer.run([answer])
             if self._identified:
-                whole = answer if self._factor.histories else answer_of(self._factor.plan, matches)
-                table = self._with_ids(table, whole)
+                table = self._with_ids(table, answer)
+            if self.suppressor is None:
+                self._last = last
+            else:
+                table, sources = alerts_among(self.suppressor, self._outer, self._factor, answer, table)
+                self.suppressor.forget(bound_us)
+                if len(sources):
+                    self._last, self._last_sources = answer, sources
         except QueryError as error:
             self.fail(error)
             raise
@@ -211,7 +240,16 @@ class Alerts:
         answer = self._last if isinstance(self._last, Answer) else answer_of(self._factor.plan, self._last)
         if not len(answer):
             answer = empty_answer(self._factor)
-        return evidence_table(self.plan, [answer], self._outer.sources([answer]), [self._lookups()])
+        sources = [self._last_sources] if self._last_sources is not None else self._outer.sources([answer])
+        return evidence_table(self.plan, [answer], sources, [self._lookups()])
+
+    def suppressed(self) -> pa.Table:
+        """The last rows that ALERT ONCE has suppressed among those fetched so far, up to 10,000: their columns, then
+        match_id, last_event_time and alert_match_id, the match of the alert that stood in the way. Where rows have
+        columns of these names, ours end with an underscore. Raises DataError where the query has no ALERT ONCE."""
+        if self.suppressor is None:
+            raise DataError("the query has no ALERT ONCE", "write it behind the statement")
+        return self.suppressor.suppressed()
 
     def plot(self, row: int = 0, value: str | None = None, path: Any = None) -> Any:
         """A picture of the match behind one row of the last fetch; see hybrid.plot. Needs the extra `plot`."""
@@ -220,13 +258,16 @@ class Alerts:
         return plot_evidence(self.evidence(), row, value, path)
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the watch began: matches of PL, rows fetched, rows waiting for history, late rows, state."""
+        """Counts since the watch began: matches of PL, rows fetched, rows waiting for history, late rows, state. With
+        ALERT ONCE: suppressed, of the rows fetched, and how many of them `suppressed()` lists no more."""
         with self._changed:
             state = "failed" if self._failure else self._over if self._done else "running"
             own = {
                 "state": state, "matches": self._match_count, "rows_fetched": self._row_count,
                 "rows_unread": self.unread_count,
             }  # fmt: skip
+        if self.suppressor is not None:
+            own |= {"suppressed": self.suppressor.count, "suppressed_unlisted": self.suppressor.unlisted_count}
         return own | self._stats()
 
     def explain(self, stage: str = "all") -> str:

@@ -174,7 +174,8 @@ class ChainWatch:
         self.factor = plan.factors[-1]
         self.streams, self.histories = dict(streams), dict(histories)
         self.chain = Chain(plan, {name: s.schema for name, s in streams.items()}, static, live_matcher)
-        self.driver = Driver(self.factor, LLAA(), live_matcher) if self.factor.histories else None
+        ordered = plan.alert is not None
+        self.driver = Driver(self.factor, LLAA(), live_matcher, ordered) if self.factor.histories else None
         self.alerts: Alerts
         self.asked: Asked | None = None
         self._warned = False
@@ -205,6 +206,11 @@ class ChainWatch:
         elif found:
             self.driver.take(found)
             self.alerts.count(count_matches(found))
+
+    @property
+    def watermark_us(self) -> int | None:
+        """Of the last pattern's input; END_US if that has ended."""
+        return self.chain.watermark_us
 
     def settle(self) -> None:
         """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""

@@ -80,11 +80,16 @@ class Driver:
     """
 
     __slots__ = (
-        "_asked", "_factor", "_matchers", "_strategy", "_waiting", "incomplete_count", "late_left_out", "read_count",
+        "_asked", "_factor", "_in_order", "_matchers", "_strategy", "_waiting", "incomplete_count", "late_left_out",
+        "read_count",
     )  # fmt: skip
 
-    def __init__(self, factor: FactorPlan, strategy: Strategy, make_matcher: Callable[[Plan], Matcher]) -> None:
+    def __init__(
+        self, factor: FactorPlan, strategy: Strategy, make_matcher: Callable[[Plan], Matcher], in_order: bool = False
+    ) -> None:
+        """in_order: a row waits with the one before it, so that rows always come out in the order of PL."""
         self._factor = factor
+        self._in_order = in_order
         self._strategy = strategy
         # Made once: what the kernel cannot do yet is said when a query begins, and nothing is compiled later.
         self._matchers = [None if h.plan is None else _Fresh(make_matcher(numbered(h.plan))) for h in factor.histories]
@@ -98,6 +103,11 @@ class Driver:
     def waiting_count(self) -> int:
         """Rows of PL that wait for their history."""
         return sum(len(answer) for answer, _ in self._waiting)
+
+    def waiting_from_us(self) -> int | None:
+        """The least time of the last events of rows that wait, or None if none does."""
+        times = [int(answer.evidence.last_us()[answer.match].min()) for answer, _ in self._waiting]
+        return min(times, default=None)
 
     @property
     def stuck_count(self) -> int:
@@ -150,6 +160,9 @@ class Driver:
                         ask[i], drop[i] = False, True
                     case other:
                         raise NotImplementedError(f"{self._strategy.name} decided {other}: not supported yet")
+        if self._in_order and not (ask | drop).all():
+            first = int(np.argmin(ask | drop))
+            ask[first:], drop[first:] = False, False
         wait = np.flatnonzero(~ask & ~drop)
         rows = np.flatnonzero(ask)
         self._waiting, self._asked = [], None

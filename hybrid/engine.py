@@ -36,6 +36,7 @@ from hybrid.pour import Pour, rows_as_events
 from hybrid.recovery import Asked, check_ahead, state_of
 from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.strategies.llaa import LLAA
+from hybrid.suppress import Suppressor, alerts_among
 from hybrid.ticker import TICKER, Ticker
 from hybrid.times import duration_us, instant_us, show_us
 from hybrid.waits import waits
@@ -144,7 +145,10 @@ class Watch:
         "stuck_before",
     )  # fmt: skip
 
-    def __init__(self, factor: FactorPlan, stream: Stream, histories: Mapping[str, Stream]) -> None:
+    def __init__(
+        self, factor: FactorPlan, stream: Stream, histories: Mapping[str, Stream], in_order: bool = False
+    ) -> None:
+        """in_order: see Driver."""
         self.factor = factor
         self.stream = stream
         self.histories = dict(histories)
@@ -152,7 +156,7 @@ class Watch:
         self.accepted_before = stream.on_time_count
         self.member: Member | None = None
         self.stuck_before = 0
-        self.driver = Driver(self.factor, LLAA(), live_matcher) if self.factor.histories else None
+        self.driver = Driver(self.factor, LLAA(), live_matcher, in_order) if self.factor.histories else None
         self.alerts: Alerts
         self.asked: Asked | None = None
 
@@ -192,6 +196,11 @@ class Watch:
         feed.remove(member)
         if not len(feed):
             self.stream.feed = None
+
+    @property
+    def watermark_us(self) -> int | None:
+        """Of the stream; END_US if that has ended."""
+        return END_US if self.stream.ended else self.stream.watermark_us
 
     @property
     def stuck_count(self) -> int:
@@ -666,7 +675,7 @@ class Database:
         self, text: str, strategy: str, tables: Mapping[str, Any], evidence: bool, into: str | None, time: str | None
     ) -> tuple[Watch | ChainWatch, QueryPlan]:
         """A live query that has begun, and its plan."""
-        watch, plan = self._asked(text, strategy, tables, evidence)
+        watch, plan = self._asked(text, strategy, tables, evidence, into)
         if isinstance(watch, Watch):
             self._begin(watch)
         else:
@@ -879,11 +888,14 @@ class Database:
         return feed.replay(plan, old.since_seq, events.take(np.flatnonzero(events.seq >= old.since_seq)))
 
     def _asked(
-        self, text: str, strategy: str, tables: Mapping[str, Any], evidence: bool
+        self, text: str, strategy: str, tables: Mapping[str, Any], evidence: bool, into: str | None = None
     ) -> tuple[Watch | ChainWatch, QueryPlan]:
         """A live query that may begin, and its plan. Raises QueryError."""
         self._check_open()
         query, plan, outer, static = self._live_plan(text, tables)
+        if into is not None and plan.alert is not None:
+            hint = "leave it out, and watch the stream with ALERT ONCE"
+            raise not_supported(f"ALERT ONCE on rows that go into {into}", text, hint)
         streams = {name: self._streams[name] for name in plan_streams(plan)}
         joined = [h.schema.name.lower() for h in plan.factors[-1].histories]
         histories = {name: self._streams[name] for name in joined}
@@ -892,16 +904,26 @@ class Database:
             raise fault("HQ400", f"stream {over[0]} has ended", text, "ask db.sql or db.backtest")
         watch: Watch | ChainWatch
         if plain(plan):
-            watch = simple = Watch(plan.factors[0], next(iter(streams.values())), histories)
+            stream, ordered = next(iter(streams.values())), plan.alert is not None
+            watch = simple = Watch(plan.factors[0], stream, histories, ordered)
             lookups, stats = lambda: self._lookups(simple), lambda: self._watch_stats(simple)
         else:
             watch = chained = ChainWatch(plan, streams, histories, static)
             lookups, stats = chained.lookups, chained.stats
         watch.alerts = Alerts(
             outermost(plan), outer, lookups, lambda stage: _explain(query, plan, strategy, stage), stats,
-            self._may_wait, lambda: self._stop(watch), evidence,
+            self._may_wait, lambda: self._stop(watch), evidence, lambda: self._rows_from(watch, plan),
         )
         return watch, plan
+
+    def _rows_from(self, watch: Watch | ChainWatch, plan: QueryPlan) -> int | None:
+        """No row whose last event has a time below this can still come out for ALERT ONCE to judge; None: any may."""
+        with self._lock:
+            lag_us, watermark_us = plan.alert.lag_us if plan.alert is not None else None, watch.watermark_us
+            if lag_us is None or watermark_us is None:
+                return None
+            waiting_us = watch.driver.waiting_from_us() if watch.driver is not None else None
+            return watermark_us - lag_us if waiting_us is None else min(watermark_us - lag_us, waiting_us)
 
     def _begin(self, watch: Watch, member: Member | None = None) -> None:
         """Lets a live query begin, with an empty state or as that member."""
@@ -1065,7 +1087,7 @@ class Database:
             reader = chain.reader(snapshots)
         keys = [h.schema.name.lower() for h in factor.histories]
         if factor.histories:
-            driver = Driver(factor, LLAA(), live_matcher)
+            driver = Driver(factor, LLAA(), live_matcher, in_order=plan.alert is not None)
             driver.take(found)
             views = {key: Bounded(snapshots[key], begins[key], end_us, end_us is None) for key in keys}
             answered = driver.settle(views)
@@ -1075,9 +1097,15 @@ class Database:
         table = outer.run([rows])
         lookups = (lookup_in(reader), tuple(lookup_in(snapshots[key]) for key in keys))
         top = outermost(plan)
+        origins, suppressed = None, None
+        if plan.alert is not None:
+            suppressor = Suppressor(plan.alert, table.schema)
+            table, at = alerts_among(suppressor, outer, factor, rows, table)
+            origins, suppressed = [at], suppressor.suppressed()
         return Result(
-            table, top, lambda n: evidence_table(top, [rows], outer.sources([rows]), [lookups], n),
+            table, top, lambda n: evidence_table(top, [rows], origins or outer.sources([rows]), [lookups], n),
             lambda stage: _explain(query, plan, "llaa", stage), lambda events: series(factor, lookups[0], events),
+            suppressed,
         )  # fmt: skip
 
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:

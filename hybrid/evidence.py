@@ -43,6 +43,10 @@ class Evidence:
             self.seq[events], self.variables, self.sources,
         )
 
+    def last_us(self) -> np.ndarray:
+        """int64 (n,): the time of the last event of each match; none is empty."""
+        return self.ts_us[self.bounds[1:] - 1]
+
     def ids(self, fingerprint: str) -> list[str]:
         """The id of each match: 16 hex digits over the plan's fingerprint and its (variable, source, offset) list."""
         names = [v.encode() for v in self.variables] + [b""]  # the last one for -1

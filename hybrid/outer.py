@@ -68,6 +68,10 @@ class Outer:
             self._projection = _projection(plan.select_sql, output_schema(plan.factors[0].plan).names)
 
     @property
+    def text(self) -> str:
+        return self._plan.text
+
+    @property
     def picks(self) -> bool:
         """Whether it only picks columns of one pattern without histories."""
         return self._projection is not None

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from hybrid.correlate import COMPLETE, Answer
 from hybrid.evidence import FIXED, Lookup, join_id, long_table, stacked
+from query.errors import DataError
 from query.plan.plan import FactorPlan, QueryPlan
 
 if TYPE_CHECKING:
@@ -29,11 +30,14 @@ Lookups = tuple[Lookup, tuple[Lookup, ...]]
 def _joined_ids(
     factor: FactorPlan, answer: Answer, at: np.ndarray
 ) -> tuple[list[str] | list[str | None], list[str] | list[None], list[list[str]]]:
-    """For rows `at` of an answer: PL's match ids (None where there is no match), the ids of the joined rows (None
-    without history), and for each history join the ids of the matches that the rows have there."""
+    """For rows `at` of an answer: PL's match ids (None where there is no match, or an empty one), the ids of the joined
+    rows (None without history), and for each history join the ids of the matches that the rows have there."""
     live_ids = answer.evidence.take(answer.match[at]).ids(factor.plan.fingerprint)
     if not factor.histories:
-        matched = np.ones(len(at), bool) if answer.matched is None else answer.matched[at]
+        # A match without events has nothing to be named by.
+        matched = np.diff(answer.evidence.bounds)[answer.match[at]] > 0
+        if answer.matched is not None:
+            matched &= answer.matched[at]
         return [name if m else None for name, m in zip(live_ids, matched)], [None] * len(at), []
     archive = [""] * len(at)
     side_ids = []
@@ -123,7 +127,7 @@ class Result:
 
     evidence: gives `evidence_table`, of the first n output rows, or of all (None). around: gives `series` of events."""
 
-    __slots__ = ("_around", "_evidence", "_explain", "_table", "_whole", "plan")
+    __slots__ = ("_around", "_evidence", "_explain", "_suppressed", "_table", "_whole", "plan")
 
     def __init__(
         self,
@@ -132,8 +136,10 @@ class Result:
         evidence: Callable[[int | None], pa.Table],
         explain: Callable[[str], str],
         around: Callable[[pa.Table], pa.Table | None],
+        suppressed: pa.Table | None = None,
     ) -> None:
         self._table = table
+        self._suppressed = suppressed
         self._evidence = evidence
         self._whole: pa.Table | None = None
         self._explain = explain
@@ -166,6 +172,13 @@ class Result:
     def explain(self, stage: str = "all") -> str:
         """What a stage made of the text: ast, plan, nfab, automaton, program or all."""
         return self._explain(stage)
+
+    def suppressed(self) -> pa.Table:
+        """The rows of a backtest that ALERT ONCE has left out, as hybrid.alerts.Alerts.suppressed. Raises DataError
+        where the statement has none."""
+        if self._suppressed is None:
+            raise DataError("the statement has no ALERT ONCE", "it stands behind a live query")
+        return self._suppressed
 
     def evidence(self) -> pa.Table:
         """The events behind every row, see `evidence_table`."""

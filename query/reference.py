@@ -141,6 +141,27 @@ def measure_rows(
     return [row for match in match_rows(plan, rows, ts_us, found, evaluate) for row in match]
 
 
+def alerts_once(
+    rows: Sequence[tuple[object, int, object]], interval_us: int
+) -> list[tuple[bool, object]]:
+    """ALERT ONCE over rows (values of PER, time of the last event, match) in the order in which they come out: for
+    each whether it is an alert, and the match whose alert stood in its way, the earlier one of two."""
+    alerts: list[tuple[object, int, object]] = []
+    out: list[tuple[bool, object]] = []
+    for values, time, match in rows:
+        equal = [alert for alert in alerts if alert[0] == values]
+        if any(of == match for _, _, of in equal):
+            out.append((True, None))  # a further row of a match that has alerted
+            continue
+        near = [alert for alert in equal if abs(time - alert[1]) < interval_us]
+        if near:
+            out.append((False, min(near, key=lambda alert: alert[1])[2]))
+        else:
+            alerts.append((values, time, match))
+            out.append((True, None))
+    return out
+
+
 def partition_key(plan: Plan, row: Row) -> tuple[object, ...]:
     """What makes two rows lie in one partition: the values of PARTITION BY, with null equal to null and NaN to NaN."""
 

@@ -1,1 +1,1 @@
-"""Where the rows of a watched query go: files, Kafka and MQTT are not supported yet; rows are fetched in process."""
+"""Where the rows of a live query go: functions, stdout, files, Kafka, MQTT, a web server."""

@@ -284,6 +284,24 @@ class HistoryJoin:
     factor: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AlertColumn:
+    """A column of the output, `name` or `table.name`."""
+
+    table: Identifier | None
+    name: Identifier
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class AlertOnce:
+    """`ALERT ONCE [PER columns] WITHIN interval`, behind a live query."""
+
+    columns: tuple[AlertColumn, ...]
+    interval_us: int
+    span: Span
+
+
 class StatementKind(Enum):
     SELECT = "SELECT"
     INSERT = "INSERT"
@@ -293,13 +311,14 @@ class StatementKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A whole statement: any DuckDB SELECT, or one that keeps the rows of a SELECT, with pattern factors and history
-    joins cut out of it.
+    """A whole statement: any DuckDB SELECT, or one that keeps the rows of a SELECT, with pattern factors, history joins
+    and ALERT ONCE cut out of it.
 
-    Both are in the order of their ends: a factor may hold others in its input, and those come before it.
+    Factors and joins are in the order of their ends: a factor may hold others in its input, and those come before it.
     """
 
     text: str
     factors: tuple[PatternFactor, ...]
     histories: tuple[HistoryJoin, ...]
     kind: StatementKind = StatementKind.SELECT
+    alert: AlertOnce | None = None

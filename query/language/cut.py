@@ -1,4 +1,5 @@
-"""Finds, in a DuckDB SELECT, the pieces that are not DuckDB's: pattern factors, SASE+ statements and history joins."""
+"""Finds, in a DuckDB SELECT, the pieces that are not DuckDB's: pattern factors, SASE+ statements, history joins, and
+ALERT ONCE behind all."""
 
 from __future__ import annotations
 
@@ -54,7 +55,15 @@ class SaseCut:
     last: int
 
 
-Cut = FactorCut | HistoryCut | SaseCut
+@dataclass(frozen=True, slots=True)
+class AlertCut:
+    """`ALERT ONCE ...` up to the end of the statement: the tokens [first, last]."""
+
+    first: int
+    last: int
+
+
+Cut = FactorCut | HistoryCut | SaseCut | AlertCut
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,8 @@ def cut(tokens: Tokens) -> tuple[Cut, ...]:
             piece = _factor(tokens, i)
         elif items[i].word == "JOIN":
             piece = _history(tokens, i)
+        elif _is_alert(tokens, i):
+            piece = _alert(tokens, i)
         elif _is_sase(tokens, i):
             piece = _sase(tokens, i)
         elif items[i].word == "HISTORY" and tokens.words(i + 1, "OF") and _may_name(tokens, i + 2):
@@ -183,7 +194,7 @@ def joined_factor(tokens: Tokens, cuts: Sequence[Cut], history: HistoryCut) -> i
     """Which of the patterns among `cuts`, counted from 0, a history join stands behind: the last one before it
     in the same FROM. None if there is none."""
     around = enclosing(tokens, history.first)
-    factors = [c for c in cuts if not isinstance(c, HistoryCut)]
+    factors = [c for c in cuts if isinstance(c, FactorCut | SaseCut)]
     for i in reversed(range(len(factors))):
         factor = factors[i]
         if factor.last >= history.first or enclosing(tokens, factor.first) != around:
@@ -214,11 +225,14 @@ def _is_name_part(tokens: Tokens, i: int) -> bool:
 
 
 def _may_name(tokens: Tokens, i: int) -> bool:
-    return 0 <= i < len(tokens.items) and tokens.items[i].kind in _NAMES and tokens.items[i].word not in _FOLLOW_WORDS
+    named = 0 <= i < len(tokens.items) and tokens.items[i].kind in _NAMES and tokens.items[i].word not in _FOLLOW_WORDS
+    return named and not _is_alert(tokens, i)
 
 
 def _refuse_nesting(tokens: Tokens, piece: Cut) -> None:
     inner: list[int] = []
+    if isinstance(piece, AlertCut):
+        return
     if isinstance(piece, SaseCut):
         behind = range(piece.keyword, piece.last)
         if joins := [i for i in behind if tokens.words(i, "JOIN", "HISTORY", "OF")]:
@@ -377,6 +391,8 @@ def _sase(tokens: Tokens, keyword: int) -> SaseCut:
     items = tokens.items
     last = keyword
     while last + 1 < len(items) and items[last + 1].word not in (")", "]", "}", ";"):
+        if _is_alert(tokens, last + 1):
+            break
         last = tokens.partner[last + 1] if items[last + 1].word in ("(", "[", "{") else last + 1
     typed = tokens.words(keyword - 3, "TYPE", "BY") and _may_name(tokens, keyword - 1)
     head = keyword - 3 if typed else keyword
@@ -395,6 +411,30 @@ def _sase(tokens: Tokens, keyword: int) -> SaseCut:
             else "write FROM MERGE(a, b) PATTERN SEQ ( ... ) for several streams, merged by time",
         )
     return SaseCut(first, behind, alias, column, keyword, last)
+
+
+# ---- ALERT ONCE ------------------------------------------------------------------------------------------------
+
+
+def _is_alert(tokens: Tokens, i: int) -> bool:
+    """Whether ALERT ONCE begins at token i: three words that stand behind one another in no SQL."""
+    return tokens.words(i, "ALERT", "ONCE") and (
+        i + 2 == len(tokens.items) or tokens.items[i + 2].word in ("PER", "WITHIN", "BY", "EVERY", "FOR", ";")
+    )
+
+
+def _alert(tokens: Tokens, first: int) -> AlertCut:
+    items = tokens.items
+    if enclosing(tokens, first):
+        message = "ALERT ONCE stands behind the whole statement"
+        raise _fault(tokens, message, items[first], items[first + 1], code="HQ103", label="inside of brackets")
+    last = first
+    while last + 1 < len(items) and items[last + 1].word != ";":
+        last += 1
+        if last > first and _is_alert(tokens, last):
+            hint = "keep one of the two; PER takes several columns, separated by commas"
+            raise _fault(tokens, "ALERT ONCE stands twice", items[last], items[last + 1], code="HQ103", hint=hint)
+    return AlertCut(first, last)
 
 
 # ---- history joins ---------------------------------------------------------------------------------------------
@@ -440,7 +480,7 @@ def _history(tokens: Tokens, join: int) -> HistoryCut | None:
         if word in ("(", "[", "{"):
             i = tokens.partner[i] + 1
             continue
-        if word in (",", ")", "]", "}", ";"):
+        if word in (",", ")", "]", "}", ";") or _is_alert(tokens, i):
             break
         if not _is_name_part(tokens, i):
             ends = word in _CLAUSE_WORDS - {"FROM", "ON", "AND", "OR", "SET"}

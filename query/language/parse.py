@@ -16,7 +16,17 @@ from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from query.errors import Diagnostic, QueryError, Span
 from query.language import ast, sase
-from query.language.cut import Cut, FactorCut, HistoryCut, SaseCut, cut, enclosing, joined_factor, with_lists
+from query.language.cut import (
+    AlertCut,
+    Cut,
+    FactorCut,
+    HistoryCut,
+    SaseCut,
+    cut,
+    enclosing,
+    joined_factor,
+    with_lists,
+)
 from query.language.duck import command_error, interval_parts, syntax_error
 from query.language.lexer import Token, TokenKind, Tokens, tokenize, words_of
 
@@ -90,6 +100,7 @@ def parse(text: str, inputs: Sequence[str] = ()) -> ast.Query:
     cuts = cut(tokens)
     factors: list[ast.PatternFactor] = []
     histories: list[ast.HistoryJoin] = []
+    alert: ast.AlertOnce | None = None
     faults: list[Diagnostic] = []
     for piece in cuts:
         try:
@@ -97,6 +108,8 @@ def parse(text: str, inputs: Sequence[str] = ()) -> ast.Query:
                 factors.append(_factor(tokens, piece, inputs))
             elif isinstance(piece, SaseCut):
                 factors.append(_sase(tokens, piece, inputs))
+            elif isinstance(piece, AlertCut):
+                alert = _alert(tokens, piece)
             else:
                 history = _history(tokens, piece)
                 histories.append(replace(history, factor=joined_factor(tokens, cuts, piece)))
@@ -104,9 +117,9 @@ def parse(text: str, inputs: Sequence[str] = ()) -> ast.Query:
             faults += error.diagnostics
     if faults:
         raise QueryError(faults, text)
-    kind = _kind(tokens, bool(cuts))
+    kind = _kind(tokens, any(not isinstance(piece, AlertCut) for piece in cuts))
     _check_around(tokens, cuts, kind)
-    return ast.Query(text, tuple(factors), tuple(histories), kind)
+    return ast.Query(text, tuple(factors), tuple(histories), kind, alert)
 
 
 def parse_match_recognize(text: str, span: Span) -> ast.MatchRecognize:
@@ -323,6 +336,25 @@ def _history(tokens: Tokens, piece: HistoryCut) -> ast.HistoryJoin:
     return ast.HistoryJoin(kind, stream, low, high, bounds.data == "closed", as_known, match, alias, on, _span(tree))
 
 
+def _alert(tokens: Tokens, piece: AlertCut) -> ast.AlertOnce:
+    text = tokens.text
+    tree = _read(tokens, "alert", piece.first, piece.last + 1, tokens.items[piece.last].end)
+    columns: list[ast.AlertColumn] = []
+    for child in _trees(tree):
+        if child.data == "per":
+            for column in _trees(child):
+                *table, name = map(_name, _tokens(column))
+                columns.append(ast.AlertColumn(table[0] if table else None, name, _span(column)))
+            continue
+        within = _within(text, child, "ALERT ONCE WITHIN")
+        if within.interval_us is None:
+            hint = "write WITHIN INTERVAL '10' MINUTE"
+            raise _error(text, "HQ105", "ALERT ONCE goes by time", within.span, hint=hint)
+        if not within.interval_us:
+            raise _error(text, "HQ105", "ALERT ONCE WITHIN takes more than no time", within.span)
+    return ast.AlertOnce(tuple(columns), within.interval_us or 0, _span(tree))
+
+
 def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind) -> None:
     """Raise what DuckDB says about the statement with blanks for MATCH_RECOGNIZE, and plain joins of the same length
     for those of history."""
@@ -335,6 +367,8 @@ def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind
             stands = piece.behind > piece.first
             start = items[piece.behind - 1].end if stands else items[piece.first].start
             pieces.append((Span(start, items[piece.last].end), "" if stands else "FROM _"))
+        elif isinstance(piece, AlertCut):
+            pieces.append((items[piece.first].span.to(items[piece.last].span), ""))
         else:
             pieces.append((items[piece.first].span.to(items[piece.last].span), "JOIN _ ON 1"))
     if cuts:
@@ -389,7 +423,7 @@ def _grammar() -> _Grammar:
         Path(__file__).with_name("match_recognize.lark").read_text(encoding="utf-8"),
         parser="lalr",
         lexer=_NoLexer,
-        start=["clauses", "history_join", "sase"],
+        start=["clauses", "history_join", "sase", "alert"],
         propagate_positions=True,
         maybe_placeholders=False,
     )
@@ -473,6 +507,8 @@ class _Reader:
             if "UNIT" in accepted and token.word in _UNITS:
                 return "UNIT"
             if token.word in _NEVER_NAMES or (self._clause_at(i) and self._has_clauses(i)):
+                return None
+            if self.start == "alert" and token.word == "WITHIN":
                 return None
         return next((name for name in ("NAME", "VARIABLE") if name in accepted), None)
 
@@ -633,6 +669,10 @@ class _Reader:
             fail(f"unexpected {found}", hint="put the statement into parentheses: FROM (FROM ... PATTERN SEQ ...) AS m")
         if self.start == "sase" and token.word == "[" and before is not None:
             fail(f"{before.text} is one event, not an array", hint=f"an array is Type+ {before.text}[]", code="HQ218")
+        if self.start == "alert" and token.word == "(":
+            fail("unexpected (", hint="PER takes columns of the output: give the expression a name in the SELECT")
+        if self.start == "alert" and not accepted:
+            fail(f"unexpected {found}", hint="ALERT ONCE stands behind the whole statement")
         shown = self._shown(accepted)
         if token.kind is TokenKind.WORD and len(token.word) > 2:
             words = {s.split()[0]: s for s in shown} | {u: u for u in _UNITS if "UNIT" in accepted}
@@ -790,7 +830,8 @@ def _order_item(node: _Node) -> ast.OrderItem:
     return ast.OrderItem(_expression(node.children[0]), "descending" in kinds, nulls_first, _span(node))
 
 
-def _within(text: str, node: _Node) -> ast.WithinSyntax:
+def _within(text: str, node: _Node, what: str = "WITHIN") -> ast.WithinSyntax:
+    """what: the words that the interval stands behind."""
     span = _span(node)
     number = next((t for t in _tokens(node) if t.type == "NUMBER"), None)
     if number is not None and not str(number).replace("_", "").isdecimal():
@@ -825,7 +866,7 @@ def _within(text: str, node: _Node) -> ast.WithinSyntax:
     if months:
         raise _error(text, "HQ105", "months and years have no fixed length", where, hint="write it in days")
     if microseconds < 0:
-        raise _error(text, "HQ105", "WITHIN cannot be negative", where)
+        raise _error(text, "HQ105", f"{what} cannot be negative", where)
     return ast.WithinSyntax(microseconds, None, span)
 
 

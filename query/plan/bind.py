@@ -15,11 +15,12 @@ from query.language.pieces import Statement
 from query.plan.bind_expression import syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import TIME_TYPES, MatchBinder
 from query.plan.expression import quote
-from query.plan.lag import lag_us
+from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
 from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import Member, merge
 from query.plan.output import output_columns
-from query.plan.plan import FactorPlan, HistoryPlan, Plan, QueryPlan, RowsOf
+from query.plan.pattern import min_rows
+from query.plan.plan import AlertOnce, FactorPlan, HistoryPlan, Plan, QueryPlan, RowsOf
 from query.plan.statement import (
     FACTOR_TABLE,
     HISTORY_TABLE,
@@ -79,6 +80,7 @@ class _Query:
         self.match = MatchBinder(query.text, live, self.volatile, self.faults, self.warnings).match
         # of the factors bound so far: what stands for them, and what may be named besides
         self.cuts: list[tuple[Span, str]] = [(h.span, "") for h in query.histories]
+        self.cuts += [(query.alert.span, "")] if query.alert is not None else []
         self.tables: dict[str, Sequence[Field]] = dict(relations)
         self.shown: dict[str, Sequence[Field]] = {}
         self.aliases: dict[str, str] = {}
@@ -96,6 +98,9 @@ class _Query:
                            "write FROM stream MATCH_RECOGNIZE ( ... ) AS pl JOIN HISTORY OF ...")
         if self.live:
             self.live_statement()
+        elif self.query.alert is not None:
+            self.fault("HQ400", "ALERT ONCE belongs to a live query", self.query.alert.span,
+                       hint="watch it with db.watch, or replay it with db.backtest")
         factors: list[FactorPlan | None] = []
         for i, factor in enumerate(self.query.factors):
             joins = [h for h in self.query.histories if h.factor == i]
@@ -103,15 +108,19 @@ class _Query:
             known = all(factors[self.query.factors.index(f)] is not None for f in within)
             factors.append(self.factor(i, factor, joins) if known else None)
         self.raise_faults()
-        select_sql = self.select()
+        select_sql, columns = self.select()
         self.raise_faults()
         bound = tuple(f for f in factors if f is not None)
+        alert: AlertOnce | None = None
         if self.live:
             bound = self.live_rows(bound, select_sql)
             self.raise_faults()
+            if self.query.alert is not None:
+                alert = self.alert(self.query.alert, select_sql, columns, len(bound) - 1, bound[-1])
+                self.raise_faults()
         for message in self.warnings:
             warnings.warn(message, HybridWarning, stacklevel=4)
-        return QueryPlan(self.query.text, select_sql, bound, self.query.kind)
+        return QueryPlan(self.query.text, select_sql, bound, self.query.kind, alert)
 
     def live_statement(self) -> None:
         query, whole = self.query, Span(0, len(self.query.text))
@@ -174,7 +183,53 @@ class _Query:
         if self.faults:
             raise QueryError(tuple(dict.fromkeys(self.faults)), self.query.text)
 
-    def select(self) -> str:
+    def alert(
+        self, syntax: ast.AlertOnce, select_sql: str, columns: Sequence[Field], k: int, factor: FactorPlan
+    ) -> AlertOnce:
+        """ALERT ONCE over the columns of the output. Whether a row is suppressed has to be the same however its events
+        came: where rows do not come in the order of their last events, those of one partition alone come in an order.
+
+        k: which factor it is whose rows go out."""
+        named: list[str] = []
+        aliases = [factor.alias, *(h.alias for h in factor.histories)]
+        for column in syntax.columns:
+            table, name = column.table, column.name.written
+            if table is not None and table.written.lower() not in map(str.lower, aliases):
+                self.fault("HQ200", f"there is no table {table.written} here", table.span, "no such table",
+                           nearest(table.written, aliases))
+                continue
+            found = [c for c in columns if c.name.lower() == name.lower()]
+            if not found:
+                self.fault("HQ201", f"the output has no column {name}", column.name.span, "no such column",
+                           nearest(name, [c.name for c in columns]) or "PER takes columns of the outer SELECT")
+            elif len(found) > 1:
+                self.fault("HQ201", f"the output has several columns {name}", column.name.span, "which one?",
+                           "give one of them another name with AS")
+            elif found[0].name in named:
+                self.fault("HQ103", f"{name} stands twice", column.span, "the second time", "leave it out")
+            else:
+                named.append(found[0].name)
+        plan = factor.plan
+        if not min_rows(plan.pattern) and plan.rows is not ast.RowsPerMatch.ALL_OMIT_EMPTY:
+            self.fault("HQ500", "ALERT ONCE over a pattern that may match nothing is not supported", syntax.span,
+                       "an empty match has no time of its own", "let it match a row at least: A+ for A*")
+        if plan.rows is ast.RowsPerMatch.ALL_WITH_UNMATCHED:
+            self.fault("HQ500", "ALERT ONCE over unmatched rows is not supported", syntax.span,
+                       "of no match, and so of no time", "watch them in a query of their own")
+        sources = {origin_of(select_sql, name) for name in named}
+        apart = [c.name for c in plan.partition_by if (f"{FACTOR_TABLE}{k}", c.name.lower()) not in sources]
+        if apart and not in_order_of_last_events(plan):
+            self.fault("HQ500", f"ALERT ONCE over several values of {apart[0]} is not supported where a match may come "
+                       "out behind its last event", syntax.span, f"rows of two {apart[0]} come in no fixed order",
+                       f"add {', '.join(apart)} to PER, or let all matches be of one length, or AFTER MATCH NO SKIP")
+        lag_us = last_event_lag_us(plan)
+        if lag_us is None:
+            self.warnings.append("ALERT ONCE keeps what it has seen of every key, as matches may come out any time "
+                                 "after their last event; WITHIN in the pattern would bound that")
+        return AlertOnce(tuple(named), syntax.interval_us, lag_us)
+
+    def select(self) -> tuple[str, Sequence[Field]]:
+        """The SELECT that DuckDB runs, and its columns."""
         statement = rewrite(self.query.text, self.cuts)
         is_select = self.query.kind is StatementKind.SELECT
         found = self.check(statement, is_select)
@@ -184,7 +239,7 @@ class _Query:
             self.faults += volatile_calls(statement)
         if is_select and self.live:
             self.faults += unbounded_clauses(statement)
-        return statement.sql
+        return statement.sql, () if isinstance(found, Diagnostic) else found
 
     def check(self, statement: Statement, select: bool = True) -> tuple[Field, ...] | Diagnostic:
         names = Names(self.tables, self.shown, self.aliases, frozenset(self.silent))

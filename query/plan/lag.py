@@ -36,6 +36,22 @@ def lag_us(plan: Plan, column: str | None) -> int | None:
     return plan.within.interval_us if plan.within is not None else None
 
 
+def last_event_lag_us(plan: Plan) -> int | None:
+    """The same for the time of the last event of the rows themselves: with the watermark at w, no row whose last event
+    has a time below w - lag can still come out."""
+    if _looks_ahead(plan):
+        return None
+    if in_order_of_last_events(plan):
+        return 0
+    return plan.within.interval_us if plan.within is not None else None
+
+
+def in_order_of_last_events(plan: Plan) -> bool:
+    """Whether rows come out in the order of their last events, whatever the batches: each with that event."""
+    unmatched = plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
+    return not _looks_ahead(plan) and not unmatched and _ends_at_once(plan)
+
+
 def _looks_ahead(plan: Plan) -> bool:
     expressions = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     ahead = any(isinstance(e, Navigation) and e.physical_offset > 0 for root in expressions for e in walk(root))

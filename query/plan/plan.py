@@ -158,6 +158,24 @@ class HistoryPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertOnce:
+    """Rows of a live query that come too soon behind an equal one are suppressed: those with the values of `columns`,
+    columns of the output (none: every row), of a row whose last event is less than interval_us away.
+
+    lag_us: how far behind the watermark of the pattern's input the last event of a row that is still to come may lie;
+    None: any time.
+    """
+
+    columns: tuple[str, ...]
+    interval_us: int
+    lag_us: int | None
+
+    def __str__(self) -> str:
+        per = f" per {', '.join(self.columns)}" if self.columns else ""
+        return f"alert once{per} within {self.interval_us} us"
+
+
+@dataclass(frozen=True, slots=True)
 class QueryPlan:
     """A whole statement. `select_sql` is what DuckDB runs in the end: the statement in which factor i is written as its
     alias's table `__hybrid_factor_i` and all history joins of it are folded into that factor. A factor's input may read
@@ -167,9 +185,11 @@ class QueryPlan:
     select_sql: str
     factors: tuple[FactorPlan, ...]
     kind: StatementKind = StatementKind.SELECT
+    alert: AlertOnce | None = None
 
     def __str__(self) -> str:
         parts = [f"{self.kind.value.lower():<11} {' '.join(self.select_sql.split())}"]
+        parts += [str(self.alert)] if self.alert is not None else []
         parts += [str(f) for f in self.factors]
         return "\n\n".join(parts)
 

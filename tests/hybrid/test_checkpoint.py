@@ -40,7 +40,12 @@ CHAINED = """
     SELECT * FROM (SELECT * FROM ticks MATCH_RECOGNIZE (
         PARTITION BY k MEASURES LAST(ts) AS ts, LAST(v) AS v PATTERN (A B) DEFINE B AS v > A.v))
     MATCH_RECOGNIZE (ORDER BY ts MEASURES A.v AS a, B.v AS b PATTERN (A B) DEFINE B AS B.v < A.v)"""
-QUERIES = {"falls": FALLS, "passing": PASSING, "absent": ABSENT, "joined": JOINED, "chained": CHAINED}
+ONCE = f"{PASSING} ALERT ONCE WITHIN INTERVAL '7' SECOND"
+JOINED_ONCE = f"{JOINED} ALERT ONCE PER k WITHIN INTERVAL '4' SECOND"
+QUERIES = {
+    "falls": FALLS, "passing": PASSING, "absent": ABSENT, "joined": JOINED, "chained": CHAINED, "once": ONCE,
+    "joined_once": JOINED_ONCE,
+}  # fmt: skip
 
 #: source, seconds, key, value; or the watermark in seconds.
 Step = tuple[str, int, str, int] | int

@@ -650,3 +650,12 @@ def test_rows_that_nobody_fetches_are_bounded():
         reader.join()
         assert sum(seen) == 21
         assert max(seen) <= 5, "no more than one push above what may wait"
+
+
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+def test_an_empty_match_has_no_id(db: Database) -> None:
+    text = recognise("", "(F?)", "F")
+    alerts = db.watch(text, evidence=True)
+    db.push("e", rows_of((1, "a", 1), (2, "b", 1)))
+    db.advance("e", None)
+    assert [(v[0], v[2], v[-1]) for v in values(alerts.fetch())] == [("a", 0, None), ("b", 0, None)]

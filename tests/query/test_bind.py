@@ -80,7 +80,7 @@ def condition_of(define: str, variable: str = "B", pattern: str = "A B+") -> Exp
 
 @pytest.mark.parametrize(("name", "query", "expected"), read_cases("plans.case"), ids=lambda v: v.split("\n")[0][:40])
 def test_plan(name: str, query: str, expected: str) -> None:
-    assert str(plan_of(query)) == expected
+    assert str(plan_of(query, live=query.startswith("-- live"))) == expected
 
 
 def test_there_are_enough_plans() -> None:

@@ -1,0 +1,166 @@
+"""Rows as messages of a Kafka topic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from live.sinks.base import RowId, check_ids, row_ids, trouble
+from live.sinks.json_lines import check_json, json_lines
+from query.errors import DataError
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+#: Waiting for a broker, a place in the queue or an acknowledgement is done in pieces of so many seconds.
+_STEP_SECONDS = 0.1
+
+Headers = list[tuple[str, str | bytes | None]]
+
+
+class KafkaSink:
+    """Sends a message for each row: its JSON, with the match id as key and match_id, join_id and row (the number of
+    the row among those of its match) as headers. At least once, by the id; in order within a key.
+
+    What a broker has not acknowledged is kept and sent again; `cursor` waits for all of it. servers: host:port, more
+    with commas. config: further settings of librdkafka. seconds: how long one call may wait. Needs the extra `kafka`.
+    """
+
+    __slots__ = ("_config", "_failed", "_first_error", "_producer", "_seconds", "_servers", "_topic")
+
+    def __init__(
+        self, servers: str, topic: str, config: Mapping[str, Any] | None = None, seconds: float = 30.0
+    ) -> None:
+        self._servers = servers
+        self._topic = topic
+        self._config = {"linger.ms": 20, **(config or {}), "bootstrap.servers": servers, "enable.idempotence": True}
+        self._seconds = seconds
+        self._producer: Producer | None = None
+        #: Messages (key, value, headers) that were given up, to be sent again.
+        self._failed: list[tuple[bytes, bytes, Headers]] = []
+        self._first_error: KafkaError | None = None
+        self._made()  # refuses settings that do not fit
+
+    def _made(self) -> Producer:
+        try:
+            from confluent_kafka import KafkaException, Producer
+        except ImportError:
+            raise DataError("the Kafka client is not installed", "pip install 'hybrid[kafka]'") from None
+        try:
+            return Producer(self._config)
+        except (KafkaException, TypeError, ValueError) as error:
+            message = f"these settings do not fit Kafka: {_said(error)}"
+            raise DataError(message, "see CONFIGURATION.md of librdkafka") from None
+
+    def check(self, schema: pa.Schema) -> None:
+        check_ids(schema)
+        check_json(schema)
+
+    def open(self, cursor: str | None) -> None:
+        from confluent_kafka import KafkaException
+
+        producer = self._made()
+        try:
+            producer.list_topics(self._topic, timeout=self._seconds)
+        except KafkaException as error:
+            raise self._trouble(_said(error)) from None
+        self._producer, self._failed, self._first_error = producer, [], None
+
+    def write(self, rows: pa.Table) -> None:
+        self._again()
+        until = time.monotonic() + self._seconds
+        for text, row in zip(json_lines(rows), row_ids(rows)):
+            self._send(row.match.encode(), text.encode(), _headers(row), until)
+        self._opened().poll(0)
+
+    def _send(self, key: bytes, value: bytes, headers: Headers, until: float) -> None:
+        from confluent_kafka import KafkaException
+
+        producer = self._opened()
+        while True:
+            try:
+                producer.produce(self._topic, value, key, headers=headers, on_delivery=self._delivered)
+                return
+            except BufferError:
+                producer.poll(_STEP_SECONDS)
+                if time.monotonic() > until:
+                    raise self._trouble(f"{len(producer):,} rows wait for an acknowledgement") from None
+            except KafkaException as error:
+                cause: KafkaError = error.args[0]
+                if cause.fatal():
+                    self._first_error = cause
+                    raise self._trouble(cause.str()) from None
+                message = f"Kafka topic {self._topic} does not take a row of {len(value):,} bytes: {cause.str()}"
+                raise DataError(message, "message.max.bytes of the sink and of the topic say what they take") from None
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._first_error = self._first_error or error
+            headers: Any = message.headers()  # a list where a list was sent
+            self._failed.append((message.key() or b"", message.value() or b"", headers or []))
+
+    def _again(self) -> None:
+        """Sends what was given up once more. Raises OSError as long as it is not acknowledged."""
+        if self._first_error is None:
+            return
+        if self._first_error.fatal():
+            self._renew()
+        failed, self._failed, self._first_error = self._failed, [], None
+        until = time.monotonic() + self._seconds
+        for i, message in enumerate(failed):
+            try:
+                self._send(*message, until)
+            except (OSError, DataError):
+                self._failed += failed[i:]
+                raise
+        self._flush()
+
+    def _renew(self) -> None:
+        """A producer that has met a fatal error sends nothing any more; what it had goes to the next one."""
+        old = self._opened()
+        old.purge()
+        old.flush(self._seconds)
+        self._producer = self._made()
+
+    def _flush(self) -> None:
+        left = self._opened().flush(self._seconds)
+        if self._failed:
+            why = self._first_error.str() if self._first_error is not None else ""
+            raise self._trouble(f"{len(self._failed):,} rows were not taken: {why}")
+        if left:
+            raise self._trouble(f"{left:,} rows were not acknowledged within {self._seconds:g} s")
+
+    def cursor(self) -> str | None:
+        self._again()
+        self._flush()
+        return None
+
+    def close(self) -> None:
+        if self._producer is not None:
+            try:
+                self.cursor()
+            finally:
+                self._producer = None
+
+    def _opened(self) -> Producer:
+        if self._producer is None:
+            raise DataError(f"the sink of Kafka topic {self._topic} is not open", "open it first")
+        return self._producer
+
+    def _trouble(self, what: str) -> OSError:
+        hint = "see whether the brokers run and take messages for it; what was not taken is sent again"
+        return trouble(f"Kafka topic {self._topic} at {self._servers}", what, hint)
+
+
+def _headers(row: RowId) -> Headers:
+    join: Headers = [("join_id", row.join.encode())] if row.join else []
+    return [("match_id", row.match.encode()), *join, ("row", str(row.number).encode())]
+
+
+def _said(error: BaseException) -> str:
+    """What an exception of the client says, without its code."""
+    cause = error.args[0] if error.args else error
+    return str(cause.str()) if hasattr(cause, "str") else str(cause)

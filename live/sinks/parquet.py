@@ -1,0 +1,125 @@
+"""Rows in a directory of Parquet files: every row once, wherever the process was killed."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from live.sinks.base import JOIN_ID, MATCH_ID, Standing, check_ids, row_ids, trouble
+from live.sinks.json_lines import check_json
+from live.sinks.ndjson import read_cursor, sync_directory, write_cursor
+from query.errors import DataError, first_line
+
+#: Rows that are gathered in memory before a file is written between two cursors.
+FILE_ROWS = 100_000
+
+
+class ParquetSink:
+    """Writes `part-00000000.parquet`, `part-00000001.parquet`, ... into a directory on local disk: a file for all rows
+    between two cursors, or for 100,000.
+
+    A file is written under a name that begins with a dot, synced, and renamed: what is there is whole. The cursor is
+    the number of the next file, and the rows in files before it that are still to come again. Files from there on
+    were written by a run that was killed: their rows are left out when they come again.
+    """
+
+    __slots__ = ("_directory", "_next", "_open", "_row_count", "_rows", "_standing")
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = Path(directory)
+        self._rows: list[pa.Table] = []
+        self._row_count = 0
+        self._next = 0
+        self._standing = Standing()
+        self._open = False
+        if self._directory.exists() and not self._directory.is_dir():
+            raise DataError(f"{self._directory} is a file", "rows go into a directory of Parquet files")
+
+    def check(self, schema: pa.Schema) -> None:
+        check_ids(schema)
+        check_json(schema)  # rows without a match are named by their JSON
+        for field in schema:
+            try:
+                nothing = pa.Table.from_batches([], pa.schema([field]))
+                pq.write_table(nothing, pa.BufferOutputStream())
+            except (pa.ArrowException, NotImplementedError) as error:
+                message = f"Parquet has no form for the column {field.name}: {first_line(error)}"
+                raise DataError(message, "cast it to VARCHAR in the outer SELECT") from None
+
+    def open(self, cursor: str | None) -> None:
+        start, left = read_cursor(cursor, "next")
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            names = os.listdir(self._directory)
+            numbers = sorted(int(m[1]) for m in map(_PART.fullmatch, names) if m)
+            for name in names:
+                if _UNFINISHED.fullmatch(name):
+                    (self._directory / name).unlink()
+            standing = Standing(left)
+            for number in numbers:
+                if number >= start:
+                    for row in row_ids(_identified(self._directory / _part(number))):
+                        standing.add(row.match, row.join)
+        except pa.ArrowInvalid as error:
+            message = f"{self._directory} has a file that cannot be read: {first_line(error)}"
+            raise DataError(message, "choose another directory, or take the file away") from None
+        except OSError as error:
+            raise trouble(f"{self._directory} cannot be opened", error, "check the path and its rights") from error
+        self._rows, self._row_count, self._standing, self._open = [], 0, standing, True
+        self._next = max([start, *(number + 1 for number in numbers)])
+
+    def write(self, rows: pa.Table) -> None:
+        self._standing.write(rows, self._gather)
+
+    def _gather(self, rows: pa.Table) -> None:
+        if not self._open:
+            raise DataError(f"{self._directory} is not open", "open the sink first")
+        if self._row_count >= FILE_ROWS:
+            self._flush()
+        self._rows.append(rows)
+        self._row_count += rows.num_rows
+
+    def _flush(self) -> None:
+        """Writes what was gathered; it stays gathered if that fails."""
+        if not self._row_count:
+            return
+        unfinished, name = self._directory / f".{_part(self._next)}", self._directory / _part(self._next)
+        try:
+            with open(unfinished, "wb") as file:
+                pq.write_table(pa.concat_tables(self._rows), file, compression="zstd")
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(unfinished, name)
+            sync_directory(self._directory)
+        except OSError as error:
+            raise trouble(f"{name} cannot be written", error, "make room for it") from error
+        self._rows, self._row_count = [], 0
+        self._next += 1
+
+    def cursor(self) -> str | None:
+        self._flush()
+        return write_cursor("next", self._next, self._standing)
+
+    def close(self) -> None:
+        if self._open:
+            self._flush()
+            self._open = False
+
+
+_PART = re.compile(r"part-(\d{8,})\.parquet")
+_UNFINISHED = re.compile(r"\.part-\d{8,}\.parquet")
+
+
+def _part(number: int) -> str:
+    return f"part-{number:08d}.parquet"
+
+
+def _identified(path: Path) -> pa.Table:
+    """The ids of the rows of a file, and all columns where some have no match."""
+    with pq.ParquetFile(path) as file:
+        ids = file.read(columns=[c for c in file.schema_arrow.names if c in (MATCH_ID, JOIN_ID)])
+        return file.read() if MATCH_ID in ids.column_names and ids.column(MATCH_ID).null_count else ids

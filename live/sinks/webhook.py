@@ -1,0 +1,106 @@
+"""Rows posted to a web server, one by one."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from live.sinks.base import check_ids, row_ids, trouble
+from live.sinks.json_lines import check_json, json_lines
+from query.errors import DataError
+
+#: Bytes of an answer that are read to say what is wrong.
+_ANSWER_BYTES = 4096
+
+
+class WebhookSink:
+    """A POST of JSON for each row, with its id as `Idempotency-Key`: match, match/join, or match/join/number where a
+    match has more rows. Every answer but 2xx is an OSError with the first line of its body; redirects are not followed.
+
+    A failed write may be repeated: the rows of it that were answered are left out. After a crash, rows come again with
+    the same key. seconds: how long to wait for the connection and for each part of the answer.
+    """
+
+    __slots__ = ("_answered", "_headers", "_opener", "_seconds", "_url")
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None, seconds: float = 10.0) -> None:
+        if not _is_address(url):
+            raise DataError(f"{url!r} is no address of a web server", "it begins with https:// or http://")
+        wrong = next((name for name, value in (headers or {}).items() if not _is_header(name, value)), None)
+        if wrong is not None:
+            raise DataError(f"{wrong!r} is no header of a request", "names and values are printable ASCII, on one line")
+        self._url = url
+        self._headers = {"User-Agent": "hybrid", **(headers or {}), "Content-Type": "application/json"}
+        self._seconds = seconds
+        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._answered: set[str] = set()
+
+    def check(self, schema: pa.Schema) -> None:
+        check_ids(schema)
+        check_json(schema)
+
+    def open(self, cursor: str | None) -> None:
+        self._answered = set()
+
+    def write(self, rows: pa.Table) -> None:
+        for text, row in zip(json_lines(rows), row_ids(rows)):
+            if str(row) not in self._answered:
+                self._post(text.encode(), str(row))
+                self._answered.add(str(row))
+        self._answered = set()
+
+    def _post(self, body: bytes, key: str) -> None:
+        request = urllib.request.Request(self._url, body, {**self._headers, "Idempotency-Key": key}, method="POST")
+        try:
+            with self._opener.open(request, timeout=self._seconds) as answer:
+                answer.read(_ANSWER_BYTES)
+        except urllib.error.HTTPError as error:
+            with error:
+                try:
+                    said = error.read(_ANSWER_BYTES).decode(errors="replace").strip().partition("\n")[0].strip()
+                except (OSError, http.client.HTTPException):
+                    said = ""
+            what = f"{error.code} {error.reason}" + (f": {said}" if said else "")
+            raise self._trouble(what) from None
+        except urllib.error.URLError as error:
+            raise self._trouble(error.reason) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._trouble(str(error) or type(error).__name__) from None
+
+    def cursor(self) -> str | None:
+        return None
+
+    def close(self) -> None: ...
+
+    def _trouble(self, what: object) -> OSError:
+        parts = urlsplit(self._url)
+        # Paths and queries of such addresses are often secrets.
+        where = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+        return trouble(f"{where} did not take a row", what, "see what it minds; the row is sent again")
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A POST that is redirected becomes a GET without the row: an error, not a way on."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        usable = url.isascii() and url.isprintable() and " " not in url and parts.port != 0
+    except ValueError:
+        return False
+    return usable and parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def _is_header(name: str, value: str) -> bool:
+    named = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    return named and value.isascii() and value.isprintable()

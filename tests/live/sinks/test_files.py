@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from live.sinks import ndjson, parquet
+from live.sinks.ndjson import NdjsonSink
+from live.sinks.parquet import ParquetSink
+from query.errors import DataError
+from tests.live.sinks.rows import Row, matches, table
+
+
+def read_ndjson(path: Path) -> list[Row]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(r["match_id"], r["join_id"], r["n"]) for r in rows]
+
+
+def read_parquet(directory: Path) -> list[Row]:
+    tables = [pq.read_table(path) for path in sorted(directory.glob("part-*"))]
+    return [(r["match_id"], r["join_id"], r["n"]) for t in tables for r in t.to_pylist()]
+
+
+def rows_of(tables: list[pa.Table]) -> list[Row]:
+    return [(r["match_id"], r["join_id"], r["n"]) for t in tables for r in t.to_pylist()]
+
+
+def test_lines_are_appended_and_the_cursor_is_the_length(tmp_path: Path) -> None:
+    sink = NdjsonSink(tmp_path / "rows.ndjson")
+    sink.check(matches(0, 1).schema)
+    sink.open(None)
+    sink.write(matches(0, 2))
+    cursor = sink.cursor()
+    assert json.loads(cursor or "") == {"length": (tmp_path / "rows.ndjson").stat().st_size, "left": {}}
+    sink.write(matches(2, 1))
+    sink.close()
+    sink.close()
+    assert (tmp_path / "rows.ndjson").read_text() == (
+        '{"symbol":"S0","n":0,"match_id":"0000000000000000","join_id":null}\n'
+        '{"symbol":"S1","n":1,"match_id":"0000000000000001","join_id":null}\n'
+        '{"symbol":"S2","n":2,"match_id":"0000000000000002","join_id":null}\n'
+    )
+
+
+TABLES = [
+    table([("a", None, 0), ("a", None, 1), (None, None, 2)]),
+    table([("b", "x", 3), ("b", "y", 4)]),
+    table([("c", None, 5), (None, None, 2), ("a", None, 6)]),
+]
+
+
+@pytest.mark.slow
+def test_a_file_cut_at_any_byte_gets_each_row_once(tmp_path: Path) -> None:
+    path = tmp_path / "rows.ndjson"
+    sink = NdjsonSink(path)
+    sink.open(None)
+    sink.write(TABLES[0])
+    cursor = sink.cursor()
+    durable = path.stat().st_size
+    sink.write(TABLES[1])
+    sink.write(TABLES[2])
+    whole = path.read_bytes()
+    sink.close()
+    for cut in range(durable, len(whole) + 1):
+        for tail in (b"", b"\0" * 7, b"\0\0\n" + whole[-5:]):
+            path.write_bytes(whole[:cut] + (tail if cut < len(whole) else b""))
+            again = NdjsonSink(path)
+            again.open(cursor)
+            again.write(pa.concat_tables(TABLES[1:]))
+            again.close()
+            assert path.read_bytes() == whole, (cut, tail)
+
+
+@pytest.mark.parametrize("kind", ["ndjson", "parquet"])
+@given(data=st.data())
+def test_whatever_is_killed_and_taken_up_each_row_stands_once(
+    kind: str, data: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("sink") / "rows"
+    names = st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([None, "x"]))
+    rows = [(m, j, n) for n, (m, j) in enumerate(data.draw(st.lists(names, min_size=1, max_size=14)))]
+
+    def opened(cursor: str | None) -> NdjsonSink | ParquetSink:
+        sink = NdjsonSink(place) if kind == "ndjson" else ParquetSink(place)
+        sink.open(cursor)
+        return sink
+
+    cursor, checkpoint, durable, at = None, 0, 0, 0
+    sink = opened(cursor)
+    for step in data.draw(st.lists(st.sampled_from(["write", "write", "checkpoint", "kill"]), max_size=25)):
+        if step == "write":
+            count = data.draw(st.integers(0, 4))
+            sink.write(table(rows[at : at + count]))
+            at = min(at + count, len(rows))
+        elif step == "checkpoint":
+            cursor, checkpoint = sink.cursor(), at
+            durable = place.stat().st_size if kind == "ndjson" else 0
+        else:
+            if isinstance(sink, NdjsonSink):
+                sink.close_file()
+                cut = data.draw(st.integers(durable, place.stat().st_size))
+                os.truncate(place, cut)
+                durable = min(durable, cut)
+            elif data.draw(st.booleans()):
+                (place / f".part-{sink._next:08d}.parquet").write_bytes(b"PAR1 not whole")
+            sink, at = opened(cursor), checkpoint
+    sink.write(table(rows[at:]))
+    sink.close()
+    found = read_ndjson(place) if kind == "ndjson" else read_parquet(place)
+    assert Counter(found) == Counter(rows)
+
+
+def test_a_kill_while_rows_come_again_keeps_what_stands(tmp_path: Path) -> None:
+    """A checkpoint is taken when only some of the rows behind the last one have come again."""
+    path = tmp_path / "rows.ndjson"
+    sink = NdjsonSink(path)
+    sink.open(None)
+    sink.write(matches(0, 4))
+    sink.close_file()
+    sink.open(None)
+    sink.write(matches(0, 2))
+    cursor = sink.cursor()
+    assert json.loads(cursor or "")["left"] == {f"{2:016x}/": 1, f"{3:016x}/": 1}
+    sink.close_file()
+    sink.open(cursor)
+    sink.write(matches(2, 4))
+    sink.close()
+    assert [n for _, _, n in read_ndjson(path)] == list(range(6))
+
+
+def test_a_full_disk_leaves_no_half_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.ndjson"
+    sink = NdjsonSink(path)
+    sink.open(None)
+    sink.write(matches(0, 1))
+    real, full = os.pwrite, True
+
+    def pwrite(file: int, data: Any, at: int) -> int:
+        if not full:
+            return real(file, data, at)
+        if len(data) < 40:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, data[:40], at)
+
+    monkeypatch.setattr(ndjson.os, "pwrite", pwrite)
+    whole = path.read_bytes()
+    with pytest.raises(OSError, match=r"rows.ndjson cannot be written: No space left on device\nhint: make room"):
+        sink.write(matches(1, 3))
+    assert path.read_bytes() == whole
+    full = False
+    sink.write(matches(1, 3))
+    sink.close()
+    assert [n for _, _, n in read_ndjson(path)] == [0, 1, 2, 3]
+
+
+def test_what_a_disk_has_refused_is_not_called_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = NdjsonSink(tmp_path / "rows.ndjson")
+    sink.open(None)
+    sink.write(matches(0, 1))
+
+    def refuse(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ndjson.os, "fsync", refuse)
+        with pytest.raises(OSError, match="Input/output error"):
+            sink.cursor()
+    for call in (sink.cursor, lambda: sink.write(matches(1, 1)), sink.close):
+        with pytest.raises(OSError, match="start from the last checkpoint"):
+            call()
+    sink.open(None)
+    sink.write(matches(0, 2))
+    sink.close()
+    assert [n for _, _, n in read_ndjson(tmp_path / "rows.ndjson")] == [0, 1]
+
+
+def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    for text in ("a note", "a note\n", '{"a": 1}\n', "[1]\n", '{"match_id": 5\n'):
+        path.write_text(text)
+        with pytest.raises(DataError, match="notes has at byte 0 a line that is no row of a live query"):
+            NdjsonSink(path).open(None)
+        assert path.read_text() == text
+    with pytest.raises(DataError, match="notes is a file"):
+        ParquetSink(path)
+    with pytest.raises(DataError, match="no regular file"):
+        NdjsonSink(tmp_path)
+    with pytest.raises(DataError, match="there is no directory"):
+        NdjsonSink(tmp_path / "nowhere" / "rows")
+
+
+def test_a_file_that_was_cut_is_refused_and_one_that_was_moved_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "rows.ndjson"
+    sink = NdjsonSink(path)
+    sink.open(None)
+    sink.write(matches(0, 3))
+    cursor = sink.cursor()
+    sink.close()
+    os.truncate(path, 30)
+    with pytest.raises(DataError, match=r"has 30 bytes, and had \d+ at the last checkpoint"):
+        sink.open(cursor)
+    path.rename(tmp_path / "old")
+    sink.open(cursor)
+    sink.write(matches(3, 1))
+    sink.close()
+    assert [n for _, _, n in read_ndjson(path)] == [3]
+
+
+def test_a_cursor_of_another_sink_is_refused(tmp_path: Path) -> None:
+    for cursor in ("", "7", '{"next": 3, "left": {}}', '{"length": "x", "left": {}}'):
+        with pytest.raises(DataError, match="is no cursor of this sink"):
+            NdjsonSink(tmp_path / "rows").open(cursor)
+
+
+def test_parquet_files_are_written_at_the_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = ParquetSink(tmp_path / "rows")
+    sink.check(matches(0, 1).schema)
+    sink.open(None)
+    sink.write(matches(0, 2))
+    sink.write(matches(2, 1))
+    assert os.listdir(tmp_path / "rows") == []
+    assert json.loads(sink.cursor() or "") == {"next": 1, "left": {}}
+    assert json.loads(sink.cursor() or "") == {"next": 1, "left": {}}
+    monkeypatch.setattr(parquet, "FILE_ROWS", 2)
+    sink.write(matches(3, 2))
+    sink.write(matches(5, 1))
+    assert sorted(os.listdir(tmp_path / "rows")) == ["part-00000000.parquet", "part-00000001.parquet"]
+    sink.close()
+    assert [n for _, _, n in read_parquet(tmp_path / "rows")] == list(range(6))
+
+
+def test_parquet_rows_stay_until_the_disk_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = ParquetSink(tmp_path / "rows")
+    sink.open(None)
+    sink.write(matches(0, 2))
+
+    def refuse(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(parquet.os, "fsync", refuse)
+        with pytest.raises(OSError, match=r"part-00000000.parquet cannot be written: .*No space left"):
+            sink.cursor()
+    assert read_parquet(tmp_path / "rows") == []
+    sink.close()
+    assert [n for _, _, n in read_parquet(tmp_path / "rows")] == [0, 1]
+
+
+def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "part-00000003.parquet").write_bytes(b"no Parquet at all")
+    with pytest.raises(DataError, match="has a file that cannot be read"):
+        ParquetSink(tmp_path).open(None)
+
+
+def test_columns_that_parquet_has_no_form_for_are_refused_at_the_start(tmp_path: Path) -> None:
+    schema = pa.schema({"match_id": pa.string(), "took": pa.month_day_nano_interval()})
+    with pytest.raises(DataError, match="Parquet has no form for the column took"):
+        ParquetSink(tmp_path).check(schema)
+    NdjsonSink(tmp_path / "rows").check(schema)
+    with pytest.raises(DataError, match="evidence=True"):
+        NdjsonSink(tmp_path / "rows").check(pa.schema({"a": pa.int64()}))
+
+
+def test_a_sink_that_is_not_open_says_so(tmp_path: Path) -> None:
+    for sink in (NdjsonSink(tmp_path / "rows"), ParquetSink(tmp_path / "more")):
+        with pytest.raises(DataError, match="is not open"):
+            sink.write(matches(0, 1))

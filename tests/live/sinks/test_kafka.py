@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from live.sinks.kafka import KafkaSink
+from query.errors import DataError
+from tests.live.sinks.rows import matches, table
+
+confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+
+
+class Cluster:
+    """librdkafka's mock cluster, in this process: it lives as long as the client that has made it."""
+
+    def __init__(self) -> None:
+        self.client = confluent_kafka.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": ""})
+        brokers = self.client.list_topics(timeout=10).brokers.values()
+        self.servers = ",".join(f"{b.host}:{b.port}" for b in brokers)
+
+    def stop(self) -> None:
+        del self.client
+
+    def read(self, topic: str, count: int) -> list[confluent_kafka.Message]:
+        """The first `count` messages of a topic, and what comes within a moment behind them."""
+        settings = {"bootstrap.servers": self.servers, "group.id": "test", "auto.offset.reset": "earliest"}
+        consumer = confluent_kafka.Consumer(settings)
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
+        found: list[confluent_kafka.Message] = []
+        until = time.monotonic() + 20
+        while len(found) < count and time.monotonic() < until:
+            found += [m for m in consumer.consume(1000, 0.1) if not m.error()]
+        found += [m for m in consumer.consume(1000, 0.3) if not m.error()]
+        consumer.close()
+        return found
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    if hasattr(cluster, "client"):
+        cluster.stop()
+
+
+def test_rows_are_messages_with_the_id_as_key(cluster: Cluster) -> None:
+    sink = KafkaSink(cluster.servers, "alerts")
+    rows = table([("aa", None, 0), ("aa", None, 1), ("bb", "jj", 2)])
+    sink.check(rows.schema)
+    sink.open(None)
+    sink.write(rows)
+    assert sink.cursor() is None
+    found = sorted(cluster.read("alerts", 3), key=lambda m: json.loads(m.value())["n"])
+    assert [m.key() for m in found] == [b"aa", b"aa", b"bb"]
+    assert json.loads(found[2].value()) == {"symbol": "S2", "n": 2, "match_id": "bb", "join_id": "jj"}
+    assert found[1].headers() == [("match_id", b"aa"), ("row", b"1")]
+    assert found[2].headers() == [("match_id", b"bb"), ("join_id", b"jj"), ("row", b"0")]
+    sink.close()
+    sink.close()
+
+
+@pytest.mark.slow
+def test_many_rows_arrive_once_and_in_order_of_their_key(cluster: Cluster) -> None:
+    sink = KafkaSink(cluster.servers, "alerts", {"queue.buffering.max.messages": 500})
+    sink.open(None)
+    rows = table([(f"m{n % 7}", None, n) for n in range(20_000)])
+    for at in range(0, 20_000, 3_000):
+        sink.write(rows.slice(at, 3_000))
+    sink.close()
+    found = [json.loads(m.value()) for m in cluster.read("alerts", 20_000)]
+    assert len(found) == 20_000
+    for key in range(7):
+        assert [r["n"] for r in found if r["match_id"] == f"m{key}"] == list(range(key, 20_000, 7))
+
+
+@pytest.mark.slow
+def test_what_is_not_acknowledged_is_an_error_and_stays(cluster: Cluster) -> None:
+    sink = KafkaSink(cluster.servers, "alerts", {"message.timeout.ms": 900, "linger.ms": 0}, seconds=1.0)
+    sink.open(None)
+    sink.write(matches(0, 1))
+    sink.cursor()
+    cluster.stop()
+    sink.write(matches(1, 2))
+    said = r"Kafka topic alerts at .*: 2 rows were not (taken|acknowledged).*\nhint: see whether"
+    with pytest.raises(OSError, match=said):
+        sink.cursor()
+    with pytest.raises(OSError, match="2 rows were not"):
+        sink.write(matches(3, 1))
+    with pytest.raises(OSError, match="2 rows were not"):
+        sink.close()
+
+
+def test_messages_that_failed_are_sent_again(cluster: Cluster) -> None:
+    """The broker is there again: the messages that were given up come, and those behind them."""
+    sink = KafkaSink(cluster.servers, "alerts", {"linger.ms": 60_000})  # they wait until somebody flushes
+    sink.open(None)
+    sink.write(matches(0, 2))
+    producer = sink._opened()
+    producer.purge()
+    producer.flush(5)
+    assert len(sink._failed) == 2
+    sink.write(matches(2, 1))
+    sink.close()
+    assert sorted(json.loads(m.value())["n"] for m in cluster.read("alerts", 3)) == [0, 1, 2]
+
+
+def test_a_broker_that_is_not_there_is_an_error() -> None:
+    sink = KafkaSink("127.0.0.1:1", "alerts", seconds=0.3)
+    with pytest.raises(OSError, match=r"Kafka topic alerts at 127.0.0.1:1: .*\nhint: see whether the brokers run"):
+        sink.open(None)
+
+
+def test_a_row_that_is_too_large_is_named(cluster: Cluster) -> None:
+    sink = KafkaSink(cluster.servers, "alerts", {"message.max.bytes": 1000})
+    sink.open(None)
+    with pytest.raises(DataError, match=r"does not take a row of 2,\d+ bytes: .*\nhint: message.max.bytes"):
+        sink.write(table([("a" * 2000, None, 0)]))
+    sink.write(matches(0, 1))
+    sink.close()
+
+
+def test_settings_that_do_not_fit_are_refused() -> None:
+    for config in ({"no.such.setting": 1}, {"acks": "0"}):
+        with pytest.raises(DataError, match="these settings do not fit Kafka: "):
+            KafkaSink("127.0.0.1:1", "alerts", config)
+
+
+def test_rows_need_a_sink_that_is_open() -> None:
+    with pytest.raises(DataError, match="the sink of Kafka topic alerts is not open"):
+        KafkaSink("127.0.0.1:1", "alerts").write(matches(0, 1))
