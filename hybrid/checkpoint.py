@@ -34,11 +34,14 @@ def write(database: Place, number: int, state: dict[str, Any]) -> None:
         directory.make()
         (directory / f"{number:020d}{_SUFFIX}").write_bytes(_MAGIC + hashlib.sha256(body).digest() + body)
         directory.sync()
-        for old in _numbers(directory)[KEPT:]:
-            (directory / f"{old:020d}{_SUFFIX}").remove()
     except OSError as error:
         message = f"a checkpoint in {directory} cannot be written: {first_line(error)}"
         raise DataError(message, "the one before stands: make room or give permission") from error
+    try:
+        for old in _numbers(directory)[KEPT:]:
+            (directory / f"{old:020d}{_SUFFIX}").remove()
+    except OSError:
+        pass  # those are tried again behind the next one
 
 
 def newest(database: Place) -> tuple[int, dict[str, Any]] | None:

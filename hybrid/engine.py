@@ -134,6 +134,16 @@ class Stream:
         return self.live.watermark_us if self.live.watermark_us != before else None
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a stream has come. positions: for each source the offset expected next; watermark_us, newest_us (the
+    largest event time): None before the first event."""
+
+    positions: dict[str, int]
+    watermark_us: int | None
+    newest_us: int | None
+
+
 class Watch:
     """One live query on one stream: a member of the stream's feed, and a driver if it joins history.
 
@@ -513,6 +523,20 @@ class Database:
                     state.hear(source, clock.monotonic())
                 state.save()
 
+    def leave(self, stream: str, source: str) -> None:
+        """Nothing more comes from a source, as far as is known: it no longer holds the watermark back."""
+        with self._lock:
+            state = self._open_stream(stream)
+            before = state.live.watermark_us
+            state.live.idle([source])
+            reached_us = state.live.watermark_us
+            trouble: list[str] = []
+            if reached_us is not None and reached_us != before:
+                state.kept.reach(reached_us)
+                trouble = self._reach(state, reached_us)
+        for message in trouble:
+            warnings.warn(message, HybridWarning, stacklevel=2)
+
     def tick(self, now_s: float | None = None, wall_us: int | None = None) -> None:
         """Looks at the clocks for the streams with `idle` or `heartbeat`, and takes a checkpoint if one is due. A
         thread of the database does so four times a second; whoever has a clock of his own calls it himself.
@@ -886,6 +910,24 @@ class Database:
                 "db.replace(..., fresh=True) begins with an empty state; a longer retention keeps them",
             )
         return feed.replay(plan, old.since_seq, events.take(np.flatnonzero(events.seq >= old.since_seq)))
+
+    def rows_of(self, text: str) -> tuple[pa.Schema, tuple[str, ...]]:
+        """What a live query would give, with the identity of its matches, and the streams it would read, in lower case;
+        nothing is started. Raises QueryError."""
+        with self._lock:
+            watch, plan = self._asked(text, "auto", {}, evidence=True)
+            return watch.alerts.schema, plan_streams(plan)
+
+    def schema(self, stream: str) -> Schema:
+        """What a stream is declared as. Raises DataError."""
+        with self._lock:
+            return self._stream(stream).schema
+
+    def reached(self, stream: str) -> Reached:
+        """How far a stream has come. Raises DataError."""
+        with self._lock:
+            live = self._stream(stream).live
+            return Reached(live.offsets, live.watermark_us, live.newest_us)
 
     def _asked(
         self, text: str, strategy: str, tables: Mapping[str, Any], evidence: bool, into: str | None = None

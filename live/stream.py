@@ -81,6 +81,11 @@ class LiveStream:
         """The declared columns."""
         return self._incoming.arrow_schema
 
+    @property
+    def newest_us(self) -> int | None:
+        """The largest event time of all sources."""
+        return self._watermark.newest_us
+
     def widen(self, schema: Schema) -> None:
         """Takes events of more columns from now on; nothing else may differ."""
         self._incoming = Incoming(schema)
@@ -131,7 +136,7 @@ class LiveStream:
             columns, ts_us, offset = columns.slice(repeated), ts_us[repeated:], offset[repeated:]
             self.duplicate_count += repeated
         n = len(ts_us)
-        if n and source not in self._next_offset:
+        if n and source not in self._source_names:
             self._source_names = (*self._source_names, source)
         index = self._source_names.index(source) if n else 0
         batch = EventBatch(
@@ -180,7 +185,10 @@ class LiveStream:
 
     def expect(self, sources: Collection[str]) -> None:
         """These sources will send events: the watermark waits until each has begun, or is called idle."""
-        self._watermark.expect(set(sources) - self._next_offset.keys())
+        new = [source for source in dict.fromkeys(sources) if source not in self._next_offset]
+        self._watermark.expect(new)
+        # From now on batches name them: who orders events must not take the first source for the only one.
+        self._source_names += tuple(name for name in new if name not in self._source_names)
 
     def idle(self, sources: Collection[str]) -> None:
         """These sources have been silent for so long that the watermark no longer waits for them."""

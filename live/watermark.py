@@ -36,6 +36,11 @@ class Watermark:
         self._idle: set[str] = set()
         self._expected: set[str] = set()
 
+    @property
+    def newest_us(self) -> int | None:
+        """The largest event time so far, of sources known from before at least as far as w says; None without any."""
+        return max(self._highest_us.values(), default=None)
+
     def observe(self, source: str, ts_us: Int64Array) -> BoolArray:
         """Takes n events of one source in arrival order; says which are late, bool (n,). O(n), O(1) numpy calls."""
         n = len(ts_us)
@@ -85,10 +90,13 @@ class Watermark:
     def idle(self, sources: Collection[str]) -> None:
         """These sources no longer hold w back: it is that of the others, if there are any."""
         self._idle |= self._highest_us.keys() & set(sources)
+        waited = bool(self._expected)
         self._expected -= set(sources)
         if self._expected:
             return
         active = self._highest_us.keys() - self._idle
+        if waited and not active:  # they fell silent while w waited for one that never came
+            active = set(self._highest_us)
         if active:
             self.raise_to(min(self._highest_us[name] for name in active) - self.lateness_us)
 

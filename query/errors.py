@@ -55,6 +55,12 @@ CODES: dict[str, str] = {
     "HQ500": "not supported yet",
     "HQ600": "the pattern needs more positions or partial matches than its budget",
     "HQ601": "AFTER MATCH SKIP TO would not move on",
+    "HQ700": "the text is not TOML",
+    "HQ701": "a key of an app file that does not exist",
+    "HQ702": "something that an app file lacks",
+    "HQ703": "a value of an app file that does not fit",
+    "HQ704": "a name in an app file that nothing has",
+    "HQ705": "an extra that is not installed",
 }
 
 

@@ -1,4 +1,4 @@
-"""The command line: `hybrid sql | explain | check | backtest | archive | simulate | demo | doctor`.
+"""The command line: `hybrid sql | explain | check | run | ...`; `hybrid --help` lists all.
 
 Data goes to stdout, messages and progress to stderr. Exit codes: 0 all well, 1 a fault of the query or the data (or a
 demo that does not find what was planted), 2 wrong usage. Nothing heavy is imported before a command needs it.
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hybrid.cli import archive
+from hybrid.cli import archive, run
 from hybrid.cli.output import Format, Formats, say, write
 
 app = typer.Typer(
@@ -181,7 +181,11 @@ def check(
         bool, typer.Option("--against-reference", help="Also run it by the kernel and by the reference, and compare.")
     ] = False,
 ) -> None:
-    """Checks a query without running it; errors point at the text."""
+    """Checks a query, or an app file (a name in .toml), without running it; errors point at the text."""
+    if text.endswith(".toml") and "\n" not in text:
+        run.checked(Path(text))
+        say(f"{text} is well formed")
+        return
     from hybrid.front import explain_tables
 
     statement, tables = query_text(text), open_tables(table)
@@ -217,6 +221,10 @@ def backtest(
     with _existing(directory) as db:
         result = db.backtest(query_text(text), start, end)
         write(result.evidence() if evidence else result.arrow(), format, output)
+
+
+for command in (run.run, run.status, run.top):
+    app.command()(command)
 
 
 def _existing(directory: Path) -> Any:

@@ -107,7 +107,10 @@ def doctor() -> int:
     print(f"hybrid {_version('hybrid')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     for name in ("pyarrow", "duckdb", "numba", "numpy", "lark", "deltalake", "sortedcontainers", "typer", "rich"):
         print(f"  {name:<18}{_version(name)}")
-    for extra, module in (("plot", "matplotlib"), ("spark", "pyspark"), ("kafka", "confluent_kafka"), ("mqtt", "paho")):
+    for extra, module in (
+        ("plot", "matplotlib"), ("spark", "pyspark"), ("kafka", "confluent_kafka"), ("mqtt", "paho"),
+        ("metrics", "prometheus_client"),
+    ):  # fmt: skip
         there = importlib.util.find_spec(module) is not None
         print(f"  extra {extra:<12}{'installed' if there else f'missing: pip install -e .[{extra}]'}")
     import hybrid

@@ -133,3 +133,14 @@ def test_no_event_is_late_before_all_have_begun(events: list[tuple[str, int]], l
         assert observe(watermark, source, t) == [False] or not waits
         begun.add(source)
         assert (watermark.value_us is None) == (begun != set("abc"))
+
+
+def test_expected_sources_that_stay_silent_with_all_others() -> None:
+    """The others fell silent while it waited: it goes as far as the one furthest behind."""
+    watermark = Watermark(0)
+    watermark.expect(["b"])
+    watermark.observe("a", np.array([10]))
+    watermark.idle(["a"])
+    assert watermark.value_us is None
+    watermark.idle(["b"])
+    assert watermark.value_us == 10

@@ -1,0 +1,689 @@
+"""The file of `hybrid run`: what it says, as frozen tables, and everything that is wrong with it, each at its place.
+
+Tables are pydantic's: a field is its type, its default and a line about it, and that is the whole check of a value.
+References between tables, streams and queries are checked by what runs them later.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from hybrid import toml_places
+from hybrid.times import duration_us
+from hybrid.toml_places import Places, read_toml
+from live.sinks.base import Sink
+from live.sources.base import Source
+from query.errors import DataError, Diagnostic, QueryError, Span, nearest
+from query.schema import Schema
+
+
+def _duration(value: Any) -> timedelta:
+    try:
+        return timedelta(microseconds=duration_us(value, "it"))
+    except DataError as error:
+        raise ValueError(error) from None
+
+
+def _names(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Count = Annotated[int, Field(gt=0)]
+Payload: TypeAlias = Literal["json", "avro", "arrow"]
+Times: TypeAlias = Literal["iso", "s", "ms", "us", "ns"]
+Missing: TypeAlias = Literal["error", "null"]
+Port = Annotated[int, Field(gt=0, le=65535)]
+
+
+class Table(BaseModel):
+    """One table of the file. What stands below a field is its hint in errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+class DatabaseTable(Table):
+    path: str | None = None
+    """a directory or s3://bucket/prefix; left out: memory, kept nowhere"""
+    options: dict[str, str] = {}
+    """how a store is reached, such as aws_endpoint_url"""
+    memory_limit: str | None = None
+    """of DuckDB for reading history: "2GB", say"""
+    checkpoint: Duration = timedelta(seconds=10)
+    """how often a checkpoint is taken: "10s", say"""
+    log: Literal["fsync", "os", "none"] = "none"
+    """of what is pushed, for sources that cannot give it again: fsync, os or none"""
+    state: str | None = None
+    """a local directory for status and cursors; <path>/_service on disk"""
+
+
+class StreamTable(Table):
+    columns: dict[str, str]
+    """names with DuckDB types, { ts = "TIMESTAMP", price = "DOUBLE" }"""
+    time: str
+    """the column of the event time"""
+    key: Names = ()
+    """what most queries partition by, a column or a list"""
+    order: Names = ()
+    """tie columns, which order events of equal time"""
+    lateness: Duration = timedelta(0)
+    """how far behind the newest event one may be: "2s", say"""
+    retention: Duration | None = None
+    """how long events are kept, such as "400 days"; else for ever"""
+    idle: Duration | None = None
+    """a source that is silent for so long no longer holds back the watermark: "30s", say"""
+    heartbeat: Duration | None = None
+    """where no source sends anything for so long, event time goes on with the clock, that far behind it"""
+    late: str | None = None
+    """the sink of late events"""
+
+
+class FileSource(Table):
+    type: Literal["file"]
+    stream: str
+    """the stream that takes the events"""
+    path: str
+    """a file, a directory or a glob"""
+    format: Literal["csv", "ndjson", "parquet"] | None = None
+    """of all files; else by suffix"""
+    follow: bool = True
+    """whether more may come; otherwise all is read once"""
+    times: Times = "iso"
+    """how times are written: iso, or s, ms, us or ns since 1970"""
+    missing: Missing = "error"
+    """what a declared column means that a record lacks: error or null"""
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    """of CSV"""
+    header: bool = True
+    """whether the first line of CSV has names"""
+    nulls: tuple[str, ...] = Field(default=("",), strict=False)
+    """texts of CSV that are no value"""
+
+
+class KafkaSource(Table):
+    type: Literal["kafka"]
+    stream: str
+    """the stream that takes the events"""
+    brokers: str
+    """host:port, several with commas"""
+    topic: Names
+    """the topic that is read, or a list"""
+    format: Payload = "json"
+    """of the payloads: json, avro or arrow"""
+    times: Times = "iso"
+    """how times are written: iso, or s, ms, us or ns since 1970"""
+    missing: Missing = "error"
+    """what a declared column means that a payload lacks: error or null"""
+    batched: bool = False
+    """whether a payload holds several rows"""
+    avro_schema: str | None = None
+    """a file with the schema of plain Avro records"""
+    group: str | None = None
+    """the consumer group whose members share the partitions; left out: all partitions"""
+    start: Literal["earliest", "latest"] = "earliest"
+    """where a partition not read before begins: earliest or latest"""
+    lost: Literal["error", "skip"] = "error"
+    """what happens where a position is no longer in the topic: error or skip"""
+    options: dict[str, str] = {}
+    """more settings of librdkafka"""
+
+
+class MqttSource(Table):
+    type: Literal["mqtt"]
+    stream: str
+    """the stream that takes the events"""
+    host: str
+    """where the broker is"""
+    port: Port = 1883
+    """of the broker"""
+    topic: Names
+    """a topic filter, such as shop/+/readings, or a list"""
+    client_id: str
+    """under which the broker keeps the session: of this source only, and always the same"""
+    format: Payload = "json"
+    """of the payloads: json, avro or arrow"""
+    times: Times = "iso"
+    """how times are written: iso, or s, ms, us or ns since 1970"""
+    missing: Missing = "error"
+    """what a declared column means that a payload lacks: error or null"""
+    batched: bool = False
+    """whether a payload holds several rows"""
+    avro_schema: str | None = None
+    """a file with the schema of plain Avro records"""
+    user: str | None = None
+    """as the broker knows it"""
+    password: str | None = None
+    """of the user"""
+    tls: bool = False
+    """whether the connection is encrypted"""
+
+
+class SimulatorSource(Table):
+    type: Literal["stock", "rfid", "highway"]
+    stream: str
+    """the stream that takes the events"""
+    seed: int = Field(default=1, ge=0)
+    """the same seed gives the same events"""
+    events: int = Field(default=100_000, ge=0)
+    """how many ticks (stock)"""
+    symbols: Count = 100
+    """of how many symbols (stock)"""
+    rate: Annotated[float, Field(gt=0, strict=False)] | None = None
+    """events a second; left out: as fast as they are taken"""
+
+
+class QueryTable(Table):
+    sql: str | None = None
+    """the text of the query"""
+    file: str | None = None
+    """the file with the text of the query"""
+    sinks: tuple[str, ...] = Field(strict=False)
+    """where its rows go, a list of sinks"""
+
+
+class StdoutSink(Table):
+    type: Literal["stdout"]
+
+
+class FileSink(Table):
+    type: Literal["file"]
+    path: str
+    """the file, or for Parquet the directory"""
+    format: Literal["ndjson", "parquet"] = "ndjson"
+    """ndjson or parquet"""
+
+
+class KafkaSink(Table):
+    type: Literal["kafka"]
+    brokers: str
+    """host:port, several with commas"""
+    topic: str
+    """the topic that is written"""
+    options: dict[str, str] = {}
+    """more settings of librdkafka"""
+
+
+class MqttSink(Table):
+    type: Literal["mqtt"]
+    host: str
+    """where the broker is"""
+    port: Port = 1883
+    """of the broker"""
+    topic: str
+    """the topic that is written"""
+    user: str | None = None
+    """as the broker knows it"""
+    password: str | None = None
+    """of the user"""
+    tls: bool = False
+    """whether the connection is encrypted"""
+    client_id: str = ""
+    """under which the broker keeps the session"""
+
+
+class WebhookSink(Table):
+    type: Literal["webhook"]
+    url: str = Field(pattern=r"^https?://")
+    """where rows are posted"""
+    headers: dict[str, str] = {}
+    """of each request"""
+
+
+class MetricsTable(Table):
+    port: int = Field(ge=0, le=65535)
+    """of the Prometheus endpoint, such as 9100"""
+    host: str = "127.0.0.1"
+    """the address it listens at"""
+
+
+class LimitsTable(Table):
+    queue_rows: Count = 100_000
+    """read ahead of each source; more and it waits"""
+    unread_rows: Count = 100_000
+    """of a query that a sink has not taken; more and its streams wait"""
+
+
+SourceTable: TypeAlias = FileSource | KafkaSource | MqttSource | SimulatorSource
+SinkTable: TypeAlias = StdoutSink | FileSink | KafkaSink | MqttSink | WebhookSink
+
+SOURCES: dict[str, type[Table]] = {
+    "file": FileSource, "kafka": KafkaSource, "mqtt": MqttSource,
+    "stock": SimulatorSource, "rfid": SimulatorSource, "highway": SimulatorSource,
+}  # fmt: skip
+SINKS: dict[str, type[Table]] = {
+    "stdout": StdoutSink, "file": FileSink, "kafka": KafkaSink, "mqtt": MqttSink, "webhook": WebhookSink,
+}
+EXTRAS = {"kafka": "confluent_kafka", "mqtt": "paho"}
+SECTIONS = ("database", "streams", "sources", "queries", "sinks", "metrics", "limits")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query as it is run. reads: the streams, in lower case; sinks: their names."""
+
+    text: str
+    sinks: tuple[str, ...]
+    reads: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """What an app file says, checked. path: of the file, absolute; relative paths in it are meant from where it lies.
+    files: all that it is made of."""
+
+    path: Path
+    files: tuple[Path, ...]
+    database: DatabaseTable
+    streams: Mapping[str, StreamTable]
+    sources: Mapping[str, SourceTable]
+    queries: Mapping[str, Query]
+    sinks: Mapping[str, SinkTable]
+    metrics: MetricsTable | None
+    limits: LimitsTable
+
+    def place(self, path: str) -> str:
+        """A path of the file from where the process is; addresses as they are."""
+        return path if "://" in path else str(self.path.parent / path)
+
+    @property
+    def state(self) -> Path:
+        """The local directory of the service: status, cursors, what is not delivered."""
+        return _state(self.path, self.database.path, self.database.state)
+
+
+def _state(file: Path, path: str | None, state: str | None) -> Path:
+    if state is not None:
+        return file.parent / state
+    if path is not None and "://" not in path:
+        return file.parent / path / "_service"
+    return file.with_suffix(".service")
+
+
+def state_of(where: Path) -> Path:
+    """The directory of the service of an app file, which need not be right in all else, or of a database on disk.
+    Raises DataError where there is neither."""
+    if where.is_dir():
+        return where / "_service" if (where / "_service").is_dir() else where
+    try:
+        data, _ = read_toml(_read(where, str(where)))
+    except QueryError as error:
+        raise AppError([(str(where), error)]) from None
+    database = data.get("database")
+    given = database if isinstance(database, dict) else {}
+    path, state = (v if isinstance(v, str) else None for v in (given.get("path"), given.get("state")))
+    return _state(where.absolute(), path, state)
+
+
+class AppError(Exception):
+    """Everything that is wrong with an app file. parts: the name of each file with its faults."""
+
+    def __init__(self, parts: list[tuple[str, QueryError]]) -> None:
+        self.parts = tuple(parts)
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        return "\n\n".join(error.render(name) for name, error in self.parts)
+
+
+def load(path: str | Path) -> App:
+    """Reads an app file and checks all of it, without opening what it names. Raises AppError, and DataError where there
+    is no such file."""
+    path = Path(path)
+    text = _read(path, str(path))
+    try:
+        data, places = read_toml(text)
+    except QueryError as error:
+        raise AppError([(str(path), error)]) from None
+    check = _Check(path, data, places)
+    app = check.app()
+    parts = [(str(path), QueryError(check.found, text))] if check.found else []
+    if parts or check.elsewhere:
+        raise AppError(parts + check.elsewhere)
+    return app
+
+
+def _read(path: Path, name: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8").replace("\r\n", "\n")
+    except OSError as error:
+        raise DataError(f"cannot read {name}: {error.strerror}", "name an app file, such as app.toml") from None
+    except UnicodeDecodeError:
+        raise DataError(f"cannot read {name}: it is not UTF-8", "save it as UTF-8") from None
+
+
+class _Check:
+    """One look at a file. found: its faults; elsewhere: those of files it names."""
+
+    def __init__(self, path: Path, data: dict[str, Any], places: Places) -> None:
+        self.path = path
+        self.data = data
+        self.places = places
+        self.found: list[Diagnostic] = []
+        self.elsewhere: list[tuple[str, QueryError]] = []
+        self.files = [path.absolute()]
+
+    def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
+        self.found.append(Diagnostic(code, message, span, label, hint))
+
+    def app(self) -> App:
+        """The file's tables, as far as they are right."""
+        for name in self.data:
+            if name not in SECTIONS:
+                self.fault("HQ701", f"there is no table {name}", self.places.key((name,)), hint=nearest(name, SECTIONS))
+        streams = {name: self.table(StreamTable, ("streams", name)) for name in self.names("streams")}
+        for section in ("sources", "queries", "sinks"):
+            for name in self.names(section, silent=True):
+                if not re.fullmatch(r"[A-Za-z_][\w-]*", name):
+                    span = self.places.key((section, name))
+                    self.fault("HQ703", f"{name!r} is no name", span, hint="use letters, digits, _ and -")
+        sources = {name: self.kind(SOURCES, ("sources", name)) for name in self.names("sources")}
+        sinks = {name: self.kind(SINKS, ("sinks", name)) for name in self.names("sinks")}
+        asked = {name: self.table(QueryTable, ("queries", name)) for name in self.names("queries")}
+        database = self.table(DatabaseTable, ("database",), {})
+        metrics = self.table(MetricsTable, ("metrics",), None)
+        limits = self.table(LimitsTable, ("limits",), {})
+        if database is not None:
+            self.memory(database)
+        if metrics is not None:
+            self.extra("metrics", "prometheus_client", ("metrics",))
+        for name, stream in streams.items():
+            if stream is not None and stream.late is not None:
+                self.known("sink", stream.late, ("streams", name, "late"))
+        for name, source in sources.items():
+            given = self.given(("sources", name))
+            if isinstance(given, dict) and isinstance(given.get("stream"), str):
+                self.known("stream", given["stream"], ("sources", name, "stream"))
+            if source is not None:
+                self.simulated(name, source, streams)
+        queries = self.queries(streams, sources, asked, sinks)
+        return App(
+            self.path.absolute(), tuple(self.files), database or DatabaseTable(), _there(streams), _there(sources),
+            queries, _there(sinks), metrics, limits or LimitsTable(),
+        )  # fmt: skip
+
+    # ---- tables
+
+    def names(self, section: str, silent: bool = False) -> list[str]:
+        """The names of the tables in a section."""
+        tables = self.data.get(section, {})
+        if not isinstance(tables, dict):
+            if silent:
+                return []
+            self.fault("HQ703", f"{section} is no table of tables", self.places.key((section,)),
+                       hint=f"write [{section}.name] above its keys")  # fmt: skip
+            return []
+        return list(tables)
+
+    def given(self, path: toml_places.Path) -> Any:
+        found: Any = self.data
+        for name in path:
+            found = found[name]
+        return found
+
+    def table(self, model: type[Any], path: toml_places.Path, absent: Any = ...) -> Any:
+        """A table as its model, or None where it is wrong. absent: what stands for a table that is not there."""
+        if absent is not ... and path[0] not in self.data:
+            return None if absent is None else model(**absent)
+        given = self.given(path)
+        try:
+            return model.model_validate(given)
+        except ValidationError as error:
+            found = error.errors(include_url=False)
+        for one in found:
+            self.wrong(one, path, model)
+        wrong = {one["loc"][0] for one in found if one["loc"]}
+        if not isinstance(given, dict) or wrong - set(given):
+            return None
+        try:  # so that what is right is still compared with the other tables
+            return model.model_validate({key: value for key, value in given.items() if key not in wrong})
+        except ValidationError:
+            return None
+
+    def kind(self, kinds: Mapping[str, type[Any]], path: toml_places.Path) -> Any:
+        """A table whose `type` says what it is."""
+        given = self.given(path)
+        type = given.get("type") if isinstance(given, dict) else None
+        if type is None:
+            hint = f"add type, one of {', '.join(kinds)}"
+            self.fault("HQ702", f"{'.'.join(map(str, path))} has no type", self.places.key(path), hint=hint)
+            return None
+        if type not in kinds:
+            span, what = self.places.value((*path, "type")), path[0][:-1]  # type: ignore[index]
+            self.fault("HQ703", f"there is no {what} of type {type}", span, hint=nearest(str(type), tuple(kinds)))
+            return None
+        if type in EXTRAS:
+            self.extra(type, EXTRAS[type], (*path, "type"))
+        return self.table(kinds[type], path)
+
+    def wrong(self, error: Any, base: toml_places.Path, model: type[Table]) -> None:
+        """What pydantic finds, in our words and at its place."""
+        path = (*base, *error["loc"])
+        name = next(part for part in reversed(path) if isinstance(part, str))  # not the number of an item
+        where = ".".join(map(str, path[:-1]))
+        described = model.model_fields.get(str(error["loc"][0])) if error["loc"] else None
+        about = described.description or "" if described is not None else ""
+        match error["type"]:
+            case "missing":
+                self.fault("HQ702", f"{where} has no {name}", self.places.key(path), hint=f"{name}: {about}")
+            case "extra_forbidden":
+                hint = nearest(str(name), tuple(model.model_fields))
+                self.fault("HQ701", f"{where} has no key {name}", self.places.key(path), hint=hint)
+            case "literal_error":
+                known = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+                hint = nearest(str(error["input"]), known)
+                self.fault("HQ703", f"{name} is {self.written(path)}", self.places.value(path), hint=hint)
+            case "value_error":
+                message = f"{name} is {self.written(path)}, which is no length of time"
+                hint = 'write a number and a unit of fixed length, such as "500 ms", "2s" or "400 days"'
+                self.fault("HQ703", message, self.places.value(path), hint=hint)
+            case kind:
+                said = _KINDS.get(kind)
+                wanted = f"not {said}" if said else error["msg"][:1].lower() + error["msg"][1:]
+                message = f"{name} is {self.written(path)}: {wanted}"
+                hint = f"{path[len(base)]}: {about}" if about else ""
+                self.fault("HQ703", message, self.places.value(path), hint=hint)
+
+    def written(self, path: toml_places.Path) -> str:
+        """A value as it stands in the file, shortened."""
+        span = self.places.value(path)
+        text = self.places.text[span.start : span.end].split("\n")[0]
+        return text if len(text) <= 40 else text[:37] + "..."
+
+    # ---- what tables say of each other
+
+    def known(self, what: str, name: str, path: toml_places.Path) -> bool:
+        """Whether there is such a stream or sink; its own faults are its own."""
+        tables = self.data.get(what + "s", {})
+        names = tuple(tables) if isinstance(tables, dict) else ()
+        if name in names or (what == "stream" and name.lower() in map(str.lower, names)):
+            return True
+        hint = nearest(name, names) or f"add [{what}s.{name}]"
+        self.fault("HQ704", f"there is no {what} {name}", self.places.value(path), hint=hint)
+        return False
+
+    def extra(self, extra: str, module: str, path: toml_places.Path) -> None:
+        if importlib.util.find_spec(module) is None:
+            message, hint = f"the extra {extra} is not installed", f"pip install 'hybrid[{extra}]'"
+            self.fault("HQ705", message, self.places.value(path), hint=hint)
+
+    def memory(self, database: DatabaseTable) -> None:
+        from archive.place import place_of
+        from hybrid import duck
+
+        if database.memory_limit is not None:
+            self.guarded(lambda: duck.check_memory_limit(str(database.memory_limit)), ("database", "memory_limit"))
+        if database.path is not None:
+            self.guarded(lambda: place_of(str(database.path)), ("database", "path"))
+        if database.log != "none" and (database.path is None or "://" in database.path):
+            hint = "give it a path on disk, or leave log out: what sources can give again needs none"
+            self.fault("HQ703", "only a database on disk has a log", self.places.value(("database", "log")), hint=hint)
+
+    def guarded(self, act: Any, path: toml_places.Path, of_key: bool = False) -> bool:
+        """Whether an act raises nothing; a DataError is the fault of what stands at a path."""
+        try:
+            act()
+        except DataError as error:
+            span = self.places.key(path) if of_key else self.places.value(path)
+            self.fault("HQ703", error.message, span, hint=error.hint)
+            return False
+        return True
+
+    def sink(self, table: SinkTable) -> Sink:
+        from hybrid.connectors import make_sink
+
+        return make_sink(table, self.bare())
+
+    def source(self, table: SourceTable, schema: Schema) -> Source:
+        from hybrid.connectors import make_source
+
+        return make_source(table, schema, self.bare())
+
+    def bare(self) -> App:
+        """An app of which only the place is known."""
+        return App(self.path.absolute(), (), DatabaseTable(), {}, {}, {}, {}, None, LimitsTable())
+
+    def simulated(self, name: str, source: SourceTable, streams: Mapping[str, StreamTable | None]) -> None:
+        """A simulator has columns of its own."""
+        if not isinstance(source, SimulatorSource):
+            return
+        from hybrid.simulated import simulated_columns
+
+        stream = next((s for n, s in streams.items() if n.lower() == source.stream.lower()), None)
+        columns = simulated_columns(source.type)
+        if stream is not None and sorted(c.lower() for c in stream.columns) != sorted(columns):
+            self.fault("HQ703", f"a simulator of type {source.type} does not fit stream {source.stream}",
+                       self.places.value(("sources", name, "stream")),
+                       hint=f"its columns are {', '.join(f'{c} {t}' for c, t in columns.items())}")  # fmt: skip
+
+    # ---- streams and queries
+
+    def queries(
+        self, streams: Mapping[str, StreamTable | None], sources: Mapping[str, SourceTable | None],
+        asked: Mapping[str, QueryTable | None], sinks: Mapping[str, SinkTable | None],
+    ) -> dict[str, Query]:
+        """Declares the streams in a database of memory, makes their sources, and asks it what it thinks of the
+        queries."""
+        from hybrid.engine import Database
+
+        with Database() as db:
+            faulty = {name for name, stream in streams.items() if stream is None or not self.stream(db, name, stream)}
+            for name, stream in streams.items():
+                late = None if stream is None or stream.late is None else sinks.get(stream.late)
+                if late is not None and name not in faulty:
+                    rows = late_rows(db.late(name).schema.empty_table(), name)
+                    self.guarded(lambda s=late, of=rows.schema: self.sink(s).check(of), ("streams", name, "late"))
+            for name, source in sources.items():
+                known = source is not None and next((n for n in streams if n.lower() == source.stream.lower()), None)
+                if source is not None and known and known not in faulty:
+                    schema = db.schema(known)
+                    self.guarded(lambda s=source, of=schema: self.source(s, of), ("sources", name))
+            return {
+                name: query
+                for name, table in asked.items()
+                if table is not None and (query := self.query(db, name, table, sinks, faulty))
+            }
+
+    def stream(self, db: Any, name: str, stream: StreamTable) -> bool:
+        """Declares a stream."""
+        from hybrid.declaration import declared
+
+        base: toml_places.Path = ("streams", name)
+        before = len(self.found)
+        if not self.guarded(lambda: declared(name, {"t": "TIMESTAMP"}, "t", (), (), 0, None), base, of_key=True):
+            return False
+        for column, type in stream.columns.items():
+            def alone(column: str = column, type: str = type) -> None:
+                declared(name, {column: type}, column, (), (), 0, None)
+
+            self.guarded(alone, (*base, "columns", column))
+        names = {column.lower() for column in stream.columns}
+        for key, columns in (("time", (stream.time,)), ("key", stream.key), ("order", stream.order)):
+            for i, column in enumerate(columns):
+                if column.lower() not in names:
+                    at: toml_places.Path = (*base, key, i)
+                    self.fault("HQ704", f"{name} has no column {column}", self.places.value(at),
+                               hint=nearest(column, tuple(stream.columns)))  # fmt: skip
+        if len(self.found) > before:
+            return False
+        return self.guarded(lambda: declare(db, name, stream), base, of_key=True)
+
+    def query(
+        self, db: Any, name: str, table: QueryTable, sinks: Mapping[str, SinkTable | None], faulty: set[str]
+    ) -> Query | None:
+        base: toml_places.Path = ("queries", name)
+        known = [sink for i, sink in enumerate(table.sinks) if self.known("sink", sink, (*base, "sinks", i))]
+        if (table.sql is None) == (table.file is None):
+            what = "has no text" if table.sql is None else "has two texts"
+            self.fault("HQ702", f"queries.{name} {what}", self.places.key(base), hint="give it sql or file")
+            return None
+        text, file = table.sql or "", table.file
+        if file is not None:
+            place = self.path.parent / file
+            self.files.append(place.absolute())
+            try:
+                text = _read(place, file)
+            except DataError as error:
+                hint = "name a file with the query"
+                self.fault("HQ704", error.message, self.places.value((*base, "file")), hint=hint)
+                return None
+        try:
+            schema, reads = db.rows_of(text)
+        except QueryError as error:
+            kept = [d for d in error.diagnostics if not (faulty and d.code == "HQ200")]
+            if kept and file is not None:
+                self.elsewhere.append((str(self.path.parent / file), QueryError(kept, text)))
+            elif kept:
+                self.found += [self.moved(d, (*base, "sql"), text) for d in kept]
+            return None
+        except DataError as error:
+            at = self.places.value((*base, "sql" if file is None else "file"))
+            self.fault("HQ703", error.message, at, hint=error.hint)
+            return None
+        for i, sink in enumerate(table.sinks):
+            found = sinks.get(sink)
+            if found is not None:
+                self.guarded(lambda found=found: self.sink(found).check(schema), (*base, "sinks", i))
+        return Query(text, tuple(known), reads)
+
+    def moved(self, fault: Diagnostic, path: toml_places.Path, text: str) -> Diagnostic:
+        """A fault of a query whose text stands in the file, at its place there."""
+        span = self.places.in_string(path, fault.span)
+        return Diagnostic(fault.code, fault.message, span, fault.label, fault.hint)
+
+
+def declare(db: Any, name: str, stream: StreamTable) -> None:
+    """Declares a stream of an app in a database."""
+    db.create_stream(
+        name, dict(stream.columns), stream.time, stream.key, stream.order, stream.lateness, stream.retention,
+        stream.idle, stream.heartbeat,
+    )  # fmt: skip
+
+
+def late_rows(events: pa.Table, stream: str) -> pa.Table:
+    """Late events as rows of a sink: each is named by the event that it is, in place of a match."""
+    names = pc.binary_join_element_wise(
+        pa.scalar(stream), events["_source"], events["_offset"].cast(pa.string()), "/"
+    )
+    return events.append_column("match_id", names)
+
+
+def _there(tables: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+_KINDS = {
+    "string_type": "a text", "int_type": "a whole number", "int_from_float": "a whole number",
+    "bool_type": "true or false", "float_type": "a number", "dict_type": "a table", "model_type": "a table",
+    "model_attributes_type": "a table", "tuple_type": "a list", "list_type": "a list",
+}  # fmt: skip

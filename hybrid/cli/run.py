@@ -1,0 +1,91 @@
+"""`hybrid run`, `hybrid status` and `hybrid top`: a service of streams, sources, queries and sinks, and its account."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybrid.cli.output import say
+
+if TYPE_CHECKING:
+    from hybrid.app import App
+
+Where = Annotated[Path, typer.Argument(help="The app file, or the directory of its database.")]
+APP = Path("app.toml")
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="The app file: streams, sources, queries, sinks.")] = APP,
+    check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
+) -> None:
+    """Runs what an app file says until SIGTERM, or until every source has ended. SIGHUP, or a change of the file,
+    takes over what is new in it."""
+    app = checked(file)
+    if check:
+        say(f"{file} is well formed")
+        return
+    from hybrid.service import Service
+
+    raise typer.Exit(Service(app, _said).run())
+
+
+def checked(file: Path) -> App:
+    """The app of a file; with a fault in it everything that is wrong is said, and the exit code is 1."""
+    from hybrid.app import AppError, load
+
+    try:
+        return load(file)
+    except AppError as error:
+        say(error.render())
+        raise typer.Exit(1) from None
+
+
+def status(
+    where: Where = APP, as_json: Annotated[bool, typer.Option("--json", help="As JSON, on one line.")] = False
+) -> None:
+    """Shows how a service is: rates, watermarks, matches, late events, trouble. Exit code 1: it does not run."""
+    from rich.console import Console
+
+    from hybrid.status import read_status, rendered
+
+    told = read_status(_state(where))
+    if as_json:
+        print(json.dumps(told))
+    else:
+        Console().print(rendered(told, time.time()))
+    raise typer.Exit(0 if told["state"] == "running" else 1)
+
+
+def top(where: Where = APP) -> None:
+    """Shows the same, every second anew, until it is interrupted."""
+    from rich.live import Live
+
+    from hybrid.status import read_status, rendered
+
+    directory = _state(where)
+    try:
+        with Live(rendered(read_status(directory), time.time()), auto_refresh=False) as live:
+            while True:
+                time.sleep(1)
+                live.update(rendered(read_status(directory), time.time()), refresh=True)
+    except KeyboardInterrupt:
+        pass
+
+
+def _state(where: Path) -> Path:
+    from hybrid.app import AppError, state_of
+
+    try:
+        return state_of(where)
+    except AppError as error:
+        say(error.render())
+        raise typer.Exit(1) from None
+
+
+def _said(message: str) -> None:
+    say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {message}")

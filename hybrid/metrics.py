@@ -1,0 +1,87 @@
+"""A Prometheus endpoint with the figures of a service, read from its status when it is asked. The extra `metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from query.errors import DataError
+
+#: kind of table -> (key of its status, name of the metric, what it counts). A name in _total is a counter.
+METRICS = {
+    "streams": (
+        ("accepted", "hybrid_events_total", "Events that were accepted."),
+        ("late", "hybrid_late_events_total", "Events that came too late."),
+        ("bad", "hybrid_bad_payloads_total", "Payloads that are no events."),
+        ("duplicates", "hybrid_duplicate_events_total", "Events that came again."),
+        ("lag_s", "hybrid_watermark_lag_seconds", "How far the watermark is behind the clock."),
+        ("behind_newest_s", "hybrid_watermark_behind_newest_seconds", "How far it is behind the newest event."),
+    ),
+    "queries": (
+        ("matches", "hybrid_matches_total", "Live matches."),
+        ("rows", "hybrid_rows_total", "Rows of the query."),
+        ("suppressed", "hybrid_suppressed_rows_total", "Rows that ALERT ONCE has kept back."),
+        ("history_reads", "hybrid_history_reads_total", "Reads of the archive."),
+        ("waiting_for_history", "hybrid_waiting_for_history", "Live matches that wait for their history."),
+        ("unread", "hybrid_unread_rows", "Rows that a sink has not taken for good."),
+        ("runs", "hybrid_runs", "Partial matches."),
+        ("spilled", "hybrid_spilled_runs", "Partial matches on disk."),
+    ),
+    "sources": (("queued", "hybrid_source_queued_rows", "Rows that were read ahead."),),
+    "sinks": (
+        ("rows", "hybrid_sink_rows_total", "Rows that the sink was handed."),
+        ("unread", "hybrid_sink_unread_rows", "Rows that the sink has not taken for good."),
+        ("failures", "hybrid_sink_failures", "Failures of the sink in a row."),
+    ),
+}
+_LABEL = {"streams": "stream", "queries": "query", "sources": "source", "sinks": "sink"}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A running endpoint. port: where it listens, of use where 0 was asked for."""
+
+    port: int
+    _server: Any
+    _thread: Any
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve(host: str, port: int, status: Callable[[], dict[str, Any]]) -> Endpoint:
+    """Answers GET /metrics there. Raises DataError where the extra is missing or the port is taken."""
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        from prometheus_client.registry import Collector
+    except ImportError:
+        message = "metrics need the extra metrics, which is not installed"
+        raise DataError(message, "pip install 'hybrid[metrics]'") from None
+
+    class Figures(Collector):
+        def collect(self) -> Iterator[Any]:
+            told = status()
+            for table, metrics in METRICS.items():
+                for key, name, about in metrics:
+                    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                    metric = kind(name, about, labels=[_LABEL[table]])
+                    for row, figures in told.get(table, {}).items():
+                        if figures[key] is not None:
+                            metric.add_metric([row], figures[key])
+                    yield metric
+            trouble = GaugeMetricFamily("hybrid_trouble", "What is wrong now, by where.", labels=["where"])
+            for where in told.get("trouble", {}):
+                trouble.add_metric([where], 1)
+            yield trouble
+
+    registry = CollectorRegistry()
+    registry.register(Figures())
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise DataError(f"metrics cannot listen at {host}:{port}: {error.strerror}", "choose another port") from None
+    return Endpoint(server.server_port, server, thread)

@@ -1,0 +1,161 @@
+"""One source of a service, read ahead in a thread of its own into a queue of bounded rows."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+
+from live.sources.base import Bad, Piece, Source
+from query.errors import DataError
+
+#: How long a source may wait for something to come, in seconds: so long a stop may take.
+POLL_S = 0.2
+
+
+class Reader:
+    """Reads a source while there is room; a full queue stops the reading, so that the source is held back.
+
+    All calls of the source come from `turn`: from the thread that `start` begins, or, without it, from whoever drives
+    the service. positions: where the source begins. arrived: set whenever there is something to take.
+    """
+
+    def __init__(
+        self, name: str, stream: str, source: Source, positions: Mapping[str, int], rows_max: int,
+        arrived: threading.Event,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.stream = stream
+        self.failure: str | None = None
+        self.partitions: tuple[str, ...] = ()
+        self._source = source
+        self._positions = dict(positions)
+        self._rows_max = rows_max
+        self._arrived = arrived
+        self._changed = threading.Condition()
+        self._polling = threading.Lock()
+        self._queue: deque[Piece | Bad] = deque()
+        self._rows = 0
+        self._kept: dict[str, int] | None = None
+        self._opened = self._ended = self._paused = self._closing = False
+        self._trouble: str | None = None
+        self._thread: threading.Thread | None = None
+
+    # ---- for the source's thread
+
+    def turn(self, seconds: float = 0.0) -> bool:
+        """Opens, acknowledges, and reads once if there is room; whether something came."""
+        with self._polling:
+            return self._turn(seconds)
+
+    def _turn(self, seconds: float) -> bool:
+        if self.failure is not None:
+            return False
+        try:
+            if not self._opened:
+                self._source.open(self._positions)
+                self._opened = True
+            with self._changed:
+                kept, self._kept = self._kept, None
+            if kept is not None:
+                self._source.kept(kept)
+            if self._paused or self._ended or self.queued >= self._rows_max:
+                return False
+            found = self._source.poll(seconds)
+            ended, self._trouble = self._source.ended, self._source.trouble()
+        except Exception as error:  # noqa: BLE001  (whatever it is, it ends this source only, and is said)
+            self.failure = str(error) if isinstance(error, (DataError, OSError)) else f"{type(error).__name__}: {error}"
+            self._arrived.set()
+            return False
+        with self._changed:
+            self.partitions = self._source.partitions
+            self._queue.extend(found)
+            self._rows += sum(_rows(item) for item in found)
+            self._ended = ended
+        if found or ended:
+            self._arrived.set()
+        return bool(found)
+
+    def _run(self) -> None:
+        while not self._closing:
+            if not self.turn(POLL_S):
+                with self._changed:
+                    resting = self._paused or self._ended or self.failure or self._rows >= self._rows_max
+                    if resting and not self._closing:
+                        self._changed.wait(POLL_S)
+        self._finish()
+
+    def _finish(self) -> None:
+        try:
+            if self._kept is not None and self.failure is None and self._opened:
+                self._source.kept(self._kept)
+            self._source.close()
+        except Exception as error:  # noqa: BLE001  (it is left anyway)
+            self.failure = self.failure or str(error)
+
+    # ---- for the service
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"hybrid source {self.name}", daemon=True)
+        self._thread.start()
+
+    def take(self) -> Piece | Bad | None:
+        """The next thing that was read, which leaves room for another."""
+        with self._changed:
+            if not self._queue:
+                return None
+            item = self._queue.popleft()
+            self._rows -= _rows(item)
+            self._changed.notify_all()
+            return item
+
+    def give_back(self, item: Piece | Bad) -> None:
+        """Puts what could not be kept now in front again."""
+        with self._changed:
+            self._queue.appendleft(item)
+            self._rows += _rows(item)
+
+    def fail(self, why: str) -> None:
+        """Takes no more from the source."""
+        self.failure = why
+
+    def kept(self, positions: Mapping[str, int]) -> None:
+        """All rows below these offsets are durable."""
+        with self._changed:
+            self._kept = dict(positions)
+            self._changed.notify_all()
+
+    def pause(self) -> None:
+        """Reads no more, from when this returns; what was read can still be taken."""
+        self._paused = True
+        with self._polling:
+            pass
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Lets the source go; waits so long for its thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is None:
+            self._finish()
+        else:
+            self._thread.join(seconds)
+
+    @property
+    def queued(self) -> int:
+        """Rows that were read and not taken."""
+        return self._rows
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will come, and all was taken."""
+        return self._ended and not self._queue
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps events from coming now."""
+        return self.failure or self._trouble
+
+
+def _rows(item: Piece | Bad) -> int:
+    return 1 if isinstance(item, Bad) else len(item.rows)

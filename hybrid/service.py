@@ -1,0 +1,845 @@
+"""`hybrid run`: the loop between sources, a database and sinks, with its checkpoints, its reloads and its account.
+
+One thread, that of `run`, does everything with the database. Each source is read and each sink is written by a thread
+of its own (hybrid.reader, hybrid.outlet), so that none of them holds up the others.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+
+from hybrid.alerts import Alerts
+from hybrid.app import App, AppError, Query, SinkTable, SourceTable, declare, late_rows, load
+from hybrid.connectors import make_sink, make_source
+from hybrid.engine import Database
+from hybrid.outlet import Outlet, Parcel
+from hybrid.reader import Reader
+from hybrid.status import VERSION, write_status
+from hybrid.times import show_us
+from live.sinks.base import Sink
+from live.sources.base import Bad, Piece, Source
+from matching.batch import Int64Array
+from query.errors import DataError, HybridWarning, QueryError, first_line
+from query.schema import Schema
+
+#: Seconds: between two writings of the status and looks at the files; how far back a rate looks; what sinks are given
+#: at a checkpoint, and at the end, to take what they were handed.
+STATUS_EVERY_S, RATE_OVER_S, SETTLE_S, DRAIN_S = 1.0, 10.0, 5.0, 5.0
+#: How often the database looks at the clock, in seconds.
+TICK_EVERY_S = 0.25
+#: How many pieces of one source are taken before the next one has its turn.
+TURN_PIECES = 16
+
+
+def _wait(event: threading.Event, seconds: float) -> None:
+    event.wait(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """now: seconds since 1970; ticks: seconds that never go back; wait: until an event is set or seconds are over."""
+
+    now: Callable[[], float] = time.time
+    ticks: Callable[[], float] = time.monotonic
+    wait: Callable[[threading.Event, float], None] = _wait
+
+
+@dataclass(slots=True)
+class _Running:
+    """A query that runs. before: alerts of versions it has replaced, which may still have something to say."""
+
+    query: Query
+    alerts: Alerts
+    before: list[Alerts] = field(default_factory=list)
+    rows: int = 0
+    failure: str | None = None
+
+
+class Service:
+    """What an app file says, running. say: tells people; threads: False lets `step` do all work itself, in order.
+
+    start, then step until it is done, then finish; or run, which does all three. Raises DataError where the database
+    cannot be opened; what fails later is said, kept in the status and tried again, and the rest goes on.
+    """
+
+    def __init__(
+        self, app: App, say: Callable[[str], None], clock: Clock | None = None, threads: bool = True,
+        sources: Callable[[SourceTable, Schema, App], Source] = make_source,
+        sinks: Callable[[SinkTable, App], Sink] = make_sink,
+    ) -> None:  # fmt: skip
+        self.app = app
+        self._say_to = say
+        self._clock = clock or Clock()
+        self._threads = threads
+        self._make_source, self._make_sink = sources, sinks
+        self._wake = threading.Event()
+        self._stopping = self._reloading = False
+        self._queries: dict[str, _Running] = {}
+        self._readers: dict[str, Reader] = {}
+        self._outlets: dict[str, Outlet] = {}
+        self._leaving: list[Outlet] = []
+        self._cursors: dict[str, str | None] = {}
+        self._backlog: dict[str, list[Parcel]] = {}
+        self._generation = 0
+        self._ended: set[str] = set()
+        self._owners: dict[tuple[str, str], str] = {}
+        self._bad: Counter[str] = Counter()
+        self._rows_in: Counter[str] = Counter()
+        self._trouble: dict[str, str] = {}
+        self._retry_s: dict[str, float] = {}
+        self._status: dict[str, Any] = {}
+        self._metrics: Any = None
+        self._lock_file: Any = None
+
+    # ---- life
+
+    def start(self) -> None:
+        """Opens the database, declares the streams, and lets queries, sinks and sources begin."""
+        app, state = self.app, self.app.state
+        state.mkdir(parents=True, exist_ok=True)
+        self._lock(state)
+        self._read_state(state)
+        given = app.database
+        self.db = Database(
+            None if given.path is None else app.place(given.path), given.memory_limit, dict(given.options) or None,
+            log=None if given.log == "none" else given.log, ticking=False,
+        )  # fmt: skip
+        self._declare()
+        if app.metrics is not None:
+            from hybrid.metrics import serve
+
+            self._metrics = serve(app.metrics.host, app.metrics.port, self.status)
+        now = self._clock.ticks()
+        self._started, self._written_s, self._checkpoint_s, self._ticked_s = self._clock.now(), -1e9, now, now
+        self._history: deque[tuple[float, Counter[str]]] = deque()
+        self._files = _stamps(app.files)
+        self._looked_s = now
+        for name, table in app.sinks.items():
+            self._open_sink(name, table)
+        for name, alerts in self.db.watching().items():
+            if name not in app.queries:
+                self._say(f"query {name}: it is no longer in the file, and ends")
+                alerts.close()
+        for name, query in app.queries.items():
+            self._watch(name, query)
+        for name, source in app.sources.items():
+            self._open_source(name, source)
+        self._say(f"running {app.path.name}: {len(self._readers)} sources, {len(self._queries)} queries, "
+                  f"{len(self._outlets)} sinks")  # fmt: skip
+
+    def run(self) -> int:
+        """Runs until SIGTERM or SIGINT, or until every source has ended; the exit code. Call it in the main thread."""
+        handlers = {s: signal.signal(s, self._signalled) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+        try:
+            self.start()
+            while not self.done:
+                if not self.step():
+                    self._clock.wait(self._wake, 0.1)
+                    self._wake.clear()
+            return self.finish()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._reloading = True
+        else:
+            self.stop()
+            for again in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(again, signal.SIG_DFL)  # a second one ends the process at once
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ends it soon: no more is read, what was read goes its way."""
+        self._stopping = True
+        self._wake.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is to stop, or has nothing more to do."""
+        if self._stopping:
+            return True
+        over = self._readers and all(r.ended or r.failure is not None for r in self._readers.values())
+        return bool(over) and not any(o.waiting for o in self._all_outlets()) and not any(
+            name not in self._ended and self._all_ended(name) for name in self._streams_read()
+        )
+
+    def step(self) -> bool:
+        """One round: what has come is pushed, what was found is handed out, what is due is done. Whether there was
+        anything to do."""
+        if self._reloading or self._changed():
+            self._reloading = False
+            self.reload()
+        if not self._threads:
+            for reader in self._readers.values():
+                reader.turn()
+        blocked = self._blocked()
+        busy = self._push(blocked)
+        self._tick(blocked)
+        busy |= self._end_streams()
+        busy |= self._fetch()
+        if not self._threads:
+            for outlet in self._all_outlets():
+                busy |= outlet.turn()
+        for outlet in [o for o in self._leaving if not o.waiting]:
+            outlet.settle(0.0)
+            if not outlet.undelivered():
+                outlet.close()
+                self._leaving.remove(outlet)
+        now = self._clock.ticks()
+        if now - self._checkpoint_s >= self.app.database.checkpoint.total_seconds():
+            self.checkpoint()
+        if now - self._written_s >= STATUS_EVERY_S:
+            self._write_status("running")
+        return busy
+
+    def finish(self) -> int:
+        """Pushes and delivers what was read, takes a checkpoint, and closes everything; the exit code."""
+        over = not self._stopping
+        for reader in self._readers.values():
+            reader.pause()
+        self._say("stopping" if not over else "every source has ended")
+        until = self._clock.ticks() + DRAIN_S
+        while self._push({}) and self._clock.ticks() < until:
+            self._fetch()
+        self._fetch()
+        while any(o.waiting and not o.failures for o in self._all_outlets()) and self._clock.ticks() < until:
+            if not self._threads:
+                for outlet in self._all_outlets():
+                    outlet.turn()
+            else:
+                self._clock.wait(self._wake, 0.02)
+        self.checkpoint()
+        self._write_status("running")
+        for reader in self._readers.values():
+            reader.close()
+        for outlet in self._all_outlets():
+            outlet.close()
+        undelivered = sum(p.rows.num_rows for o in self._all_outlets() for p in o.undelivered())
+        if undelivered:
+            self._say(f"{undelivered:,} rows are not delivered; they are kept in {self.app.state} for the next start")
+        failed = [r.name for r in self._readers.values() if r.failure is not None]
+        failed += [name for name, running in self._queries.items() if running.failure is not None]
+        try:
+            self.db.close()
+        except (DataError, OSError) as error:
+            self._say(f"the database was not closed well: {error}")
+            failed.append("database")
+            over = True
+        if self._metrics is not None:
+            self._metrics.close()
+        self._write_status("stopped")
+        self._lock_file.close()
+        self._say("stopped")
+        return 1 if over and failed else 0
+
+    # ---- events in
+
+    def _push(self, blocked: Mapping[str, str]) -> bool:
+        """Takes what sources have read, some of each in turn, except for blocked streams."""
+        busy = False
+        for reader in self._readers.values():
+            stream = reader.stream.lower()
+            if reader.failure is not None:
+                self._fault(f"source {reader.name}", reader.failure)
+            elif reader.trouble is not None:
+                self._fault(f"source {reader.name}", reader.trouble)
+            elif stream in blocked:
+                self._fault(f"source {reader.name}", f"waits: {blocked[stream]}")
+            elif self._clock.ticks() >= self._retry_s.get(f"stream {stream}", 0.0):
+                self._well(f"source {reader.name}")
+            if stream in blocked or self._clock.ticks() < self._retry_s.get(f"stream {stream}", 0.0):
+                continue
+            self._expect(reader)
+            for _ in range(TURN_PIECES):
+                item = reader.take()
+                if item is None:
+                    break
+                busy = True
+                if isinstance(item, Bad):
+                    self._quarantine(stream, item)
+                elif not self._piece(reader, item):
+                    break
+        return busy
+
+    def _expect(self, reader: Reader) -> None:
+        """Lets the watermark wait for partitions that have sent nothing yet: else it would go on with the first one
+        that is read, and find the others late."""
+        new = [p for p in reader.partitions if (reader.stream.lower(), p) not in self._owners]
+        if new:
+            self.db.expect(reader.stream, new)
+        for partition in new:
+            self._owners[reader.stream.lower(), partition] = reader.name
+
+    def _tick(self, blocked: Mapping[str, str]) -> None:
+        """Lets the database look at the clock: not while sources wait for us, who are then not silent."""
+        now = self._clock.ticks()
+        if now - self._ticked_s >= TICK_EVERY_S and not blocked and all(now >= s for s in self._retry_s.values()):
+            self._ticked_s = now
+            with self._warned("clock"):
+                self.db.tick()
+
+    def _piece(self, reader: Reader, piece: Piece) -> bool:
+        """Pushes the rows of a piece. False where they cannot be kept now; they are then tried again."""
+        owner = self._owners.setdefault((reader.stream.lower(), piece.source), reader.name)
+        if owner != reader.name:
+            # Events are told apart by their partition: the second one's would be taken for those of the first.
+            reader.fail(f"it reads {piece.source}, which source {owner} reads into the same stream")
+            return False
+        if reader.stream.lower() in self._ended:
+            reader.fail(f"stream {reader.stream} has ended: a new start takes it up again")
+            return False
+        try:
+            self._rows(reader.stream, piece.source, piece.rows, piece.offsets)
+            if piece.last:
+                with self._warned(f"stream {reader.stream}"):
+                    self.db.leave(reader.stream, piece.source)
+        except OSError as error:
+            # What was taken of it already is told by its offsets.
+            reader.give_back(piece)
+            self._retry_s[f"stream {reader.stream.lower()}"] = self._clock.ticks() + 1.0
+            self._fault(f"source {reader.name}", f"its events cannot be kept: {error}")
+            return False
+        return True
+
+    def _rows(self, stream: str, source: str, rows: Any, offsets: Int64Array | None) -> None:
+        """Pushes rows; those that do not fit are quarantined, found by halving."""
+        n = len(rows)
+        if not n:
+            return
+        if any(a.unread_count >= a.unread_max for r in self._queries.values() for a in (r.alerts, *r.before)):
+            self._fetch()  # or the push would be refused
+        try:
+            with self._warned(f"stream {stream}"):
+                self._rows_in[stream.lower()] += self.db.push(stream, rows, source, offsets)
+        except DataError as error:
+            if n == 1:
+                raw = json.dumps(_python(rows)[0], default=str, ensure_ascii=False).encode()
+                place = None if offsets is None else int(offsets[0])
+                self._quarantine(stream.lower(), Bad(source, place, raw, error.message))
+                return
+            for part in (slice(0, n // 2), slice(n // 2, n)):
+                some = rows.slice(part.start, part.stop - part.start)
+                self._rows(stream, source, some, None if offsets is None else offsets[part])
+
+    def _quarantine(self, stream: str, bad: Bad) -> None:
+        """Keeps a payload that is no event beside the stream, and counts it."""
+        self._bad[stream] += 1
+        path = self.app.database.path
+        name = next(n for n in self.app.streams if n.lower() == stream)
+        local = path is not None and "://" not in path
+        file = (Path(self.app.place(str(path))) if local else self.app.state) / name / "bad.ndjson"
+        try:
+            raw: dict[str, str] = {"raw": bad.raw.decode()}
+        except UnicodeDecodeError:
+            raw = {"raw_base64": base64.b64encode(bad.raw).decode()}
+        line = {"source": bad.source, "offset": bad.offset, "reason": bad.reason, **raw}
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with open(file, "a", encoding="utf-8") as out:
+                out.write(json.dumps(line, ensure_ascii=False) + "\n")
+        except OSError as error:
+            self._fault(f"stream {name}", f"a bad payload could not be written to {file}: {error}; it was {line}")
+
+    def _end_streams(self) -> bool:
+        """Ends the streams all of whose sources have ended, so that what waits for more events comes out."""
+        over = [n for n in self._streams_read() if n not in self._ended and self._all_ended(n)]
+        for name in over:
+            self._ended.add(name)
+            try:
+                with self._warned(f"stream {name}"):
+                    self.db.advance(name, None)
+            except DataError as error:
+                self._fault(f"stream {name}", str(error))
+        return bool(over)
+
+    def _streams_read(self) -> list[str]:
+        return list(dict.fromkeys(r.stream.lower() for r in self._readers.values()))
+
+    def _all_ended(self, stream: str) -> bool:
+        return all(r.ended for r in self._readers.values() if r.stream.lower() == stream)
+
+    def _blocked(self) -> dict[str, str]:
+        """The streams that take no more events for now, and why: a sink has too many unread rows of a query on them."""
+        blocked: dict[str, str] = {}
+        limit = self.app.limits.unread_rows
+        readers = {name: running.query.reads for name, running in self._queries.items()}
+        readers |= {_late(name): (name.lower(),) for name, stream in self.app.streams.items() if stream.late}
+        for name, reads in readers.items():
+            for outlet in self._all_outlets():
+                if outlet.unread(name) >= limit:
+                    why = f"sink {outlet.name} has {outlet.unread(name):,} unread rows of {name}"
+                    blocked |= dict.fromkeys(reads, why)
+        return blocked
+
+    # ---- rows out
+
+    def _watch(self, name: str, query: Query) -> None:
+        """Starts a query, or goes on with it from the last checkpoint. The one place where that is done.
+
+        One that was over or had failed by then begins anew, behind what it had found."""
+        alerts = self.db.watching().get(name)
+        if alerts is not None:
+            running = _Running(query, alerts)
+            if not (alerts.done or alerts.failed):
+                self._queries[name] = running
+                if alerts.plan.text != query.text:
+                    self._replace(name, running, query)
+                return
+            self._queries[name] = running
+            self._close_query(name)
+        self._keep_rows()
+        named = name if self.app.database.path is not None else None  # memory has no checkpoints
+        try:
+            with self._warned(f"query {name}"):
+                self._queries[name] = _Running(query, self.db.watch(query.text, evidence=True, name=named))
+        except (QueryError, DataError) as error:
+            self._fault(f"query {name}", _said(error))
+
+    def _fetch(self) -> bool:
+        """Hands what the queries have found, and late events, to their sinks."""
+        busy = False
+        for name, stream in self.app.streams.items():
+            if stream.late is not None and (events := self.db.late(name).fetch()).num_rows:
+                busy = True
+                if stream.late in self._outlets:
+                    self._outlets[stream.late].put(_late(name), late_rows(events, name))
+        for name, running in self._queries.items():
+            if running.failure is not None:
+                continue
+            for alerts in (*running.before, running.alerts):
+                try:
+                    rows = alerts.fetch()
+                except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's; the others go on)
+                    running.failure = _said(error)
+                    self._fault(f"query {name}", running.failure)
+                    break
+                busy |= self._hand_out(name, running, rows)
+            running.before = [a for a in running.before if not (a.done or a.failed)]
+        return busy
+
+    def _hand_out(self, name: str, running: _Running, rows: pa.Table) -> bool:
+        if not rows.num_rows:
+            return False
+        running.rows += rows.num_rows
+        for sink in running.query.sinks:
+            if sink in self._outlets:
+                self._outlets[sink].put(name, rows)
+        return True
+
+    def _all_outlets(self) -> list[Outlet]:
+        return [*self._outlets.values(), *self._leaving]
+
+    # ---- what is opened
+
+    def _declare(self) -> None:
+        for name, stream in self.app.streams.items():
+            declare(self.db, name, stream)
+            if stream.late is not None:
+                self.db.late(name)  # from now on they are kept for us
+
+    def _open_source(self, name: str, table: SourceTable) -> None:
+        stream = table.stream
+        try:
+            schema = self.db.schema(stream)
+            source = self._make_source(table, schema, self.app)
+        except (DataError, OSError) as error:
+            self._fault(f"source {name}", str(error))
+            return
+        positions = self.db.reached(stream).positions
+        reader = Reader(name, stream, source, positions, self.app.limits.queue_rows, self._wake)
+        self._readers[name] = reader
+        if self._threads:
+            reader.start()
+
+    def _open_sink(self, name: str, table: SinkTable) -> None:
+        try:
+            sink = self._make_sink(table, self.app)
+        except (DataError, OSError) as error:
+            self._fault(f"sink {name}", str(error))
+            return
+        outlet = Outlet(
+            name, sink, self._cursors.get(name), self._backlog.pop(name, ()), self.app.limits.unread_rows,
+            self._clock.ticks,
+        )  # fmt: skip
+        self._outlets[name] = outlet
+        if self._threads:
+            outlet.start()
+
+    def _close_source(self, name: str) -> None:
+        """Reads no more of a source, pushes what was read, and lets it go. What cannot be pushed now is read again by
+        a source that can resume."""
+        reader = self._readers[name]
+        reader.pause()
+        while (item := reader.take()) is not None:
+            if isinstance(item, Bad):
+                self._quarantine(reader.stream.lower(), item)
+            elif not self._piece(reader, item):
+                break
+        reader.close()
+        del self._readers[name]
+        self._owners = {partition: owner for partition, owner in self._owners.items() if owner != name}
+        self._well(f"source {name}")
+
+    def _close_sink(self, name: str) -> None:
+        self._leaving.append(self._outlets.pop(name))
+
+    def _close_query(self, name: str) -> None:
+        running = self._queries[name]
+        self._fetch()
+        self._keep_rows()
+        running.alerts.close()
+        self._fetch()
+        del self._queries[name]
+        self._well(f"query {name}")
+
+    # ---- checkpoints
+
+    def checkpoint(self) -> None:
+        """Makes durable what was pushed and what was delivered, and tells the sources.
+
+        What sinks have not taken for good is written down first, so that a state of the database in which these rows
+        are found already is never without them; the cursors last, so that none is ahead of the database. A crash in
+        between delivers rows again, under the same ids."""
+        self._checkpoint_s = self._clock.ticks()
+        outlets = self._all_outlets()
+        until = self._clock.ticks() + SETTLE_S
+        for outlet in outlets:
+            outlet.settle(max(0.0, until - self._clock.ticks()))
+        cursors = {o.name: o.cursor for o in outlets}
+        try:
+            kept = self._keep_rows()
+            positions = {name: self.db.reached(name).positions for name in self._streams_read()}
+            if self.app.database.path is not None:
+                self.db.checkpoint()
+            self._cursors |= cursors
+            self._write_state(self._cursors, kept)
+        except (DataError, OSError) as error:
+            self._fault("checkpoint", str(error))
+            return
+        self._well("checkpoint")
+        for reader in self._readers.values():
+            reader.kept(positions[reader.stream.lower()])
+
+    def _keep_rows(self) -> dict[str, list[Parcel]]:
+        """Writes down what sinks have not taken for good. To be done before every checkpoint of the database, also
+        those that it takes itself when a query begins, is replaced or ends: to it, these rows are fetched."""
+        kept: dict[str, list[Parcel]] = {name: list(parcels) for name, parcels in self._backlog.items()}
+        for outlet in self._leaving + list(self._outlets.values()):
+            kept.setdefault(outlet.name, []).extend(outlet.undelivered())
+        self._write_state(self._cursors, kept)
+        return kept
+
+    def _write_state(self, cursors: dict[str, str | None], kept: dict[str, list[Parcel]]) -> None:
+        """Cursors and undelivered rows, as one: a file that names the directory with the rows."""
+        state = self.app.state
+        before = self._generation
+        files: dict[str, list[str]] = {}
+        parcels = [(sink, parcel) for sink, those in kept.items() for parcel in those]
+        if parcels:
+            self._generation += 1
+            folder = state / f"undelivered-{self._generation}"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            for i, (sink, parcel) in enumerate(parcels):
+                with pa.OSFile(str(folder / f"{i}.arrow"), "wb") as out, pa.ipc.new_file(out, parcel.rows.schema) as to:
+                    to.write_table(parcel.rows)
+                _sync(folder / f"{i}.arrow")
+                files.setdefault(sink, []).append(parcel.query)
+            _sync(folder)
+        told = {"version": VERSION, "cursors": cursors, "generation": self._generation, "undelivered": [
+            [sink, parcel.query] for sink, parcel in parcels
+        ]}  # fmt: skip
+        part = state / "delivery.json.part"
+        with open(part, "w", encoding="utf-8") as out:
+            out.write(json.dumps(told))
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(part, state / "delivery.json")
+        _sync(state)
+        if before != self._generation or not parcels:
+            shutil.rmtree(state / f"undelivered-{before}", ignore_errors=True)
+
+    def _read_state(self, state: Path) -> None:
+        file = state / "delivery.json"
+        if not file.exists():
+            return
+        try:
+            told = json.loads(file.read_text(encoding="utf-8"))
+            if told["version"] != VERSION:
+                raise DataError(f"{file} has version {told['version']}", f"this program reads version {VERSION}")
+            self._generation, self._cursors = told["generation"], told["cursors"]
+            for i, (sink, query) in enumerate(told["undelivered"]):
+                with pa.memory_map(str(state / f"undelivered-{self._generation}" / f"{i}.arrow")) as data:
+                    rows = pa.ipc.open_file(pa.py_buffer(data.read())).read_all()
+                self._backlog.setdefault(sink, []).append(Parcel(query, rows))
+        except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
+            message = f"{file} cannot be read: {first_line(error)}"
+            hint = "it says what sinks have taken: restore it, or delete it to deliver anew"
+            raise DataError(message, hint) from None
+
+    def _lock(self, state: Path) -> None:
+        """One service with one state."""
+        self._lock_file = open(state / "lock", "w", encoding="utf-8")  # noqa: SIM115  (open as long as the service is)
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock_file.close()
+            raise DataError(f"a service runs with {state} already", "stop it first; hybrid status shows it") from None
+
+    # ---- reload
+
+    def _changed(self) -> bool:
+        """Whether a file of the app has changed since it was last looked at, a second ago or more."""
+        if self._clock.ticks() - self._looked_s < STATUS_EVERY_S:
+            return False
+        self._looked_s = self._clock.ticks()
+        stamps = _stamps(self.app.files)
+        changed, self._files = stamps != self._files, stamps
+        return changed
+
+    def reload(self) -> None:
+        """Takes over what has changed in the app file. With a fault in it, or a change that needs a new start,
+        everything goes on as it was."""
+        try:
+            app = load(self.app.path)
+            self._check_change(app)
+        except (AppError, DataError) as error:
+            self._fault("app", f"not reloaded: {error.render() if isinstance(error, AppError) else error}")
+            return
+        was, self.app = self.app, app
+        self._files = _stamps(app.files)
+        self._well("app")
+        for name in [n for n, t in was.sources.items() if n in self._readers and app.sources.get(n) != t]:
+            self._close_source(name)
+        for name in [n for n in self._queries if n not in app.queries]:
+            self._close_query(name)
+        for name in [n for n, t in was.sinks.items() if n in self._outlets and app.sinks.get(n) != t]:
+            self._close_sink(name)
+        self._declare()
+        for name, sink in app.sinks.items():
+            if name not in self._outlets:
+                self._open_sink(name, sink)
+        for name, query in app.queries.items():
+            running = self._queries.get(name)
+            if running is None:
+                self._watch(name, query)
+            elif running.query.text == query.text and running.failure is None:
+                running.query = query
+            else:
+                self._replace(name, running, query)
+        for name, source in app.sources.items():
+            if name not in self._readers:
+                self._open_source(name, source)
+        self._say(f"reloaded {app.path.name}: {len(self._readers)} sources, {len(self._queries)} queries, "
+                  f"{len(self._outlets)} sinks")  # fmt: skip
+
+    def _replace(self, name: str, running: _Running, query: Query) -> None:
+        """Puts a new version of a query in its place; where that is refused, the old one goes on."""
+        if running.failure is not None:
+            self._close_query(name)
+            self._watch(name, query)
+            return
+        self._fetch()
+        self._keep_rows()
+        try:
+            with self._warned(f"query {name}"):
+                alerts = self.db.replace(running.alerts, query.text, evidence=True)
+        except (QueryError, DataError) as error:
+            self._fault(f"query {name}", f"not replaced, the old version goes on: {_said(error)}")
+            return
+        self._well(f"query {name}")
+        running.before.append(running.alerts)
+        running.alerts, running.query = alerts, query
+
+    def _check_change(self, app: App) -> None:
+        """Raises DataError for a change that needs a new start."""
+        hint = "stop the service, and start it again with the new file"
+        for key in ("path", "options", "memory_limit", "log", "state"):
+            if getattr(app.database, key) != getattr(self.app.database, key):
+                raise DataError(f"database.{key} cannot change while the service runs", hint)
+        if app.metrics != self.app.metrics:
+            raise DataError("metrics cannot change while the service runs", hint)
+        for name, stream in app.streams.items():
+            was = next((s for n, s in self.app.streams.items() if n.lower() == name.lower()), None)
+            if was is None or was == stream:
+                continue
+            for key in ("time", "key", "order", "lateness", "retention"):
+                if getattr(was, key) != getattr(stream, key):
+                    raise DataError(f"streams.{name}.{key} cannot change while the service runs", hint)
+            columns, before = list(stream.columns.items()), list(was.columns.items())
+            if columns == before:
+                continue
+            if columns[: len(before)] != before:
+                raise DataError(f"streams.{name}.columns can only get more columns behind the others", hint)
+            reads = [q for q, running in self._queries.items() if name.lower() in running.query.reads]
+            if reads:
+                message = f"streams.{name} cannot get columns while queries read it: {', '.join(reads)}"
+                raise DataError(message, hint)
+
+    # ---- the account
+
+    def status(self) -> dict[str, Any]:
+        """Everything that the status file says; see hybrid.status."""
+        return self._status
+
+    def _count(self) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for name, rows in self._rows_in.items():
+            counts[f"stream {name}"] = rows
+        for name, running in self._queries.items():
+            counts[f"query {name}"] = running.rows
+        for name, outlet in self._outlets.items():
+            counts[f"sink {name}"] = outlet.rows_written
+        return counts
+
+    def _write_status(self, state: str) -> None:
+        now, self._written_s = self._clock.now(), self._clock.ticks()
+        if state == "running":
+            self._take_account(now)
+        self._status = {**self._status, "state": state, "written": now}
+        try:
+            write_status(self.app.state, self._status)
+        except OSError as error:
+            self._fault("status", str(error))
+
+    def _take_account(self, now: float) -> None:
+        ticks, counts = self._clock.ticks(), self._count()
+        self._history.append((ticks, counts))
+        while len(self._history) > 1 and self._history[0][0] < ticks - RATE_OVER_S:
+            self._history.popleft()
+        since_s, before = self._history[0]
+
+        def rate(key: str) -> float:
+            return round((counts[key] - before[key]) / (ticks - since_s), 1) if ticks > since_s else 0.0
+
+        for name, outlet in self._outlets.items():
+            if outlet.trouble is not None:
+                self._fault(f"sink {name}", outlet.trouble)
+            else:
+                self._well(f"sink {name}")
+        blocked = self._blocked()
+        streams = {}
+        known = self.db.streams()
+        for name in self.app.streams:
+            told = next(t for n, t in known.items() if n.lower() == name.lower())
+            reached = self.db.reached(name)
+            if told["expected"] and self.app.streams[name].idle is None:
+                waits = f"waits for {', '.join(told['expected'])}, which sent nothing yet; `idle` gives such up in time"
+                self._fault(f"watermark of {name}", waits)
+            else:
+                self._well(f"watermark of {name}")
+            mark_us, newest_us = reached.watermark_us, reached.newest_us
+            streams[name] = {
+                "events": told["events"], "accepted": told["accepted"], "rate": rate(f"stream {name.lower()}"),
+                "late": told["late"], "duplicates": told["duplicates"], "bad": self._bad[name.lower()],
+                "watermark": show_us(mark_us), "ended": told["ended"], "waits": blocked.get(name.lower()),
+                "lag_s": None if mark_us is None else round(now - mark_us / 1e6, 3),
+                "behind_newest_s": None if mark_us is None or newest_us is None else (newest_us - mark_us) / 1e6,
+            }  # fmt: skip
+        queries = {}
+        for name, running in self._queries.items():
+            stats = running.alerts.stats()
+            queries[name] = {
+                "state": "failed" if running.failure is not None else stats["state"], "matches": stats["matches"],
+                "rows": running.rows, "rate": rate(f"query {name}"),
+                "suppressed": stats.get("suppressed", 0), "held_back": stats.get("held_back", 0),
+                "runs": stats.get("runs"), "spilled": stats.get("spilled", 0),
+                "waiting_for_history": stats.get("waiting_for_history", 0),
+                "history_reads": stats.get("history_reads", 0),
+                "unread": max((o.unread(name) for o in self._all_outlets()), default=0),
+            }  # fmt: skip
+        self._status = {
+            "version": VERSION, "pid": os.getpid(), "app": str(self.app.path), "state": "running",
+            "started": self._started, "written": now, "streams": streams, "queries": queries,
+            "sources": {
+                name: {
+                    "stream": r.stream, "queued": r.queued,
+                    "state": "failed" if r.failure else "ended" if r.ended else "reading",
+                }
+                for name, r in self._readers.items()
+            },
+            "sinks": {
+                name: {
+                    "rows": o.rows_written, "rate": rate(f"sink {name}"), "failures": o.failures,
+                    "unread": sum(p.rows.num_rows for p in o.undelivered()),
+                }
+                for name, o in self._outlets.items()
+            },
+            "trouble": dict(self._trouble),
+        }  # fmt: skip
+
+    def _say(self, message: str) -> None:
+        self._say_to(message)
+
+    def _fault(self, where: str, what: str) -> None:
+        """Keeps what is wrong somewhere, and says it where it is new."""
+        head = what.split(" (failed")[0]
+        if self._trouble.get(where, "").split(" (failed")[0] != head:
+            self._say(f"{where}: {head}")
+        self._trouble[where] = what
+
+    def _well(self, where: str) -> None:
+        if self._trouble.pop(where, None) is not None:
+            self._say(f"{where}: well again")
+
+    @contextmanager
+    def _warned(self, where: str) -> Iterator[None]:
+        """Says the warnings of what is done here."""
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always", HybridWarning)
+            yield
+        for warning in found:
+            if issubclass(warning.category, HybridWarning):
+                self._say(f"{where}: {warning.message}")
+
+
+def _late(stream: str) -> str:
+    """What the late events of a stream are called among queries; no query is called so."""
+    return f"late events of {stream}"
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, (QueryError, DataError)) else f"{type(error).__name__}: {error}"
+
+
+def _python(rows: Any) -> list[Any]:
+    return rows.to_pylist() if hasattr(rows, "to_pylist") else list(rows)
+
+
+def _stamps(files: tuple[Path, ...]) -> list[tuple[int, int] | None]:
+    """When files were last written, and their sizes."""
+    found: list[tuple[int, int] | None] = []
+    for file in files:
+        try:
+            stat = file.stat()
+            found.append((stat.st_mtime_ns, stat.st_size))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,141 @@
+"""App files: every fault is found, in one look, and points at its place."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from hybrid.app import App, AppError, FileSink, SimulatorSource, load, state_of
+from query.errors import DataError
+from tests.hybrid.test_cli import run
+
+APPS = Path(__file__).parent / "apps"
+GOOD = """
+[database]
+path = "market"
+checkpoint = "2s"
+
+[streams.ticks]
+columns = { ts = "TIMESTAMP", symbol = "VARCHAR", price = "DOUBLE", volume = "BIGINT" }
+time = "ts"
+key = "symbol"
+lateness = "2s"
+late = "alerts"
+
+[sources.feed]
+stream = "TICKS"
+type = "stock"
+rate = 100
+
+[queries.falls]
+file = "falls.sql"
+sinks = ["alerts"]
+
+[sinks.alerts]
+type = "file"
+path = "alerts.ndjson"
+"""
+FALLS = (
+    "SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol ORDER BY ts MEASURES A.ts AS ts, LAST(B.price) AS price "
+    "PATTERN (A B) DEFINE B AS price < PREV(price))"
+)
+
+
+def write(directory: Path, text: str, query: str = FALLS) -> Path:
+    (directory / "falls.sql").write_text(query)
+    (directory / "app.toml").write_text(text)
+    return directory / "app.toml"
+
+
+@pytest.mark.parametrize("name", ["syntax", "keys", "values", "names", "queries"])
+def test_faults_and_their_places(name: str) -> None:
+    """All that is wrong with a file, as it is printed. ACCEPT=1 writes what is printed now."""
+    with pytest.raises(AppError) as caught:
+        load(APPS / f"{name}.toml")
+    printed = caught.value.render().replace(f"{APPS}{os.sep}", "") + "\n"
+    expected = APPS / f"{name}.txt"
+    if os.environ.get("ACCEPT"):
+        expected.write_text(printed)
+    assert printed == expected.read_text()
+
+
+def test_every_caret_stands_under_what_is_wrong() -> None:
+    """What the messages name is what the carets point at: the golden texts could be wrong and stay so."""
+    texts = "\n".join((APPS / f"{name}.txt").read_text() for name in ("keys", "values", "names", "queries"))
+    pointed = re.findall(r"^ +\d+ \| (.*)\n +\| ( *)(\^+)", texts, re.MULTILINE)
+    marked = [line[len(pad) : len(pad) + len(carets)] for line, pad, carets in pointed]
+    assert len(marked) > 30
+    for wanted in (
+        "memory", "retentoin", "streems", '"2 apples"', '"fsink"', '"VARCHR"', '"9100"', "tikcs", "prise", "x",
+        '"smybol"', '"tick"', '"kafak"', '"flals.sql"', "C",
+    ):  # fmt: skip
+        assert wanted in marked
+
+
+def test_a_good_file(tmp_path: Path) -> None:
+    app = load(write(tmp_path, GOOD))
+    assert isinstance(app, App)
+    assert app.database.checkpoint == timedelta(seconds=2)
+    assert app.streams["ticks"].key == ("symbol",)
+    assert app.sources["feed"] == SimulatorSource(type="stock", stream="TICKS", rate=100)
+    assert app.sinks["alerts"] == FileSink(type="file", path="alerts.ndjson")
+    assert app.queries["falls"].text == FALLS
+    assert app.queries["falls"].reads == ("ticks",)
+    assert app.files == (tmp_path / "app.toml", tmp_path / "falls.sql")
+    assert app.place("x/y") == str(tmp_path / "x/y")
+    assert app.place("s3://bucket/x") == "s3://bucket/x"
+    assert not (tmp_path / "market").exists()
+
+
+def test_where_the_service_keeps_its_account(tmp_path: Path) -> None:
+    file = write(tmp_path, GOOD)
+    assert load(file).state == state_of(file) == tmp_path / "market" / "_service"
+    (tmp_path / "market" / "_service").mkdir(parents=True)
+    assert state_of(tmp_path / "market") == state_of(tmp_path / "market" / "_service") == load(file).state
+    for path, state in (('path = "s3://bucket/market"', tmp_path / "app.service"), ("", tmp_path / "app.service")):
+        file.write_text(GOOD.replace('path = "market"', path))
+        assert load(file).state == state_of(file) == state
+    file.write_text(GOOD.replace('path = "market"', 'path = "market"\nstate = "s"'))
+    assert load(file).state == state_of(file) == tmp_path / "s"
+
+
+def test_lines_that_end_as_on_windows(tmp_path: Path) -> None:
+    text = GOOD.replace("file =", "sql =").replace('"falls.sql"', '"""\n' + FALLS.replace("B AS", "\nB AS x +") + '"""')
+    file = write(tmp_path, text)
+    file.write_bytes(text.replace("\n", "\r\n").encode())
+    with pytest.raises(AppError, match="has no column x") as caught:
+        load(file)
+    line = text.split("\n").index('B AS x + price < PREV(price))"""') + 1
+    assert f"app.toml:{line}:6" in str(caught.value)
+
+
+def test_an_extra_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    text = GOOD.replace('type = "file"\npath = "alerts.ndjson"', 'type = "mqtt"\nhost = "h"\ntopic = "t"')
+    with pytest.raises(AppError, match="HQ705") as caught:
+        load(write(tmp_path, text + "\n[metrics]\nport = 1\n"))
+    assert "pip install 'hybrid[mqtt]'" in str(caught.value)
+    assert "pip install 'hybrid[metrics]'" in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot read .*no\.toml: No such file"):
+        load(tmp_path / "no.toml")
+    (tmp_path / "latin.toml").write_bytes("# ä".encode("latin-1"))
+    with pytest.raises(DataError, match="not UTF-8"):
+        load(tmp_path / "latin.toml")
+
+
+def test_check_on_the_command_line(tmp_path: Path) -> None:
+    file = write(tmp_path, GOOD)
+    for arguments in (("check", str(file)), ("run", str(file), "--check")):
+        done = run(*arguments)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{file} is well formed\n")
+    for arguments in (("check", str(APPS / "queries.toml")), ("run", str(APPS / "queries.toml"))):
+        done = run(*arguments)
+        assert done.returncode == 1
+        assert done.stderr.replace(f"{APPS}{os.sep}", "") == (APPS / "queries.txt").read_text()

@@ -1,0 +1,209 @@
+"""`hybrid run` as a process: signals, a file that changes, figures while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hybrid
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+APP = """
+[database]
+path = "market"
+checkpoint = "300 ms"
+
+[streams.ticks]
+columns = { ts = "TIMESTAMP", symbol = "VARCHAR", price = "DOUBLE", volume = "BIGINT" }
+time = "ts"
+key = "symbol"
+
+[sources.feed]
+stream = "ticks"
+type = "stock"
+events = 1_000_000
+rate = 2000
+
+[queries.large]
+sql = "SELECT * FROM ticks MATCH_RECOGNIZE (MEASURES A.symbol AS symbol, A.volume AS v PATTERN (A) DEFINE A AS volume > 2000)"
+sinks = ["alerts"]
+
+[sinks.alerts]
+type = "file"
+path = "alerts.ndjson"
+"""  # noqa: E501
+
+
+def start(directory: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "hybrid", "run", "app.toml"], cwd=directory, text=True, stdin=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def until(what: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.05)
+
+
+def rows(directory: Path) -> list[dict[str, object]]:
+    file = directory / "alerts.ndjson"
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def status(directory: Path) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-m", "hybrid", "status", "app.toml", "--json"], cwd=directory, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return dict(json.loads(done.stdout), code=done.returncode)
+
+
+def test_sigterm_then_on_from_there(tmp_path: Path) -> None:
+    """Two runs, each ended by SIGTERM: every event is archived once, every row delivered once."""
+    (tmp_path / "app.toml").write_text(APP)
+    for run in range(2):
+        before = len(rows(tmp_path))
+        child = start(tmp_path)
+        until(lambda before=before: len(rows(tmp_path)) > before + 5)
+        if run == 0:
+            told = status(tmp_path)
+            assert (told["state"], told["code"], told["pid"]) == ("running", 0, child.pid)
+        child.send_signal(signal.SIGTERM)
+        _, said = child.communicate(timeout=60)
+        assert child.returncode == 0, said
+        assert "stopping" in said
+        assert "stopped" in said
+    assert status(tmp_path)["state"] == "stopped"
+    with hybrid.connect(tmp_path / "market") as db:
+        events = db.sql("SELECT count(*) AS n, count(*) FILTER (volume > 2000) AS large FROM ticks").arrow().to_pylist()
+        reached = db.reached("ticks").positions
+    assert reached == {"stock/1": events[0]["n"]}
+    found = rows(tmp_path)
+    assert len({row["match_id"] for row in found}) == len(found) == events[0]["large"]
+
+
+def test_sighup_and_a_changed_file(tmp_path: Path) -> None:
+    (tmp_path / "app.toml").write_text(APP)
+    child = start(tmp_path)
+    until(lambda: rows(tmp_path))
+    more = APP + APP[APP.index("[queries") : APP.index("[sinks")].replace("queries.large", "queries.more")
+    (tmp_path / "app.toml").write_text(more)  # seen without a signal
+    until(lambda: "more" in status(tmp_path)["queries"])  # type: ignore[operator]
+    (tmp_path / "app.toml").write_text(APP.replace("volume >", "volum >"))
+    child.send_signal(signal.SIGHUP)
+    until(lambda: "app" in status(tmp_path)["trouble"])  # type: ignore[operator]
+    assert "more" in status(tmp_path)["queries"]  # type: ignore[operator]
+    (tmp_path / "app.toml").write_text(APP)
+    child.send_signal(signal.SIGHUP)
+    until(lambda: "more" not in status(tmp_path)["queries"])  # type: ignore[operator]
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 0, said
+    assert "ticks has no column volum" in said
+    assert said.count("reloaded app.toml") >= 2
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """The sink is a server that never answers, which is waited for only once."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        (tmp_path / "app.toml").write_text(
+            APP.replace('type = "file"\npath = "alerts.ndjson"', f'type = "webhook"\nurl = "{url}"')
+        )
+        child = start(tmp_path)
+        connection, _ = server.accept()
+        with connection:
+            child.send_signal(signal.SIGTERM)
+            assert child.stderr is not None
+            until(lambda: "stopping" in child.stderr.readline())  # type: ignore[union-attr]
+            child.send_signal(signal.SIGTERM)
+            child.communicate(timeout=3)
+            assert child.returncode == -signal.SIGTERM
+
+
+FALLS = """
+[queries.falls]
+sql = '''SELECT * FROM ticks MATCH_RECOGNIZE (
+  PARTITION BY symbol ORDER BY ts MEASURES A.price AS high, LAST(D.price) AS low, count(*) AS n PATTERN (A D{2,} U)
+  DEFINE D AS price < PREV(price), U AS price > PREV(price))'''
+sinks = ["alerts"]
+"""
+
+
+def test_killed_and_started_again(tmp_path: Path) -> None:
+    """A file that grows, and a service that is killed four times, at times of its own: every event is archived once,
+    and by their ids the rows are those of a run that was left in peace."""
+    from simulator.stock import walk
+
+    events = walk(7, 40_000, 50)
+    lines = [json.dumps(row | {"ts": row["ts"].isoformat()}) + "\n" for row in events.to_pylist()]
+    app = APP[: APP.index("[sources")] + FALLS + APP[APP.index("[sinks") :]
+    (tmp_path / "app.toml").write_text(
+        app + '[sources.feed]\nstream = "ticks"\ntype = "file"\npath = "ticks.ndjson"\n'
+    )
+    with open(tmp_path / "ticks.ndjson", "w", encoding="utf-8") as file:
+        for run in range(4):
+            file.writelines(lines[run * 8000 : (run + 1) * 8000])
+            file.flush()
+            child, before = start(tmp_path), len(rows(tmp_path))
+            until(lambda before=before: len(rows(tmp_path)) > before + 20 * (run + 1))  # noqa: B023
+            time.sleep(0.13 * run)
+            child.kill()
+            child.communicate(timeout=60)
+        file.writelines(lines[32_000:])
+    (tmp_path / "app.toml").write_text((tmp_path / "app.toml").read_text() + "follow = false\n")
+    child = start(tmp_path)
+    _, said = child.communicate(timeout=120)
+    assert child.returncode == 0, said
+    expected = hybrid.sql(FALLS.split("'''")[1], ticks=events).arrow().to_pylist()
+    found = {row["match_id"]: row for row in rows(tmp_path)}
+    assert len(expected) > 500
+    wanted = sorted(tuple(row[k] for k in ("symbol", "high", "low", "n")) for row in expected)
+    assert sorted(tuple(row[k] for k in ("symbol", "high", "low", "n")) for row in found.values()) == wanted
+    with hybrid.connect(tmp_path / "market") as db:
+        counted = db.sql("SELECT count(*) AS n, count(DISTINCT (ts, symbol)) AS d FROM ticks").arrow().to_pylist()
+    assert counted == [{"n": 40_000, "d": 40_000}]
+
+
+def test_a_database_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "market").write_text("a file")
+    (tmp_path / "app.toml").write_text(APP.replace('path = "market"', 'path = "market"\nstate = "state"'))
+    child = start(tmp_path)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert "is a file" in said
+
+
+def test_top(tmp_path: Path) -> None:
+    (tmp_path / "app.toml").write_text(APP)
+    child = start(tmp_path)
+    until(lambda: rows(tmp_path))
+    until(lambda: (tmp_path / "market/_service/status.json").exists())
+    top = subprocess.Popen(
+        [sys.executable, "-m", "hybrid", "top"], cwd=tmp_path, text=True, stdin=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "120"}, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    time.sleep(4)
+    top.send_signal(signal.SIGINT)
+    shown, _ = top.communicate(timeout=10)
+    assert top.returncode == 0
+    assert f"app.toml runs as process {child.pid}" in shown
+    assert "large" in shown
+    child.terminate()
+    child.communicate(timeout=60)
