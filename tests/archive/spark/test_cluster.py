@@ -18,7 +18,6 @@ from archive.history import History
 from archive.ingest import Job, ingest
 from archive.place import place_of
 from archive.spark import ship
-from matching.kernels.jit import cache_directory
 from tests.archive.events import TICKS
 from tests.archive.spark.conftest import why_no_spark
 from tests.archive.spark.queries import COLUMNS, table
@@ -99,12 +98,8 @@ def needs_spark() -> None:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nothing of ours but the compiled kernels: to compile them again would take longer than all the rest."""
-    cache = tmp_path_factory.mktemp("cache")
-    kernels = cache_directory()
-    (cache / "hybrid").mkdir(mode=0o700)
-    (cache / "hybrid" / kernels.name).symlink_to(kernels, target_is_directory=True)
-    return cache
+    """Kernels are compiled by the first of the tests: that takes longer than all the rest."""
+    return tmp_path_factory.mktemp("cache")
 
 
 def test_standalone_cluster(tmp_path: Path, cache: Path) -> None:
