@@ -142,7 +142,7 @@ def read(directory: Path) -> Iterator[pa.RecordBatch | int]:
             payload, end = _payload(data, at)
             if payload is None:
                 # a crash leaves a torn end once; whoever opens the log behind it cuts it off before he goes on
-                if path is not paths[-1] or not _is_torn(data, at, end):
+                if path is not paths[-1] or not _is_torn(data, end):
                     raise DataError(
                         f"{path} is broken at byte {at:,} of {len(data):,}",
                         "restore it from a copy; without this file the events in it and behind it are lost",
@@ -180,10 +180,10 @@ def _payload(data: bytes, at: int) -> tuple[bytes | None, int]:
     return (payload if whole else None), end
 
 
-def _is_torn(data: bytes, at: int, end: int) -> bool:
-    """Whether what stands from a place on is one frame that was not written to its end: cut off, or zeros that the
-    file system had reserved."""
-    return end >= len(data) or not any(data[at:])
+def _is_torn(data: bytes, end: int) -> bool:
+    """Whether what stands at a place is a frame that was not written to its end: nothing is behind it but zeros that
+    the file system had reserved."""
+    return not any(data[end:])
 
 
 def _number(path: Path) -> int:
