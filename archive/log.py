@@ -21,6 +21,7 @@ from typing import Literal
 import pyarrow as pa
 
 from archive.layout import stored_schema, to_stored
+from archive.place import place_of
 from archive.recent import BoolArray
 from matching.batch import EventBatch
 from query.errors import DataError, first_line
@@ -110,7 +111,7 @@ class Log:
             _write_all(file, head)
             if self._policy == "fsync":
                 os.fsync(file)
-                _sync(self._directory)
+                place_of(self._directory).sync()
         except OSError:
             os.close(file)
             path.unlink(missing_ok=True)
@@ -188,11 +189,3 @@ def _is_torn(data: bytes, end: int) -> bool:
 
 def _number(path: Path) -> int:
     return int(path.stem)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

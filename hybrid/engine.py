@@ -530,10 +530,7 @@ class Database:
             before = state.live.watermark_us
             state.live.idle([source])
             reached_us = state.live.watermark_us
-            trouble: list[str] = []
-            if reached_us is not None and reached_us != before:
-                state.kept.reach(reached_us)
-                trouble = self._reach(state, reached_us)
+            trouble = self._raised(state, reached_us) if reached_us is not None and reached_us != before else []
         for message in trouble:
             warnings.warn(message, HybridWarning, stacklevel=2)
 
@@ -553,11 +550,20 @@ class Database:
                     continue
                 reached_us = state.tick(now_s, wall_us)
                 if reached_us is not None:
-                    state.kept.reach(reached_us)
-                    trouble += self._reach(state, reached_us)
+                    trouble += self._raised(state, reached_us)
             trouble += self._checkpoint_if_due()
         for message in trouble:
             warnings.warn(message, HybridWarning, stacklevel=2)
+
+    def _raised(self, state: Stream, t_us: int) -> list[str]:
+        """Says of a watermark that silence has raised to all that watches, and to the log; what went wrong. A log that
+        cannot be written is no reason to stop: a replay waits for the clock again."""
+        trouble: list[str] = []
+        try:
+            state.kept.reach(t_us)
+        except DataError as error:
+            trouble.append(str(error))
+        return trouble + self._reach(state, t_us)
 
     def _wind(self) -> None:
         """Starts the thread that looks at the clocks, if it is needed and does not run."""

@@ -25,6 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from archive.place import place_of
 from hybrid.alerts import Alerts
 from hybrid.app import App, AppError, Query, SinkTable, SourceTable, declare, late_rows, load
 from hybrid.connectors import make_sink, make_source
@@ -562,9 +563,9 @@ class Service:
             for i, (sink, parcel) in enumerate(parcels):
                 with pa.OSFile(str(folder / f"{i}.arrow"), "wb") as out, pa.ipc.new_file(out, parcel.rows.schema) as to:
                     to.write_table(parcel.rows)
-                _sync(folder / f"{i}.arrow")
+                place_of(folder / f"{i}.arrow").sync()
                 files.setdefault(sink, []).append(parcel.query)
-            _sync(folder)
+            place_of(folder).sync()
         told = {"version": VERSION, "cursors": cursors, "generation": self._generation, "undelivered": [
             [sink, parcel.query] for sink, parcel in parcels
         ]}  # fmt: skip
@@ -574,7 +575,7 @@ class Service:
             out.flush()
             os.fsync(out.fileno())
         os.replace(part, state / "delivery.json")
-        _sync(state)
+        place_of(state).sync()
         if before != self._generation or not parcels:
             shutil.rmtree(state / f"undelivered-{before}", ignore_errors=True)
 
@@ -835,11 +836,3 @@ def _stamps(files: tuple[Path, ...]) -> list[tuple[int, int] | None]:
         except OSError:
             found.append(None)
     return found
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,7 +10,7 @@ import pytest
 
 import hybrid
 from hybrid.engine import Database
-from query.errors import DataError
+from query.errors import DataError, HybridWarning
 
 START = dt.datetime(2024, 1, 1)
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
@@ -173,3 +173,20 @@ def test_no_event_is_late_because_another_source_was_first(tmp_path, monkeypatch
         db.tick()
         assert watermark(db) == "2024-01-01 00:01:41", "z has sent nothing for half a minute"
         assert db.streams()["t"]["late"] == 0
+
+
+def test_a_log_that_cannot_be_written_does_not_stop_the_clock(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("hybrid.engine.clock.monotonic", lambda: now[0])
+    with Database(tmp_path, maintenance=False, ticking=False, log="os") as db:
+        db.create_stream("t", COLUMNS, time="ts", key="k", idle="30s")
+        push(db, "x", 0)
+        push(db, "y", 1)
+        now[0] += 20
+        push(db, "x", 50)
+        now[0] += 11
+        with monkeypatch.context() as patch:
+            patch.setattr("archive.log._write_all", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left")))
+            with pytest.warns(HybridWarning, match=r"log of t .* cannot be written"):
+                db.tick()
+        assert watermark(db) == "2024-01-01 00:00:50"
