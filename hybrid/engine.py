@@ -8,7 +8,6 @@ import threading
 import time as clock
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,8 +20,8 @@ from archive.place import Place, place_of
 from archive.recent import FILES
 from hybrid.alerts import Alerts
 from hybrid.chain import END_US, Chain, ChainWatch, outermost, plain, plan_streams
-from hybrid.correlate import Reader, answer_of, count_matches
-from hybrid.declaration import TABLE, UNPACED, Pace, declared, read_declaration, stream_names, write_declaration
+from hybrid.correlate import Reader, answer_of
+from hybrid.declaration import TABLE, UNPACED, Pace, declared, read_declaration, stream_names
 from hybrid.driver import Driver
 from hybrid.explain import explain_plan
 from hybrid.faults import fault, not_supported
@@ -40,6 +39,7 @@ from hybrid.suppress import Suppressor, alerts_among
 from hybrid.ticker import TICKER, Ticker
 from hybrid.times import duration_us, instant_us, show_us
 from hybrid.waits import waits
+from hybrid.watched import Reached, Stream, Watch
 from live.stream import Arrival, LiveStream
 from matching.batch import EventBatch, Int64Array
 from matching.feed import Feed, Member, needed_from
@@ -49,7 +49,7 @@ from query.language import ast
 from query.language.cut import lacks_input
 from query.language.parse import parse
 from query.plan.bind import bind
-from query.plan.plan import FactorPlan, Plan, QueryPlan
+from query.plan.plan import Plan, QueryPlan
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -58,174 +58,6 @@ if TYPE_CHECKING:
     from archive.log import Policy
 
 STRATEGIES = ("alaa", "llaa", "ollaa", "sllaa", "auto")
-
-
-@dataclass(slots=True)
-class Stream:
-    """One stream: what takes its events in, and what keeps them. As a history it is what the driver asks."""
-
-    schema: Schema
-    live: LiveStream
-    kept: History
-    directory: Place | None
-    dropped_us: int | None = None
-    feed: Feed | None = None
-    pace: Pace = UNPACED
-    heard_s: dict[str, float] = field(default_factory=dict)
-    late: LateEvents | None = None
-
-    @property
-    def watermark_us(self) -> int | None:
-        return self.live.watermark_us
-
-    @property
-    def ended(self) -> bool:
-        return self.live.ended
-
-    @property
-    def on_time_count(self) -> int:
-        """How many on-time events it has taken since it was opened."""
-        return self.live.accepted_count - self.live.late_count
-
-    def begins_us(self) -> int | None:
-        first_us, watermark_us, retention_us = self.kept.first_us, self.live.watermark_us, self.schema.retention_us
-        if first_us is None or watermark_us is None or retention_us is None:
-            return first_us
-        return max(first_us, watermark_us - retention_us)
-
-    def reader(self) -> Reader:
-        return self.kept.snapshot()
-
-    def forget(self) -> None:
-        """Drops what lies behind retention, a tenth of it at a time."""
-        watermark_us, retention_us, first_us = self.live.watermark_us, self.schema.retention_us, self.kept.first_us
-        if watermark_us is None or retention_us is None or first_us is None:
-            return
-        edge_us = watermark_us - retention_us
-        since_us = first_us if self.dropped_us is None else max(first_us, self.dropped_us)
-        if edge_us - since_us > retention_us // 10:
-            self.kept.drop_before(edge_us)
-            self.dropped_us = edge_us
-
-    def save(self) -> None:
-        """Writes what the archive does not hold itself. Atomic."""
-        if self.directory is not None:
-            write_declaration(self.directory, self.schema, self.live.watermark_us, self.pace, self.live.expected)
-
-    def hear(self, source: str, now_s: float) -> None:
-        """Something came from a source, at that time of a clock that never goes back."""
-        if self.pace.idle_us is not None or self.pace.heartbeat_us is not None:
-            self.heard_s[source] = now_s
-
-    def tick(self, now_s: float, wall_us: int) -> int | None:
-        """Looks at the clocks: the first never goes back, the second is the time of day. The watermark that there is by
-        that, if it is another one."""
-        before = self.live.watermark_us
-        if self.pace.idle_us is not None:
-            silent_s = self.pace.idle_us / 1e6
-            # in the order in which they fell silent, so that it does not matter how often somebody looks
-            for source, heard in sorted(self.heard_s.items(), key=lambda item: item[1]):
-                if now_s - heard >= silent_s:
-                    self.live.idle([source])
-        if self.pace.heartbeat_us is not None and before is not None:
-            last = max(self.heard_s.values(), default=now_s)
-            if now_s - last >= self.pace.heartbeat_us / 1e6:
-                self.live.advance(wall_us - self.pace.heartbeat_us - self.schema.lateness_us)
-        return self.live.watermark_us if self.live.watermark_us != before else None
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """How far a stream has come. positions: for each source the offset expected next; watermark_us, newest_us (the
-    largest event time): None before the first event."""
-
-    positions: dict[str, int]
-    watermark_us: int | None
-    newest_us: int | None
-
-
-class Watch:
-    """One live query on one stream: a member of the stream's feed, and a driver if it joins history.
-
-    since_seq: the ingest sequence of the first event it may see; accepted_before: how many on-time events the stream
-    had taken by then. member: None before it begins, and once no more events are for it."""
-
-    __slots__ = (
-        "accepted_before", "alerts", "asked", "driver", "factor", "histories", "member", "since_seq", "stream",
-        "stuck_before",
-    )  # fmt: skip
-
-    def __init__(
-        self, factor: FactorPlan, stream: Stream, histories: Mapping[str, Stream], in_order: bool = False
-    ) -> None:
-        """in_order: see Driver."""
-        self.factor = factor
-        self.stream = stream
-        self.histories = dict(histories)
-        self.since_seq = stream.live.next_seq
-        self.accepted_before = stream.on_time_count
-        self.member: Member | None = None
-        self.stuck_before = 0
-        self.driver = Driver(self.factor, LLAA(), live_matcher, in_order) if self.factor.histories else None
-        self.alerts: Alerts
-        self.asked: Asked | None = None
-
-    def save(self) -> dict[str, Any]:
-        """What it has become beside its member, for hybrid.saved; to be followed by that of the feed."""
-        return {
-            "since_seq": self.since_seq, "accepted_before": self.accepted_before, "stuck_before": self.stuck_before,
-        }  # fmt: skip
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        self.since_seq, self.accepted_before = saved["since_seq"], saved["accepted_before"]
-        self.stuck_before = saved["stuck_before"]
-
-    def takes(self, stream: Stream) -> bool:
-        """Whether a change of that stream may decide something."""
-        return stream is self.stream or any(h is stream for h in self.histories.values())
-
-    def collect(self) -> None:
-        """Hands on what the feed has found for it. Raises what the query failed of, behind what came before."""
-        if self.member is None:
-            return
-        found = self.member.take_found()
-        if self.driver is None:
-            self.alerts.add(found)
-        elif found:
-            self.driver.take(found)
-            self.alerts.count(count_matches(found))
-        if self.member.failure is not None:
-            raise self.member.failure
-
-    def leave(self) -> None:
-        """Takes no more events, and gives up what was kept for them."""
-        feed, member = self.stream.feed, self.member
-        if feed is None or member is None:
-            return
-        self.stuck_before, self.member = member.matcher.stuck, None
-        feed.remove(member)
-        if not len(feed):
-            self.stream.feed = None
-
-    @property
-    def watermark_us(self) -> int | None:
-        """Of the stream; END_US if that has ended."""
-        return END_US if self.stream.ended else self.stream.watermark_us
-
-    @property
-    def stuck_count(self) -> int:
-        """Matches from which AFTER MATCH SKIP TO would not have moved on."""
-        own = self.stuck_before if self.member is None else self.member.matcher.stuck
-        return own + (self.driver.stuck_count if self.driver is not None else 0)
-
-    def settle(self) -> None:
-        """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
-        if self.driver is not None:
-            answer = self.driver.settle(self.histories)
-            if answer is not None and len(answer):
-                self.alerts.add_answer(answer)
-        if (self.stream.ended or self.member is None) and (self.driver is None or not self.driver.waiting_count):
-            self.alerts.finish("ended" if self.member is not None else "replaced")
 
 
 class Database:

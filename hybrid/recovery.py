@@ -12,7 +12,7 @@ from query.errors import DataError
 
 if TYPE_CHECKING:
     from hybrid.chain import ChainWatch
-    from hybrid.engine import Stream, Watch
+    from hybrid.watched import Stream, Watch
 
 
 @dataclass(frozen=True, slots=True)
