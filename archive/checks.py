@@ -26,6 +26,7 @@ from archive.layout import time_name
 from matching.batch import TIME_END_US, Int64Array
 from matching.types import arrow_schema, arrow_type, duckdb_type
 from query.errors import DataError, first_line, nearest
+from query.language.duck import hide_progress
 from query.schema import Field, Schema
 
 #: Bad rows of a batch as a table.
@@ -591,5 +592,5 @@ def _database() -> duckdb.DuckDBPyConnection:
 
 def _cursor() -> duckdb.DuckDBPyConnection:
     cursor = _database().cursor()
-    cursor.execute("SET enable_progress_bar=false")
+    hide_progress(cursor)
     return cursor

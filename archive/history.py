@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from archive.log import Log, Policy
     from archive.table import Table, TableSnapshot
 
+#: Rows in memory that an append writes to the table, unless it is told otherwise.
+MEMORY_ROWS_MAX = 100_000
 #: What is in memory is in files after so many seconds.
 AGE_MAX_S = 5.0
 #: In the directory of a stream's table: its log.
@@ -47,16 +49,16 @@ class History:
     __slots__ = (
         "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_log", "_offsets", "_oldest_s",
         "_recent", "_sealed", "_sources", "_table", "_table_snapshot", "directory", "last_seq", "logged_watermark_us",
-        "memory_bytes_max", "memory_rows_max", "schema",
+        "memory_bytes_max", "memory_rows_max", "revision", "schema",
     )  # fmt: skip
 
     def __init__(
-        self, schema: Schema, directory: str | PathLike[str] | Place | None, memory_rows_max: int = 100_000,
+        self, schema: Schema, directory: str | PathLike[str] | Place | None, memory_rows_max: int | None = None,
         memory_bytes_max: int = 256 << 20, log: Policy | None = None,
     ) -> None:  # fmt: skip
         self.schema = schema
         self.directory = None if directory is None else place_of(directory)
-        self.memory_rows_max = memory_rows_max
+        self.memory_rows_max = MEMORY_ROWS_MAX if memory_rows_max is None else memory_rows_max
         self.memory_bytes_max = memory_bytes_max
         #: Greatest ingest sequence so far, -1 before the first event.
         self.last_seq = -1
@@ -72,6 +74,8 @@ class History:
         self._sources: tuple[str, ...] = ()
         self._log: Log | None = None
         self.logged_watermark_us: int | None = None
+        #: How often something other than an append has changed which events are kept, or their columns.
+        self.revision = 0
         # Of the files as they were opened, which is looked up when it is asked for; and of all appended since.
         self._first_archived_us: int | Literal["unknown"] | None = None
         self._first_appended_us: int | None = None
@@ -182,7 +186,7 @@ class History:
             if self._oldest_s is None:
                 self._oldest_s = time.monotonic()
             self._offsets.update(next_offsets(batch))
-            if len(self._sources) < len(self._offsets):
+            if any(name not in self._sources for name in self._offsets):  # rows of files have one that no event has
                 self._sources = tuple(sorted({*self._sources, *self._offsets}))
             self.last_seq = max(self.last_seq, int(batch.seq.max()))
             first = piece.first_on_time_us()
@@ -240,6 +244,8 @@ class History:
             newest = self._table.snapshot()
             with self._lock:
                 before, self._table_snapshot = self._table_snapshot, newest
+                if before is None or int(before.rows.sum()) != int(newest.rows.sum()):
+                    self.revision += 1
                 self._sources = tuple(sorted({*self._sources, *newest.sources}))
                 if before is None or before.span_us() != newest.span_us():
                     self._first_archived_us = "unknown"
@@ -251,6 +257,7 @@ class History:
             if self._table is not None:
                 self._table.add_columns(schema)
             with self._lock:
+                self.revision += 1
                 pieces = [_widened(piece, schema) for piece in self._sealed + self._recent.pieces()]
                 self.schema = schema
                 if self._log is not None:
@@ -267,6 +274,7 @@ class History:
         with self._flushing:
             table = self._table.drop_before(time_us) if self._table is not None else None
             with self._lock:
+                self.revision += 1
                 kept = [piece for piece in self._sealed + self._recent.pieces() if piece.max_us >= time_us]
                 self._table_snapshot = table
                 self._sealed = ()

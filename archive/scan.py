@@ -22,6 +22,7 @@ from archive.table import TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema, duckdb_type
 from query.errors import DataError, first_line
+from query.language.duck import hide_progress
 from query.plan.expression import Column, Expression, quote, to_sql, walk
 from query.schema import Schema
 
@@ -49,7 +50,7 @@ def _connect(store: Place | None) -> duckdb.DuckDBPyConnection:
     """A database of its own that reads from disk or from a store."""
     database = duckdb.connect(":memory:")
     database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL parquet_metadata_cache=true")
-    database.execute("SET enable_progress_bar=false")
+    hide_progress(database)
     if store is not None:
         database.register_filesystem(_readable(store))
     return database
@@ -57,7 +58,7 @@ def _connect(store: Place | None) -> duckdb.DuckDBPyConnection:
 
 def _cursor(directory: Place | None) -> duckdb.DuckDBPyConnection:
     cursor = _database(None if directory is None or directory.on_disk else Place(SCHEME, directory.options)).cursor()
-    cursor.execute("SET enable_progress_bar=false")  # a setting of each connection
+    hide_progress(cursor)
     return cursor
 
 

@@ -47,6 +47,7 @@ from archive.layout import (
 from archive.place import Place
 from archive.table import Table, TableSnapshot
 from query.errors import DataError, first_line
+from query.language.duck import hide_progress
 from query.plan.expression import quote
 from query.schema import Schema
 
@@ -227,7 +228,8 @@ def sorting(scratch: str, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnecti
     """A DuckDB of its own that sorts what does not fit into memory in a directory."""
     connection = duckdb.connect(":memory:", config={"memory_limit": memory_limit, "temp_directory": scratch})
     try:
-        connection.execute("SET TimeZone='UTC'; SET enable_progress_bar=false")
+        connection.execute("SET TimeZone='UTC'")
+        hide_progress(connection)
         yield connection
     finally:
         connection.close()

@@ -47,9 +47,10 @@ class EventBatch:
 
     def take(self, index: Int64Array) -> EventBatch:
         """The rows at `index`, in that order."""
+        source = self.source[index] if len(self.sources) > 1 else np.zeros(len(index), np.int32)
         return EventBatch(
-            self.columns.take(pa.array(index)), self.ts_us[index], self.source[index], self.offset[index],
-            self.seq[index], self.sources,
+            self.columns.take(pa.array(index)), self.ts_us[index], source, self.offset[index], self.seq[index],
+            self.sources,
         )
 
 

@@ -15,6 +15,8 @@ from matching.decode import Decode
 from matching.kernels import layout, match_buffer, step
 from matching.kernels.jit import key_of
 from matching.kernels.layout import Counters, Parameters
+from matching.kernels.records import due_first
+from matching.records import Block, Coming, Grouped, Leaving, anew, owners
 from matching.specialise import source_of
 from matching.store import RowStore
 from query.automaton.program import Program
@@ -39,6 +41,10 @@ class BufferedRuns(ABC):
     """The runs of all partitions over one shared match buffer. How runs are laid out, and what ends them, is up to the
     engine and its kernel."""
 
+    row_bytes = 0  # of its own, for each row of the store
+    node_bytes = 18
+    _moved: Int64Array  # behind `mark`, per node its new number, -1 for what is dropped
+    _live: int  # nodes that stay
     settles = False  # which rows are unmatched is found out from `frontier`
     _kernel: ModuleType
 
@@ -134,6 +140,55 @@ class BufferedRuns(ABC):
 
     def _more_decided(self, capacity: int) -> None:
         self._decided = layout.Decided(*(layout.grown(a, capacity) for a in self._decided))
+
+    # ---- partitions that leave memory: see matching.run_table.RunTable
+
+    def _weigh_nodes(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
+        """Bytes of the nodes of each partition."""
+        live = np.flatnonzero(self._moved >= 0)
+        return self.node_bytes * np.bincount(place[store.partition[self._buffer.row[live]]], minlength=len(ids))
+
+    def _nodes_out(self, store: RowStore, leaving: Leaving) -> tuple[Grouped, Block]:
+        """The nodes of partitions, in their order."""
+        count = self.size
+        row = self._buffer.row[:count]
+        of = np.where(self._moved >= 0, leaving.place[store.partition[row]], -1)
+        nodes = Grouped(of, len(leaving.ids))
+        items, of = nodes.items, owners(nodes.bounds)
+        columns = {
+            "previous": nodes.places(self._buffer.previous[items], of).astype(np.int32),
+            "row": leaving.rows.local[row[items]].astype(np.int32),
+            "variable": self._buffer.variable[items],
+        }
+        return nodes, Block(nodes.bounds, columns)
+
+    def unmark(self, store: RowStore, place: Int64Array) -> None:
+        """See matching.run_table.RunTable."""
+        live = np.flatnonzero(self._moved >= 0)
+        live = live[place[store.partition[self._buffer.row[live]]] < 0]
+        self._moved[:] = -1
+        self._moved[live] = np.arange(len(live))
+        self._live = len(live)
+
+    def _nodes_in(self, coming: Coming, nodes: Block) -> Int64Array:
+        """Puts nodes behind those that are there; returns the first one of each partition."""
+        begin, n = self.size, int(nodes.bounds[-1])
+        if begin + n > len(self._buffer.row):
+            capacity = max(2 * len(self._buffer.row), begin + n)
+            self._buffer = layout.Buffer(*(layout.grown(a, capacity) for a in self._buffer))
+        base, of = nodes.bounds[:-1] + begin, owners(nodes.bounds)
+        self._buffer.previous[begin : begin + n] = anew(nodes.columns["previous"].astype(np.int64), base, of)
+        self._buffer.row[begin : begin + n] = nodes.columns["row"] + coming.rows[of]
+        self._buffer.variable[begin : begin + n] = nodes.columns["variable"]
+        self._counters[Counters.NODES] = begin + n
+        return base
+
+    def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
+        """Of the wanted partitions those in which the watermark may decide something."""
+        count = int(self._counters[Counters.HEAP])
+        stack, out = np.empty(count + 1, np.int64), np.empty(count, np.int64)
+        n = due_first(watermark_us, count, self._heap.deadline, self._heap.partition, wanted, stack, out)
+        return out[:n]
 
     def decode(self, store: RowStore, out: Decode) -> None:
         """Writes the decided matches into `out` and forgets them."""

@@ -13,7 +13,8 @@ import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import ROWS_MAX
-from matching.ordering import Ordering
+from matching.ordering import Ordering, in_sources
+from matching.spill import BY_REFERENCE, Spill, SpillStats
 from matching.state import pack, unpack
 from query.errors import DataError
 from query.language.ast import AfterMatchKind
@@ -24,6 +25,7 @@ from query.schema import Schema
 if TYPE_CHECKING:  # loads the kernels, which the first query does
     from matching.matcher import Builder, KernelMatcher
     from matching.rows import Rows
+    from matching.shedding import Shedder
 
 
 #: Version of Feed.snapshot; restore refuses others.
@@ -32,15 +34,26 @@ STATE_VERSION = 1
 
 class Member:
     """One query of a feed. found: its non-empty Matches since they were last taken away, in order of emission; failure:
-    why it takes no more rows. kernel: its matcher, if that shares rows."""
+    why it takes no more rows. kernel: its matcher, if that shares rows. shedder: what leaves out partitions of it; it
+    then shares rows with no other query."""
 
-    __slots__ = ("failure", "found", "kernel", "matcher")
+    __slots__ = ("failure", "found", "kernel", "matcher", "shedder")
 
-    def __init__(self, matcher: Matcher, kernel: KernelMatcher | None) -> None:
+    def __init__(self, matcher: Matcher, shedder: Shedder | None = None) -> None:
+        from matching.matcher import KernelMatcher
+
         self.matcher = matcher
-        self.kernel = kernel
+        self.kernel = matcher if isinstance(matcher, KernelMatcher) else None
+        self.shedder = shedder
         self.found: list[Matches] = []
         self.failure: Exception | None = None
+
+    @property
+    def spill(self) -> SpillStats:
+        """How much of it is in memory, and how much is not."""
+        if self.kernel is None:
+            return BY_REFERENCE
+        return self.kernel.spill
 
     def take_found(self) -> list[Matches]:
         found, self.found = self.found, []
@@ -55,28 +68,83 @@ class Member:
         except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's own)
             self.failure = error
             return
+        if matches is not None and self.shedder is not None:
+            matches = self.shedder.among(matches)
         if matches is not None and (len(matches) or matches.rows.num_rows):
             self.found.append(matches)
 
 
 class _Group:
     """Members behind the same rows. since_seq: those below it are not for them (0: none such can come any more).
-    rows: None for one member whose matcher keeps its own."""
+    rows: None for one member whose matcher keeps its own.
 
-    __slots__ = ("members", "rows", "since_seq")
+    Of a member that has read the archive first, see Feed.enter: from_us: events before that are not for it (None: none
+    such can come any more); ordering: its own, as long as events are held back for it that the feed does not know of,
+    the last of them at ahead_us; sources: as its events name them (empty: as those of the feed do)."""
+
+    __slots__ = ("ahead_us", "from_us", "members", "ordering", "rows", "since_seq", "sources")
 
     def __init__(self, rows: Rows | None, since_seq: int) -> None:
         self.rows = rows
         self.since_seq = since_seq
         self.members: list[Member] = []
+        self.from_us: int | None = None
+        self.ordering: Ordering | None = None
+        self.ahead_us = 0
+        self.sources: tuple[str, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether its members see what the feed hands on."""
+        return self.from_us is None and self.ordering is None
+
+    def push_all(self, batch: EventBatch) -> None:
+        """Takes the next events of the total order, however many."""
+        for start in range(0, len(batch), ROWS_MAX):
+            whole = len(batch) <= ROWS_MAX
+            self.push(batch if whole else batch.slice(start, min(start + ROWS_MAX, len(batch))))
+
+    def own(self, batch: EventBatch | None, watermark_us: int | None, ended: bool, feeds: Ordering) -> None:
+        """Takes events in order of arrival through its own ordering, which is given up when all that the feed did not
+        know of has been handed on."""
+        assert self.ordering is not None
+        if batch is not None:
+            self.push_all(self.ordering.push(self.wanted(batch), watermark_us))
+        elif not ended:
+            self.push_all(self.ordering.advance(watermark_us))
+        reached_us = self.ordering.watermark_us
+        if ended or (reached_us is not None and reached_us > self.ahead_us):
+            rest = self.ordering.advance(None)
+            # what the feed has handed on already; the others come from there
+            self.push_all(rest.take(np.flatnonzero(~np.isin(rest.seq, feeds.held_seqs()))))
+            self.ordering = None
+
+    def wanted(self, batch: EventBatch) -> EventBatch:
+        """Those that are for its members."""
+        if self.from_us is None or not len(batch):
+            return batch
+        seen = batch.ts_us >= self.from_us
+        return batch if seen.all() else batch.take(np.flatnonzero(seen))
 
     @property
     def kernels(self) -> list[tuple[Member, KernelMatcher]]:
         """The members that share the rows and have not failed."""
         return [(m, m.kernel) for m in self.members if m.kernel is not None and m.failure is None]
 
+    @property
+    def shedder(self) -> Shedder | None:
+        """That of its only member."""
+        return self.members[0].shedder if self.members else None
+
     def push(self, batch: EventBatch) -> None:
         """Takes the next events of the total order."""
+        if self.sources:
+            batch = in_sources(batch, self.sources)
+            self.sources = batch.sources
+        if self.shedder is not None and len(batch):
+            batch = self.shedder.take(batch)
+            if not len(batch):
+                return
         if self.rows is None:
             for member in self.members:
                 member.guarded(member.matcher.push, batch)
@@ -105,6 +173,12 @@ class _Group:
                 member.guarded(member.matcher.advance, watermark_us)
             return
         held = self.rows.held()
+        try:
+            self.rows.reach(watermark_us)
+        except Exception as error:  # noqa: BLE001  (as in push)
+            for member in self.members:
+                member.failure = member.failure or error
+            return
         kernels = self.kernels
         for member, kernel in kernels:
             member.guarded(kernel.expire, watermark_us, held)
@@ -113,17 +187,26 @@ class _Group:
         for member, kernel in kernels:
             if not kernel.settled:
                 member.guarded(kernel.emit, watermark_us is None)
+        if self.rows.spilled is not None:
+            for member, kernel in kernels:
+                if member.failure is not None:
+                    self.rows.remove(kernel)
+            self.rows.compact()
 
 
 class Feed:
     """The matchers of one stream behind one Ordering. Takes on-time events in arrival order. Not thread safe."""
 
-    __slots__ = ("_advanced_us", "_builder", "_groups", "ordering")
+    __slots__ = ("_advanced_us", "_builder", "_groups", "_spill", "limit_bytes", "ordering")
 
-    def __init__(self, schema: Schema, builder: Builder | None = None) -> None:
-        """builder: who makes kernels of their own for queries that run long (see matching.matcher.make_matcher)."""
+    def __init__(self, schema: Schema, builder: Builder | None = None, spill: Spill | None = None) -> None:
+        """builder: who makes kernels of their own for queries that run long (see matching.matcher.make_matcher). spill:
+        where partial matches go that do not fit in memory; its limit is for all queries together, and may be changed
+        (limit_bytes). It is shared out by what they use."""
         self.ordering = Ordering(schema)
         self._builder = builder
+        self._spill = spill
+        self.limit_bytes = 0 if spill is None else spill.limit_bytes
         self._groups: list[_Group] = []
         self._advanced_us: int | None = None
 
@@ -131,16 +214,21 @@ class Feed:
         """How many queries there are."""
         return sum(len(group.members) for group in self._groups)
 
-    def add(self, plan: Plan, since_seq: int) -> Member:
-        """A query that sees the events pushed from now on. since_seq: the ingest sequence of the next event."""
-        from matching.matcher import KernelMatcher, make_matcher
+    def add(self, plan: Plan, since_seq: int, shedder: Shedder | None = None) -> Member:
+        """A query that sees the events pushed from now on. since_seq: the ingest sequence of the next event. shedder:
+        of the plan's PARTITION BY, if partitions may be left out."""
+        from matching.matcher import make_matcher
 
         hidden_seq = since_seq if len(self.ordering) else 0  # what is held back is not for it
-        shared = [g.rows for g in self._groups if g.rows is not None and g.since_seq == hidden_seq]
-        matcher = make_matcher(plan, lenient=True, shared=shared, builder=self._builder)
-        kernel = matcher if isinstance(matcher, KernelMatcher) else None
-        member = Member(matcher, kernel)
-        rows = None if kernel is None else kernel.rows
+        shared = [
+            g.rows for g in self._groups
+            if g.rows is not None and g.since_seq == hidden_seq and g.shedder is None and g.plain
+        ]
+        matcher = make_matcher(
+            plan, lenient=True, shared=[] if shedder else shared, builder=self._builder, spill=self._spill
+        )
+        member = Member(matcher, shedder)
+        rows = None if member.kernel is None else member.kernel.rows
         group = next((g for g in self._groups if g.rows is rows and rows is not None), None)
         if group is None:
             group = _Group(rows, hidden_seq)
@@ -156,17 +244,18 @@ class Feed:
             if old in group.members and old.kernel is not None:
                 kernel = old.kernel.successor(plan, read)
                 if kernel is not None:
-                    member = Member(kernel, kernel)
+                    member = Member(kernel, old.shedder)
                     group.members[group.members.index(old)] = member
                     return member
         return None
 
-    def replay(self, plan: Plan, since_seq: int, events: EventBatch) -> Member:
+    def replay(self, plan: Plan, since_seq: int, events: EventBatch, shedder: Shedder | None = None) -> Member:
         """A query that is as if it had been added before the event `since_seq`. events: those from there on, in the
-        total order; what has not been handed on yet may be among them. Raises what the query fails of."""
-        from matching.matcher import KernelMatcher, make_matcher
+        total order; what has not been handed on yet may be among them. shedder: as in `add`; none of these events is
+        left out. Raises what the query fails of."""
+        from matching.matcher import make_matcher
 
-        matcher = make_matcher(plan, lenient=True, builder=self._builder)
+        matcher = make_matcher(plan, lenient=True, builder=self._builder, spill=self._spill)
         events = self.ordering.known(events)
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():
@@ -175,13 +264,44 @@ class Feed:
             matcher.push(events.slice(start, min(start + ROWS_MAX, len(events))))
         if self._advanced_us is not None:
             matcher.advance(self._advanced_us)
-        kernel = matcher if isinstance(matcher, KernelMatcher) else None
-        member = Member(matcher, kernel)
+        member = Member(matcher, shedder)
         hidden = self.ordering.held_count(since_seq) < len(self.ordering)
-        group = _Group(None if kernel is None else kernel.rows, since_seq if hidden else 0)
+        group = _Group(None if member.kernel is None else member.kernel.rows, since_seq if hidden else 0)
         group.members.append(member)
         self._groups.append(group)
         return member
+
+    def enter(
+        self, member: Member, ahead: EventBatch, watermark_us: int | None, from_us: int, sources: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        """Takes in a query that has had all events of the stream from `from_us` on with a time below the watermark.
+
+        watermark_us: the stream's (None: there is none yet). ahead: all other events from `from_us` on, in the total
+        order, those that are held back here among them. sources: all names of sources so far, as what the query has had
+        names them."""
+        group = _Group(None if member.kernel is None else member.kernel.rows, 0)
+        group.members.append(member)
+        group.sources = sources
+        if watermark_us is None or watermark_us < from_us:
+            group.from_us = from_us
+        own = Ordering(self.ordering.schema)
+        own.known(in_sources(ahead, sources))
+        group.push_all(own.push(ahead, watermark_us))
+        if watermark_us is not None:
+            group.advance(watermark_us)
+        if set(own.held_seqs().tolist()) != set(self._held_from(from_us)):
+            group.ordering, group.ahead_us = own, int(ahead.ts_us[-1])
+        self._groups.append(group)
+
+    def _held_from(self, from_us: int) -> list[int]:
+        """The ingest sequences of the events that are held back, from a time on."""
+        held = self.ordering.held()
+        return [int(seq) for seq in held.seq[held.ts_us >= from_us]]
+
+    def held_count(self, member: Member, since_seq: int) -> int:
+        """How many of the events from that ingest sequence on are held back from one of its queries."""
+        own = next((g.ordering for g in self._groups if member in g.members), None)
+        return self.ordering.held_count(since_seq) if own is None else len(own)
 
     def snapshot(self, wanted: Collection[Member]) -> tuple[bytes, list[Member]]:
         """All that it and some of its members have become, and these in the order that `restore` takes. What they have
@@ -195,7 +315,14 @@ class Feed:
                 continue
             i = len(groups)
             kernels = group.rows is not None
-            groups.append({"since_seq": group.since_seq, "members": len(chosen), "kernels": kernels})
+            groups.append({
+                "since_seq": group.since_seq, "members": len(chosen), "kernels": kernels, "from_us": group.from_us,
+                "ahead_us": group.ahead_us, "sources": list(group.sources),
+            })  # fmt: skip
+            if group.ordering is not None:
+                parts[f"own{i}"] = _as_array(group.ordering.snapshot())
+            if group.shedder is not None:
+                parts |= {f"shed{i}.{name}": array for name, array in group.shedder.snapshot().items()}
             if group.rows is not None:
                 parts |= {f"{i}.{name}": array for name, array in group.rows.snapshot().items()}
             for j, member in enumerate(chosen):
@@ -208,7 +335,8 @@ class Feed:
     def restore(self, state: bytes, plans: Sequence[Plan]) -> list[Member]:
         """Takes over a snapshot of a feed of the same stream whose members had these plans; gives its members in their
         order. It must be new. Raises DataError for any other state; it is then of no use."""
-        from matching.matcher import KernelMatcher, make_matcher
+        from matching.matcher import make_matcher
+        from matching.shedding import Shedder
 
         head, parts = unpack(state)
         if head.get("version") != STATE_VERSION:
@@ -221,12 +349,19 @@ class Feed:
         for i, kept in enumerate(head["groups"]):
             shared: list[Rows] | None = [] if kept["kernels"] else None
             group = _Group(None, kept["since_seq"])
+            group.from_us, group.ahead_us = kept.get("from_us"), kept.get("ahead_us", 0)
+            group.sources = tuple(kept.get("sources", ()))
+            if f"own{i}" in parts:
+                group.ordering = Ordering(self.ordering.schema)
+                group.ordering.restore(parts[f"own{i}"].tobytes())
             for _ in range(kept["members"]):
-                matcher = make_matcher(left.pop(0), lenient=True, shared=shared, builder=self._builder)
-                kernel = matcher if isinstance(matcher, KernelMatcher) else None
-                if (kernel is None) == kept["kernels"] or (shared is not None and len(shared) != 1):
+                matcher = make_matcher(
+                    left.pop(0), lenient=True, shared=shared, builder=self._builder, spill=self._spill
+                )
+                member = Member(matcher)
+                if (member.kernel is None) == kept["kernels"] or (shared is not None and len(shared) != 1):
                     raise DataError("the saved state is of other queries", "start them anew")
-                group.members.append(Member(matcher, kernel))
+                group.members.append(member)
             if shared:
                 group.rows = shared[0]
                 group.rows.restore({n.removeprefix(f"{i}."): a for n, a in parts.items() if n.startswith(f"{i}.")})
@@ -238,9 +373,17 @@ class Feed:
                     member.kernel.restore_own(own)
             if group.rows is not None:
                 group.rows.restored()
+            if shed := {n.removeprefix(f"shed{i}."): a for n, a in parts.items() if n.startswith(f"shed{i}.")}:
+                shedder = group.members[0].shedder = Shedder(plans[len(members)].partition_by)
+                shedder.restore(shed)
             self._groups.append(group)
             members += group.members
         return members
+
+    def take_trouble(self) -> list[str]:
+        """What has gone wrong since this was last asked when partial matches were to leave memory."""
+        groups = [g.rows.spilled for g in self._groups if g.rows is not None and g.rows.spilled is not None]
+        return [trouble for spilled in groups for trouble in spilled.take_trouble()]
 
     @property
     def advanced_us(self) -> int | None:
@@ -258,26 +401,39 @@ class Feed:
 
     def push(self, batch: EventBatch, watermark_us: int | None) -> None:
         """Takes n on-time events and the stream's watermark after them, or None if it has none yet."""
-        self._give(self.ordering.push(batch, watermark_us))
+        self._give(self.ordering.push(batch, watermark_us), batch, watermark_us)
         if watermark_us is not None:
             self._advance(watermark_us)
 
     def advance(self, watermark_us: int | None) -> None:
         """No event with time < watermark_us can still come; None: the input has ended."""
-        self._give(self.ordering.advance(watermark_us))
+        self._give(self.ordering.advance(watermark_us), None, watermark_us, watermark_us is None)
         self._advance(watermark_us)
 
-    def _give(self, batch: EventBatch) -> None:
+    def _share_out(self) -> None:
+        """Says to the rows of each PARTITION BY how much of the limit is theirs."""
+        rows = [g.rows for g in self._groups if g.rows is not None and g.rows.spilled is not None]
+        used = [r.used_bytes for r in rows] if len(rows) > 1 else [1] * len(rows)
+        for r, mine in zip(rows, used, strict=True):
+            assert r.spilled is not None
+            r.spilled.limit_bytes = self.limit_bytes * mine // max(1, sum(used))
+
+    def _give(
+        self, batch: EventBatch, came: EventBatch | None, watermark_us: int | None, ended: bool = False
+    ) -> None:
+        """Hands on the next events of the total order. came: those that made it so, in order of arrival."""
+        self._share_out()
         for group in self._groups:
-            mine = batch
+            if group.ordering is not None:
+                group.own(came, watermark_us, ended, self.ordering)
+                continue
+            mine = group.wanted(batch)
             if group.since_seq and len(batch):
                 seen = batch.seq >= group.since_seq
                 mine = batch if seen.all() else batch.take(np.flatnonzero(seen))
                 if len(self.ordering) == self.ordering.held_count(group.since_seq):
                     group.since_seq = 0
-            for start in range(0, len(mine), ROWS_MAX):
-                whole = len(mine) <= ROWS_MAX
-                group.push(mine if whole else mine.slice(start, min(start + ROWS_MAX, len(mine))))
+            group.push_all(mine)
 
     def _advance(self, watermark_us: int | None) -> None:
         if watermark_us is not None:
@@ -286,6 +442,8 @@ class Feed:
                 return
             self._advanced_us = watermark_us
         for group in self._groups:
+            if group.from_us is not None and watermark_us is not None and watermark_us >= group.from_us:
+                group.from_us = None
             group.advance(watermark_us)
 
 

@@ -106,6 +106,10 @@ class Numbers(_Codes):
         self._rebuild()
 
     @property
+    def nbytes(self) -> int:
+        return self._slots.nbytes + self._numbers.nbytes
+
+    @property
     def numbers(self) -> Int64Array:
         """The number of every code; of a free one any, of null 0."""
         return self._numbers[: len(self)]
@@ -175,6 +179,10 @@ class Texts(_Codes):
         """Frees these codes. Cost: linear in the values in use and their bytes."""
         self.release(codes)
         self._rebuild()
+
+    @property
+    def nbytes(self) -> int:
+        return self._slots.nbytes + self._places.nbytes + self._kept.nbytes
 
     def of(self, codes: Int64Array) -> pa.Array:
         """The texts of codes; any for a free one."""
@@ -262,6 +270,10 @@ class Others(_Codes):
         self._place[: len(self)] = 0
         self._place[left] = np.arange(len(left))
         self._found = len(left)
+
+    @property
+    def nbytes(self) -> int:
+        return self._place.nbytes + sum(part.nbytes for part in self._parts)
 
     def of(self, codes: Int64Array) -> pa.Array:
         """The values of codes; any, or null, for a free one."""
@@ -361,6 +373,10 @@ class Encoder:
         """Frees codes in use: they will stand for other values."""
         self._table.forget(codes)
 
+    @property
+    def nbytes(self) -> int:
+        return self._table.nbytes
+
     def of(self, codes: Int64Array) -> pa.Array:
         """The values of codes."""
         table = self._table
@@ -377,6 +393,28 @@ class Encoder:
     def values(self) -> pa.Array:
         """The value of every code; any for a free one."""
         return self.of(np.arange(len(self)))
+
+
+def hashes(columns: Sequence[pa.Array], types: Sequence[pa.DataType], rows: int) -> Int64Array:
+    """64 bits for the key of each row, int64 (rows,): the same for equal keys, in every process. types: of the columns
+    where they are kept. Raises pa.ArrowException for types without an order of bytes, such as lists."""
+    out = np.ones(rows, np.int64)
+    for column, type in zip(columns, types, strict=True):
+        column = column if column.type == type else column.cast(type)
+        valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else ALL_VALID
+        if pa.types.is_boolean(type):
+            column = column.cast(pa.int8())
+        if pa.types.is_floating(type):
+            numbers = pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 is 0.0
+            values: Int64Array | None = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
+        else:
+            values = _as_numbers(column)
+        if values is not None:
+            hashing.spread_numbers(values, valid, out)
+        else:
+            texts = column if pa.types.is_string(type) or pa.types.is_binary(type) else column.cast(pa.string())
+            hashing.spread_texts(*_bytes(texts), valid, out)
+    return out
 
 
 class Keys:
@@ -437,6 +475,12 @@ class Keys:
     def values(self, column: int, ids: Int64Array) -> pa.Array:
         """The values of partition column `column` for these partition ids."""
         return self.encoders[column].of(ids if self.tuples is None else self._codes(column, ids))
+
+    @property
+    def nbytes(self) -> int:
+        """What the tables take, about; of values of other types than numbers and texts their Arrow arrays only."""
+        tables = [e.nbytes for e in self.encoders]
+        return sum(tables) + (0 if self.tuples is None else self.tuples.nbytes)
 
     def snapshot(self) -> dict[str, pa.Array]:
         """By name the values and the free codes of each column, and of several columns the packed codes of each id."""

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
+from functools import cached_property
 from types import ModuleType
 from typing import Any, Protocol, assert_never
 
@@ -19,6 +20,7 @@ from matching.features import Codes, RowValues, columns_read, storable, truth
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
 from matching.measures import Found, Measures
+from matching.records import Blocks, Coming, Leaving
 from matching.rows import Needs, Rows
 from matching.run_blocks import RunBlocks
 from matching.run_counts import RunCounts
@@ -27,6 +29,8 @@ from matching.run_lists import RunLists
 from matching.run_merged import RunMerged
 from matching.run_starts import RunStarts
 from matching.run_table import RunTable
+from matching.spill import Spill, SpillStats
+from matching.spilled import why_resident
 from matching.state import pack, read_array, saved_array, unpack
 from matching.types import plain_type
 from matching.unmatched import Unsettled
@@ -57,14 +61,15 @@ class Builder(Protocol):
 
 def make_matcher(
     plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None,
-    builder: Builder | None = None, bare: bool = False,
+    builder: Builder | None = None, bare: bool = False, spill: Spill | None = None,
 ) -> Matcher:  # fmt: skip
     """The matcher of a plan: the kernel, or with a HybridWarning the reference (exact, slow) for what the kernel has
     not learnt yet. sources: names that EventBatch.source indexes. lenient: AFTER MATCH SKIP TO that would not move on
     goes on one row behind the start of the match, with a HybridWarning the first time; otherwise it is an error.
     shared: rows of the same input that it may share, to which its own are added where none of them will do; what is
     pushed then goes to these rows (see matching.feed). builder: asked for a specialised kernel between
-    batches; None: the interpreted ones alone. bare: output rows are wanted without evidence, which may be less work."""
+    batches; None: the interpreted ones alone. bare: output rows are wanted without evidence, which may be less work.
+    spill: partial matches may leave memory, where they can (KernelMatcher.spill says)."""
     try:
         program = assemble(plan)
     except NoKernel as why:
@@ -77,18 +82,24 @@ def make_matcher(
         )
         return ReferenceMatcher(plan, sources, lenient)
     rows = None
+    if spill is not None and why_resident(plan, program) is not None:
+        spill = None
     if shared is not None:
-        rows = next((r for r in shared if _may_share(plan, program, r)), None)
-        if rows is None:
-            rows = Rows(plan.partition_by, program.after)
+        rows = next((r for r in shared if _may_share(plan, program, r, spill)), None)
+    if rows is None:
+        rows = Rows(plan.partition_by, program.after, spill)
+        if shared is not None:
             shared.append(rows)
     gives = Gives.ROWS if bare else Gives.MATCHES
     return KernelMatcher(plan, program, sources, lenient, rows, gives, builder=builder)
 
 
-def _may_share(plan: Plan, program: Program, rows: Rows) -> bool:
+def _may_share(plan: Plan, program: Program, rows: Rows, spill: Spill | None) -> bool:
     """Whether the matcher of a plan may share rows with others. What has gone before is unseen by one that comes later;
-    yet rows that are still held back, and the first row of a partition, are not told apart by that."""
+    yet rows that are still held back, and the first row of a partition, are not told apart by that. Nor are rows before
+    others where they may leave memory and come back behind all."""
+    if (rows.spilled is None) != (spill is None) or (spill is not None and rows.began and program.before):
+        return False
     if rows.partition_by != plan.partition_by or rows.after != program.after:
         return False
     return not rows.began or not (program.after or any(program.first_row))
@@ -176,7 +187,7 @@ class KernelMatcher:
         linked = reach > 0 or program.unmatched or any(program.first_row)
         behind = max(program.after, program.ahead)
         self.needs = Needs(numeric, tuple(other), schema, linked, program.before, behind, reach)
-        self.floor = 0
+        self.floor = self.serial = 0
         self._held: Decode | None = None  # decided matches that wait for what NEXT in their measures reads
         self.rows = Rows(plan.partition_by, program.after) if rows is None else rows
         self.rows.add(self)
@@ -246,7 +257,7 @@ class KernelMatcher:
             new._run_by(self.engine)  # conditions have failed
         new.engine, new._unsettled, new._held, new.stuck = self.engine, self._unsettled, self._held, self.stuck
         new.codes, new.values, new._hot, new._all_hot = self.codes, self.values, self._hot, self._all_hot
-        new.floor = self.floor
+        new.floor, new.serial = self.floor, self.serial
         new._builder, new._rows = self._builder, self._rows
         self.rows.remove(self)
         return new
@@ -276,11 +287,15 @@ class KernelMatcher:
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""
+        self.rows.reach(watermark_us)
         held = self.rows.held()
         self.expire(watermark_us, held)
         if watermark_us is None:
             self.rows.let_go(held)
-        return self.emit(ended=watermark_us is None)
+        matches = self.emit(ended=watermark_us is None)
+        if self.rows.spilled is not None:
+            self.rows.compact()
+        return matches
 
     # ---- the parts of push and advance, for one of the matchers of shared rows
 
@@ -379,6 +394,8 @@ class KernelMatcher:
         try:
             if isinstance(self.engine, RunLists | RunBlocks | RunGraph | RunCounts):
                 bad = self._bad(failing, mask)
+                if len(bad):
+                    feature_valid = self._with_failing(failing, feature_valid)
                 self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
             else:
                 self.engine.run(self.store, positions, mask, feature, feature_valid)
@@ -411,28 +428,36 @@ class KernelMatcher:
         return out[:count]
 
     def _bad(self, failing: list[np.ndarray | None], mask: Int64Array) -> Int64Array:
-        """Like the mask, the labels whose conditions cannot be computed; empty if all can."""
+        """Like the mask, the labels whose conditions cannot be computed whatever the match so far is; empty if all
+        values of the rows can be computed."""
         if all(failed is None for failed in failing):
             return NONE_BAD
         bad = np.zeros(len(mask), np.int64)
         for label in range(len(self.program.variables)):
-            local, *features = self._reads(label)
+            local, *registers = self._reads(label)
             if local >= 0 and (failed := failing[local]) is not None:
                 bad |= failed.astype(np.int64) << label
-            for index in features:
+            for index in registers:
                 if (failed := failing[index]) is not None:  # read only where the row-local part holds
                     bad |= (failed.astype(np.int64) << label) & mask
         return bad
 
+    def _with_failing(self, failing: list[np.ndarray | None], feature_valid: np.ndarray) -> np.ndarray:
+        """Which features are not null, and behind these which of them cannot be computed: that is an error where a
+        condition comes to read them."""
+        wider = np.concatenate([feature_valid, np.zeros_like(feature_valid)])
+        for f, failed in enumerate(failing[len(self._local) :]):
+            if failed is not None:
+                wider[len(feature_valid) + f] = failed
+        return wider
+
     def _reads(self, label: int) -> tuple[int, ...]:
-        """Indices of row values: the row-local condition of a label (-1: always true), then what the rest of its
-        condition and the registers it updates read of its row."""
+        """Indices of row values: the row-local condition of a label (-1: always true), then what the registers that it
+        updates read of its row."""
         program = self.program
         local, variable = program.local[label], program.variables[label]
-        features = {a for op, a, _ in program.code[label] if op == OpCode.FEATURE}
-        for register in () if label in program.absent else program.registers:
-            if register.feature >= 0 and (not register.variables or variable in register.variables):
-                features.add(register.feature)
+        registers = () if label in program.absent else program.registers
+        features = {r.feature for r in registers if not r.variables or variable in r.variables} - {-1}
         return (
             self._local.index(local) if local in self._local else -1,
             *(len(self._local) + f for f in sorted(features)),
@@ -441,7 +466,8 @@ class KernelMatcher:
     def _why(self, position: int, label: int) -> DataError:
         """The error of a condition at a row of the store."""
         _, failing = self.values.attempt(self.store, np.array([position], np.int64))
-        for index in self._reads(label):
+        code = {len(self._local) + a for op, a, _ in self.program.code[label] if op == OpCode.FEATURE}
+        for index in (*self._reads(label), *sorted(code)):
             if index >= 0 and failing[index] is not None:
                 return self.values.why(self.store, position, index)
         return DataError(
@@ -456,6 +482,7 @@ class KernelMatcher:
         old, store, partitions = self.engine, self.store, len(self.keys)
         if isinstance(old, RunLists | RunBlocks | RunGraph | RunCounts):
             return
+        self.rows.bring_all()
         taken = np.ones(store.count, np.bool_)
         if self.program.after:
             taken = store.released[: store.count].copy()
@@ -521,11 +548,11 @@ class KernelMatcher:
         """Nodes of its own, beside the rows."""
         return self.engine.size
 
-    def mark(self, keep: np.ndarray) -> None:
+    def mark(self, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows that a run or a waiting match can reach; to be followed by `move`."""
         store, partitions = self.store, len(self.keys)
         self._reserve(store.count)
-        self.engine.mark(store, partitions, keep)
+        self.engine.mark(store, partitions, keep, exact)
         if self._unsettled is not None:
             self._unsettled.mark(store, partitions, keep)
         if self._held is not None:
@@ -550,6 +577,85 @@ class KernelMatcher:
         """These partitions are those of other keys from now on."""
         self.engine.forget(ids)
         self._hot[ids[ids < len(self._hot)]] = False
+
+    # ---- partitions that leave memory: see matching.rows.Tenant
+
+    @property
+    def why(self) -> str | None:
+        """Why its partial matches cannot leave memory now, or None."""
+        if isinstance(self.engine, RunCounts):
+            return "what is only counted is a few numbers"
+        if self.floor and self.needs.reach:
+            return "PREV does not see the rows before the query began"
+        return why_resident(self.plan, self.program)
+
+    @property
+    def spill(self) -> SpillStats:
+        """How much of it is in memory, and how much is not."""
+        rows, spilled = self.rows, self.rows.spilled
+        self.engine.reserve(len(self.keys))
+        runs = int(np.count_nonzero(self.engine.busy(np.arange(len(self.keys)))))
+        if spilled is None:
+            return SpillStats(self.why, runs=runs, bytes=rows.used_bytes, bytes_of_keys=rows.key_bytes)
+        return SpillStats(
+            rows.why, spilled.spill.policy.value, spilled.trouble, runs, spilled.out_count, spilled.written_count,
+            spilled.read_count, rows.used_bytes, rows.key_bytes,
+        )  # fmt: skip
+
+    @property
+    def within_us(self) -> int | None:
+        return self.program.within_us
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return self.plan.fingerprint
+
+    @property
+    def due_yields(self) -> bool:
+        return not isinstance(self.engine, RunCounts) and self.engine.due_yields
+
+    @property
+    def used_bytes(self) -> int:
+        return 0 if isinstance(self.engine, RunCounts) else self.engine.used_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        return 0 if isinstance(self.engine, RunCounts) else self.engine.row_bytes
+
+    @property
+    def key_bytes(self) -> int:
+        return 0 if isinstance(self.engine, RunCounts) else self.engine.key_bytes
+
+    @property
+    def _leaving(self) -> RunTable | RunStarts | RunGraph | RunBlocks | RunLists:
+        assert not isinstance(self.engine, RunCounts)
+        return self.engine
+
+    def weigh(self, ids: Int64Array, place: Int64Array) -> Int64Array:
+        return self._leaving.weigh(self.store, ids, place)
+
+    def states(self, ids: Int64Array) -> Int64Array:
+        return self._leaving.states(ids)
+
+    def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
+        return self._leaving.due(watermark_us, wanted)
+
+    def copy_out(self, leaving: Leaving) -> Blocks:
+        return self._leaving.copy_out(self.store, leaving)
+
+    def leave(self, ids: Int64Array) -> None:
+        self._leaving.leave(ids)
+
+    def unmark(self, place: Int64Array) -> None:
+        self._leaving.unmark(self.store, place)
+
+    def put_in(self, coming: Coming, blocks: Blocks) -> None:
+        self._leaving.reserve(int(coming.ids.max()) + 1)
+        self._leaving.put_in(coming, blocks)
+        if not self._all_hot:
+            if (need := int(coming.ids.max()) + 1) > len(self._hot):
+                self._hot = grown(self._hot, need)
+            self._hot[coming.ids] = True
 
     @property
     def settled(self) -> bool:
@@ -647,8 +753,8 @@ class KernelMatcher:
             arrays |= {f"unsettled.{n}": a for n, a in self._unsettled.snapshot().items()}
         arrays |= {f"code.{type}": saved_array(v) for type, v in self.codes.snapshot().items()}
         head = {
-            "version": STATE_VERSION, "engine": type(self.engine).__name__, "plan": self.plan.fingerprint,
-            "sources": list(self.sources), "floor": self.floor,
+            "version": STATE_VERSION, "engine": type(self.engine).__name__, "plan": self._fingerprint,
+            "sources": list(self.sources), "floor": self.floor, "serial": self.serial,
         }  # fmt: skip
         return head, arrays
 
@@ -668,10 +774,10 @@ class KernelMatcher:
         self._restore(head, arrays)
 
     def _check(self, head: Mapping[str, Any]) -> None:
-        if head["version"] != STATE_VERSION or head["plan"] != self.plan.fingerprint:
+        if head["version"] != STATE_VERSION or head["plan"] != self._fingerprint:
             raise DataError(
                 f"this state is of plan {head['plan']}, version {head['version']}; this matcher runs plan "
-                f"{self.plan.fingerprint}, version {STATE_VERSION}",
+                f"{self._fingerprint}, version {STATE_VERSION}",
                 "start the query anew, or run the version that wrote the state",
             )
 
@@ -693,6 +799,7 @@ class KernelMatcher:
         self.sources = tuple(head["sources"])
         self._all_hot = True
         self.floor = head["floor"]
+        self.serial = head.get("serial", self.serial)
 
 
 _NO_ROWS = np.zeros(0, np.int64)

@@ -18,6 +18,8 @@ STATE_VERSION = 1
 
 #: So many sorted runs of about one size are merged into one: few merges per event, and few runs to look at.
 FAN_OUT = 16
+#: So many rows that stand in no order, or more, are sorted by a radix sort.
+RADIX_ROWS_MIN = 1 << 16
 
 
 def total_order(batch: EventBatch, schema: Schema) -> Int64Array:
@@ -35,7 +37,12 @@ def total_order(batch: EventBatch, schema: Schema) -> Int64Array:
     descents = int(np.count_nonzero(ts_us[1:] < ts_us[:-1]))
     if descents:
         # A few sorted runs are merged (timsort) many times faster than they are sorted; the rest is sorted faster.
-        order = np.argsort(ts_us, kind="stable" if descents < 64 else "quicksort").astype(np.int64, copy=False)
+        if descents < 64 or n < RADIX_ROWS_MIN:
+            order = np.argsort(ts_us, kind="stable" if descents < 64 else "quicksort").astype(np.int64, copy=False)
+        else:
+            from matching.kernels.radix import radix_argsort  # loads numba, which few rows are not worth
+
+            order = radix_argsort(ts_us)
         ts_us = ts_us[order]
     equal = ts_us[1:] == ts_us[:-1]
     tied = np.zeros(n, np.bool_)
@@ -75,6 +82,18 @@ def check_order(schema: Schema) -> None:
                 f"tie column {field.name} is {field.type}, which has no order here",
                 "order by numbers, strings, blobs, booleans, dates or times",
             )
+
+
+def in_sources(batch: EventBatch, sources: tuple[str, ...]) -> EventBatch:
+    """The batch with these names of sources, and behind them those that they lack."""
+    if batch.sources == sources:
+        return batch
+    sources += tuple(name for name in batch.sources if name not in sources)
+    index = [sources.index(name) for name in batch.sources]
+    source = batch.source
+    if index != list(range(len(index))):
+        source = np.array(index, np.int32)[source]
+    return EventBatch(batch.columns, batch.ts_us, source, batch.offset, batch.seq, sources)
 
 
 class Ordering:
@@ -139,7 +158,7 @@ class Ordering:
 
     def snapshot(self) -> bytes:
         """The state as an Arrow IPC stream: the held events, and in its metadata version, sources and watermark."""
-        held = self._merged(self._runs)
+        held = self.held()
         state = {"version": STATE_VERSION, "sources": self._sources, "watermark_us": self.watermark_us}
         # The hidden columns come last and are found by place: a declared column may have any name.
         arrays = [*held.columns.columns, *map(pa.array, (held.ts_us, held.source, held.offset, held.seq))]
@@ -175,14 +194,13 @@ class Ordering:
 
     def known(self, batch: EventBatch) -> EventBatch:
         """The batch with the sources of those handed on; sources that are new are added to them."""
-        if batch.sources == self._sources:
-            return batch
-        self._sources += tuple(name for name in batch.sources if name not in self._sources)
-        index = [self._sources.index(name) for name in batch.sources]
-        source = batch.source
-        if index != list(range(len(index))):
-            source = np.array(index, np.int32)[source]
-        return EventBatch(batch.columns, batch.ts_us, source, batch.offset, batch.seq, self._sources)
+        named = in_sources(batch, self._sources)
+        self._sources = named.sources
+        return named
+
+    def held(self) -> EventBatch:
+        """The events that are held back, in the total order."""
+        return self._merged(self._runs)
 
     def _release(self) -> EventBatch:
         w = self.watermark_us

@@ -6,6 +6,7 @@ that several of them read is computed once. What a row has become is each matche
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,10 +17,14 @@ import pyarrow as pa
 from matching.batch import EventBatch, Int64Array
 from matching.features import Codes, RowValues, Values
 from matching.keys import Keys
+from matching.records import Blocks, Coming, Leaving
+from matching.spill import Spill
+from matching.spilled import Spilled
 from matching.state import read_array, read_table, saved_array, saved_table
-from matching.store import RowStore
+from matching.store import RowStore, spillable
 from matching.types import plain_type
 from query.automaton.lanes import CODED
+from query.errors import DataError
 from query.plan.expression import Column, Expression, Navigation, walk
 
 #: Rows and nodes that may pile up before what no run needs is dropped.
@@ -51,19 +56,22 @@ class Needs:
 
 class Tenant(Protocol):
     """A matcher as its rows see it. floor: the first row that it sees. forgets: whether a partition without runs is to
-    it like one without rows."""
+    it like one without rows. serial: its number among those that these rows have had. within_us: of its runs, or None.
+
+    The last ones are asked where partitions leave memory: see matching.run_table.RunTable for what an engine gives."""
 
     needs: Needs
     values: RowValues
     floor: int
     forgets: bool
+    serial: int
 
     @property
     def size(self) -> int:
         """Nodes of its own."""
 
-    def mark(self, keep: np.ndarray) -> None:
-        """Marks the rows it can still reach."""
+    def mark(self, keep: np.ndarray, exact: bool = False) -> None:
+        """Marks the rows it can still reach; unless it is to be exact, perhaps more."""
 
     def move(self, moved: Int64Array) -> None:
         """Rows have new positions, -1 those that left."""
@@ -74,6 +82,28 @@ class Tenant(Protocol):
     def forget(self, ids: Int64Array) -> None:
         """These partitions are those of other keys from now on."""
 
+    @property
+    def why(self) -> str | None:
+        """Why its runs cannot leave memory now, or None."""
+
+    @property
+    def within_us(self) -> int | None: ...
+    @property
+    def due_yields(self) -> bool: ...
+    @property
+    def used_bytes(self) -> int: ...
+    @property
+    def row_bytes(self) -> int: ...
+    @property
+    def key_bytes(self) -> int: ...
+    def weigh(self, ids: Int64Array, place: Int64Array) -> Int64Array: ...
+    def states(self, ids: Int64Array) -> Int64Array: ...
+    def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array: ...
+    def copy_out(self, leaving: Leaving) -> Blocks: ...
+    def leave(self, ids: Int64Array) -> None: ...
+    def unmark(self, place: Int64Array) -> None: ...
+    def put_in(self, coming: Coming, blocks: Blocks) -> None: ...
+
 
 class Rows:
     """Rows of one input by one PARTITION BY, for one matcher or several. Not thread safe.
@@ -82,7 +112,10 @@ class Rows:
     since the last `append`.
     """
 
-    def __init__(self, partition_by: Sequence[Column], after: int) -> None:
+    def __init__(self, partition_by: Sequence[Column], after: int, spill: Spill | None = None) -> None:
+        """spill: where partitions may leave memory for; None: they do not."""
+        self.spilled = None if spill is None else Spilled(spill)
+        self._serial = 0
         self.partition_by = tuple(partition_by)
         self.after = after
         self.keys = Keys([plain_type(c.type) for c in partition_by])
@@ -103,6 +136,7 @@ class Rows:
     def add(self, tenant: Tenant) -> None:
         """A matcher that sees the rows appended from now on."""
         tenant.floor = self.store.count
+        tenant.serial, self._serial = self._serial, self._serial + 1
         self._tenants.append(tenant)
         self._adapt()
 
@@ -110,6 +144,8 @@ class Rows:
         """Gives the rows that are there the values of columns that were not kept for them. read: the events with a time
         from the first to the second; False where one of the rows is not among them."""
         store = self.store
+        if names:
+            self.bring_all()
         if not store.count or not names:
             return True
         seq, ts = store.seq[: store.count], store.ts[: store.count]
@@ -175,6 +211,8 @@ class Rows:
         self.began = self.began or len(batch) > 0
         keys = [batch.columns.column(c.name) for c in self.partition_by]
         partition = self.keys.encode(keys, len(batch))
+        if self.spilled is not None:
+            self.spilled.touch(self, partition, batch.ts_us)
         self.begin = self.store.append(batch, partition, len(self.keys))
         self._attempts = {}
         if not self.after:
@@ -216,21 +254,42 @@ class Rows:
     # ---- memory
 
     def compact(self) -> None:
-        """Drops rows and nodes that no run, waiting match or navigation can reach; amortised by doubling."""
-        store, tenants = self.store, self._tenants
+        """Drops rows and nodes that no run, waiting match or navigation can reach; amortised by doubling. Sends
+        partitions away where more is in use than may be."""
         self._attempts = {}
-        if self._size() < self.compact_at:
-            return
+        if self.spilled is not None:
+            self.spilled.learn(self)
+            if self.spilled.evict(self):
+                return
+        if self._size() >= self.compact_at:
+            self.drop(self.mark())
+
+    def mark(self, exact: bool = False) -> np.ndarray:
+        """The rows that are still needed, bool (rows + 1,), to be handed to `drop`. exact: none but those."""
+        store = self.store
         store.floor = 0
         keep = np.zeros(store.count + 1, np.bool_)
-        for tenant in tenants:
-            tenant.mark(keep)
+        for tenant in self._tenants:
+            tenant.mark(keep, exact)
         if self._reach:
             for offset in (*range(-self._before, 0), *range(1, self._behind + 1)):
                 near = store.chase(np.flatnonzero(keep[: store.count]), offset)
                 keep[near[near >= 0]] = True
             # the last rows of each partition, which later rows may read
             keep[: store.count] |= store.chase(store.next[: store.count], self._reach - 1) < 0
+        return keep
+
+    def unmark(self, place: Int64Array, keep: np.ndarray) -> None:
+        """Takes back what `mark` has marked of partitions that have left. place: by partition id, below 0 for all
+        others."""
+        count = self.store.count
+        keep[:count] &= place[self.store.partition[:count]] < 0
+        for tenant in self._tenants:
+            tenant.unmark(place)
+
+    def drop(self, keep: np.ndarray) -> None:
+        """Drops the rows that were not marked, and what matchers have not reached."""
+        store, tenants = self.store, self._tenants
         floors = [tenant.floor for tenant in tenants]
         for tenant in tenants:
             tenant.floor = int(np.count_nonzero(keep[: tenant.floor]))
@@ -249,6 +308,8 @@ class Rows:
             return
         idle = np.logical_and.reduce([tenant.idle() for tenant in self._tenants])
         idle[self.keys.free] = False
+        if self.spilled is not None:
+            idle[self.spilled.out()] = False
         ids = np.flatnonzero(idle)
         if len(ids):
             self.keys.forget(ids)
@@ -256,8 +317,81 @@ class Rows:
                 tenant.forget(ids)
         self._forget_at = max(KEYS_MIN, 2 * (used - len(ids)))
 
+    # ---- partitions that leave memory
+
+    @property
+    def tenants(self) -> Sequence[Tenant]:
+        return self._tenants
+
+    @property
+    def why(self) -> str | None:
+        """Why partitions cannot leave memory now, or None."""
+        for name in self.store.other:
+            if not spillable(self.store.schema.field(name).type):
+                return f"column {name} is a {self.store.schema.field(name).type}, which is not written down row by row"
+        return next((why for tenant in self._tenants if (why := tenant.why) is not None), None)
+
+    def bytes_of_row(self) -> int:
+        """What a row takes, with that of all matchers; of columns that are kept as Arrow on average."""
+        arrow = self.store.arrow.nbytes // self.store.count if self.store.other and self.store.count else 0
+        return self.store.row_bytes + arrow + sum(tenant.row_bytes for tenant in self._tenants)
+
+    @property
+    def used_bytes(self) -> int:
+        """What rows and runs take: see matching.spilled."""
+        return self.bytes_of_row() * self.store.count + sum(tenant.used_bytes for tenant in self._tenants)
+
+    @property
+    def key_bytes(self) -> int:
+        """What keys take, and what stands in a line for each of them."""
+        lines = 8 * self.store.linked + sum(tenant.key_bytes for tenant in self._tenants)
+        if self.spilled is not None:
+            lines += self.spilled.key_bytes
+        return self.keys.nbytes + lines * len(self.keys)
+
+    def bring_all(self) -> None:
+        """All partitions come back into memory."""
+        if self.spilled is not None and self.spilled.out_count:
+            self.spilled.bring_back(self, self.spilled.out())
+
+    def reach(self, watermark_us: int | None) -> None:
+        """To be called before matchers are told of a watermark, or of the end of the input (None)."""
+        if self.spilled is not None:
+            self.spilled.reach(self, watermark_us)
+
+    def copy_out(self, leaving: Leaving) -> Blocks:
+        """All that there is of some partitions; nothing changes. To be called behind `mark`."""
+        blocks = self.store.copy_out(leaving.ids, leaving.rows)
+        for tenant in self._tenants:
+            blocks |= {f"{tenant.serial}/{name}": block for name, block in tenant.copy_out(leaving).items()}
+        return blocks
+
+    def leave(self, ids: Int64Array) -> None:
+        """These partitions have been copied out; their rows are dropped by who calls."""
+        for tenant in self._tenants:
+            tenant.leave(ids)
+
+    def put_in(self, ids: Int64Array, blocks: Blocks) -> None:
+        """What was copied out of partitions that have had no row since. Matchers that have come since know nothing of
+        them."""
+        coming = Coming(ids, self.store.put_in(ids, blocks), self.store.count)
+        for tenant in self._tenants:
+            start = f"{tenant.serial}/"
+            own = {name.removeprefix(start): block for name, block in blocks.items() if name.startswith(start)}
+            if own:
+                tenant.put_in(coming, own)
+
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Rows and keys, as arrays by name."""
+        """Rows and keys, as arrays by name; of partitions that are out, where they are."""
+        arrays = self._kept()
+        if self.spilled is not None:
+            head, book = self.spilled.snapshot()
+            manifest = self.spilled.spill.store.manifest()
+            arrays |= {f"spilled.{name}": array for name, array in book.items()}
+            arrays |= {"spill.head": _as_array(json.dumps(head).encode()), "spill.manifest": _as_array(manifest)}
+        return arrays
+
+    def _kept(self) -> dict[str, np.ndarray]:
         store, arrow = self.store.snapshot()
         arrays = {f"store.{name}": array for name, array in store.items()}
         arrays["arrow"] = saved_table(arrow)
@@ -271,13 +405,27 @@ class Rows:
 
         self.store.restore(of("store."), read_table(arrays["arrow"]))
         self.keys.restore({name: read_array(array) for name, array in of("key.").items()})
+        if "spill.head" not in arrays:
+            return
+        book = of("spilled.")
+        if self.spilled is not None:
+            self.spilled.spill.store.restore(arrays["spill.manifest"].tobytes())
+            self.spilled.restore(json.loads(arrays["spill.head"].tobytes()), book)
+        elif (book["place"] >= 0).any():
+            message = "the saved state has partial matches that were not in memory"
+            raise DataError(message, "open it with a memory limit again")
 
     def restored(self) -> None:
         """Rows, keys and all matchers have been put in from snapshots."""
         self.began = True
+        self._serial = max((tenant.serial for tenant in self._tenants), default=-1) + 1
         self._join()
         self.compact_at = 2 * self._size() + SLACK
         self._forget_at = KEYS_MIN
 
     def _size(self) -> int:
         return max([self.store.count, *(tenant.size for tenant in self._tenants)])
+
+
+def _as_array(content: bytes) -> np.ndarray:
+    return np.frombuffer(content, np.uint8)

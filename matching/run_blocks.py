@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from matching.batch import Int64Array
@@ -9,7 +11,9 @@ from matching.buffered_runs import Arrays, BufferedRuns
 from matching.decode import Decode
 from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels.layout import Counters, Parameters
-from matching.kernels.skip_till import Block
+from matching.kernels.skip_till import Block, Run
+from matching.records import Block as Part
+from matching.records import Blocks, Coming, Leaving, anew, bounds_of, one_each, owners, spread
 from matching.store import RowStore
 from query.automaton.carried import POSITION
 from query.automaton.program import Program
@@ -39,7 +43,7 @@ class RunBlocks(BufferedRuns):
         line = np.zeros((1024, self._width), np.int64)
         behind = np.zeros(len(self._buffer.row) if self.program.absent_behind else 0, np.int64)
         self._runs = skip_till.Runs(
-            line, line.view(np.float64), np.full(64, -1, np.int64), np.zeros(1, np.int64), behind
+            line, line.view(np.float64), np.full(64, -1, np.int64), np.zeros(2, np.int64), behind
         )
 
     def reserve(self, partitions: int) -> None:
@@ -56,10 +60,12 @@ class RunBlocks(BufferedRuns):
         most = (length + 2) * (int(self._tables.parameters[Parameters.DEGREE]) + 1)
         have, top = len(self._runs.line), int(self._runs.top[0])
         if top + 8 * most > have:
-            line = np.zeros((max(2 * have, top + 8 * most), self._width), np.int64)
-            line[:top] = self._runs.line[:top]
-            self._runs = self._runs._replace(line=line, line_f=line.view(np.float64))
+            self._more_lines(top + 8 * most)
         return most
+
+    def _more_lines(self, needed: int) -> None:
+        line = layout.grown(self._runs.line, max(2 * len(self._runs.line), needed))
+        self._runs = self._runs._replace(line=line, line_f=line.view(np.float64))
 
     def _grow(self, partition: int) -> None:
         """See BufferedRuns."""
@@ -109,8 +115,8 @@ class RunBlocks(BufferedRuns):
         out.number[:] = self._decided.number[:count]
         out.carried = self._decided.carried[:count].copy()
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
-        """Marks the rows that runs can reach; to be followed by `move`.
+    def mark(self, store: RowStore, partitions: int, keep: np.ndarray, exact: bool = False) -> None:
+        """Marks the rows that runs can reach, and unless they are to be exact perhaps more; to be followed by `move`.
 
         No node is older than the first row of its run. So if what stands before the oldest run of all is a good part,
         it is cut off and the rest stays, reached or not: a walk over all chains costs far more. Where runs end at
@@ -121,7 +127,7 @@ class RunBlocks(BufferedRuns):
             skip_till.keep_negated(partitions, self._runs, self._blocks, keep)
         if self.program.carries is not None:
             skip_till.mark_positions(partitions, self._runs, self._blocks, self._positions, keep)
-        elif self._mark_behind(store, partitions, size, keep):
+        elif not exact and self._mark_behind(store, partitions, size, keep):
             return
         self._moved = np.full(size, -1, np.int64)
         skip_till.mark_runs(partitions, self._runs, self._blocks, self._buffer, self._moved, keep)
@@ -175,6 +181,99 @@ class RunBlocks(BufferedRuns):
     def restore(self, arrays: Arrays) -> None:
         super().restore(arrays)
         line = layout.grown(arrays["line"], 2 * len(arrays["line"]) + 1024)
-        top = np.array([len(arrays["line"])])
+        sizes = arrays["blocks"][:, Block.SIZE]
+        top = np.array([len(arrays["line"]), len(arrays["line"]) - int((1 << sizes[sizes >= 0]).sum())])
         self._runs = skip_till.Runs(line, line.view(np.float64), arrays["spare"], top, arrays["behind"])
         self._blocks = arrays["blocks"]
+
+    # ---- partitions that leave memory: see matching.run_table.RunTable
+
+    @property
+    def due_yields(self) -> bool:
+        """Whether WITHIN, or the end of the input, gives matches."""
+        return bool(self.program.absent_behind)
+
+    @property
+    def used_bytes(self) -> int:
+        lines = int(self._runs.top[0] - self._runs.top[1])
+        return 8 * self._width * lines + (self.node_bytes + 8 * self.due_yields) * self.size
+
+    @property
+    def key_bytes(self) -> int:
+        return 8 * self._blocks.shape[1] + 16
+
+    def states(self, ids: Int64Array) -> Int64Array:
+        of = self._blocks[ids]
+        some = of[:, Block.LENGTH] > 0
+        first = np.where(some, of[:, Block.BASE] + of[:, Block.BEGIN], 0)
+        return np.where(some, np.maximum(self._runs.line[first, Run.STATE], 0), -1)
+
+    def weigh(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
+        size = self._blocks[ids, Block.SIZE]
+        lines = np.where(size >= 0, np.int64(1) << np.maximum(size, 0), 0)
+        return 8 * self._width * lines + self._weigh_nodes(store, ids, place)
+
+    def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
+        ids, rows, n = leaving.ids, leaving.rows, len(leaving.ids)
+        nodes, kept = self._nodes_out(store, leaving)
+        one = self._blocks[ids]
+        bounds = bounds_of(one[:, Block.LENGTH])
+        of = owners(bounds)
+        line = self._runs.line[spread(one[:, Block.BASE] + one[:, Block.BEGIN], bounds)]
+        line[:, Run.ROW] = rows.places(line[:, Run.ROW], of)
+        line[:, Run.NODE] = nodes.places(line[:, Run.NODE], of)
+        line[:, Run.BAD_NODE] = nodes.places(line[:, Run.BAD_NODE] - 1, of) + 1
+        if self.program.absent_before:
+            line[:, -1] = _said(line[:, -1], lambda at: rows.places(at, of))
+            one[:, Block.SAID] = _said(one[:, Block.SAID], lambda at: rows.places(at, np.arange(n)))
+        if self.program.absent_behind:
+            behind = nodes.places(self._runs.behind[nodes.items], owners(nodes.bounds))
+            kept = Part(kept.bounds, {**kept.columns, "behind": behind.astype(np.int32)})
+        return {"one": Part(one_each(n), {"block": one}), "runs": Part(bounds, {"line": line}), "nodes": kept}
+
+    def leave(self, ids: Int64Array) -> None:
+        queued = self._blocks[ids, Block.QUEUED]
+        skip_till.leave_blocks(ids, self._blocks, self._runs)
+        self.forget(ids)
+        self._blocks[ids, Block.QUEUED] = queued
+
+    def put_in(self, coming: Coming, blocks: Blocks) -> None:
+        ids, n = coming.ids, len(coming.ids)
+        base = self._nodes_in(coming, blocks["nodes"])
+        one, line, bounds = blocks["one"].columns["block"], blocks["runs"].columns["line"], blocks["runs"].bounds
+        of = owners(bounds)
+        line[:, Run.ROW] = anew(line[:, Run.ROW], coming.rows, of)
+        line[:, Run.NODE] = anew(line[:, Run.NODE], base, of)
+        line[:, Run.BAD_NODE] = anew(line[:, Run.BAD_NODE] - 1, base, of) + 1
+        if self.program.absent_before:
+            line[:, -1] = _said(line[:, -1], lambda at: at + coming.rows[of])
+            one[:, Block.SAID] = _said(one[:, Block.SAID], lambda at: at + coming.rows[np.arange(n)])
+        if self.program.absent_behind:
+            behind = layout.grown(self._runs.behind, len(self._buffer.row))
+            of_nodes = owners(blocks["nodes"].bounds)
+            came = anew(blocks["nodes"].columns["behind"].astype(np.int64), base, of_nodes)
+            behind[self.size - len(came) : self.size] = came
+            self._runs = self._runs._replace(behind=behind)
+        lengths = np.diff(bounds)
+        top, more = int(self._runs.top[0]), int(skip_till.lines_for(lengths))
+        if top + more > len(self._runs.line):
+            self._more_lines(top + more)
+        queued = self._blocks[ids, Block.QUEUED]
+        for column in (Block.BASE, Block.BEGIN, Block.LENGTH):
+            one[:, column] = 0
+        one[:, Block.SIZE] = -1
+        one[:, Block.QUEUED] = queued
+        self._blocks[ids] = one
+        skip_till.place_blocks(ids, lengths, self._runs, self._blocks)
+        self._runs.line[spread(self._blocks[ids, Block.BASE], bounds)] = line
+        if self.program.within_us is not None:
+            unqueued = np.flatnonzero((lengths > 0) & (queued == 0))
+            first = line[bounds[:-1][unqueued], Run.TS]
+            skip_till.queue(ids[unqueued], first + self.program.within_us, self._heap, self._counters)
+            self._blocks[ids[unqueued], Block.QUEUED] = 1
+
+
+def _said(said: Int64Array, place: Callable[[Int64Array], Int64Array]) -> Int64Array:
+    """SAID with other positions of rows. place: the new one of each."""
+    at = place((said - 1) >> skip_till.LABEL_BITS)
+    return np.where(said > 0, 1 + (at << skip_till.LABEL_BITS | (said - 1) & skip_till.LABELS), said)

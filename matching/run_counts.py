@@ -101,7 +101,7 @@ class RunCounts:
         out.begin(0)
         out.room(0)
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
+    def mark(self, store: RowStore, partitions: int, keep: np.ndarray, exact: bool = False) -> None:
         """No run reads a row again."""
 
     def move(self, partitions: int, row_moved: Int64Array) -> None:

@@ -9,6 +9,7 @@ from matching.buffered_runs import NONE_BAD, Arrays, Failed, OverBudget
 from matching.decode import Decode
 from matching.kernels import graph, layout
 from matching.kernels.graph import Counters, Kept, Lists, Narrow
+from matching.records import Block, Blocks, Coming, Grouped, Leaving, anew, one_each, owners
 from matching.store import RowStore
 from query.automaton.program import Program
 
@@ -26,6 +27,8 @@ class RunGraph:
     is a chain (query.automaton.carried) and only the rows are asked for."""
 
     settles = False
+    due_yields = False  # neither WITHIN nor the end of the input gives matches
+    row_bytes = 0  # of its own, for each row of the store
     stuck = 0
     _slots = len(Counters)
 
@@ -192,7 +195,7 @@ class RunGraph:
         out.partition[:] = found.partition[:count]
         out.number[:] = found.number[:count]
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
+    def mark(self, store: RowStore, partitions: int, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows that runs can reach; to be followed by `move`."""
         self._moved = np.full(max(1, self.size), -1, np.int64)
         lowest = np.empty(max(1, self.size), np.int64)
@@ -229,3 +232,88 @@ class RunGraph:
         self._floor = int(arrays["floor"][0])
         self._cells = graph.cells_of(layout.grown(arrays["cells"], max(8 * ROOM, self.size)))
         self._lists = arrays["lists"]
+
+    # ---- partitions that leave memory: see matching.run_table.RunTable
+
+    @property
+    def used_bytes(self) -> int:
+        return 32 * self.size
+
+    @property
+    def key_bytes(self) -> int:
+        return 8 * self._lists.shape[1]
+
+    def states(self, ids: Int64Array) -> Int64Array:
+        some = self._lists[ids, Lists.HEAD + 1 : Lists.HEAD + self._states] >= 0
+        return np.where(some.any(axis=1), self._states - 1 - some[:, ::-1].argmax(axis=1), -1)
+
+    def _own(self, ids: Int64Array) -> Int64Array:
+        """For each live cell the place of its partition among these, else -1."""
+        owner = np.full(max(1, self.size), -1, np.int64)
+        self._own_lists(ids, owner)
+        graph.own_cells(self.size, self._cells, self._moved, owner)
+        return owner[: self.size]
+
+    def _own_lists(self, ids: Int64Array, owner: Int64Array) -> None:
+        graph.own_lists(self._states, ids, self._lists, owner)
+
+    def weigh(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
+        owner = self._own(ids)
+        return 32 * np.bincount(owner[owner >= 0], minlength=len(ids))
+
+    def _cells_out(self, leaving: Leaving) -> tuple[Grouped, Block]:
+        """The cells of partitions, in their order."""
+        cells = Grouped(self._own(leaving.ids), len(leaving.ids))
+        self._left = cells.items
+        of = owners(cells.bounds)
+        narrow, wide = self._cells.narrow[cells.items], self._cells.wide[cells.items]
+        # of a cell that WITHIN has ended, kept for what stands behind it, the row may be gone: none is read
+        columns = {
+            "row": leaving.rows.places(narrow[:, Narrow.ROW], of).astype(np.int32), "edge": narrow[:, Narrow.EDGE],
+            "child": cells.places(narrow[:, Narrow.CHILD], of).astype(np.int32),
+            "next": cells.places(narrow[:, Narrow.NEXT], of).astype(np.int32), "start": wide[:, graph.START],
+            "rest": wide[:, graph.REST],
+        }  # fmt: skip
+        return cells, Block(cells.bounds, columns)
+
+    def _cells_in(self, coming: Coming, cells: Block) -> Int64Array:
+        """Puts cells behind those that are there; returns the first one of each partition."""
+        begin, n = self.size, int(cells.bounds[-1])
+        if begin + n > len(self._cells.wide):
+            self._room_for_cells(max(2 * len(self._cells.wide), begin + n))
+        base, of, columns = cells.bounds[:-1] + begin, owners(cells.bounds), cells.columns
+        narrow, wide = self._cells.narrow[begin : begin + n], self._cells.wide[begin : begin + n]
+        narrow[:, Narrow.ROW] = anew(columns["row"], coming.rows, of)
+        narrow[:, Narrow.EDGE] = columns["edge"]
+        narrow[:, Narrow.CHILD] = anew(columns["child"], base, of)
+        narrow[:, Narrow.NEXT] = anew(columns["next"], base, of)
+        wide[:, graph.START], wide[:, graph.REST] = columns["start"], columns["rest"]
+        self._counters[Counters.CELLS] = begin + n
+        return base
+
+    def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
+        n = len(leaving.ids)
+        cells, kept = self._cells_out(leaving)
+        lists = self._lists[leaving.ids]
+        for q in range(1, self._states):
+            lists[:, Lists.HEAD + q] = cells.places(lists[:, Lists.HEAD + q], np.arange(n))
+        return {"one": Block(one_each(n), {"lists": lists}), "cells": kept}
+
+    def leave(self, ids: Int64Array) -> None:
+        self.forget(ids)
+
+    def unmark(self, store: RowStore, place: Int64Array) -> None:
+        self._moved[self._left] = -1
+        stay = np.flatnonzero(self._moved >= 0)
+        self._moved[stay] = np.arange(len(stay))
+        self._remaining = len(stay)
+
+    def put_in(self, coming: Coming, blocks: Blocks) -> None:
+        base = self._cells_in(coming, blocks["cells"])
+        lists = blocks["one"].columns["lists"]
+        for q in range(1, self._states):
+            lists[:, Lists.HEAD + q] = anew(lists[:, Lists.HEAD + q], base, np.arange(len(base)))
+        self._lists[coming.ids] = lists
+
+    def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
+        return np.zeros(0, np.int64)

@@ -8,6 +8,7 @@ from matching.batch import Int64Array
 from matching.buffered_runs import Arrays, BufferedRuns, group, named
 from matching.kernels import layout, match_buffer, step
 from matching.kernels.layout import Counters, Parameters
+from matching.records import Block, Blocks, Coming, Leaving, anew, bounds_of, one_each, owners
 from matching.store import RowStore
 from query.automaton.program import Program
 
@@ -16,6 +17,8 @@ class RunLists(BufferedRuns):
     """Runs of all partitions as linked lists in order of preference."""
 
     _kernel = step
+    due_yields = True  # WITHIN and the end of the input decide matches
+    key_bytes = 8 * 9 + 1 + 16
 
     def __init__(self, program: Program, runs_max: int) -> None:
         super().__init__(program, runs_max)
@@ -78,7 +81,7 @@ class RunLists(BufferedRuns):
         self._partitions.queued[:] = False
         self._look_for_failure()
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
+    def mark(self, store: RowStore, partitions: int, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows that runs or waiting matches can reach; to be followed by `move`."""
         self._moved = np.full(self.size, -1, np.int64)
         step.mark_runs(partitions, self._runs, self._partitions, self._buffer, self._moved, keep)
@@ -125,3 +128,84 @@ class RunLists(BufferedRuns):
         self._partitions = layout.Partitions(**group("partitions", arrays))
         self._scratch.stamp[:] = arrays["stamp"]
         self._scratch.visited[:] = arrays["visited"]
+
+    # ---- partitions that leave memory: see matching.run_table.RunTable
+
+    @property
+    def _item_bytes(self) -> int:
+        return 76 + 8 * self._runs.registers.shape[1]
+
+    @property
+    def used_bytes(self) -> int:
+        items = len(self._runs.state) - int(self._counters[Counters.FREE])
+        return self._item_bytes * items + self.node_bytes * self.size
+
+    def states(self, ids: Int64Array) -> Int64Array:
+        head = self._partitions.head[ids]
+        return np.where(head >= 0, np.maximum(self._runs.state[np.maximum(head, 0)], 0), -1)
+
+    def weigh(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
+        items = self._item_bytes * self._partitions.length[ids]
+        return items + self._weigh_nodes(store, ids, place)
+
+    def _items(self, ids: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The items of partitions in order, and where those of each begin."""
+        bounds = bounds_of(self._partitions.length[ids])
+        items = np.empty(int(bounds[-1]), np.int64)
+        step.items_of(ids, bounds, self._runs, self._partitions, items)
+        return items, bounds
+
+    def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
+        ids, n = leaving.ids, len(leaving.ids)
+        nodes, kept = self._nodes_out(store, leaving)
+        items, bounds = self._items(ids)
+        of = owners(bounds)
+        runs = {name: getattr(self._runs, name)[items] for name in ITEM}
+        runs["row"] = leaving.rows.places(runs["row"], of)
+        runs["node"] = nodes.places(runs["node"], of)
+        bad = nodes.places(runs["nearest_bad"] - 1, of) + 1
+        runs["nearest_bad"] = np.where(runs["state"] >= 0, bad, 0)
+        one = {name: getattr(self._partitions, name)[ids] for name in PARTITION}
+        one["nearest_bad"] = nodes.places(one["nearest_bad"] - 1, np.arange(n)) + 1
+        return {"one": Block(one_each(n), one), "runs": Block(bounds, runs), "nodes": kept}
+
+    def leave(self, ids: Int64Array) -> None:
+        items, _ = self._items(ids)
+        free = int(self._counters[Counters.FREE])
+        self._runs.free[free : free + len(items)] = items
+        self._counters[Counters.FREE] = free + len(items)
+        queued = self._partitions.queued[ids]
+        self.forget(ids)
+        self._partitions.queued[ids] = queued
+
+    def put_in(self, coming: Coming, blocks: Blocks) -> None:
+        ids, n = coming.ids, len(coming.ids)
+        base = self._nodes_in(coming, blocks["nodes"])
+        one, runs, bounds = blocks["one"].columns, dict(blocks["runs"].columns), blocks["runs"].bounds
+        count, of = int(bounds[-1]), owners(bounds)
+        free = int(self._counters[Counters.FREE])
+        if free < count:
+            capacity = max(2 * len(self._runs.state), len(self._runs.state) + count)
+            self._runs, free = layout.grown_runs(self._runs, capacity, free)
+        slots = self._runs.free[free - count : free][::-1].copy()
+        self._counters[Counters.FREE] = free - count
+        runs["row"] = anew(runs["row"], coming.rows, of)
+        runs["node"] = anew(runs["node"], base, of)
+        runs["nearest_bad"] = anew(runs["nearest_bad"] - 1, base, of) + 1
+        for name in ITEM:
+            getattr(self._runs, name)[slots] = runs[name]
+        following = np.append(slots[1:], -1)
+        following[bounds[1:][np.diff(bounds) > 0] - 1] = -1
+        self._runs.next[slots] = following[: len(slots)]
+        for name in PARTITION:
+            getattr(self._partitions, name)[ids] = one[name]
+        some, calm = np.diff(bounds) > 0, one["calm_length"]
+        known = np.append(slots, -1)
+        self._partitions.head[ids] = np.where(some, known[bounds[:-1]], -1)
+        self._partitions.calm[ids] = np.where(calm > 0, known[bounds[:-1] + calm - 1], -1)
+        self._partitions.nearest_bad[ids] = anew(one["nearest_bad"] - 1, base, np.arange(n)) + 1
+
+
+#: What an item is, but for those behind it; what a partition is, but for places of items and of the deadline heap.
+ITEM = ("state", "first", "ts", "row", "node", "valid", "nearest", "nearest_bad", "registers")
+PARTITION = ("length", "ordinal", "number", "resume", "nearest", "nearest_bad", "calm_length")

@@ -12,7 +12,9 @@ from matching.kernels import graph, layout, merged
 from matching.kernels.graph import Lists
 from matching.kernels.layout import Parameters
 from matching.kernels.merged import C_FREE, C_FREE_COUNT, Config, Partition
+from matching.records import Block, Blocks, Coming, Leaving, anew, bounds_of, one_each, owners
 from matching.run_graph import RunGraph
+from matching.store import RowStore
 from query.automaton.live import count_caps, live_registers
 from query.automaton.program import Program
 
@@ -108,3 +110,56 @@ class RunMerged(RunGraph):
         at = arrays["configs"]
         self._configs = self._room_of(at, arrays["registers"], 1 << (len(at) - 1).bit_length())
         merged.rehash(len(self._lists), self._lists, self._configs)
+
+    # ---- partitions that leave memory: see matching.run_table.RunTable
+
+    @property
+    def _config_bytes(self) -> int:
+        return 8 * (merged.CONFIG_WIDTH + self._configs.registers.shape[1])
+
+    @property
+    def used_bytes(self) -> int:
+        configs = len(self._configs.at) - int(self._counters[C_FREE_COUNT])
+        return super().used_bytes + self._config_bytes * configs
+
+    def states(self, ids: Int64Array) -> Int64Array:
+        first = self._lists[ids, Partition.FIRST]
+        return np.where(first >= 0, self._configs.at[np.maximum(first, 0), Config.STATE], -1)
+
+    def _configs_of(self, ids: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The configurations of partitions in order, and where those of each begin."""
+        bounds = bounds_of(self._lists[ids, Partition.LENGTH])
+        configs = np.empty(int(bounds[-1]), np.int64)
+        merged.configs_of(ids, bounds, self._lists, self._configs, configs)
+        return configs, bounds
+
+    def _own_lists(self, ids: Int64Array, owner: Int64Array) -> None:
+        configs, bounds = self._configs_of(ids)
+        owner[self._configs.at[configs, Config.HEAD]] = owners(bounds)
+
+    def weigh(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
+        return super().weigh(store, ids, place) + self._config_bytes * self._lists[ids, Partition.LENGTH]
+
+    def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
+        cells, kept = self._cells_out(leaving)
+        configs, bounds = self._configs_of(leaving.ids)
+        at, registers = self._configs.at[configs], self._configs.registers[configs]
+        at[:, Config.HEAD] = cells.places(at[:, Config.HEAD], owners(bounds))
+        one = Block(one_each(len(leaving.ids)), {"lists": self._lists[leaving.ids]})
+        return {"one": one, "configs": Block(bounds, {"at": at, "registers": registers}), "cells": kept}
+
+    def leave(self, ids: Int64Array) -> None:
+        merged.leave_configs(ids, self._lists, self._configs, self._counters)
+        super().leave(ids)
+
+    def put_in(self, coming: Coming, blocks: Blocks) -> None:
+        base = self._cells_in(coming, blocks["cells"])
+        configs = blocks["configs"]
+        at = configs.columns["at"]
+        at[:, Config.HEAD] = anew(at[:, Config.HEAD], base, owners(configs.bounds))
+        self._grow(len(at))
+        self._lists[coming.ids] = blocks["one"].columns["lists"]
+        self._lists[coming.ids, Partition.FIRST] = -1
+        merged.put_configs(
+            coming.ids, configs.bounds, at, configs.columns["registers"], self._lists, self._configs, self._counters
+        )

@@ -9,6 +9,8 @@ from matching.buffered_runs import Arrays
 from matching.decode import Decode
 from matching.kernels import starts as kernels
 from matching.kernels.layout import Counters, Heap, grown
+from matching.kernels.records import due_first
+from matching.records import Block, Blocks, Coming, Leaving, anew, one_each, owners
 from matching.store import RowStore
 from query.automaton.program import Program
 from query.automaton.starts import StartTable
@@ -21,6 +23,10 @@ class RunStarts:
     do, in their place (`settles`)."""
 
     size = 0  # no buffer of its own: the store's rows are the match buffer
+    due_yields = True  # WITHIN and the end of the input decide matches
+    row_bytes = 8 * kernels.ROW_COLUMNS  # of its own, for each row of the store
+    used_bytes = 0  # beside those
+    key_bytes = 8 * len(kernels.NEW_PARTITION) + 16
     settles = True  # gives UNMATCHED and TIMEOUT itself, and applies Program.skip
 
     def __init__(self, table: StartTable, program: Program) -> None:
@@ -78,11 +84,7 @@ class RunStarts:
         feature_valid: np.ndarray,
     ) -> None:  # fmt: skip
         """Takes the rows at `positions` through the table; feature arrays are not read."""
-        self._filled = store.count
-        if store.count > len(self._rows):
-            capacity = max(store.count, 2 * len(self._rows))
-            self._rows = grown(self._rows, capacity)
-            self._scratch = self._scratch._replace(path=np.zeros(capacity, np.int64))
+        self._fill(store.count)
         partition = store.partition[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         ts = store.ts[positions]
@@ -93,6 +95,14 @@ class RunStarts:
                 self._decided, self._scratch, self._counters,
             )  # fmt: skip
             self._need(room)
+
+    def _fill(self, count: int) -> None:
+        """The store has so many rows now."""
+        self._filled = count
+        if count > len(self._rows):
+            capacity = max(count, 2 * len(self._rows))
+            self._rows = grown(self._rows, capacity)
+            self._scratch = self._scratch._replace(path=np.zeros(capacity, np.int64))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Settles the starts that began before watermark - WITHIN. held: per partition the time of its first row that
@@ -140,7 +150,7 @@ class RunStarts:
         out.outcome[:] = decided[:count, kernels.D_OUTCOME]
         out.waiting[:] = decided[:count, kernels.D_STATE]
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
+    def mark(self, store: RowStore, partitions: int, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows from the first unsettled start of each partition on; to be followed by `move`. What was
         decided has been decoded."""
         assert not self.decided
@@ -174,6 +184,61 @@ class RunStarts:
         self._heap = Heap(arrays["deadline"], arrays["partition"])
         self._filled = len(self._rows)
         self._scratch = self._scratch._replace(path=np.zeros(max(1, self._filled), np.int64))
+
+    # ---- partitions that leave memory: see matching.run_table.RunTable
+
+    def states(self, ids: Int64Array) -> Int64Array:
+        group = self._partitions[ids, kernels.GROUPS]
+        return np.where(group >= 0, -1 - self._rows[np.maximum(group, 0), kernels.UP], -1)
+
+    def weigh(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
+        return np.zeros(len(ids), np.int64)
+
+    def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
+        ids, rows = leaving.ids, leaving.rows
+        one = self._partitions[ids].copy()
+        for column in (kernels.HEAD, kernels.LAST, kernels.GROUPS):
+            one[:, column] = rows.places(one[:, column], np.arange(len(ids)))
+        line = self._rows[rows.items].copy()
+        line[~self._live[rows.items]] = 0
+        of = owners(rows.bounds)
+        for column in (kernels.NEXT, kernels.END, kernels.SIBLING):
+            line[:, column] = rows.places(line[:, column], of)
+        child = line[:, kernels.UP] >= 0
+        for column in (kernels.UP, kernels.LINK):
+            line[child, column] = rows.places(line[child, column], of[child])
+        return {"one": Block(one_each(len(ids)), {"partition": one}), "rows": Block(rows.bounds, {"line": line})}
+
+    def leave(self, ids: Int64Array) -> None:
+        queued = self._partitions[ids, kernels.QUEUED]
+        self.forget(ids)
+        self._partitions[ids, kernels.QUEUED] = queued
+
+    def unmark(self, store: RowStore, place: Int64Array) -> None:
+        self._live &= place[store.partition[: len(self._live)]] < 0
+
+    def put_in(self, coming: Coming, blocks: Blocks) -> None:
+        ids, rows = coming.ids, blocks["rows"]
+        self._fill(coming.count)
+        one, line = blocks["one"].columns["partition"], rows.columns["line"]
+        queued = self._partitions[ids, kernels.QUEUED]
+        for column in (kernels.HEAD, kernels.LAST, kernels.GROUPS):
+            one[:, column] = anew(one[:, column], coming.rows, np.arange(len(ids)))
+        one[:, kernels.QUEUED] = queued
+        self._partitions[ids] = one
+        of = owners(rows.bounds)
+        for column in (kernels.NEXT, kernels.END, kernels.SIBLING):
+            line[:, column] = anew(line[:, column], coming.rows, of)
+        child = line[:, kernels.UP] >= 0
+        for column in (kernels.UP, kernels.LINK):
+            line[child, column] = anew(line[child, column], coming.rows, of[child])
+        self._rows[coming.count - len(line) : coming.count] = line
+
+    def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
+        count = int(self._counters[Counters.HEAP])
+        stack, out = np.empty(count + 1, np.int64), np.empty(count, np.int64)
+        n = due_first(watermark_us, count, self._heap.deadline, self._heap.partition, wanted, stack, out)
+        return out[:n]
 
 
 def _new_partitions(capacity: int) -> np.ndarray:

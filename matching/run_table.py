@@ -9,6 +9,7 @@ from matching.buffered_runs import Arrays
 from matching.decode import Decode
 from matching.kernels import table as kernels
 from matching.kernels.layout import grown
+from matching.records import Block, Blocks, Coming, Leaving, one_each, owners
 from matching.store import RowStore
 from query.automaton.determinise import Table
 
@@ -18,6 +19,10 @@ class RunTable:
 
     size = 0  # no buffer of its own: the store's rows are the match buffer
     settles = False
+    due_yields = True  # the end of the input decides matches
+    row_bytes = 8  # of its own, for each row of the store
+    used_bytes = 0  # beside those
+    key_bytes = 24
     stuck = 0  # it skips past the last row
 
     def __init__(self, table: Table, strict: bool) -> None:
@@ -106,7 +111,7 @@ class RunTable:
         out.partition[:] = decided.partition[:count]
         out.number[:] = decided.number[:count]
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
+    def mark(self, store: RowStore, partitions: int, keep: np.ndarray, exact: bool = False) -> None:
         kernels.keep_table(
             partitions, self._arrays, self._state, self._lengths, self._last, self._trail, keep
         )
@@ -136,3 +141,51 @@ class RunTable:
         self._state, self._number = arrays["state"], arrays["number"]
         self._last, self._trail = arrays["last"], arrays["trail"]
         self._last_partition = int(arrays["strict"][0])
+
+    # ---- partitions that leave memory
+
+    def states(self, ids: Int64Array) -> Int64Array:
+        """What these partitions wait in, -1 for nothing."""
+        return np.where(self._lengths[self._state[ids]] > 0, self._state[ids], -1)
+
+    def weigh(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
+        """Bytes of each of these partitions beside those of its rows; to be asked behind `mark`. place: by partition
+        id, its place among them, -1 for others."""
+        return np.zeros(len(ids), np.int64)
+
+    def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
+        """All that it has of these partitions, in terms of their own rows; to be asked behind `mark`."""
+        ids, rows = leaving.ids, leaving.rows
+        last = rows.places(self._last[ids], np.arange(len(ids)))
+        word = self._trail[rows.items]
+        before = word >> kernels.SHIFT
+        inside = (before >= 0) & (before < store.count)
+        before = rows.places(np.where(inside, before, -1), owners(rows.bounds))
+        one = {"state": self._state[ids], "number": self._number[ids], "last": last}
+        trail = (before << kernels.SHIFT) | (word & kernels.TRANSITION)
+        return {"one": Block(one_each(len(ids)), one), "rows": Block(rows.bounds, {"trail": trail})}
+
+    def leave(self, ids: Int64Array) -> None:
+        """They have been copied out, and are as before their first row."""
+        self.forget(ids)
+
+    def unmark(self, store: RowStore, place: Int64Array) -> None:
+        """Takes back what `mark` has marked of partitions that have left. place: 0 or more for these, by partition id;
+        their rows are no longer kept."""
+
+    def put_in(self, coming: Coming, blocks: Blocks) -> None:
+        """What was copied out, for partitions that have had no row since."""
+        ids, one, rows = coming.ids, blocks["one"].columns, blocks["rows"]
+        if coming.count > len(self._trail):
+            self._trail = grown(self._trail, max(coming.count, 2 * len(self._trail)))
+        self._state[ids], self._number[ids] = one["state"], one["number"]
+        self._last[ids] = np.where(one["last"] >= 0, one["last"] + coming.rows, -1)
+        begin = coming.count - int(rows.bounds[-1])
+        word = rows.columns["trail"]
+        before = word >> kernels.SHIFT
+        before = np.where(before >= 0, before + coming.rows[owners(rows.bounds)], -1)
+        self._trail[begin : coming.count] = (before << kernels.SHIFT) | (word & kernels.TRANSITION)
+
+    def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
+        """Of the wanted partitions those in which the watermark may decide something."""
+        return np.zeros(0, np.int64)

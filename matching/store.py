@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from matching.batch import EventBatch, Int64Array
 from matching.kernels.jit import kernel
 from matching.kernels.layout import grown
+from matching.records import Block, Blocks, Grouped, anew, one_each, owners
 
 FIXED = ("ts", "source", "offset", "seq", "partition", "previous", "next", "released", "first")
 #: In `last`: no row of the partition has come; the last one has been dropped.
@@ -236,6 +237,68 @@ class RowStore:
             self.last = np.where(self.last < 0, self.last, np.where(gone < 0, DROPPED, gone))
         return moved
 
+    # ---- partitions that leave memory
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, but for the columns kept as Arrow."""
+        valid = sum(v is not None for v in self.valid.values())
+        return 54 + 8 * len(self.numeric) + valid
+
+    def copy_out(self, ids: Int64Array, rows: Grouped) -> Blocks:
+        """The rows of these partitions. Raises NotImplementedError for a column of lists, structs or maps."""
+        at, of = rows.items, owners(rows.bounds)
+        columns = {name: getattr(self, name)[at] for name in ("ts", "source", "offset", "seq", "first")}
+        columns |= {f"value.{name}": values[at] for name, values in self.values.items()}
+        columns |= {f"valid.{name}": valid[at] for name, valid in self.valid.items() if valid is not None}
+        blocks: Blocks = {}
+        for name in self.other:
+            more, texts = _bytes_of(self.column(name, at), rows.bounds)
+            columns |= {f"{kind}.{name}": array for kind, array in more.items()}
+            if texts is not None:
+                blocks[f"text.{name}"] = texts
+        if self.linked:
+            for chain in ("previous", "next"):
+                columns[chain] = rows.places(getattr(self, chain)[at], of)
+            last = self.last[ids]
+            gone = np.where(last >= 0, DROPPED, last)
+            place = rows.places(last, np.arange(len(ids)))
+            blocks["last"] = Block(one_each(len(ids)), {"last": np.where(place >= 0, place, gone)})
+        return {"rows": Block(rows.bounds, columns), **blocks}
+
+    def put_in(self, ids: Int64Array, blocks: Blocks) -> Int64Array:
+        """Rows that were copied out, behind all that are there; returns the first one of each partition. Columns that
+        were not kept then are null."""
+        bounds, columns = blocks["rows"].bounds, blocks["rows"].columns
+        begin, end, of = self.count, self.count + int(bounds[-1]), owners(bounds)
+        base = bounds[:-1] + begin
+        self._reserve(end, int(ids.max()) + 1)
+        for name in ("ts", "source", "offset", "seq", "first"):
+            getattr(self, name)[begin:end] = columns[name]
+        self.partition[begin:end] = ids[of]
+        self.released[begin:end] = True
+        for name in self.numeric:
+            known = f"value.{name}" in columns
+            self.values[name][begin:end] = columns[f"value.{name}"] if known else 0
+            there = columns.get(f"valid.{name}", known)
+            valid = self.valid[name]
+            if valid is None and there is not True:
+                valid = self.valid[name] = np.ones(len(self.ts), np.bool_)
+            if valid is not None:
+                valid[begin:end] = there
+        if self.other:
+            added = {name: _from_bytes(name, blocks, self.schema.field(name).type) for name in self.other}
+            self.arrow = pa.concat_tables([self.arrow, pa.table(added)])
+        if self.linked:
+            linked = "last" in blocks
+            for chain in ("previous", "next"):
+                getattr(self, chain)[begin:end] = anew(columns[chain], base, of) if linked else -1
+            if linked:
+                last = blocks["last"].columns["last"]
+                self.last[ids] = np.where(last >= 0, last + base, last)
+        self.count = end
+        return base
+
     def snapshot(self) -> tuple[dict[str, np.ndarray], pa.Table]:
         """Arrays by name, and the Arrow columns."""
         arrays = {name: getattr(self, name)[: self.count] for name in FIXED}
@@ -275,3 +338,48 @@ def to_arrow(values: np.ndarray, valid: np.ndarray | None, type: pa.DataType) ->
         return pa.Array.from_buffers(type, len(values), [bits, pa.py_buffer(words)])
     array = pa.array(values, mask=mask)
     return array if array.type == type else array.cast(type)
+
+
+def spillable(type: pa.DataType) -> bool:
+    """Whether a column of the type that is kept as Arrow can be written down row by row."""
+    return pa.types.is_string(type) or pa.types.is_binary(type) or _width(type) is not None
+
+
+def _width(type: pa.DataType) -> int | None:
+    """Bytes of a value of a type that has as many for each."""
+    try:
+        return type.bit_width // 8 if type.bit_width % 8 == 0 else None
+    except ValueError:
+        return None
+
+
+def _bytes_of(column: pa.Array, bounds: Int64Array) -> tuple[dict[str, np.ndarray], Block | None]:
+    """A column as columns of a row, and its texts in a block of their own."""
+    there = column.is_valid().to_numpy(zero_copy_only=False)
+    width = _width(column.type)
+    if width is not None:
+        data = np.frombuffer(column.buffers()[1] or b"", np.uint8)
+        data = data[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
+        return {"there": there, "bytes": data}, None
+    _, offsets, data = column.buffers()
+    ends = np.zeros(1, np.int32) if offsets is None else np.frombuffer(offsets, np.int32)
+    ends = ends[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    texts = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
+    sizes = np.diff(ends)
+    return {"there": there, "size": sizes.astype(np.int32)}, Block((ends - ends[0])[bounds], {"text": texts})
+
+
+def _from_bytes(name: str, blocks: Blocks, type: pa.DataType) -> pa.Array:
+    """What `_bytes_of` was given; nulls where the column was not kept then."""
+    columns = blocks["rows"].columns
+    n = int(blocks["rows"].bounds[-1])
+    there = columns.get(f"there.{name}")
+    if there is None:
+        return pa.nulls(n, type)
+    valid = None if there.all() else pa.array(there).buffers()[1]
+    if f"bytes.{name}" in columns:
+        return pa.Array.from_buffers(type, n, [valid, pa.py_buffer(columns[f"bytes.{name}"].tobytes())])
+    ends = np.zeros(n + 1, np.int32)
+    np.cumsum(columns[f"size.{name}"], out=ends[1:])
+    data = pa.py_buffer(blocks[f"text.{name}"].columns["text"].tobytes())
+    return pa.Array.from_buffers(type, n, [valid, pa.py_buffer(ends), data])

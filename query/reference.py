@@ -14,10 +14,13 @@ from typing import Any, assert_never
 from query.errors import Diagnostic, QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
+    Call,
     Constant,
     Expression,
     MatchNumber,
     Navigation,
+    conjuncts,
+    is_row_local,
     walk,
 )
 from query.plan.output import TIMEOUT_COLUMNS, Outcome
@@ -415,7 +418,7 @@ class _Search:
         self.steps_left = self.steps_max = steps_max
         self.begin = _Place((plan.pattern,), {})
         self.lenient = lenient
-        self.conditions = {d.variable: d.condition for d in plan.defines}
+        self.conditions = {d.variable: _by_reach(d.condition) for d in plan.defines}
         self.interval_us = plan.within.interval_us if plan.within else None
         self.rows_max = plan.within.rows if plan.within else None
         #: rows of the partition behind a candidate that must be there to match it: those that conditions read, and the
@@ -500,7 +503,8 @@ class _Search:
             raise self.too_much()
         bound = (*labels, (variable, position))
         scope = Scope(partition, self.rows, bound, len(bound), position, number, self.evaluate)
-        return value(self.conditions[variable], scope) is True
+        parts = self.conditions[variable]  # of the row alone, and of the match so far
+        return all(part is None or value(part, scope) is True for part in parts)
 
     def too_much(self) -> QueryError:
         message = f"one attempt at the pattern {self.plan.pattern} tries more than {self.steps_max:,} rows"
@@ -784,6 +788,19 @@ def _waits_for(derivations: _Derivations) -> set[str]:
         # there is a row to pass over, and rows before it: no anchor holds
         waits.update(variable for variable, _, _ in inside.moves(frozenset()) if variable is not None)
     return waits
+
+
+def _by_reach(condition: Expression) -> tuple[Expression | None, Expression | None]:
+    """What a condition asks of the row alone and what it asks of the match so far, joined by AND; None: nothing."""
+    local: list[Expression] = []
+    rest: list[Expression] = []
+    for part in conjuncts(condition):
+        (local if is_row_local(part) else rest).append(part)
+    return _all_of(local), _all_of(rest)
+
+
+def _all_of(parts: list[Expression]) -> Expression | None:
+    return Call("and", tuple(parts), "BOOLEAN") if len(parts) > 1 else next(iter(parts), None)
 
 
 def _navigations(expression: Expression) -> Iterator[Navigation]:

@@ -749,3 +749,27 @@ def move_lists(partitions, states, lists, moved):
         for q in range(1, states):
             if lists[p, L_HEAD + q] >= 0:
                 lists[p, L_HEAD + q] = moved[lists[p, L_HEAD + q]]
+
+
+@kernel
+def own_lists(states, ids, lists, owner):
+    """owner: per cell, set to the place of its partition among `ids` for the first cell of each of its lists."""
+    for k in range(len(ids)):
+        for q in range(1, states):
+            c = lists[ids[k], L_HEAD + q]
+            if c >= 0:
+                owner[c] = k
+
+
+@kernel
+def own_cells(count, cells, moved, owner):
+    """owner: int64 (count,), -1 but for first cells; set for all live cells (`mark_cells`) behind them. Cells of one
+    partition are behind cells of that partition only."""
+    for c in range(count - 1, -1, -1):
+        if moved[c] >= 0 and owner[c] >= 0:
+            child = cells.narrow[c, CHILD]
+            behind = cells.narrow[c, NEXT]
+            if child >= 0 and moved[child] >= 0:
+                owner[child] = owner[c]
+            if behind >= 0 and moved[behind] >= 0:
+                owner[behind] = owner[c]

@@ -278,3 +278,22 @@ def store_word(context: Any, data: Any, at: Any, word: Any) -> Any:
         return target.get_dummy_value()
 
     return types.void(data, types.intp, types.int64), build
+
+
+@kernel
+def spread_numbers(values, valid, out):
+    """Mixes a column of numbers into the hashes of its rows. valid: bool, empty if none is null. O(rows)."""
+    for i in range(len(values)):
+        null = len(valid) > 0 and not valid[i]
+        out[i] = mixed(wrapped_product(out[i], FACTOR) ^ (np.int64(1) if null else values[i]))
+
+
+@kernel
+def spread_texts(offsets, data, valid, out):
+    """The same for a column of texts, which lie in `data` between its offsets. O(bytes)."""
+    for i in range(len(out)):
+        at = np.int64(offsets[i])
+        n = np.int64(offsets[i + 1]) - at
+        null = len(valid) > 0 and not valid[i]
+        h = np.int64(1) if null else hash_text(data, at, n, end_word(data, at, n))
+        out[i] = mixed(wrapped_product(out[i], FACTOR) ^ h)

@@ -24,6 +24,8 @@ import numpy as np
 from numba.core import config
 from numba.core.caching import _CacheLocator
 
+from query.cache import cache_home
+
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -38,8 +40,7 @@ def cache_directory() -> Path:
     for source in sorted(sources):
         digest.update(source.read_bytes())
     digest.update(f"{numba.__version__} {np.__version__} {platform.python_version()} {platform.machine()}".encode())
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = home / "hybrid" / f"kernels-{digest.hexdigest()}"
+    path = cache_home() / f"kernels-{digest.hexdigest()}"
     try:
         path.mkdir(parents=True, exist_ok=True)
         if os.access(path, os.W_OK):

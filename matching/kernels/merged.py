@@ -369,3 +369,55 @@ def rehash(partitions, lists, configs):
             configs.at[config, CHAIN] = configs.buckets[bucket]
             configs.buckets[bucket] = config
             config = configs.at[config, BEHIND]
+
+
+@kernel
+def configs_of(ids, bounds, lists, configs, out):
+    """The configurations of these partitions in their order. bounds: where those of each begin in `out`."""
+    for k in range(len(ids)):
+        at = bounds[k]
+        config = lists[ids[k], P_FIRST]
+        while config >= 0:
+            out[at] = config
+            at += 1
+            config = configs.at[config, BEHIND]
+
+
+@kernel
+def leave_configs(ids, lists, configs, counters):
+    """These partitions have no configurations any more."""
+    for p in ids:
+        config = lists[p, P_FIRST]
+        while config >= 0:
+            behind = configs.at[config, BEHIND]
+            unlink(config, configs, counters)
+            config = behind
+        lists[p, P_FIRST] = -1
+        lists[p, P_LENGTH] = 0
+
+
+@kernel
+def put_configs(ids, bounds, at, registers, lists, configs, counters):
+    """Gives partitions without configurations these, in their order; there is room for them. at, registers: lines of
+    `configs`, those of partition k from bounds[k] on."""
+    for k in range(len(ids)):
+        p = ids[k]
+        last = np.int64(-1)
+        for i in range(bounds[k], bounds[k + 1]):
+            config = counters[C_FREE]
+            counters[C_FREE] = configs.at[config, BEHIND]
+            counters[C_FREE_COUNT] -= 1
+            for c in range(at.shape[1]):
+                configs.at[config, c] = at[i, c]
+            for r in range(registers.shape[1]):
+                configs.registers[config, r] = registers[i, r]
+            bucket = configs.at[config, HASH] & (len(configs.buckets) - 1)
+            configs.at[config, CHAIN] = configs.buckets[bucket]
+            configs.buckets[bucket] = config
+            configs.at[config, BEHIND] = -1
+            if last < 0:
+                lists[p, P_FIRST] = config
+            else:
+                configs.at[last, BEHIND] = config
+            last = config
+        lists[p, P_LENGTH] = bounds[k + 1] - bounds[k]

@@ -135,7 +135,10 @@ def update_registers(program, registers, registers_f, valid, variable, feature, 
 
 @inlined
 def holds(program, variable, registers, valid, feature, feature_valid, i, scratch):
-    """Runs the code of `variable` for row i: 1 true, 0 false or null, -1 overflow or division by zero."""
+    """Runs the code of `variable` for row i: 1 true, 0 false or null, -1 what it reads cannot be computed. Behind the
+    rows of `feature` in feature_valid, if there are more, those that say where a feature cannot be computed."""
+    features = feature.shape[0]
+    some_fail = feature_valid.shape[0] > features
     stack = scratch.stack
     stack_f = scratch.stack_f
     ok = scratch.stack_valid
@@ -149,6 +152,8 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
         b = program.code[pc, 2]
         pc += 1
         if op == FEATURE:
+            if some_fail and feature_valid[features + a, i]:
+                return -1
             top += 1
             stack[top] = feature[a, i]
             ok[top] = feature_valid[a, i]

@@ -136,8 +136,9 @@ DOOMED = 1 << 30
 class Runs(NamedTuple):
     """line: int64 (n, REGISTERS + registers), runs in blocks of 1 << size lines; line_f: the same memory as float64.
     spare: int64 (64,), the first of the blocks of each size that are free, -1 none; a free block's first number is the
-    next one. top: int64 (1,), lines handed out. behind: int64, per node of the match buffer that a match which waits
-    ends in, the one of its start that came before it, -1 none; empty if no match waits."""
+    next one. top: int64 (2,), lines handed out, and how many of them are in free blocks. behind: int64, per node of
+    the match buffer that a match which waits ends in, the one of its start that came before it, -1 none; empty if no
+    match waits."""
 
     line: np.ndarray
     line_f: np.ndarray
@@ -190,6 +191,7 @@ def take_block(size, runs):
     base = runs.spare[size]
     if base >= 0:
         runs.spare[size] = runs.line[base, 0]
+        runs.top[1] -= np.int64(1) << size
         return base
     base = runs.top[0]
     runs.top[0] = base + (np.int64(1) << size)
@@ -200,6 +202,7 @@ def take_block(size, runs):
 def give_block(base, size, runs):
     runs.line[base, 0] = runs.spare[size]
     runs.spare[size] = base
+    runs.top[1] += np.int64(1) << size
 
 
 @kernel
@@ -505,6 +508,10 @@ def step(
                     write += 1
                     continue
                 if mode == ALL and passed == 0 and not concerns(program, m | b, state):
+                    if trails and line[mine, FIRST] != group:  # a chain of its start stands before it, too
+                        group = line[mine, FIRST]
+                        group_count = write - low
+                        chained = False
                     if write != mine:
                         copy_line(mine, write, width, runs)
                     write += 1
@@ -870,3 +877,40 @@ def move_runs(partitions, runs, blocks, moved, row_moved):
             if runs.line[at, NODE] >= 0:
                 runs.line[at, NODE] = moved[runs.line[at, NODE]]
             runs.line[at, ROW] = row_moved[runs.line[at, ROW]]
+
+
+@kernel
+def place_blocks(ids, lengths, runs, blocks):
+    """Gives each of these partitions, which have none, a block for its runs; there is room for as many lines as
+    `lines_for` says."""
+    for k in range(len(ids)):
+        if lengths[k] > 0:
+            size = size_for(2 * (lengths[k] + 1))
+            blocks[ids[k], BASE] = take_block(size, runs)
+            blocks[ids[k], SIZE] = size
+            blocks[ids[k], LENGTH] = lengths[k]
+
+
+@kernel
+def lines_for(lengths):
+    """Lines of the blocks for so many runs each."""
+    lines = 0
+    for n in lengths:
+        if n > 0:
+            lines += np.int64(1) << size_for(2 * (n + 1))
+    return lines
+
+
+@kernel
+def leave_blocks(ids, blocks, runs):
+    """These partitions have no blocks any more."""
+    for p in ids:
+        if blocks[p, SIZE] >= 0:
+            leave_block(p, blocks, runs)
+
+
+@kernel
+def queue(ids, deadlines, heap, counters):
+    """Puts partitions into the deadline heap."""
+    for k in range(len(ids)):
+        heap_push(heap, counters, deadlines[k], ids[k])

@@ -777,3 +777,15 @@ def move_runs(partition_count, runs, partitions, moved, row_moved):
                 runs.node[item] = moved[runs.node[item]]
             runs.row[item] = row_moved[runs.row[item]]
             item = runs.next[item]
+
+
+@kernel
+def items_of(ids, bounds, runs, partitions, out):
+    """The items of the lists of these partitions, in their order. bounds: where those of each begin in `out`."""
+    for k in range(len(ids)):
+        at = bounds[k]
+        item = partitions.head[ids[k]]
+        while item >= 0:
+            out[at] = item
+            at += 1
+            item = runs.next[item]

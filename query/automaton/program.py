@@ -37,6 +37,7 @@ from query.plan.expression import (
     Expression,
     Logical,
     Navigation,
+    conjuncts,
     is_row_local,
     show,
     walk,
@@ -365,13 +366,6 @@ def _lane(lane: Lane) -> str:
     if lane.unit is Unit.CODE:
         return "code"
     return "float64" if lane.floating else ("int64" if not lane.scale else f"int64/1e{lane.scale}")
-
-
-def conjuncts(condition: Expression) -> tuple[Expression, ...]:
-    """The top-level ANDs of a condition, flattened, in order."""
-    if isinstance(condition, Call) and condition.function == "and":
-        return tuple(c for a in condition.arguments for c in conjuncts(a))
-    return (condition,)
 
 
 def _and(parts: list[Expression]) -> Expression:

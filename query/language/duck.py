@@ -22,12 +22,21 @@ _local = threading.local()
 _KEPT = 512
 
 
+def hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
+    """Lets a connection (it is a setting of each) draw no progress bar."""
+    try:
+        connection.execute("SET enable_progress_bar=false")
+    except duckdb.InvalidInputException:
+        pass  # a Jupyter without ipywidgets: there is none, and DuckDB refuses to be told so
+
+
 def quiet_connection() -> duckdb.DuckDBPyConnection:
     """An in-memory connection of this thread for parsing, typing and folding constants: UTC, one thread."""
     connection: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
     if connection is None:
         connection = duckdb.connect(":memory:", config={"threads": 1})
-        connection.execute("SET timezone='UTC'; SET enable_progress_bar=false")
+        connection.execute("SET timezone='UTC'")
+        hide_progress(connection)
         # it would take a failing cast out of the TRY or CASE around it
         connection.execute("SET disabled_optimizers='common_subexpressions'")
         _local.connection = connection

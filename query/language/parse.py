@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,6 +17,7 @@ from lark.common import LexerConf
 from lark.lexer import Lexer
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
+from query.cache import cache_home
 from query.errors import Diagnostic, QueryError, Span
 from query.language import ast, sase
 from query.language.cut import (
@@ -416,17 +420,37 @@ class _Grammar(NamedTuple):
     shown: dict[str, str]  # terminal -> as messages show it
 
 
+_OPTIONS: dict[str, Any] = {
+    "parser": "lalr", "start": ["clauses", "history_join", "sase", "alert"], "propagate_positions": True,
+    "maybe_placeholders": False,
+}  # fmt: skip
+
+
+def _parser(text: str, home: Path) -> lark.Lark:
+    """The parser of a grammar: built, which takes most of a second, or as it was kept in a directory the last time.
+    What cannot be read there is built, and what cannot be written is not kept."""
+    made_of = f"{lark.__version__} {sys.version_info[:2]} {_OPTIONS} {__name__} {text}"
+    file = home / f"grammar-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
+    try:
+        with file.open("rb") as kept:
+            return lark.Lark.load(kept)
+    except Exception:  # noqa: BLE001  (whatever stands there, it can be made again)
+        parser = lark.Lark(text, lexer=_NoLexer, **_OPTIONS)
+    part = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as out:
+            parser.save(out)
+        part.replace(file)
+    except OSError:
+        pass
+    return parser
+
+
 @cache
 def _grammar() -> _Grammar:
-    """The grammar, built on first use (0.2 s)."""
-    parser = lark.Lark(
-        Path(__file__).with_name("match_recognize.lark").read_text(encoding="utf-8"),
-        parser="lalr",
-        lexer=_NoLexer,
-        start=["clauses", "history_join", "sase", "alert"],
-        propagate_positions=True,
-        maybe_placeholders=False,
-    )
+    """The grammar, made ready on first use."""
+    parser = _parser(Path(__file__).with_name("match_recognize.lark").read_text(encoding="utf-8"), cache_home())
     terminals = {t.pattern.value: t.name for t in parser.terminals if t.pattern is not None}
     shown = {name: word if word[0].isalpha() else f"'{word}'" for word, name in terminals.items()}
     return _Grammar(parser, terminals, shown | _SHOWN)

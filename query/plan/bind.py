@@ -20,7 +20,7 @@ from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import Member, merge
 from query.plan.output import output_columns
 from query.plan.pattern import min_rows
-from query.plan.plan import AlertOnce, FactorPlan, HistoryPlan, Plan, QueryPlan, RowsOf
+from query.plan.plan import AlertOnce, FactorPlan, HistoryPlan, Plan, QueryPlan, RowsOf, Shift
 from query.plan.statement import (
     FACTOR_TABLE,
     HISTORY_TABLE,
@@ -398,10 +398,12 @@ class _Query:
         self.bound(join.low, live_alias, live_columns)
         self.bound(join.high, live_alias, live_columns)
         shown = {c.name: o.name for c, o in zip(live_columns, output_columns(live))}
-        equalities = tuple((h, shown[c]) for h, c in self.on(join, live_alias, live_columns, alias, columns, plan))
+        pinned, on_more = self.on(join, live_alias, live_columns, alias, columns, plan)
+        equalities = tuple((h, shown[c]) for h, c in pinned)
+        names = {c.name.lower(): o for c, o in zip(live_columns, output_columns(live))}
         return HistoryPlan(
             join.kind, schema, alias, join.low.text.strip(), join.high.text.strip(), join.closed, join.as_known, plan,
-            join.on.text.strip(), equalities,
+            join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), on_more,
         )  # fmt: skip
 
     def only_matches(self, match: ast.MatchRecognize | None, what: str) -> None:
@@ -443,25 +445,26 @@ class _Query:
     def on(
         self, join: ast.HistoryJoin, live_alias: str, live_columns: Sequence[Field], alias: str,
         columns: Sequence[Field], plan: Plan | None,
-    ) -> tuple[tuple[str, str], ...]:
-        """Check ON; give the equalities that pin a key of the history to a value of the match."""
+    ) -> tuple[tuple[tuple[str, str], ...], bool]:
+        """Check ON; give the equalities that pin a key of the history to a value of the match, and whether there is
+        more to it."""
         before = len(self.faults)
         node = self.outside_pattern(join.on, "ON")
         if node is None:
-            return ()
+            return (), True
         for ref in _nodes_of(node, "COLUMN_REF"):
             self.side(ref, join.on, live_alias, live_columns, alias, columns)
         if len(self.faults) > before:
-            return ()
+            return (), True
         try:
             found = duck.describe([join.on.text], {live_alias: live_columns, alias: columns})[0]
         except DuckFault as fault:
             self.faults.append(type_diagnostic(fault, join.on.span))
-            return ()
+            return (), True
         if found != "BOOLEAN":
             self.fault("HQ205", f"the condition ON is {found}, not BOOLEAN", join.on.span, found)
         if plan is not None and plan.selection is Selection.STRICT:
-            return ()  # STRICT has to see every row of the stream
+            return (), True  # STRICT has to see every row of the stream
         pinned = [c.name for c in plan.partition_by] if plan is not None else [f.name for f in columns]
         equalities: list[tuple[str, str]] = []
         conjuncts = node["children"] if node["type"] == "CONJUNCTION_AND" else [node]
@@ -476,7 +479,7 @@ class _Query:
                         sides[side[0]] = side[1]
             if len(sides) == 2 and sides["history"].name in pinned and sides["history"].type == sides["live"].type:
                 equalities.append((sides["history"].name, sides["live"].name))
-        return tuple(dict.fromkeys(equalities))
+        return tuple(dict.fromkeys(equalities)), len(equalities) < len(conjuncts)
 
     def side(
         self, ref: Node, text: ast.ExpressionText, live_alias: str, live_columns: Sequence[Field], alias: str,
@@ -571,6 +574,23 @@ def _unquote(name: str) -> str:
 
 def _alias_sql(name: str) -> str:
     return name if re.fullmatch(r"[a-z_]\w*", name, re.IGNORECASE | re.ASCII) else quote(name)
+
+
+def _shift(text: ast.ExpressionText, columns: Mapping[str, Field]) -> Shift | None:
+    """A bound of a history range as a column and a fixed length of time, if it is that."""
+    try:
+        node = duck.parse_expression(text.text)
+        us = 0
+        if node["class"] == "FUNCTION" and node["function_name"] in ("+", "-") and len(node["arguments"]) == 2:
+            (sign, node, by) = (node["function_name"], *(a["expression"] for a in node["arguments"]))
+            folded = duck.fold(duck.deserialize(by)) if not any(_nodes_of(by, "COLUMN_REF")) else None
+            if folded is None or folded.type != "INTERVAL" or folded.microseconds is None:
+                return None
+            us = folded.microseconds if sign == "+" else -folded.microseconds
+        field = columns.get(str(node["column_names"][-1]).lower()) if node["class"] == "COLUMN_REF" else None
+    except DuckFault:
+        return None
+    return Shift(field.name, us) if field is not None and field.type == "TIMESTAMP" else None
 
 
 def _nodes_of(node: Node, kind: str) -> list[Node]:

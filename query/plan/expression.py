@@ -185,6 +185,13 @@ def walk(expression: Expression) -> Iterator[Expression]:
         yield from walk(child)
 
 
+def conjuncts(condition: Expression) -> tuple[Expression, ...]:
+    """The top-level ANDs of a condition, flattened, in order."""
+    if isinstance(condition, Call) and condition.function == "and":
+        return tuple(c for a in condition.arguments for c in conjuncts(a))
+    return (condition,)
+
+
 def is_row_local(expression: Expression) -> bool:
     """True if the value depends on the candidate row and rows at fixed physical offsets only, not on the match."""
     match expression:

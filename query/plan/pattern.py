@@ -164,6 +164,32 @@ def min_rows(pattern: RowPattern) -> int:
             assert_never(pattern)
 
 
+def rows_before(pattern: RowPattern) -> dict[str, int]:
+    """For each primary variable the fewest rows that a match has before a row of it."""
+    found: dict[str, int] = {}
+
+    def visit(p: RowPattern, before: int) -> None:
+        match p:
+            case Variable(name):
+                found[name] = min(before, found.get(name, before))
+            case Sequence(parts):
+                for part in parts:
+                    visit(part, before)
+                    before += min_rows(part)
+            case Alternation(choices):
+                for choice in choices:
+                    visit(choice, before)
+            case Repeat(body) | Exclusion(body):
+                visit(body, before)
+            case Empty() | Negation() | Anchor():
+                pass
+            case _:
+                assert_never(p)
+
+    visit(pattern, 0)
+    return found
+
+
 def anchors(pattern: RowPattern) -> frozenset[bool]:
     """Which anchors occur: True for `^`, False for `$`."""
     match pattern:

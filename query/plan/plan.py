@@ -123,11 +123,21 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Shift:
+    """The time in an output column, a TIMESTAMP, and so many microseconds."""
+
+    column: str
+    us: int
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryPlan:
     """A JOIN HISTORY: for each PL match the rows of `schema` in [low, high) or [low, high], PA's matches in them
     (or the rows themselves where plan is None), joined by `on`.
 
-    low_sql, high_sql: DuckDB SQL over the live alias, giving times. on_sql: over both aliases, as written.
+    low_sql, high_sql: DuckDB SQL over the live alias, giving times; low_shift, high_shift: the same, where they are a
+    column of the live output and an INTERVAL of fixed length. on_sql: over both aliases, as written.
+    on_more: whether ON asks for more than the equalities do.
     equalities: (history column, live output column) pairs of top-level conjuncts of ON that pin a *partition
     column of PA* (or any column of plain history rows) to a value of the PL match; they may be pushed into the
     read, except under STRICT.
@@ -143,6 +153,9 @@ class HistoryPlan:
     plan: Plan | None
     on_sql: str
     equalities: tuple[tuple[str, str], ...]
+    low_shift: Shift | None = None
+    high_shift: Shift | None = None
+    on_more: bool = True
 
     def __str__(self) -> str:
         upper = "]" if self.closed else ")"

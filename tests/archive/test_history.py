@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archive.history import History
-from archive.recent import KeyRange, Windows
+from archive.recent import FILES, KeyRange, Windows
 from archive.snapshot import HistorySnapshot
 from matching.batch import EventBatch
 from matching.types import arrow_schema
@@ -141,11 +141,11 @@ COLUMN_SETS = (None, (), ("price",), ("SYMBOL", "ts"))
 @settings(max_examples=max(20, settings().max_examples // 4))
 @given(
     steps(), questions, st.sampled_from((2, 7, 99)), st.sampled_from((1, 2, 5, 1000)), st.sampled_from(CONDITIONS),
-    st.sampled_from(COLUMN_SETS), st.sampled_from(SPANS),
+    st.sampled_from(COLUMN_SETS), st.sampled_from(SPANS), st.sampled_from((None, 4, 1000)),
     st.lists(st.tuples(st.sampled_from(TIMES), st.sampled_from(TIMES)), max_size=5),
 )  # fmt: skip
 def test_batches_and_ranges_are_reads(
-    in_files, steps, question, memory_rows_max, rows_max, condition, names, span, ranges
+    in_files, steps, question, memory_rows_max, rows_max, condition, names, span, sorted_max, ranges
 ):
     """Whatever is asked for: batches one after the other, and each of several ranges, are what one read gives."""
     low, high, closed, symbols, late = question
@@ -170,7 +170,7 @@ def test_batches_and_ranges_are_reads(
         assert read.columns.schema.names == [name for name in TICKS.names if name in wanted]
         assert read.columns.to_pylist() == [{k: v for k, v in shown(e).items() if k in wanted} for e in rows]
 
-        parts = list(snapshot.batches(low, high, **options, span=span, rows_max=rows_max))
+        parts = list(snapshot.batches(low, high, **options, span=span, rows_max=rows_max, sorted_max=sorted_max))
         rows, span_left_out = expected([e for e in events if holds(e) and spans(span, e)], question)
         assert snapshot.late_left_out == left_out + span_left_out
         assert [i for part in parts for i in identities(part)] == [(e.source, e.offset) for e in rows]
@@ -188,6 +188,14 @@ def test_batches_and_ranges_are_reads(
             alone = snapshot.read(first, last, **options)
             assert identities(part) == identities(alone)
             assert part.columns.to_pylist() == alone.columns.to_pylist()
+
+
+def test_an_event_behind_rows_of_files_keeps_its_source(tmp_path):
+    """As many sources were known before it as after: those of the files, and its own."""
+    history = History(TICKS, tmp_path)
+    history._sources = (FILES,)  # as `refresh` leaves them
+    history.append(*batch_of([Event(START_US, "A", 1.0, 1, "z", 0, False)]))
+    assert identities(history.snapshot().read(None, None)) == [("z", 0)]
 
 
 def spans(span: KeyRange | None, event: Event) -> bool:

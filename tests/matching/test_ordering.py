@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matching.batch import EventBatch
-from matching.ordering import Ordering, sort_events, total_order
+from matching.kernels.radix import radix_argsort
+from matching.ordering import RADIX_ROWS_MIN, Ordering, sort_events, total_order
 from query.errors import DataError
 from query.schema import Field, Schema
 
@@ -109,6 +110,20 @@ def test_the_order_is_that_of_duckdb(tie_type: str, seed: int, connection: duckd
         declared = schema(order=order, tie_type=tie_type)
         assert total_order(events, declared).tolist() == expected
         assert sort_events(events, declared).offset.tolist() == events.offset[expected].tolist()
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (-5, 3), (-(2**40), 2**40), (10**15, 10**15 + 86_400_000_000), (-(2**62), 2**62 - 1)]
+)
+def test_many_rows_in_no_order_are_sorted_as_few_are(low: int, high: int) -> None:
+    """From RADIX_ROWS_MIN rows on it is another sort, whatever range the times have."""
+    rng = np.random.default_rng(high % 1000)
+    times = rng.integers(low, high, RADIX_ROWS_MIN, endpoint=True)
+    assert (radix_argsort(times) == np.argsort(times, kind="stable")).all()
+    offsets = rng.permutation(len(times))
+    nothing = pa.RecordBatch.from_arrays([pa.nulls(len(times), pa.int64())], ["tie"])
+    events = EventBatch(nothing, times, np.zeros(len(times), np.int32), offsets, offsets)
+    assert (total_order(events, schema()) == np.lexsort([offsets, times])).all()
 
 
 def test_sorted_events_are_handed_on_as_they_are() -> None:

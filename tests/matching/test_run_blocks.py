@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -12,7 +13,7 @@ from matching.run_blocks import RunBlocks
 from query.automaton.program import assemble
 from query.language.parse import parse
 from query.plan.bind import bind
-from query.plan.plan import Plan
+from query.plan.plan import Plan, Within
 from query.schema import Field, Schema
 from tests.events import batch_of
 
@@ -88,6 +89,19 @@ def test_where_not_all_are_wanted_the_first_of_a_start_waits(after: str, starts:
     matcher = matcher_of(plan_of(after))
     found = [matcher.push(batch_of(SCHEMA, events(1))), matcher.advance(None)]
     assert pairs(found) == [(a, MANY) for a in starts]
+
+
+def test_a_match_waits_before_a_run_of_its_start_that_the_row_passes_by() -> None:
+    """The row that ends the match concerns no run before the one that takes it: what waits stands at the front even so,
+    and comes out with the row at which WITHIN n ROWS is over, not at the end of the input."""
+    text = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES MATCH_NUMBER() AS n
+        PATTERN ((A B | B A) NOT N) WITHIN INTERVAL '3' SECOND SELECTION SKIP TILL NEXT MATCH
+        DEFINE A AS s IN ('a', 'b'), B AS s = 'b', N AS s = 'n')"""
+    matcher = matcher_of(replace(bind(parse(text), lambda _: SCHEMA).factors[0].plan, within=Within(rows=3)))
+    rows: list[Row] = [{"ts": i * SECOND_US, "k": "p", "s": s} for i, s in enumerate("xbaxx")]
+    found = [matcher.push(batch_of(SCHEMA, [row], i)) for i, row in enumerate(rows)]
+    assert [len(m) for m in found] == [0, 0, 0, 1, 0]
+    assert pairs([*found, matcher.advance(None)]) == [(1, 2)]
 
 
 def test_many_partitions_end_at_once() -> None:

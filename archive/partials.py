@@ -1,0 +1,287 @@
+"""Partial matches on disk: an append-only log of records, in segments. A matching.spill.SpillStore.
+
+A segment is MAGIC, then frames (matching.records.frame): a word with length and checksum, and the record. Who puts a
+record keeps its place, so there is no index here, only how many bytes of each segment are still asked for. Nothing is
+ever written over: a record that was read back is still there for a restart from an older checkpoint.
+
+What a manifest names stays until two later ones have been kept (`kept`), and what stood there when a process began
+until the next one is. A process writes into segments of its own, so that what a crash has torn at the end of one is
+never read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from archive.place import Place
+from matching.batch import Int64Array
+from matching.records import WORD, frame, unframe
+from query.errors import DataError, first_line
+
+#: In the directory of a database.
+PARTIALS = "_partials"
+MAGIC = b"hybrid partials\n"
+SUFFIX = ".partials"
+#: A segment is closed when it has so many bytes.
+SEGMENT_BYTES = 1 << 26
+#: Records that lie no further apart are read in one go.
+GAP_BYTES = 1 << 12
+#: A segment of which less is asked for is worn.
+WORN = 0.25
+#: A place is (segment << SHIFT) + the byte of its frame.
+SHIFT = 40
+
+
+class PartialStore:
+    """The records of one database, below one directory on disk. Not thread safe. One process at a time."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        """Nothing is read or written before it is used."""
+        self._directory = Path(directory)
+        self._files: dict[int, int] = {}  # descriptors
+        self._sizes: dict[int, int] = {}
+        self._live: dict[int, int] = {}
+        self._active = -1  # the segment that is written, -1 none
+        self._next: int | None = None
+        self._unforced: set[int] = set()
+        self._current: frozenset[int] = frozenset()  # what the last manifest names
+        self._named: list[frozenset[int]] = []  # and those before that are to be kept
+        self._restored: bytes | None = None
+        self._anew = False
+
+    # ---- records
+
+    def put(self, bounds: Int64Array, data: np.ndarray) -> Int64Array:
+        """See matching.spill.SpillStore. One write for all."""
+        places, framed = frame(bounds, data)
+        segment = self._writable()
+        begin = self._sizes[segment]
+        try:
+            _write_all(self._files[segment], framed)
+        except OSError:
+            self._give_up(segment)
+            raise
+        self._sizes[segment] = begin + len(framed)
+        self._live[segment] += len(framed)
+        self._unforced.add(segment)
+        if self._sizes[segment] >= SEGMENT_BYTES:
+            self._active = -1
+        return (segment << SHIFT) + begin + places
+
+    def read(self, places: Int64Array, lengths: Int64Array) -> tuple[Int64Array, np.ndarray]:
+        """See matching.spill.SpillStore. In the order of the disk, neighbours together."""
+        order = np.argsort(places, kind="stable")
+        segment, at = places[order] >> SHIFT, places[order] & ((1 << SHIFT) - 1)
+        end = at + WORD + lengths[order]
+        apart = (segment[1:] != segment[:-1]) | (at[1:] - end[:-1] > GAP_BYTES)
+        first = np.concatenate([[0], np.flatnonzero(apart) + 1]) if len(places) else np.zeros(0, np.int64)
+        last = np.concatenate([first[1:], [len(places)]]) - 1 if len(places) else first
+        sizes = end[last] - at[first]
+        base = np.cumsum(sizes) - sizes
+        framed = np.empty(int(sizes.sum()), np.uint8)
+        view = memoryview(framed.data)
+        for number, begin, low, size in zip(
+            segment[first].tolist(), at[first].tolist(), base.tolist(), sizes.tolist(), strict=True
+        ):
+            self._read_into(number, begin, view[low : low + size])
+        run = np.repeat(np.arange(len(first)), last - first + 1)
+        found = np.empty(len(places), np.int64)
+        found[order] = base[run] + at - at[first][run]
+        bounds, data, bad = unframe(framed, found, lengths)
+        if bad >= 0:
+            raise self._spoilt(int(places[bad]) >> SHIFT)
+        return bounds, data
+
+    def drop(self, places: Int64Array, lengths: Int64Array) -> None:
+        """See matching.spill.SpillStore."""
+        self._count(places, lengths, -1)
+        self._remove_dead()
+
+    def adopt(self, places: Int64Array, lengths: Int64Array) -> None:
+        """See matching.spill.SpillStore."""
+        self._count(places, lengths, 1)
+
+    @property
+    def wears(self) -> bool:
+        """See matching.spill.SpillStore."""
+        return bool(self._worn())
+
+    def worn(self, places: Int64Array) -> np.ndarray:
+        """See matching.spill.SpillStore."""
+        return np.isin(places >> SHIFT, self._worn())
+
+    def _worn(self) -> list[int]:
+        return [n for n, live in self._live.items() if n != self._active and 0 < live < WORN * self._sizes[n]]
+
+    @property
+    def bytes_on_disk(self) -> int:
+        return sum(self._sizes.values())
+
+    # ---- what outlives the process
+
+    def manifest(self) -> bytes:
+        """See matching.spill.SpillStore. Forces to disk what has been written since the last one."""
+        for segment in sorted(self._unforced):
+            os.fsync(self._files[segment])
+        if self._unforced:
+            Place(str(self._directory)).sync()
+        self._unforced.clear()
+        live = {n: self._sizes[n] for n, live in sorted(self._live.items()) if live}
+        self._current = frozenset(live)
+        return json.dumps({"segments": live}).encode()
+
+    def kept(self) -> None:
+        """The last manifest is in a checkpoint that is durable."""
+        self._named = [*self._named, self._current][-2:]
+        self._remove_dead()
+
+    def restore(self, manifest: bytes) -> None:
+        """See matching.spill.SpillStore."""
+        if manifest == self._restored:
+            return
+        if self._restored is not None:
+            raise DataError("two parts of a checkpoint name other partial matches", "go on from the one before it")
+        named = {int(n): size for n, size in json.loads(manifest)["segments"].items()}
+        there = self._numbers()
+        for number, size in named.items():
+            if number not in there or self._path(number).stat().st_size < size:
+                raise self._spoilt(number)
+        for number in there:
+            self._sizes[number] = named.get(number, self._path(number).stat().st_size)
+            self._live[number] = 0
+        self._restored, self._current = manifest, frozenset(named)
+        self._named = [frozenset(there), self._current]
+
+    def clear(self) -> None:
+        """Nothing of what is there is asked for: there is no checkpoint to go on from. It is removed when something is
+        written, not before: another process may only look at the database."""
+        assert not self._sizes
+        self._anew = True
+
+    def close(self) -> None:
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+        self._active = -1
+
+    # ---- segments
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number:012d}{SUFFIX}"
+
+    def _numbers(self) -> list[int]:
+        if not self._directory.exists():
+            return []
+        stems = [p.name.removesuffix(SUFFIX) for p in self._directory.iterdir() if p.name.endswith(SUFFIX)]
+        return sorted(int(stem) for stem in stems if stem.isdigit())
+
+    def _writable(self) -> int:
+        """The segment that is written, a new one if there is none."""
+        if self._active >= 0:
+            return self._active
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if self._next is None:
+            there = self._numbers()
+            self._next = max(there, default=-1) + 1
+            for number in there if self._anew else ():
+                self._path(number).unlink(missing_ok=True)
+        number = self._next
+        file = os.open(self._path(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        self._next = number + 1
+        try:
+            _write_all(file, np.frombuffer(MAGIC, np.uint8))
+        except OSError:
+            os.close(file)
+            self._path(number).unlink(missing_ok=True)
+            raise
+        self._files[number], self._sizes[number], self._live[number] = file, len(MAGIC), 0
+        self._active = number
+        return number
+
+    def _give_up(self, segment: int) -> None:
+        """A write has failed in the middle; what is behind it is cut off, or written elsewhere from now on."""
+        try:
+            os.ftruncate(self._files[segment], self._sizes[segment])
+        except OSError:
+            self._active = -1
+
+    def _read_into(self, number: int, begin: int, into: memoryview) -> None:
+        file = self._files.get(number)
+        if file is None:
+            try:
+                file = self._files[number] = os.open(self._path(number), os.O_RDONLY)
+            except FileNotFoundError:
+                raise self._spoilt(number) from None
+        done = 0
+        while done < len(into):
+            got = os.preadv(file, [into[done:]], begin + done)
+            if not got:
+                raise self._spoilt(number)
+            done += got
+
+    def _count(self, places: Int64Array, lengths: Int64Array, sign: int) -> None:
+        segments, of = np.unique(places >> SHIFT, return_inverse=True)
+        sizes = np.zeros(len(segments), np.int64)
+        np.add.at(sizes, of, lengths + WORD)
+        for number, size in zip(segments.tolist(), sizes.tolist(), strict=True):
+            self._live[number] += sign * size
+
+    def _remove_dead(self) -> None:
+        """Removes the segments of which nothing is asked for, by anybody."""
+        dead = [n for n, live in self._live.items() if not live and n != self._active]
+        if not dead:
+            return
+        wanted = self._current.union(*self._named)
+        for number in dead:
+            if number in wanted:
+                continue
+            file = self._files.pop(number, None)
+            if file is not None:
+                os.close(file)
+            del self._live[number], self._sizes[number]
+            self._unforced.discard(number)
+            try:
+                self._path(number).unlink(missing_ok=True)
+            except OSError:
+                pass  # it is removed with what is there when a process begins without a checkpoint
+
+    def _spoilt(self, number: int) -> DataError:
+        message = f"partial matches in {self._path(number)} are spoilt"
+        return DataError(message, "restore the file; or go on from the checkpoint before, without the newest one")
+
+
+def _write_all(file: int, data: np.ndarray) -> None:
+    view = memoryview(data.data)
+    while len(view):
+        view = view[os.write(file, view) :]
+
+
+def check(directory: str | os.PathLike[str]) -> list[str]:
+    """What is wrong with the segments below a directory, frame by frame; a torn end is nothing wrong: nobody asks for
+    it."""
+    from matching.kernels.records import checksum
+
+    found = []
+    for path in sorted(Path(directory).glob(f"*{SUFFIX}")):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            found.append(f"{path}: {first_line(error)}")
+            continue
+        if not data.startswith(MAGIC):
+            found.append(f"{path}: not a segment of partial matches")
+            continue
+        words = np.frombuffer(data[: len(data) // WORD * WORD], np.int64)
+        at = len(MAGIC) // WORD
+        while at < len(words):
+            length = int(words[at]) & 0xFFFFFFFF
+            if at + 1 + length > len(words):
+                break
+            if checksum(words, at + 1, at + 1 + length) != (int(words[at]) >> 32) & 0xFFFFFFFF:
+                found.append(f"{path}: the record at byte {at * WORD} is spoilt")
+            at += 1 + length
+    return found

@@ -1,0 +1,223 @@
+"""Which partitions leave memory: the policies, what they learn while queries run, and where records are put.
+
+A partition leaves with all its partial matches. The policies are those of [LIVE-ARCHIVE]: TPM goes by time, STPM by the
+weight `W = e.t + dt_i * p(E_{i+1} | E_i)`; LRU is the baseline of caches; DUE is our own, and the default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, assert_never
+
+import numpy as np
+
+from matching.batch import Int64Array
+from matching.kernels.layout import grown
+from query.errors import DataError
+
+#: Of the limit, what is still there when partitions have left.
+TARGET = 0.75
+
+
+class Policy(Enum):
+    """What leaves first. Where two are alike, the one with the smaller partition id."""
+
+    DUE = "due"  # what is overdue, the longest so first; then what is due last
+    STPM = "stpm"  # the smallest weight
+    TPM = "tpm"  # what began first
+    LRU = "lru"  # what has had no event for the longest time
+
+
+class SpillStore(Protocol):
+    """Where records are put. A place says where one is; it is the business of the store alone.
+
+    What `put` and `read` cannot do they say with OSError; everything is then as it was."""
+
+    def put(self, bounds: Int64Array, data: np.ndarray) -> Int64Array:
+        """Keeps n records; returns their places, int64 (n,). bounds: int64 (n + 1,), in bytes, whole words of 64 bits;
+        data: uint8."""
+
+    def read(self, places: Int64Array, lengths: Int64Array) -> tuple[Int64Array, np.ndarray]:
+        """The records at these places, in their order: bounds and data. Raises DataError where one is spoilt."""
+
+    def drop(self, places: Int64Array, lengths: Int64Array) -> None:
+        """Nobody asks for these any more, unless a manifest names them."""
+
+    def adopt(self, places: Int64Array, lengths: Int64Array) -> None:
+        """These are asked for, behind `restore`."""
+
+    @property
+    def wears(self) -> bool:
+        """Whether any of the records is worn."""
+
+    def worn(self, places: Int64Array) -> np.ndarray:
+        """Whether a record lies among so much that is dropped that it should be put anew; bool (n,)."""
+
+    def manifest(self) -> bytes:
+        """What there is, to be found again by `restore` after a crash; all of it is durable when this returns."""
+
+    def restore(self, manifest: bytes) -> None:
+        """Goes on from a manifest; several of one moment are one. Raises DataError if it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """That partial matches may leave memory. limit_bytes: how much of them stays (see matching.spilled)."""
+
+    limit_bytes: int
+    store: SpillStore
+    policy: Policy = Policy.DUE
+
+
+@dataclass(frozen=True, slots=True)
+class SpillStats:
+    """Of one query. why: it keeps all partial matches in memory, or None; trouble: what went wrong when some were last
+    written, or None. runs: keys with partial matches in memory; out: keys whose partial matches are not; written,
+    read_back: how often a key has left and come back so far (the latter are the misses of [LIVE-ARCHIVE]); bytes: in
+    use, and bytes_of_keys: beside these, see matching.spilled; both of all queries that share the rows."""
+
+    why: str | None
+    policy: str | None = None
+    trouble: str | None = None
+    runs: int = 0
+    out: int = 0
+    written: int = 0
+    read_back: int = 0
+    bytes: int = 0
+    bytes_of_keys: int = 0
+
+
+BY_REFERENCE = SpillStats("it runs through the reference matcher, which keeps all rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a policy knows of n partitions in memory. begun_us, last_us: times of the first and the last event of their
+    partial matches; touched: when they last had an event, as a count of batches; state: of the automaton, -1 none;
+    now_us: how far the events have come."""
+
+    begun_us: Int64Array
+    last_us: Int64Array
+    touched: Int64Array
+    state: Int64Array
+    now_us: int
+
+
+class Learnt:
+    """How matches go on from each state of the automaton: how often it was entered, how often a next one followed, and
+    the longest time that took. Learnt from what batches make of partitions."""
+
+    def __init__(self) -> None:
+        self.entered = np.zeros(8, np.int64)
+        self.followed = np.zeros(8, np.int64)
+        self.longest_us = np.zeros(8, np.int64)
+
+    def _room(self, state: Int64Array) -> None:
+        need = int(state.max(initial=-1)) + 1
+        if need > len(self.entered):
+            for name in ("entered", "followed", "longest_us"):
+                setattr(self, name, grown(getattr(self, name), max(need, 2 * len(self.entered))))
+
+    def enter(self, state: Int64Array) -> None:
+        """These states were entered; -1: none."""
+        self._room(state)
+        np.add.at(self.entered, state[state >= 0], 1)
+
+    def follow(self, state: Int64Array, gap_us: Int64Array) -> None:
+        """These states were left for a next one, after so long."""
+        self._room(state)
+        some = state >= 0
+        np.add.at(self.followed, state[some], 1)
+        np.maximum.at(self.longest_us, state[some], gap_us[some])
+
+    def gap_us(self, state: Int64Array) -> Int64Array:
+        """The longest time until the next one that was seen, 0 where none was."""
+        self._room(state)
+        return np.where(state >= 0, self.longest_us[np.maximum(state, 0)], 0)
+
+    def chance(self, state: Int64Array) -> np.ndarray:
+        """How likely a next one follows, 0 where nothing is known; float64 (n,)."""
+        self._room(state)
+        at = np.maximum(state, 0)
+        entered = np.maximum(self.entered[at], 1)
+        return np.where(state >= 0, np.minimum(self.followed[at] / entered, 1.0), 0.0)
+
+
+def leaving_order(policy: Policy, facts: Facts, learnt: Learnt) -> Int64Array:
+    """Indices of the partitions, first those that leave first."""
+    match policy:
+        case Policy.TPM:
+            return np.argsort(facts.begun_us, kind="stable")
+        case Policy.LRU:
+            return np.argsort(facts.touched, kind="stable")
+        case Policy.STPM:  # W of [LIVE-ARCHIVE], in float64: some microseconds more or less do not matter
+            weight = facts.last_us + learnt.gap_us(facts.state) * learnt.chance(facts.state)
+            return np.argsort(weight, kind="stable")
+        case Policy.DUE:
+            due_us = facts.last_us + learnt.gap_us(facts.state)
+            overdue = due_us < facts.now_us
+            return np.lexsort((np.where(overdue, due_us, -due_us), ~overdue))
+        case _:
+            assert_never(policy)
+
+
+class MemoryStore:
+    """Records in memory: for tests, and to show what a policy does. Its manifest has them all in it."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, np.ndarray] = {}
+        self._live: dict[int, int] = {}
+        self._next = 0
+
+    def put(self, bounds: Int64Array, data: np.ndarray) -> Int64Array:
+        from matching.records import frame  # loads kernels, which the first query does
+
+        places, framed = frame(bounds, data)
+        page, self._next = self._next, self._next + 1
+        self._pages[page], self._live[page] = framed, int(bounds[-1])
+        return (page << 32) + places
+
+    def read(self, places: Int64Array, lengths: Int64Array) -> tuple[Int64Array, np.ndarray]:
+        from matching.records import unframe
+
+        bounds = np.zeros(len(places) + 1, np.int64)
+        np.cumsum(lengths, out=bounds[1:])
+        out = np.empty(int(bounds[-1]), np.uint8)
+        for page in np.unique(places >> 32):
+            of = np.flatnonzero(places >> 32 == page)
+            _, data, bad = unframe(self._pages[int(page)], places[of] & 0xFFFFFFFF, lengths[of])
+            if bad >= 0:
+                raise DataError("a record of partial matches is spoilt", "go on from a checkpoint")
+            at = 0
+            for i in of:
+                out[bounds[i] : bounds[i + 1]] = data[at : at + lengths[i]]
+                at += int(lengths[i])
+        return bounds, out
+
+    def drop(self, places: Int64Array, lengths: Int64Array) -> None:
+        for place, length in zip((places >> 32).tolist(), lengths.tolist(), strict=True):
+            self._live[place] -= length
+            if not self._live[place]:
+                del self._live[place], self._pages[place]
+
+    def adopt(self, places: Int64Array, lengths: Int64Array) -> None:
+        for place, length in zip((places >> 32).tolist(), lengths.tolist(), strict=True):
+            self._live[place] = self._live.get(place, 0) + length
+
+    wears = False
+
+    def worn(self, places: Int64Array) -> np.ndarray:
+        return np.zeros(len(places), np.bool_)
+
+    def manifest(self) -> bytes:
+        from matching.state import pack
+
+        return pack({"next": self._next}, {str(page): data for page, data in self._pages.items()})
+
+    def restore(self, manifest: bytes) -> None:
+        from matching.state import unpack
+
+        head, pages = unpack(manifest)
+        self._pages |= {int(page): data for page, data in pages.items()}
+        self._next = max(self._next, head["next"])

@@ -1,0 +1,314 @@
+"""What of the rows of one PARTITION BY is out of memory: where it is, who comes back, who leaves.
+
+The unit is a partition: its rows, and what every matcher over them has become there. Before a batch is matched, all
+partitions that it touches come back in one read; behind it, if more bytes are in use than the limit, partitions leave
+in one write until three quarters of it are. Bytes in use are those of rows, of runs and of the nodes of match buffers
+and graphs, with what no run needs any more and compaction has not dropped yet. Not among them are the keys themselves
+and what stands in a line for each (`bytes_of_keys`), and room that arrays have to grow, at most as much again.
+
+A partition that WITHIN would decide comes back when the watermark passes its deadline. Where nothing can come of that,
+it stays out, and is forgotten there once all its runs are over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matching.batch import Int64Array
+from matching.kernels import records as kernels
+from matching.kernels.layout import grown
+from matching.records import Grouped, Layout, Leaving, layout_of, pack, read_layout, unpack
+from matching.spill import TARGET, Facts, Learnt, Policy, Spill, leaving_order
+from query.automaton.program import Program
+from query.errors import DataError, first_line
+from query.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from matching.rows import Rows
+
+#: Above every deadline: what is kept until somebody asks for it.
+NEVER = 2**63 - 1
+
+
+def why_resident(plan: Plan, program: Program) -> str | None:
+    """Why partial matches of a query cannot leave memory, or None if they can."""
+    if not plan.partition_by:
+        return "without PARTITION BY every event touches the one partition there is"
+    if program.strict:
+        return "under STRICT an event touches the partition before it, too"
+    if program.after or program.ahead:
+        return "NEXT reads rows that are still to come"
+    if program.unmatched:
+        return "with UNMATCHED ROWS each row waits for its turn"
+    return None
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What is known of each partition id. place: of its record, -1: it is in memory; length: of the record, bytes;
+    layout: which of the layouts it has; until_us: all its runs are over then, NEVER: ask it. touched: the batch of its
+    last event; last_us: the time of that; state: what it waits in, -1 nothing; since_us: when it got there."""
+
+    place: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    length: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    layout: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int16))
+    until_us: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    touched: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    last_us: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    state: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    since_us: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def reserve(self, partitions: int) -> None:
+        have = len(self.place)
+        if partitions <= have:
+            return
+        capacity = max(partitions, 2 * have, 1024)
+        for name in _Lines.__slots__:
+            fill = -1 if name in ("place", "state") else 0
+            setattr(self, name, grown(getattr(self, name), capacity, fill))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(getattr(self, name).itemsize for name in _Lines.__slots__)
+
+
+class Spilled:
+    """The book of one matching.rows.Rows, and the one who brings partitions back and sends them away."""
+
+    def __init__(self, spill: Spill) -> None:
+        self.spill = spill
+        self.limit_bytes = spill.limit_bytes
+        self.learnt = Learnt()
+        self.trouble: str | None = None
+        self._untold: list[str] = []
+        self.out_count = self.written_count = self.read_count = 0
+        self._lines = _Lines()
+        self._layouts: list[Layout] = []
+        self._batch = 0
+        self._touched = np.zeros(0, np.int64)  # the partitions of this batch
+        self._now_us = -NEVER
+        self._reached_us = -NEVER  # the watermark: what it decides has come back
+        self._stale_us = NEVER  # nothing is stale before
+        self._again_bytes = 0  # behind trouble: not before so many bytes are in use
+
+    @property
+    def key_bytes(self) -> int:
+        """What it has of each partition id."""
+        return self._lines.nbytes
+
+    def out(self) -> Int64Array:
+        """The partitions that are out."""
+        return np.flatnonzero(self._lines.place >= 0)
+
+    # ---- coming back
+
+    def touch(self, rows: Rows, partition: Int64Array, ts_us: Int64Array) -> None:
+        """A batch is about to be matched; those of its partitions that are out come back."""
+        lines = self._lines
+        lines.reserve(len(rows.keys))
+        self._batch += 1
+        ids = np.empty(len(partition), np.int64)
+        n = kernels.touch(partition, ts_us, self._batch, lines.touched, lines.last_us, ids)
+        self._touched = ids[:n]
+        if n:
+            self._now_us = max(self._now_us, int(ts_us[-1]))
+        if self.out_count:
+            self.bring_back(rows, np.sort(self._touched[lines.place[self._touched] >= 0]))
+
+    def reach(self, rows: Rows, watermark_us: int | None) -> None:
+        """The watermark, None: the end of the input, is about to be told; what that may decide comes back."""
+        if watermark_us is not None:
+            self._reached_us = max(self._reached_us, watermark_us)
+        if not self.out_count:
+            return
+        if watermark_us is None:
+            if any(tenant.due_yields for tenant in rows.tenants):
+                self.bring_back(rows, self.out())
+            else:
+                self._forget(self.out())
+            return
+        asked = [tenant for tenant in rows.tenants if tenant.due_yields]
+        if asked:
+            out = self._lines.place >= 0
+            due = [tenant.due(watermark_us, out) for tenant in asked]
+            self.bring_back(rows, np.unique(np.concatenate(due)))
+
+    def bring_back(self, rows: Rows, ids: Int64Array) -> None:
+        """These come back, ascending. Raises DataError where their records cannot be read; they are then still out."""
+        lines = self._lines
+        for layout in np.unique(lines.layout[ids]):
+            some = ids[lines.layout[ids] == layout]
+            places, lengths = lines.place[some], lines.length[some].astype(np.int64)
+            try:
+                bounds, data = self.spill.store.read(places, lengths)
+            except OSError as error:
+                message = f"partial matches cannot be read back: {first_line(error)}"
+                hint = "queries go on from the last checkpoint when the database is opened"
+                raise DataError(message, hint) from error
+            rows.put_in(some, unpack(bounds, data, self._layouts[layout]))
+            self._forget(some)
+            self.read_count += len(some)
+
+    def _forget(self, ids: Int64Array) -> None:
+        """Their records are of no use any more."""
+        lines = self._lines
+        self.spill.store.drop(lines.place[ids], lines.length[ids].astype(np.int64))
+        lines.place[ids] = -1
+        self.out_count -= len(ids)
+
+    # ---- leaving
+
+    def learn(self, rows: Rows) -> None:
+        """A batch has been matched: looks at what it has made of its partitions."""
+        ids, self._touched = self._touched, self._touched[:0]
+        if not len(ids) or self.spill.policy in (Policy.TPM, Policy.LRU) or not rows.tenants:
+            return
+        lines, first = self._lines, rows.tenants[0]
+        now, was = first.states(ids), lines.state[ids].astype(np.int64)
+        changed = np.flatnonzero(now != was)
+        ids, now, was = ids[changed], now[changed], was[changed]
+        gap_us = lines.last_us[ids] - lines.since_us[ids]
+        if first.within_us is not None:
+            was[gap_us > first.within_us] = -1  # WITHIN has ended it
+        self.learnt.follow(was, gap_us)
+        self.learnt.enter(now)
+        lines.state[ids], lines.since_us[ids] = now, lines.last_us[ids]
+
+    def evict(self, rows: Rows) -> bool:
+        """Sends partitions away if more is in use than the limit; whether it has dropped what no run needs."""
+        used = rows.used_bytes
+        if used <= max(self.limit_bytes, self._again_bytes) or rows.why is not None:
+            return False
+        self._again_bytes = 0
+        self._drop_stale(rows)
+        keep = rows.mark(exact=True)
+        target = int(TARGET * self.limit_bytes)
+        ids, weights, facts = self._outline(rows, keep)
+        over = int(weights.sum()) - target
+        if over > 0 and len(ids):
+            order = leaving_order(self.spill.policy, facts, self.learnt)
+            count = int(np.searchsorted(np.cumsum(weights[order]), over)) + 1
+            chosen = np.sort(order[:count])
+            if self._send(rows, keep, ids[chosen], facts.last_us[chosen]):
+                rows.unmark(self._lines.place, keep)
+            else:
+                self._again_bytes = used + self.limit_bytes // 4
+        rows.drop(keep)
+        self._move_worn()
+        return True
+
+    def _outline(self, rows: Rows, keep: np.ndarray) -> tuple[Int64Array, Int64Array, Facts]:
+        """The partitions in memory that have something, what each weighs, and what a policy asks of them."""
+        store = rows.store
+        kept = np.flatnonzero(keep[: store.count])
+        some = np.zeros(len(rows.keys), np.bool_)
+        some[store.partition[kept]] = True
+        ids = np.flatnonzero(some)
+        place = np.full(len(some), -1, np.int64)
+        place[ids] = np.arange(len(ids))
+        of = place[store.partition[kept]]
+        weights = rows.bytes_of_row() * np.bincount(of, minlength=len(ids))
+        for tenant in rows.tenants:
+            weights += tenant.weigh(ids, place)
+        begun, last = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+        begun[of[::-1]] = store.ts[kept[::-1]]
+        last[of] = store.ts[kept]
+        lines = self._lines
+        facts = Facts(begun, last, lines.touched[ids], lines.state[ids].astype(np.int64), self._now_us)
+        return ids, weights, facts
+
+    def _send(self, rows: Rows, keep: np.ndarray, ids: Int64Array, last_us: Int64Array) -> bool:
+        """Writes these partitions down and takes them out of memory; False: they stay, since they cannot be written."""
+        lines, store = self._lines, rows.store
+        place = np.full(len(rows.keys), -1, np.int64)
+        place[ids] = np.arange(len(ids))
+        of = np.where(keep[: store.count], place[store.partition[: store.count]], -1)
+        blocks = rows.copy_out(Leaving(ids, place, Grouped(of, len(ids))))
+        bounds, data = pack(blocks)
+        try:
+            places = self.spill.store.put(bounds, data)
+        except OSError as error:
+            self._say(f"partial matches stay in memory, they cannot be written: {first_line(error)}")
+            return False
+        self.trouble = None
+        rows.leave(ids)
+        layout = layout_of(blocks)
+        if layout not in self._layouts:
+            self._layouts.append(layout)
+        lines.place[ids], lines.length[ids] = places, np.diff(bounds)
+        lines.layout[ids] = self._layouts.index(layout)
+        forgets = all(t.forgets and t.within_us is not None for t in rows.tenants)
+        within_us = max((t.within_us or 0 for t in rows.tenants), default=0)
+        lines.until_us[ids] = last_us + within_us if forgets else NEVER
+        self._stale_us = min(self._stale_us, int(lines.until_us[ids].min(initial=NEVER)))
+        self.out_count += len(ids)
+        self.written_count += len(ids)
+        return True
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            self._untold.append(trouble)
+        self.trouble = trouble
+
+    def take_trouble(self) -> list[str]:
+        """What has gone wrong since this was last asked; what goes on being wrong is said once."""
+        untold, self._untold = self._untold, []
+        return untold
+
+    def _drop_stale(self, rows: Rows) -> None:
+        """Forgets partitions whose runs are all over: no event can come for them, and nobody asks what they were, or
+        whoever does has been told. Looks at all that are out, so not before some may be so."""
+        now_us = self._reached_us if any(tenant.due_yields for tenant in rows.tenants) else self._now_us
+        if self._stale_us >= now_us:
+            return
+        lines = self._lines
+        stale = np.flatnonzero((lines.place >= 0) & (lines.until_us < now_us))
+        if len(stale):
+            self._forget(stale)
+            lines.state[stale] = -1
+        left = lines.until_us[self.out()]
+        # an eighth of what is out may become stale before this is done again
+        self._stale_us = int(np.partition(left, len(left) // 8)[len(left) // 8]) if len(left) else NEVER
+
+    def _move_worn(self) -> None:
+        """Puts records anew that lie among those that are dropped."""
+        if not self.spill.store.wears:
+            return
+        lines, out = self._lines, self.out()
+        ids = out[self.spill.store.worn(lines.place[out])]
+        if not len(ids):
+            return
+        places, lengths = lines.place[ids], lines.length[ids].astype(np.int64)
+        try:
+            new = self.spill.store.put(*self.spill.store.read(places, lengths))
+        except (OSError, DataError) as error:
+            self._say(f"old partial matches cannot be moved together: {first_line(error)}")
+            return
+        self.spill.store.drop(places, lengths)
+        lines.place[ids] = new
+
+    # ---- state
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """A head in JSON's terms, and arrays by name; the store says by its manifest what else it takes."""
+        head = {"layouts": self._layouts, "batch": self._batch, "now_us": self._now_us, "reached_us": self._reached_us}
+        arrays = {name: getattr(self._lines, name) for name in _Lines.__slots__}
+        for name in ("entered", "followed", "longest_us"):
+            arrays[f"learnt_{name}"] = getattr(self.learnt, name)
+        return head, arrays
+
+    def restore(self, head: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        """Takes over a snapshot; the store has been restored."""
+        self._layouts = [read_layout(layout) for layout in head["layouts"]]
+        self._batch, self._now_us, self._reached_us = head["batch"], head["now_us"], head["reached_us"]
+        for name in _Lines.__slots__:
+            setattr(self._lines, name, arrays[name])
+        for name in ("entered", "followed", "longest_us"):
+            setattr(self.learnt, name, arrays[f"learnt_{name}"])
+        out = self.out()
+        self.out_count = len(out)
+        self._stale_us = int(self._lines.until_us[out].min(initial=NEVER))
+        self.spill.store.adopt(self._lines.place[out], self._lines.length[out].astype(np.int64))
