@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hybrid.compressed import Compressed
     from hybrid.engine import Database
     from hybrid.result import Result
+    from hybrid.shedding import Shed
 
 
 def _refuse_shadows() -> None:
@@ -53,8 +54,8 @@ from query.errors import DataError, HybridWarning, QueryError  # noqa: E402  (on
 
 __version__ = "0.1.0"
 __all__ = [
-    "Compressed", "DataError", "Database", "HybridWarning", "QueryError", "Result", "__version__", "connect", "matches",
-    "sql",
+    "Compressed", "DataError", "Database", "HybridWarning", "QueryError", "Result", "Shed", "__version__", "connect",
+    "matches", "sql",
 ]  # fmt: skip
 
 
@@ -93,7 +94,8 @@ def connect(
     """Opens a database of streams: `path` is a directory that keeps their archives, or s3://bucket/prefix in an
     S3-compatible store; None keeps everything in memory.
 
-    memory_limit: what DuckDB may use for reading history, for example "2GB". storage_options: how the store is
+    memory_limit: what partial matches of live queries may hold, for example "2GB", and what DuckDB may use for reading
+    history; the partial matches beyond that go to disk. storage_options: how the store is
     reached, as deltalake and polars take it ({"aws_endpoint_url": ..., "aws_region": ...}); what is not given comes
     from the environment. maintenance: whether a thread keeps the archives in order: flushes what waits, compacts,
     deletes what was taken out. log: whether events are in a log on disk before a push returns: "fsync" (then they
@@ -120,4 +122,8 @@ def __getattr__(name: str) -> Any:
         from hybrid.result import Result
 
         return Result
+    if name == "Shed":
+        from hybrid.shedding import Shed
+
+        return Shed
     raise AttributeError(f"module 'hybrid' has no attribute {name!r}")

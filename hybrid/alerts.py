@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hybrid.correlate import Answer, answer_of, concat_answers, count_matches
+from hybrid.answer import Answer, answer_of, concat_answers, count_matches
 from hybrid.evidence import NO_EVIDENCE
 from hybrid.faults import fault
 from hybrid.outer import Outer, empty_answer
@@ -36,8 +36,10 @@ class Alerts:
         self, plan: QueryPlan, outer: Outer, lookups: Callable[[], Lookups], explain: Callable[[str], str],
         stats: Callable[[], dict[str, Any]], may_wait: Callable[[], bool], leave: Callable[[], None],
         identified: bool = False, rows_from: Callable[[], int | None] = lambda: None,
+        catch_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """rows_from: no row whose last event has a time below that can still come out, or None."""
+        """rows_from: no row whose last event has a time below that can still come out, or None. catch_up: returns when
+        history that has been asked for has been answered."""
         self.plan = plan
         self._factor = plan.factors[0]
         self._outer = outer
@@ -55,6 +57,7 @@ class Alerts:
         self._last: list[Matches] | Answer = []
         self._last_sources: Int64Array | None = None
         self._rows_from = rows_from
+        self._catch_up = catch_up
         self._done = False
         self._failure: Exception | None = None
         self._match_count = 0
@@ -164,10 +167,13 @@ class Alerts:
         still be fetched. Closing it again does nothing."""
         self._leave()
 
-    def fetch(self) -> pa.Table:
-        """The rows found since the last fetch, possibly none, always in the columns of `schema`.
+    def fetch(self, wait: bool = True) -> pa.Table:
+        """The rows found since the last fetch, possibly none, always in the columns of `schema`. wait: for matches
+        whose history is being read too; a push does not wait for a slow archive, and then their rows come later.
 
         Raises QueryError or DataError if the query failed and all it found before has been fetched."""
+        if wait:
+            self._catch_up()
         bound_us = self._rows_from() if self.suppressor is not None else None  # before what came by then is taken
         with self._fetching:
             return self._fetch(bound_us)
@@ -213,6 +219,7 @@ class Alerts:
 
     def __iter__(self) -> Iterator[pa.Table]:
         while True:
+            self._catch_up()
             with self._changed:
                 while not (self._matches or self._answers or self._failure or self._done) and self._may_wait():
                     # Woken now and then to see whether the threads that push are still there.

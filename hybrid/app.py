@@ -1,280 +1,60 @@
 """The file of `hybrid run`: what it says, as frozen tables, and everything that is wrong with it, each at its place.
 
-Tables are pydantic's: a field is its type, its default and a line about it, and that is the whole check of a value.
-References between tables, streams and queries are checked by what runs them later.
+A table is checked by its model (hybrid.app_tables), references between tables, streams and queries by what runs them
+later.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from hybrid import toml_places
-from hybrid.times import duration_us
+from hybrid.app_tables import (
+    SINKS,
+    SOURCES,
+    DatabaseTable,
+    LimitsTable,
+    MetricsTable,
+    QueryTable,
+    SimulatorSource,
+    SinkTable,
+    SourceTable,
+    StreamTable,
+    Table,
+)
+from hybrid.shedding import Shed
 from hybrid.toml_places import Places, read_toml
 from live.sinks.base import Sink
 from live.sources.base import Source
 from query.errors import DataError, Diagnostic, QueryError, Span, nearest
 from query.schema import Schema
 
-
-def _duration(value: Any) -> timedelta:
-    try:
-        return timedelta(microseconds=duration_us(value, "it"))
-    except DataError as error:
-        raise ValueError(error) from None
-
-
-def _names(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
-
-
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
-Count = Annotated[int, Field(gt=0)]
-Payload: TypeAlias = Literal["json", "avro", "arrow"]
-Times: TypeAlias = Literal["iso", "s", "ms", "us", "ns"]
-Missing: TypeAlias = Literal["error", "null"]
-Port = Annotated[int, Field(gt=0, le=65535)]
-
-
-class Table(BaseModel):
-    """One table of the file. What stands below a field is its hint in errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
-
-
-class DatabaseTable(Table):
-    path: str | None = None
-    """a directory or s3://bucket/prefix; left out: memory, kept nowhere"""
-    options: dict[str, str] = {}
-    """how a store is reached, such as aws_endpoint_url"""
-    memory_limit: str | None = None
-    """of DuckDB for reading history: "2GB", say"""
-    checkpoint: Duration = timedelta(seconds=10)
-    """how often a checkpoint is taken: "10s", say"""
-    log: Literal["fsync", "os", "none"] = "none"
-    """of what is pushed, for sources that cannot give it again: fsync, os or none"""
-    state: str | None = None
-    """a local directory for status and cursors; <path>/_service on disk"""
-
-
-class StreamTable(Table):
-    columns: dict[str, str]
-    """names with DuckDB types, { ts = "TIMESTAMP", price = "DOUBLE" }"""
-    time: str
-    """the column of the event time"""
-    key: Names = ()
-    """what most queries partition by, a column or a list"""
-    order: Names = ()
-    """tie columns, which order events of equal time"""
-    lateness: Duration = timedelta(0)
-    """how far behind the newest event one may be: "2s", say"""
-    retention: Duration | None = None
-    """how long events are kept, such as "400 days"; else for ever"""
-    idle: Duration | None = None
-    """a source that is silent for so long no longer holds back the watermark: "30s", say"""
-    heartbeat: Duration | None = None
-    """where no source sends anything for so long, event time goes on with the clock, that far behind it"""
-    late: str | None = None
-    """the sink of late events"""
-
-
-class FileSource(Table):
-    type: Literal["file"]
-    stream: str
-    """the stream that takes the events"""
-    path: str
-    """a file, a directory or a glob"""
-    format: Literal["csv", "ndjson", "parquet"] | None = None
-    """of all files; else by suffix"""
-    follow: bool = True
-    """whether more may come; otherwise all is read once"""
-    times: Times = "iso"
-    """how times are written: iso, or s, ms, us or ns since 1970"""
-    missing: Missing = "error"
-    """what a declared column means that a record lacks: error or null"""
-    delimiter: str = Field(default=",", min_length=1, max_length=1)
-    """of CSV"""
-    header: bool = True
-    """whether the first line of CSV has names"""
-    nulls: tuple[str, ...] = Field(default=("",), strict=False)
-    """texts of CSV that are no value"""
-
-
-class KafkaSource(Table):
-    type: Literal["kafka"]
-    stream: str
-    """the stream that takes the events"""
-    brokers: str
-    """host:port, several with commas"""
-    topic: Names
-    """the topic that is read, or a list"""
-    format: Payload = "json"
-    """of the payloads: json, avro or arrow"""
-    times: Times = "iso"
-    """how times are written: iso, or s, ms, us or ns since 1970"""
-    missing: Missing = "error"
-    """what a declared column means that a payload lacks: error or null"""
-    batched: bool = False
-    """whether a payload holds several rows"""
-    avro_schema: str | None = None
-    """a file with the schema of plain Avro records"""
-    group: str | None = None
-    """the consumer group whose members share the partitions; left out: all partitions"""
-    start: Literal["earliest", "latest"] = "earliest"
-    """where a partition not read before begins: earliest or latest"""
-    lost: Literal["error", "skip"] = "error"
-    """what happens where a position is no longer in the topic: error or skip"""
-    options: dict[str, str] = {}
-    """more settings of librdkafka"""
-
-
-class MqttSource(Table):
-    type: Literal["mqtt"]
-    stream: str
-    """the stream that takes the events"""
-    host: str
-    """where the broker is"""
-    port: Port = 1883
-    """of the broker"""
-    topic: Names
-    """a topic filter, such as shop/+/readings, or a list"""
-    client_id: str
-    """under which the broker keeps the session: of this source only, and always the same"""
-    format: Payload = "json"
-    """of the payloads: json, avro or arrow"""
-    times: Times = "iso"
-    """how times are written: iso, or s, ms, us or ns since 1970"""
-    missing: Missing = "error"
-    """what a declared column means that a payload lacks: error or null"""
-    batched: bool = False
-    """whether a payload holds several rows"""
-    avro_schema: str | None = None
-    """a file with the schema of plain Avro records"""
-    user: str | None = None
-    """as the broker knows it"""
-    password: str | None = None
-    """of the user"""
-    tls: bool = False
-    """whether the connection is encrypted"""
-
-
-class SimulatorSource(Table):
-    type: Literal["stock", "rfid", "highway"]
-    stream: str
-    """the stream that takes the events"""
-    seed: int = Field(default=1, ge=0)
-    """the same seed gives the same events"""
-    events: int = Field(default=100_000, ge=0)
-    """how many ticks (stock)"""
-    symbols: Count = 100
-    """of how many symbols (stock)"""
-    rate: Annotated[float, Field(gt=0, strict=False)] | None = None
-    """events a second; left out: as fast as they are taken"""
-
-
-class QueryTable(Table):
-    sql: str | None = None
-    """the text of the query"""
-    file: str | None = None
-    """the file with the text of the query"""
-    sinks: tuple[str, ...] = Field(strict=False)
-    """where its rows go, a list of sinks"""
-
-
-class StdoutSink(Table):
-    type: Literal["stdout"]
-
-
-class FileSink(Table):
-    type: Literal["file"]
-    path: str
-    """the file, or for Parquet the directory"""
-    format: Literal["ndjson", "parquet"] = "ndjson"
-    """ndjson or parquet"""
-
-
-class KafkaSink(Table):
-    type: Literal["kafka"]
-    brokers: str
-    """host:port, several with commas"""
-    topic: str
-    """the topic that is written"""
-    options: dict[str, str] = {}
-    """more settings of librdkafka"""
-
-
-class MqttSink(Table):
-    type: Literal["mqtt"]
-    host: str
-    """where the broker is"""
-    port: Port = 1883
-    """of the broker"""
-    topic: str
-    """the topic that is written"""
-    user: str | None = None
-    """as the broker knows it"""
-    password: str | None = None
-    """of the user"""
-    tls: bool = False
-    """whether the connection is encrypted"""
-    client_id: str = ""
-    """under which the broker keeps the session"""
-
-
-class WebhookSink(Table):
-    type: Literal["webhook"]
-    url: str = Field(pattern=r"^https?://")
-    """where rows are posted"""
-    headers: dict[str, str] = {}
-    """of each request"""
-
-
-class MetricsTable(Table):
-    port: int = Field(ge=0, le=65535)
-    """of the Prometheus endpoint, such as 9100"""
-    host: str = "127.0.0.1"
-    """the address it listens at"""
-
-
-class LimitsTable(Table):
-    queue_rows: Count = 100_000
-    """read ahead of each source; more and it waits"""
-    unread_rows: Count = 100_000
-    """of a query that a sink has not taken; more and its streams wait"""
-
-
-SourceTable: TypeAlias = FileSource | KafkaSource | MqttSource | SimulatorSource
-SinkTable: TypeAlias = StdoutSink | FileSink | KafkaSink | MqttSink | WebhookSink
-
-SOURCES: dict[str, type[Table]] = {
-    "file": FileSource, "kafka": KafkaSource, "mqtt": MqttSource,
-    "stock": SimulatorSource, "rfid": SimulatorSource, "highway": SimulatorSource,
-}  # fmt: skip
-SINKS: dict[str, type[Table]] = {
-    "stdout": StdoutSink, "file": FileSink, "kafka": KafkaSink, "mqtt": MqttSink, "webhook": WebhookSink,
-}
 EXTRAS = {"kafka": "confluent_kafka", "mqtt": "paho"}
 SECTIONS = ("database", "streams", "sources", "queries", "sinks", "metrics", "limits")
+#: What stands in a text for an environment variable.
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query as it is run. reads: the streams, in lower case; sinks: their names."""
+    """A query as it is run. reads: the streams, in lower case; sinks: their names. shed: how it may leave out keys.
+    start_us: from when on it reads what is archived, if it does."""
 
     text: str
     sinks: tuple[str, ...]
     reads: tuple[str, ...]
+    shed: Shed | None = None
+    start_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,11 +95,15 @@ def state_of(where: Path) -> Path:
     Raises DataError where there is neither."""
     if where.is_dir():
         return where / "_service" if (where / "_service").is_dir() else where
+    text = _read(where, str(where))
     try:
-        data, _ = read_toml(_read(where, str(where)))
+        data, places = read_toml(text)
     except QueryError as error:
         raise AppError([(str(where), error)]) from None
-    database = data.get("database")
+    check = _Check(where, {"database": data.get("database")}, places)
+    if check.found:
+        raise AppError([(str(where), QueryError(check.found, text))])
+    database = check.data["database"]
     given = database if isinstance(database, dict) else {}
     path, state = (v if isinstance(v, str) else None for v in (given.get("path"), given.get("state")))
     return _state(where.absolute(), path, state)
@@ -367,11 +151,29 @@ class _Check:
 
     def __init__(self, path: Path, data: dict[str, Any], places: Places) -> None:
         self.path = path
-        self.data = data
         self.places = places
         self.found: list[Diagnostic] = []
         self.elsewhere: list[tuple[str, QueryError]] = []
         self.files = [path.absolute()]
+        self.data: dict[str, Any] = {
+            name: given if name == "queries" else self.filled_in(given, (name,)) for name, given in data.items()
+        }
+
+    def filled_in(self, given: Any, path: toml_places.Path) -> Any:
+        """A value with environment variables in the place of their names. Queries are taken as they are written."""
+        match given:
+            case dict():
+                return {key: self.filled_in(value, (*path, key)) for key, value in given.items()}
+            case list():
+                return [self.filled_in(value, (*path, i)) for i, value in enumerate(given)]
+            case str():
+                for name in _VARIABLE.findall(given):
+                    if name not in os.environ:
+                        message = f"there is no environment variable {name}"
+                        hint = f"set it where the service is started: export {name}=..."
+                        self.fault("HQ704", message, self.places.value(path), hint=hint)
+                return _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), given)
+        return given
 
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
         self.found.append(Diagnostic(code, message, span, label, hint))
@@ -638,7 +440,8 @@ class _Check:
                 self.fault("HQ704", error.message, self.places.value((*base, "file")), hint=hint)
                 return None
         try:
-            schema, reads = db.rows_of(text)
+            shed = None if table.shed is None else Shed(table.shed.lag, table.shed.after, table.shed.least)
+            schema, reads = db.rows_of(text, shed)
         except QueryError as error:
             kept = [d for d in error.diagnostics if not (faulty and d.code == "HQ200")]
             if kept and file is not None:
@@ -654,7 +457,7 @@ class _Check:
             found = sinks.get(sink)
             if found is not None:
                 self.guarded(lambda found=found: self.sink(found).check(schema), (*base, "sinks", i))
-        return Query(text, tuple(known), reads)
+        return Query(text, tuple(known), reads, shed, table.start)
 
     def moved(self, fault: Diagnostic, path: toml_places.Path, text: str) -> Diagnostic:
         """A fault of a query whose text stands in the file, at its place there."""

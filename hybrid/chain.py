@@ -12,7 +12,8 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import duckdb
 import numpy as np
@@ -20,27 +21,34 @@ import pyarrow as pa
 
 from hybrid import duck
 from hybrid.alerts import Alerts
-from hybrid.correlate import Reader, count_matches, output_schema
+from hybrid.answer import count_matches, output_schema
+from hybrid.asking import Asking
+from hybrid.candidates import Reader
 from hybrid.driver import Driver
 from hybrid.front import live_matcher
 from hybrid.inputs import Ordered, one_batch, table_of, times_us
 from hybrid.lookup import lookup_in
+from hybrid.memory import stats_of
 from hybrid.merged import Merged, MergedReader
 from hybrid.outer import factor_name
 from hybrid.recovery import Asked
 from hybrid.result import Lookups
-from hybrid.strategies.llaa import LLAA
+from hybrid.strategies.base import Strategy
 from hybrid.times import show_us
 from live.stream import LiveStream
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import Drive
 from matching.ordering import Ordering
+from matching.spill import BY_REFERENCE, Spill, SpillStats
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning
 from query.plan.expression import Column
 from query.plan.plan import FactorPlan, Order, Plan, QueryPlan, RowsOf
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 from query.schema import Schema
+
+if TYPE_CHECKING:
+    from matching.matcher import KernelMatcher
 
 #: Above every time: the watermark of an input that has ended.
 END_US = 2**63 - 1
@@ -141,6 +149,14 @@ class Chain:
         """Matches from which AFTER MATCH SKIP TO would not have moved on."""
         return self._last.stuck
 
+    @property
+    def patterns(self) -> list[_Pattern]:
+        """All of them, the last one first."""
+        found = [self._last]
+        for pattern in found:
+            found += [i.below for i in pattern.inputs if isinstance(i, _Rows) and i.below not in found]
+        return found
+
     def reader(self, readers: Mapping[str, Reader]) -> Reader:
         """What the last pattern has read, to be found again. readers: of the streams."""
         return self._last.reader(readers)
@@ -156,6 +172,8 @@ class Source(Protocol):
     def watermark_us(self) -> int | None: ...
     @property
     def ended(self) -> bool: ...
+    @property
+    def revision(self) -> object: ...
     def begins_us(self) -> int | None: ...
     def reader(self) -> Reader: ...
 
@@ -163,34 +181,46 @@ class Source(Protocol):
 class ChainWatch:
     """One live query that is more than a pattern over a stream, from the moment it was asked.
 
-    streams: those it reads, by name in lower case; histories: those its joins read."""
+    streams: those it reads, by name in lower case; histories: those its joins read. from_us: events before that are not
+    for it."""
 
-    __slots__ = ("_warned", "alerts", "asked", "chain", "driver", "factor", "histories", "streams")
+    __slots__ = (
+        "_warned", "alerts", "asked", "asking", "chain", "driver", "factor", "from_us", "histories", "streams"
+    )  # fmt: skip
 
     def __init__(
         self, plan: QueryPlan, streams: Mapping[str, Source], histories: Mapping[str, Source],
-        static: Mapping[str, pa.Table],
-    ) -> None:
+        static: Mapping[str, pa.Table], strategy: Strategy, spill: Spill | None = None, from_us: int | None = None,
+    ) -> None:  # fmt: skip
+        """strategy: see Driver. spill: where partial matches go that do not fit in memory. from_us: it is to read what
+        is kept from then on, before anything is pushed."""
         self.factor = plan.factors[-1]
         self.streams, self.histories = dict(streams), dict(histories)
-        self.chain = Chain(plan, {name: s.schema for name, s in streams.items()}, static, live_matcher)
+        make = partial(live_matcher, spill=spill)
+        self.chain = Chain(plan, {name: s.schema for name, s in streams.items()}, static, make)
         ordered = plan.alert is not None
-        self.driver = Driver(self.factor, LLAA(), live_matcher, ordered) if self.factor.histories else None
+        self.driver = Driver(self.factor, strategy, live_matcher, ordered) if self.factor.histories else None
         self.alerts: Alerts
         self.asked: Asked | None = None
+        self.asking: Asking | None = None
         self._warned = False
-        for name, stream in streams.items():  # where it stands already; none of them has sent anything yet
+        self.from_us = from_us
+        began = streams if from_us is None else {}
+        for name, stream in began.items():  # where it stands already; none of them has sent anything yet
             self.chain.push(name, None, END_US if stream.ended else stream.watermark_us)
 
     def save(self) -> dict[str, Any]:
         """What it has become, for hybrid.saved."""
-        return self.chain.save()
+        return self.chain.save() | {"from_us": self.from_us}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         self.chain.restore(saved)
+        self.from_us = saved.get("from_us")
 
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> None:
         """See Chain.push. Warns, once, when a stream that is behind makes many events of the others wait."""
+        if batch is not None and self.from_us is not None and not bool((batch.ts_us >= self.from_us).all()):
+            batch = batch.take(np.flatnonzero(batch.ts_us >= self.from_us))
         found = self.chain.push(stream, batch, watermark_us)
         if not self._warned and self.chain.held_back > HELD_BACK_WARNED:
             self._warned = True
@@ -214,9 +244,9 @@ class ChainWatch:
 
     def settle(self) -> None:
         """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
-        if self.driver is not None:
-            answer = self.driver.settle(self.histories)
-            if answer is not None and len(answer):
+        if self.asking is not None:
+            events = sum(s.live.accepted_count - s.live.late_count for s in self.streams.values())
+            for answer in self.asking.settle(self.histories, self.chain.watermark_us, self.chain.ended, events):
                 self.alerts.add_answer(answer)
         if self.chain.ended and (self.driver is None or not self.driver.waiting_count):
             self.alerts.finish()
@@ -238,6 +268,7 @@ class ChainWatch:
         stuck = self.chain.stuck + (self.driver.stuck_count if self.driver is not None else 0)
         if stuck:
             found["skips_stuck"] = stuck
+        found |= stats_of(pattern.spill for pattern in self.chain.patterns)
         return found | (self.driver.stats() if self.driver is not None else {})
 
 
@@ -254,6 +285,33 @@ class _Pattern:
         # rows of a pattern are in order as they are handed on, and are not held back again
         self.drive = Drive(Ordering(inputs[0].schema if self.merged is None else self.merged.schema), make(factor.plan))
         self.ended = False
+
+    @property
+    def _kernel(self) -> KernelMatcher | None:
+        from matching.matcher import KernelMatcher  # loads the kernels
+
+        return self.drive.matcher if isinstance(self.drive.matcher, KernelMatcher) else None
+
+    @property
+    def spill(self) -> SpillStats:
+        """How much of it is in memory, and how much is not."""
+        return BY_REFERENCE if self._kernel is None else self._kernel.spill
+
+    @property
+    def limit_bytes(self) -> int:
+        """What its partial matches may take of memory."""
+        spilled = None if self._kernel is None else self._kernel.rows.spilled
+        return 0 if spilled is None else spilled.limit_bytes
+
+    @limit_bytes.setter
+    def limit_bytes(self, limit_bytes: int) -> None:
+        if self._kernel is not None and self._kernel.rows.spilled is not None:
+            self._kernel.rows.spilled.limit_bytes = limit_bytes
+
+    def take_trouble(self) -> list[str]:
+        """See matching.feed.Feed."""
+        spilled = None if self._kernel is None else self._kernel.rows.spilled
+        return [] if spilled is None else spilled.take_trouble()
 
     def push(self, stream: str, batch: EventBatch | None, reached: Frontier) -> list[Matches]:
         found: list[Matches] = []

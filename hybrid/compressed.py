@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from hybrid.correlate import answer_of
+from hybrid.answer import answer_of
 from hybrid.faults import not_supported
 from hybrid.outer import Outer, empty_answer
 from query.automaton.program import NoKernel, Program, assemble

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
-from hybrid.app import (
-    App,
+from hybrid.app import App
+from hybrid.app_tables import (
     FileSink,
     FileSource,
     KafkaSink,

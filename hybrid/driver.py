@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import duckdb
@@ -11,12 +13,20 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid import duck
-from hybrid.correlate import Answer, Reader, answer_of, concat_answers, correlate, numbered
-from hybrid.strategies.base import AskArchive, Discard, Frontier, Strategy, Wait
+from hybrid.answer import Answer, answer_of, concat_answers
+from hybrid.candidates import Ranges, Reader, numbered
+from hybrid.correlate import correlate
+from hybrid.history_cache import HistoryCache
+from hybrid.strategies.base import Costs, Detect, Frontier, Strategy
 from matching.batch import Matcher, Matches
+from matching.sharing import widened
 from query.plan.plan import FactorPlan, HistoryPlan, Plan
 
 FAR_US = 2**62
+#: What a match takes to ask for its history, in seconds, as long as none has.
+MATCH_S = 0.005
+#: Seconds that must hang on what things cost before a sample of history is read to know it.
+SAMPLE_STAKE_S = 0.05
 
 
 class History(Protocol):
@@ -30,6 +40,10 @@ class History(Protocol):
     def ended(self) -> bool:
         """Nothing can still come."""
 
+    @property
+    def revision(self) -> object:
+        """Changes when something other than new events changes what is kept."""
+
     def begins_us(self) -> int | None:
         """The first instant of which all is kept: the first event, or the edge of retention; None without events."""
 
@@ -37,18 +51,13 @@ class History(Protocol):
         """A snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
-    """The history ranges of n rows for one join: first and last instant inside; low > last is an empty range."""
-
-    low_us: np.ndarray
-    last_us: np.ndarray
-
-
 def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
     """Evaluates the bounds of a history join over PL's output rows, as DuckDB does. A null bound: an empty range.
 
     live_alias: SQL, what stands behind AS for them."""
+    shifted = _shifted(history, live)
+    if shifted is not None:
+        return shifted
     connection = duck.cursor()
     connection.register("__hybrid_live", live)
 
@@ -68,45 +77,98 @@ def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
     return Ranges(np.where(known, low, 0), np.where(known, last, -1))
 
 
+def _shifted(history: HistoryPlan, live: pa.Table) -> Ranges | None:
+    """The same without DuckDB, where bounds are a time of the match and a fixed length of time: a matter of
+    microseconds. None where that is not so."""
+    low, high = history.low_shift, history.high_shift
+    if low is None or high is None:
+        return None
+    known, bounds = np.ones(live.num_rows, bool), []
+    for shift in (low, high):
+        column = live.column(shift.column)
+        if column.type != pa.timestamp("us"):
+            return None
+        us = np.asarray(column.cast(pa.int64()).fill_null(0).to_numpy(), np.int64)
+        if len(us) and (us.min() < -FAR_US or us.max() > FAR_US):
+            return None  # an infinity stays one
+        bounds.append(np.clip(us + shift.us, -FAR_US, FAR_US))
+        known &= np.asarray(column.is_valid().to_numpy(), bool)
+    last = bounds[1] if history.closed else bounds[1] - 1
+    return Ranges(np.where(known, bounds[0], 0), np.where(known, last, -1))
+
+
 def _known(table: pa.Table, column: str) -> np.ndarray:
     return np.asarray(table.column(column).is_valid().to_numpy(), bool)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One history join of the rows that ask: see hybrid.correlate. known: bool (n,), nothing can come into the range
+    any more. last_known_us: the last instant of which all is known."""
+
+    plan: HistoryPlan
+    reader: Reader
+    matcher: _Fresh | None
+    cache: HistoryCache | None
+    span: Ranges
+    known: np.ndarray
+    begins_us: int | None
+    last_known_us: int | None
 
 
 class Driver:
     """The history side of one pattern factor.
 
-    take() accepts PL's matches; settle() asks the strategy about every one that waits and returns the answers of those
-    whose histories could be read. Rows come out in the order of PL within one settle. Not thread safe.
+    take() accepts PL's matches; begin() asks the strategy about every one that waits, and what it gives answers those
+    whose histories can be read. Rows come out in the order of PL within one answer. Not thread safe, but that an answer
+    may be made in another thread while matches are taken.
     """
 
     __slots__ = (
-        "_asked", "_factor", "_in_order", "_matchers", "_strategy", "_waiting", "incomplete_count", "late_left_out",
-        "read_count",
+        "_asked", "_asked_s", "_caches", "_factor", "_in_order", "_match_s", "_matchers", "_running", "_taken",
+        "_waiting", "costs", "detect_count", "incomplete_count", "late_left_out", "read_count", "strategy",
     )  # fmt: skip
 
     def __init__(
-        self, factor: FactorPlan, strategy: Strategy, make_matcher: Callable[[Plan], Matcher], in_order: bool = False
-    ) -> None:
-        """in_order: a row waits with the one before it, so that rows always come out in the order of PL."""
+        self, factor: FactorPlan, strategy: Strategy, make_matcher: Callable[[Plan], Matcher], in_order: bool = False,
+        cached: bool = True,
+    ) -> None:  # fmt: skip
+        """in_order: a row waits with the one before it, so that rows always come out in the order of PL. cached: what
+        has been found in history is kept for later matches."""
         self._factor = factor
         self._in_order = in_order
-        self._strategy = strategy
+        self.strategy = strategy
         # Made once: what the kernel cannot do yet is said when a query begins, and nothing is compiled later.
         self._matchers = [None if h.plan is None else _Fresh(make_matcher(numbered(h.plan))) for h in factor.histories]
+        self._caches = [
+            _cache(h, make_matcher, matcher) if cached and matcher is not None and HistoryCache.serves(h) else None
+            for h, matcher in zip(factor.histories, self._matchers)
+        ]
         self._waiting: list[tuple[Answer, tuple[Ranges, ...]]] = []
+        self._running: tuple[Answer, tuple[Ranges, ...]] | None = None  # what is being answered
         self._asked: object = None  # the watermarks at which those that wait were last asked about
+        #: What the strategy was told last.
+        self.costs = Costs()
+        self._taken = 0
+        self._asked_s = 0.0  # seconds that were spent on asking since PA was found ahead last
+        self._match_s = MATCH_S  # for one match, of late
         self.read_count = 0
+        self.detect_count = 0
         self.incomplete_count = 0
         self.late_left_out = 0
 
     @property
     def waiting_count(self) -> int:
-        """Rows of PL that wait for their history."""
-        return sum(len(answer) for answer, _ in self._waiting)
+        """Rows of PL that wait for their history, or are being answered."""
+        return sum(len(answer) for answer, _ in self._unanswered)
+
+    @property
+    def _unanswered(self) -> list[tuple[Answer, tuple[Ranges, ...]]]:
+        return [*([] if self._running is None else [self._running]), *self._waiting]
 
     def waiting_from_us(self) -> int | None:
         """The least time of the last events of rows that wait, or None if none does."""
-        times = [int(answer.evidence.last_us()[answer.match].min()) for answer, _ in self._waiting]
+        times = [int(answer.evidence.last_us()[answer.match].min()) for answer, _ in self._unanswered]
         return min(times, default=None)
 
     @property
@@ -117,9 +179,11 @@ class Driver:
     def stats(self) -> dict[str, Any]:
         """What it has done, and what it waits for."""
         return {
-            "strategy": self._strategy.name,
+            "strategy": self.strategy.name,
             "waiting_for_history": self.waiting_count,
             "history_reads": self.read_count,
+            "history_kept": sum(cache.hits for cache in self._caches if cache is not None),
+            "history_found_ahead": self.detect_count,
             "history_incomplete": self.incomplete_count,
             "late_left_out": self.late_left_out,
         }
@@ -128,73 +192,179 @@ class Driver:
         """Accepts new PL matches. Raises QueryError if a bound cannot be computed."""
         answer = answer_of(self._factor.plan, found)
         if len(answer):
+            self._taken += len(answer)
             bounds = tuple(ranges(h, self._factor.alias_sql, answer.live) for h in self._factor.histories)
             self._waiting.append((answer, bounds))
 
-    def settle(self, histories: Mapping[str, History], late: bool = False) -> Answer | None:
-        """Answers what can be answered now, or None. `histories` is keyed by the lower-case name of the stream; each is
-        read through one snapshot."""
+    def settle(self, histories: Mapping[str, History], late: bool = False, events: int | None = None) -> Answer | None:
+        """Answers all that can be answered now, PL's input having ended; or None. See `begin`."""
+        request = self.begin(histories, late, None, True, events)
+        return None if request is None else self.finish(request())
+
+    def begin(
+        self, histories: Mapping[str, History], late: bool, watermark_us: int | None, ended: bool, events: int | None,
+        sample: bool = True,
+    ) -> Callable[[], Answer] | None:  # fmt: skip
+        """What answers the matches that the strategy wants to be answered now, or None if there are none. It may run in
+        another thread; then hand to `finish` what it gives, before the next `begin`.
+
+        `histories` is keyed by the lower-case name of the stream; each is read through one snapshot, of now.
+        watermark_us, ended: how far PL's input has come; events: of how many events, if that is known. sample: whether
+        a sample of history may be read before that, to know what things cost."""
         if not self._waiting:
             return None
         plans = self._factor.histories
         sources = [histories[h.schema.name.lower()] for h in plans]
-        frontier_now = (tuple((s.watermark_us, s.ended) for s in sources), len(self._waiting))
-        if frontier_now == self._asked:
+        reached = (tuple((s.watermark_us, s.ended) for s in sources), watermark_us, ended, len(self._waiting))
+        if reached == self._asked:
             return None  # the strategy has said all it can: nothing is new
         answer = concat_answers([a for a, _ in self._waiting])
-        n = len(answer)
-        low = [np.concatenate([r[k].low_us for _, r in self._waiting]) for k in range(len(plans))]
-        last = [np.concatenate([r[k].last_us for _, r in self._waiting]) for k in range(len(plans))]
-        ask, drop = np.ones(n, bool), np.zeros(n, bool)
-        whole = [np.zeros(n, bool) for _ in plans]
-        for k, (plan, source) in enumerate(zip(plans, sources)):
-            watermark_us, ended = source.watermark_us, source.ended
-            for i in range(n):
-                frontier = Frontier(int(low[k][i]), int(last[k][i]), plan.as_known, watermark_us, ended)
-                match self._strategy.decide(frontier):
-                    case AskArchive(complete=is_complete):
-                        whole[k][i] = is_complete
-                    case Wait():
-                        ask[i] = False
-                    case Discard():
-                        ask[i], drop[i] = False, True
-                    case other:
-                        raise NotImplementedError(f"{self._strategy.name} decided {other}: not supported yet")
-        if self._in_order and not (ask | drop).all():
-            first = int(np.argmin(ask | drop))
-            ask[first:], drop[first:] = False, False
-        wait = np.flatnonzero(~ask & ~drop)
-        rows = np.flatnonzero(ask)
+        spans = [Ranges.concat([r[k] for _, r in self._waiting]) for k in range(len(plans))]
+        whole = [_whole(span, source) for span, source in zip(spans, sources)]
+        for cache, source in zip(self._caches, sources):
+            if cache is not None:
+                cache.see(source.revision)
+        readers = [source.reader() for source in sources]
+        frontier = self._frontier(answer, spans, whole, watermark_us, ended)
+        self.costs = self._costs(frontier, spans, sources, readers, events, late, sample)
+        frontier = replace(frontier, costs=self.costs)
+        requests, ahead = self._decided(frontier)
+        rows = np.sort(np.concatenate(requests)) if requests else np.empty(0, np.int64)
+        wait = np.setdiff1d(np.arange(len(answer)), rows, assume_unique=True)
         self._waiting, self._asked = [], None
         if len(wait):
-            kept = tuple(Ranges(a[wait], b[wait]) for a, b in zip(low, last))
-            self._waiting = [(answer if len(wait) == n else _compact(answer.take(wait)), kept)]
-            self._asked = (frontier_now[0], 1)
+            kept = tuple(span.take(wait) for span in spans)
+            self._waiting = [(answer if not len(rows) else _compact(answer.take(wait)), kept)]
+            self._asked = (*reached[:-1], 1)
         if not len(rows):
             return None
-        answer = answer if len(rows) == n else answer.take(rows)
-        at = np.arange(len(rows))  # which of the asked rows each row of the growing answer stems from
-        asked = [(a[rows], b[rows], w[rows]) for a, b, w in zip(low, last, whole)]
-        for plan, source, matcher, (low_us, last_us, complete) in zip(plans, sources, self._matchers, asked):
-            begins_us = source.begins_us()
-            complete = complete & (low_us >= begins_us if begins_us is not None else low_us > last_us)
-            self.read_count += 1
-            self.incomplete_count += int(np.count_nonzero(~complete))
-            before = len(answer)
-            live = answer.live.append_column(_AT, pa.array(np.arange(before)))
-            tagged = Answer(live, answer.evidence, answer.match, answer.sides)
-            reader = source.reader()
-            joined = correlate(
-                plan, self._factor, tagged, low_us[at], last_us[at], complete[at], reader, matcher, late
+        requests = [np.searchsorted(rows, request) for request in requests]
+        answer = answer if not len(wait) else answer.take(rows)
+        asked = [
+            _Asked(
+                plan, reader, matcher, cache, span.take(rows), known[rows], source.begins_us(), _last_known_us(source)
             )
-            self.late_left_out += getattr(reader, "late_left_out", 0)
+            for plan, source, reader, matcher, cache, span, known in zip(
+                plans, sources, readers, self._matchers, self._caches, spans, whole, strict=True
+            )
+        ]
+        self._running = (answer, tuple(a.span for a in asked))
+        return partial(self._answered, answer, asked, requests, ahead, late)
+
+    def learn(self, histories: Mapping[str, History]) -> None:
+        """Reads a sample of each history whose answers can be kept, to know what things cost."""
+        for history, cache in zip(self._factor.histories, self._caches):
+            if cache is not None:
+                source = histories[history.schema.name.lower()]
+                cache.see(source.revision)
+                cache.learn(source.reader(), False)
+
+    def finish(self, answer: Answer) -> Answer:
+        """The answer, which is handed out by that."""
+        self._running = None
+        return answer
+
+    def _answered(
+        self, answer: Answer, asked: Sequence[_Asked], requests: Sequence[np.ndarray], ahead: bool, late: bool
+    ) -> Answer:
+        """The answer of those that ask."""
+        began_s = time.perf_counter()
+        n = len(answer)
+        if ahead:
+            self._detect(asked, late)
+        at = np.arange(n)  # which of the asked rows each row of the growing answer stems from
+        for one in asked:
+            begins_us, span = one.begins_us, one.span
+            complete = one.known & (
+                span.low_us >= begins_us if begins_us is not None else span.low_us > span.last_us
+            )
+            self.incomplete_count += int(np.count_nonzero(~complete))
+            live = answer.live.append_column(_AT, pa.array(np.arange(len(answer))))
+            tagged = Answer(live, answer.evidence, answer.match, answer.sides)
+            joined, reads = correlate(
+                one.plan, self._factor, tagged, span.take(at), complete[at], _among(requests, at), one.reader,
+                one.matcher, late, one.cache, one.known[at],
+            )
+            self.read_count += reads
+            self.late_left_out += getattr(one.reader, "late_left_out", 0)
             at = at[joined.live.column(_AT).to_numpy()]
             answer = Answer(joined.live.drop_columns([_AT]), joined.evidence, joined.match, joined.sides)
+        if not ahead:
+            took_s = time.perf_counter() - began_s
+            self._asked_s += took_s
+            self._match_s += (took_s / n - self._match_s) / 4
+            if self.strategy.weighs and self._asked_s > SAMPLE_STAKE_S:
+                for one in asked:
+                    if one.cache is not None:
+                        one.cache.learn(one.reader, late)
         return answer
+
+    def _detect(self, asked: Sequence[_Asked], late: bool) -> None:
+        """Finds PA ahead where that can be."""
+        for one in asked:
+            if one.cache is None or not one.known.any():
+                continue
+            low_us, last_us = _hull(one.span.take(np.flatnonzero(one.known)), one.last_known_us)
+            before = one.cache.reads
+            one.cache.detect(low_us, last_us, one.reader, late)
+            self.read_count += one.cache.reads - before
+        self.detect_count += 1
+        self._asked_s = 0.0
+
+    def _frontier(
+        self, answer: Answer, spans: Sequence[Ranges], whole: Sequence[np.ndarray], watermark_us: int | None,
+        ended: bool,
+    ) -> Frontier:  # fmt: skip
+        n = len(answer)
+        ready = np.ones(n, bool)
+        low, high = np.full(n, FAR_US), np.full(n, -FAR_US)
+        for plan, span, known in zip(self._factor.histories, spans, whole):
+            ready &= known | plan.as_known
+            some = span.low_us <= span.last_us
+            low = np.where(some, np.minimum(low, span.low_us), low)
+            high = np.where(some, np.maximum(high, span.last_us), high)
+        first, last = (times[answer.match] for times in answer.evidence.span_us(-FAR_US))
+        return Frontier(first, last, low, high, ready, watermark_us, ended)
+
+    def _costs(
+        self, frontier: Frontier, spans: Sequence[Ranges], sources: Sequence[History], readers: Sequence[Reader],
+        events: int | None, late: bool, sample: bool,
+    ) -> Costs:  # fmt: skip
+        """What the strategy is told of both sides, where it asks."""
+        if not self.strategy.weighs or not frontier.ready.any():
+            return Costs()
+        ready = np.flatnonzero(frontier.ready)
+        stake_s = self._asked_s + len(ready) * self._match_s
+        archive, ahead_s = None, None
+        for cache, span, source, reader in zip(self._caches, spans, sources, readers):
+            if cache is None:
+                continue
+            low_us, last_us = _hull(span.take(ready), _last_known_us(source))
+            if sample and stake_s > SAMPLE_STAKE_S:
+                cache.learn(reader, late)
+            estimate = cache.estimate(low_us, last_us, reader)
+            if estimate is None:
+                continue
+            archive = max(archive or 0.0, estimate.selectivity)
+            ahead_s = (ahead_s or 0.0) + estimate.seconds
+        live = self._taken / events if events else None
+        return Costs(live, archive, ahead_s, self._match_s, self._asked_s)
+
+    def _decided(self, frontier: Frontier) -> tuple[list[np.ndarray], bool]:
+        """The rows of each request that the strategy wants now, ascending; and whether PA is to be found ahead."""
+        decisions = self.strategy.decide(frontier)
+        requests = [decision.rows for decision in decisions]
+        if self._in_order and requests:
+            asked = np.zeros(len(frontier), bool)
+            asked[np.concatenate(requests)] = True
+            if not asked.all():
+                until = int(np.argmin(asked))
+                requests = [r[r < until] for r in requests if len(r) and r[0] < until]
+        return requests, any(isinstance(decision, Detect) for decision in decisions)
 
     def save(self) -> dict[str, Any]:
         """What waits, and the counts, for hybrid.saved."""
-        waiting = [(answer, [(r.low_us, r.last_us) for r in ranges]) for answer, ranges in self._waiting]
+        waiting = [(answer, [(r.low_us, r.last_us) for r in ranges]) for answer, ranges in self._unanswered]
         counts = {"reads": self.read_count, "incomplete": self.incomplete_count, "late": self.late_left_out}
         return {"waiting": waiting, "counts": counts}
 
@@ -213,6 +383,11 @@ class Driver:
 _AT = "__hybrid_at"
 
 
+def _cache(history: HistoryPlan, make_matcher: Callable[[Plan], Matcher], anew: _Fresh) -> HistoryCache:
+    assert history.plan is not None
+    return HistoryCache(history, _Fresh(make_matcher(widened(history.plan))), anew)
+
+
 class _Fresh:
     """Gives the one matcher again and again, each time with the state it has now."""
 
@@ -223,14 +398,46 @@ class _Fresh:
         self._empty = matcher.snapshot()
         self._before = 0
 
-    def __call__(self) -> Matcher:
+    def __call__(self, state: bytes | None = None) -> Matcher:
+        """With that state, or as new."""
         self._before += self._matcher.stuck
-        self._matcher.restore(self._empty)
+        self._matcher.restore(self._empty if state is None else state)
         return self._matcher
 
     @property
     def stuck(self) -> int:
         return self._before + self._matcher.stuck
+
+
+def _last_known_us(source: History) -> int | None:
+    """The last instant of which all is known; None where that is no matter of the watermark."""
+    watermark_us = source.watermark_us
+    return None if source.ended or watermark_us is None else watermark_us - 1
+
+
+def _hull(span: Ranges, last_known_us: int | None) -> tuple[int, int]:
+    """From the first instant that ranges reach to, up to the last of which all is known."""
+    some = span.low_us <= span.last_us
+    low_us, last_us = int(span.low_us[some].min(initial=FAR_US)), int(span.last_us[some].max(initial=-FAR_US))
+    return low_us, last_us if last_known_us is None else max(last_us, last_known_us)
+
+
+def _whole(span: Ranges, source: History) -> np.ndarray:
+    """For each range whether no event inside it can still come: the watermark is greater than its last instant."""
+    if source.ended:
+        return np.ones(len(span.low_us), bool)
+    watermark_us = source.watermark_us
+    return (span.low_us > span.last_us) | (False if watermark_us is None else watermark_us > span.last_us)
+
+
+def _among(requests: Sequence[np.ndarray], at: np.ndarray) -> list[np.ndarray]:
+    """The rows of each request where row i stems from row at[i] (ascending) of those that were asked for."""
+    found = []
+    for rows in requests:
+        start, stop = np.searchsorted(at, rows, "left"), np.searchsorted(at, rows, "right")
+        lengths = stop - start
+        found.append(np.repeat(start - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum()))
+    return found
 
 
 def _compact(answer: Answer) -> Answer:

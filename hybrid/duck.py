@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import duckdb
 
 from query.errors import Diagnostic, QueryError, Span
+from query.language.duck import hide_progress
 
 _lock = threading.Lock()
 _base: duckdb.DuckDBPyConnection | None = None
@@ -24,12 +25,14 @@ def cursor(memory_limit: str | None = None) -> duckdb.DuckDBPyConnection:
     global _base
     if memory_limit is not None:
         own = duckdb.connect(":memory:", config={"python_enable_replacements": False, "memory_limit": memory_limit})
-        own.execute("SET GLOBAL TimeZone='UTC'; SET enable_progress_bar=false")
+        own.execute("SET GLOBAL TimeZone='UTC'")
+        hide_progress(own)
         return own
     with _lock:
         if _base is None:
             _base = duckdb.connect(":memory:", config={"python_enable_replacements": False})
-            _base.execute("SET GLOBAL TimeZone='UTC'; SET enable_progress_bar=false")
+            _base.execute("SET GLOBAL TimeZone='UTC'")
+            hide_progress(_base)
         return _base.cursor()
 
 

@@ -8,6 +8,8 @@ import threading
 import time as clock
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,8 +21,12 @@ from archive.history import KEEPER, History, archived_schema
 from archive.place import Place, place_of
 from archive.recent import FILES
 from hybrid.alerts import Alerts
+from hybrid.answer import answer_of
+from hybrid.asking import POOLS, Asking, pools
+from hybrid.backfill import SORTED_MAX, Filling, Past, Step, steps
+from hybrid.candidates import Reader
 from hybrid.chain import END_US, Chain, ChainWatch, outermost, plain, plan_streams
-from hybrid.correlate import Reader, answer_of
+from hybrid.compare import Difference, difference
 from hybrid.declaration import TABLE, UNPACED, Pace, declared, read_declaration, stream_names
 from hybrid.driver import Driver
 from hybrid.explain import explain_plan
@@ -29,12 +35,16 @@ from hybrid.front import Bounded, Relations, StreamInput, answer, explain_in, li
 from hybrid.inputs import fields_of, slices, to_arrow
 from hybrid.late import LateEvents
 from hybrid.lookup import lookup_in
+from hybrid.memory import Memory, stats_of
 from hybrid.on_spark import ENGINES, OnSpark
 from hybrid.outer import Outer, empty_answer
 from hybrid.pour import Pour, rows_as_events
 from hybrid.recovery import Asked, check_ahead, state_of
 from hybrid.result import Lookups, Result, evidence_table, series
-from hybrid.strategies.llaa import LLAA
+from hybrid.shedding import REPLAY_EVENTS_MAX, Shed, Shedding
+from hybrid.shedding import check as check_shed
+from hybrid.strategies import NAMES, TOLERANT, strategy_of
+from hybrid.strategies.base import Strategy
 from hybrid.suppress import Suppressor, alerts_among
 from hybrid.ticker import TICKER, Ticker
 from hybrid.times import duration_us, instant_us, show_us
@@ -44,6 +54,7 @@ from live.stream import Arrival, LiveStream
 from matching.batch import EventBatch, Int64Array
 from matching.feed import Feed, Member, needed_from
 from matching.ordering import Ordering
+from matching.spill import SpillStats
 from query.errors import DataError, HybridWarning, first_line, nearest
 from query.language import ast
 from query.language.cut import lacks_input
@@ -56,8 +67,7 @@ if TYPE_CHECKING:
     from archive.ingest import Progress, Report
     from archive.keeper import Keeper
     from archive.log import Policy
-
-STRATEGIES = ("alaa", "llaa", "ollaa", "sllaa", "auto")
+    from matching.shedding import Shedder
 
 
 class Database:
@@ -91,10 +101,12 @@ class Database:
         self._closed = False
         self._keeper: Keeper | None = None
         self._path = place_of(path, storage_options) if path is not None else None
+        self._memory = Memory(None, None)
         if memory_limit is not None:
             from hybrid import duck
 
             duck.check_memory_limit(memory_limit)
+            self._memory = Memory(memory_limit, None)
         if self._path is not None:
             if self._path.on_disk and os.path.exists(self._path) and not os.path.isdir(self._path):
                 raise DataError(f"{path} is a file", "a database is a directory")
@@ -109,6 +121,7 @@ class Database:
                 )
             for name in found:
                 self._reopen(self._path / name)
+            self._memory = Memory(memory_limit, self._path)
             self._resume()
             self._wind()
             if maintenance:
@@ -325,9 +338,16 @@ class Database:
         if state.feed is not None:
             state.feed.push(on_time, arrival.watermark_us)
             self._collect(state)
+        trouble = self._spill_trouble(state)
         self._settle(state)
         self._chain(state, on_time)
-        return self._pour(state)
+        return trouble + self._pour(state)
+
+    def _spill_trouble(self, state: Stream) -> list[str]:
+        """What has gone wrong lately when partial matches were to leave memory."""
+        holders = [p for c in self._chains for p in c.chain.patterns]
+        feed = state.feed.take_trouble() if state.feed is not None else []
+        return feed + [trouble for pattern in holders for trouble in pattern.take_trouble()]
 
     def advance(self, stream: str, time: Any) -> None:
         """Raises the stream's watermark to `time` ("2024-01-02 10:00", a datetime, microseconds) without events: no
@@ -345,15 +365,19 @@ class Database:
     def expect(self, stream: str, sources: Sequence[str]) -> None:
         """These sources of a stream will send events, as the partitions of a topic do: the watermark waits until each
         has sent one, so that none is late because another was first. With `idle` it does not wait for ever.
-        `streams()` says for whom it waits."""
+        `streams()` says for whom it waits. Takes a checkpoint where queries have names: events that are matched again
+        from the one before would not wait for them."""
         with self._lock:
             state = self._open_stream(stream)
-            before = state.live.expected
+            new = set(state.live.expected)
             state.live.expect(sources)
-            if state.live.expected != before:
-                for source in set(state.live.expected) - set(before):
-                    state.hear(source, clock.monotonic())
+            new = set(state.live.expected) - new
+            for source in new:
+                state.hear(source, clock.monotonic())
+            if new:
                 state.save()
+        if new and self._named:
+            self._keep_names()
 
     def leave(self, stream: str, source: str) -> None:
         """Nothing more comes from a source, as far as is known: it no longer holds the watermark back."""
@@ -367,7 +391,8 @@ class Database:
             warnings.warn(message, HybridWarning, stacklevel=2)
 
     def tick(self, now_s: float | None = None, wall_us: int | None = None) -> None:
-        """Looks at the clocks for the streams with `idle` or `heartbeat`, and takes a checkpoint if one is due. A
+        """Looks at the clocks for the streams with `idle` or `heartbeat`, and for the queries that may leave out keys,
+        and takes a checkpoint if one is due. A
         thread of the database does so four times a second; whoever has a clock of his own calls it himself.
 
         now_s: of time.monotonic; wall_us: microseconds since 1970, UTC."""
@@ -383,6 +408,8 @@ class Database:
                 reached_us = state.tick(now_s, wall_us)
                 if reached_us is not None:
                     trouble += self._raised(state, reached_us)
+            for watch in [w for w in self._watches if w.shedding is not None and w.member is not None]:
+                trouble += self._shed(watch, now_s, wall_us)
             trouble += self._checkpoint_if_due()
         for message in trouble:
             warnings.warn(message, HybridWarning, stacklevel=2)
@@ -397,9 +424,85 @@ class Database:
             trouble.append(str(error))
         return trouble + self._reach(state, t_us)
 
+    # ---- overload
+
+    def shed(self, alerts: Alerts, shed: Shed | None) -> None:
+        """How a running query may leave out keys from now on, see `watch`; None takes all of them in again. Raises
+        DataError where that needs events that are not kept any more, and QueryError."""
+        with self._lock:
+            watch = next((w for w in self._watches if w.alerts is alerts and w.member is not None), None)
+            if watch is None or watch.member is None:
+                if shed is not None and any(w.alerts is alerts for w in self._chains):
+                    check_shed(alerts.plan, None)
+                return
+            if shed == (None if watch.shedding is None else watch.shedding.shed):
+                return
+            if shed is not None:
+                check_shed(alerts.plan, next((p.target for p in self._pours if p.alerts is alerts), None))
+            was, out = watch.shedding, watch.shedding is not None and watch.shedding.pressure.share < 1
+            watch.shedding = None if shed is None else Shedding(shed)
+            if was is not None and watch.shedding is not None:
+                watch.shedding.pressure.share, watch.shedding.decisions = was.pressure.share, was.decisions
+                watch.shedding.shedder = was.shedder
+            elif not out and shed is None:
+                watch.member.shedder = None
+            else:
+                try:
+                    self._rebuild(watch)
+                except DataError:
+                    watch.shedding = was
+                    raise
+            self._wind()
+
+    def _shed(self, watch: Watch, now_s: float, wall_us: int) -> list[str]:
+        """Lets a query leave out keys, or take them in again, as the load has it; what is to be said of that."""
+        shedding, live = watch.shedding, watch.stream.live
+        assert shedding is not None
+        assert watch.member is not None
+        came = live.accepted_count != shedding.looked_count and live.newest_us is not None
+        shedding.looked_count = live.accepted_count
+        lag_us = wall_us - live.newest_us if came and live.newest_us is not None else None
+        share = shedding.pressure.look(now_s, lag_us)
+        if share == shedding.pressure.share:
+            return []
+        name = "a live query" if watch.asked is None else f"query {watch.asked.name}"
+        if share == 1:
+            try:
+                self._rebuild(watch)
+            except DataError as error:
+                return [f"{name} cannot take in all keys again: {error}"]
+        else:
+            assert watch.member.shedder is not None
+            watch.member.shedder.keep(share)
+        late = "no overload any more" if lag_us is None or share == 1 else f"{lag_us / 1e6:.1f} s late"
+        shedding.decided(live.newest_us, share, late)
+        return [f"{name} keeps {share:.3g} of its keys: {late}"]
+
+    def _rebuild(self, watch: Watch) -> None:
+        """Lets a query go on as if no key had ever been left out, from the events that are kept. Raises DataError, and
+        nothing has changed, where they are not, or too many."""
+        feed, old = watch.stream.feed, watch.member
+        assert feed is not None
+        assert old is not None
+        shedder = None
+        if watch.shedding is not None:
+            shedder = old.shedder or _shedder(watch)
+        member = self._replayed(watch, watch.factor.plan, shedder, REPLAY_EVENTS_MAX)
+        if member is None:
+            raise DataError(
+                "events since the query began are no longer kept, or are too many", "close it, and watch it anew"
+            )
+        self._guarded(watch, Watch.collect)
+        feed.remove(old)
+        watch.member = member
+        if watch.shedding is not None and shedder is not None:
+            watch.shedding.shedder = shedder
+            shedder.keep(1.0)
+
     def _wind(self) -> None:
         """Starts the thread that looks at the clocks, if it is needed and does not run."""
         needed = self._checkpoint_every_us is not None or any(s.pace != UNPACED for s in self._streams.values())
+        needed |= any(w.shedding is not None for w in self._watches)
         if needed and self._ticker is None and not self._by_hand:
             self._ticker = Ticker(self.tick)
             self._ticker.start()
@@ -472,6 +575,24 @@ class Database:
         if over:
             self._watches = [w for w in self._watches if w not in over]
 
+    def _answered(self, watch: Watch | ChainWatch) -> None:
+        """A request of a query is over: somebody takes its answer, unless a push does so before."""
+        if not self._closed:
+            pools().takers.submit(self._take_answers, watch)
+
+    def _take_answers(self, watch: Watch | ChainWatch) -> None:
+        with self._lock:
+            if not self._closed and (watch in self._watches or watch in self._chains):
+                self._guarded(watch, type(watch).settle)
+
+    def _catch_up(self, watch: Watch | ChainWatch) -> None:
+        """Returns when no history is being read for a query."""
+        while watch.asking is not None and (running := watch.asking.running) is not None:
+            wait([running])
+            self._take_answers(watch)
+            if watch.asking.running is running:
+                return  # it is not the database's any more
+
     def _guarded(self, watch: Watch | ChainWatch, act: Callable[[Any], None]) -> None:
         """A watch that fails is marked and left out from then on; the stream and the others go on."""
         if watch.alerts.failed:
@@ -494,54 +615,87 @@ class Database:
         time: str | None = None,
         name: str | None = None,
         unread_max: int | None = None,
+        shed: Shed | None = None,
+        start: Any = None,
     ) -> Alerts:
         """Starts a live query with an empty state: it sees the events pushed from now on, in the total order.
 
-        strategy: when the archive is asked; "llaa" (also what "auto" means in this version). evidence: the rows
+        start: the time ("2024-01-01") from which on it sees the on-time events that are kept too: it reads them first,
+        in the total order, and goes on with those pushed; its rows are those of a backtest from then to now, and then
+        of a watch that had begun then. Others may push meanwhile. Of a stream that has only rows of files, these are
+        what its watermark follows from then on.
+        strategy: when the archive is asked, which changes no row: "llaa" one match at a time, "sllaa" those together
+        whose ends lie within `tolerance` of each other ("2s"; None: those that are complete at the same time), "alaa"
+        everything ahead of any match, "ollaa" by which pattern is rarer, "auto" by what it costs. evidence: the rows
         carry the identity of their matches too, as last columns: match_id and, with a history join, join_id and
         history_complete. tables: static tables the outer SELECT joins, as they are now. into: a new stream that the
         rows are the events of, for other queries to read (fetch then gives none); time: the column of their time,
         if they have several. name: under which it goes on after a restart, from the last checkpoint: then this
         gives the alerts of the query that goes on. unread_max: so many rows may wait to be fetched (None: 5
-        million); then a push waits for the thread that fetches them, or is refused where there is none. Raises
-        QueryError, and DataError for rows that cannot be such events, and for a name under which another query
-        runs.
+        million); then a push waits for the thread that fetches them, or is refused where there is none. shed: lets
+        it leave out keys while more comes than can be matched (hybrid.Shed; None: never); `stats()` counts what was
+        left out and estimates the recall, and the archive has all of it. Raises QueryError, and DataError for rows
+        that cannot be such events, for a name under which another query runs, and for files that cannot be read.
         """
-        if strategy not in STRATEGIES:
-            raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), STRATEGIES))
-        if strategy not in ("auto", "llaa"):
-            raise not_supported(f"the strategy {strategy}", text, "use strategy='llaa' or 'auto'")
-        if tolerance is not None:
-            raise not_supported("tolerance", text, "it belongs to strategies that are not there yet: leave it out")
+        if strategy not in NAMES:
+            raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), NAMES))
+        if tolerance is not None and strategy not in TOLERANT:
+            message = f"under the strategy {strategy} no match waits for others: it takes no tolerance"
+            raise fault("HQ500", message, text, f"use strategy={' or '.join(map(repr, TOLERANT))}")
+        tolerance_us = None if tolerance is None else duration_us(tolerance, "the tolerance")
+        from_us = None if start is None else instant_us(start, "the start of a watch")
+        chosen = strategy_of(strategy, tolerance_us)
+        asked = None
+        if name is not None:
+            static = {key: to_arrow(data, key) for key, data in (tables or {}).items()}
+            asked = Asked(name, text, strategy, tolerance_us, evidence, into, time, static, from_us)
+        past = None
+        if from_us is not None:
+            if into is not None:
+                hint = "watch the rows from now on, or db.backtest the past"
+                raise not_supported("into= with start=", text, hint)
+            with self._lock:
+                running = None if asked is None else self._running(asked)
+                past = None if running is not None else self._past(text, chosen, tables or {}, evidence, from_us, shed)
+            if past is not None:
+                past.read(self._taking(past.watch))  # without the lock: nothing comes there any more
         with self._lock:
-            asked = None
-            if name is not None:
-                static = {key: to_arrow(data, key) for key, data in (tables or {}).items()}
-                asked = Asked(name, text, strategy, evidence, into, time, static)
+            if asked is not None:
                 running = self._running(asked)
                 if running is not None:
                     running.unread_max = running.unread_max if unread_max is None else unread_max
+                    self.shed(running, shed)
                     return running
-            watch, plan = self._start(text, strategy, tables or {}, evidence, into, time)
+            if past is not None:
+                watch, plan = past.watch, past.plan
+                self._go_on(past)
+            else:
+                watch, plan = self._start(text, chosen, tables or {}, evidence, into, time, shed)
             watch.asked = asked
             if unread_max is not None:
                 watch.alerts.unread_max = unread_max
             if asked is not None:
                 self._named[asked.name] = watch
                 self._keep_names()
-        for message in dict.fromkeys(m for f in plan.factors for m in waits(f.plan)):
+            kept_in = self._memory.notes(self._spill_stats(watch))
+        for message in dict.fromkeys([*(m for f in plan.factors for m in waits(f.plan)), *kept_in]):
             warnings.warn(message, HybridWarning, stacklevel=2)
         return watch.alerts
 
     def _start(
-        self, text: str, strategy: str, tables: Mapping[str, Any], evidence: bool, into: str | None, time: str | None
-    ) -> tuple[Watch | ChainWatch, QueryPlan]:
+        self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, into: str | None,
+        time: str | None, shed: Shed | None = None,
+    ) -> tuple[Watch | ChainWatch, QueryPlan]:  # fmt: skip
         """A live query that has begun, and its plan."""
         watch, plan = self._asked(text, strategy, tables, evidence, into)
+        if shed is not None:
+            check_shed(plan, into)
         if isinstance(watch, Watch):
+            watch.shedding = None if shed is None else Shedding(shed)
             self._begin(watch)
         else:
             self._chains.append(watch)
+            self._share_memory()
         if into is not None:
             try:
                 self._pours.append(self._poured(plan, watch, into, time))
@@ -549,6 +703,46 @@ class Database:
                 self._stop(watch)
                 raise
         return watch, plan
+
+    def _past(
+        self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, from_us: int, shed: Shed | None
+    ) -> Past:
+        """A live query that is to read the archive before it begins."""
+        watch, plan = self._asked(text, strategy, tables, evidence, from_us=from_us)
+        if shed is not None:
+            check_shed(plan, None)
+        streams = {name: self._streams[name] for name in plan_streams(plan)}
+        for state in streams.values():
+            extent, *_ = state.kept.snapshot().extent()
+            if state.watermark_us is None and not state.live.expected and extent is not None:
+                self._reach(state, extent[1] - state.schema.lateness_us)
+        filling = None
+        if isinstance(watch, Watch):
+            watch.shedding = None if shed is None else Shedding(shed)
+            filling = Filling(watch.factor.plan, from_us, _shedder(watch))
+        return Past(watch, plan, streams, from_us, filling)
+
+    def _taking(self, watch: Watch | ChainWatch) -> Callable[[Step], None]:
+        return lambda step: self._guarded(watch, lambda w: w.push(*step))
+
+    def _go_on(self, past: Past) -> None:
+        """Lets a live query begin that has read the archive, with what has come meanwhile."""
+        self._check_open()
+        over = [s.schema.name for s in past.streams.values() if s.ended]
+        if len(over) == len(past.streams):
+            raise fault("HQ400", f"stream {over[0]} has ended", past.plan.text, "ask db.sql or db.backtest")
+        watch = past.watch
+        past.read_rest(self._taking(watch))
+        if isinstance(watch, Watch):
+            assert past.filling is not None
+            stream = watch.stream
+            member = past.filling.enter(self._feed(stream), stream.kept.snapshot(), stream.live)
+            watch.accepted_before = stream.on_time_count - past.filling.count
+            self._begin(watch, member)
+            self._guarded(watch, Watch.collect)
+        else:
+            self._chains.append(watch)
+        self._guarded(watch, type(watch).settle)
 
     def _running(self, asked: Asked) -> Alerts | None:
         """The alerts of the query that runs under a name, if there is one."""
@@ -593,6 +787,8 @@ class Database:
             for stream in streams:
                 stream.kept.flush()
         checkpoint.write(self._path, number, state)
+        with self._lock:
+            self._memory.kept()
         return number
 
     def _keep_names(self) -> None:
@@ -619,6 +815,7 @@ class Database:
         assert self._path is not None
         found = checkpoint.newest(self._path)
         if found is None:
+            self._memory.begins_anew()
             return
         number, state = found
         self._checkpointed, self.notes = (number, clock.monotonic()), state["notes"]
@@ -634,11 +831,12 @@ class Database:
         for name, saved in state["queries"].items():
             asked = Asked(**saved["asked"])
             done = saved["alerts"]["over"] is not None
+            strategy = strategy_of(asked.strategy, asked.tolerance_us)
             if done:
-                watch, _ = self._asked(asked.text, asked.strategy, asked.tables, asked.evidence)
+                watch, _ = self._asked(asked.text, strategy, asked.tables, asked.evidence)
             else:
                 watch, _ = self._start(
-                    asked.text, asked.strategy, asked.tables, asked.evidence, asked.into, asked.time
+                    asked.text, strategy, asked.tables, asked.evidence, asked.into, asked.time
                 )
             watch.asked = asked
             watch.alerts.restore(saved["alerts"])
@@ -664,12 +862,15 @@ class Database:
         watches = [self._named[name] for name in saved["members"]]
         if not watches:
             return
-        feed = Feed(stream.schema, builder())
+        feed = Feed(stream.schema, builder(), self._memory.spill())
         members = feed.restore(saved["feed"], [w.factor.plan for w in watches])
         for watch, member in zip(watches, members, strict=True):
             assert isinstance(watch, Watch)
             watch.member = member
+            if watch.shedding is not None:
+                watch.shedding.shedder = member.shedder
         stream.feed = feed
+        self._share_memory()
 
     def replace(
         self,
@@ -699,7 +900,8 @@ class Database:
                 raise DataError("this query is not running", "start the new version with db.watch")
             if any(p.alerts is alerts for p in self._pours):
                 raise DataError("this query feeds a stream", "close it, and start the new version with db.watch")
-            watch, _ = self._asked(text, "auto", tables or {}, evidence)
+            strategy = strategy_of("auto") if old.driver is None else old.driver.strategy
+            watch, _ = self._asked(text, strategy, tables or {}, evidence)
             if not isinstance(watch, Watch):
                 hint = "close the old query, and watch the new one"
                 raise not_supported("a new version that reads several streams or patterns", text, hint)
@@ -707,12 +909,19 @@ class Database:
                 was, now = old.stream.schema.name, watch.stream.schema.name
                 hint = "close the old query, and watch the new one"
                 raise fault("HQ400", f"the new version reads {now}, the old one {was}", text, hint)
+            if old.shedding is not None:
+                check_shed(watch.alerts.plan, None)
             member = self._successor(old, watch.factor.plan, fresh)
+            watch.shedding = old.shedding
             if member is not None:
                 watch.since_seq, watch.accepted_before = old.since_seq, old.accepted_before
+                watch.from_us = old.from_us
             self._begin(watch, member)
+            if watch.shedding is not None and watch.shedding.pressure.share < 1:
+                if watch.member is not None and watch.member.shedder is not None and watch.member.shedder.keeps_all:
+                    watch.shedding.decided(watch.stream.live.newest_us, 1.0, "a new version")
             if old.asked is not None:
-                watch.asked = Asked(old.asked.name, text, "auto", evidence, None, None, old.asked.tables)
+                watch.asked = replace(old.asked, text=text, evidence=evidence)
                 self._named[old.asked.name] = watch
                 self._keep_names()
             old.leave()
@@ -733,27 +942,52 @@ class Database:
         member = feed.succeed(old.member, plan, lambda low, high: reader.read(low, high, closed=True))
         if member is not None:
             return member
-        low_us = needed_from(plan, feed.advanced_us)
-        dropped_us = stream.dropped_us
-        if low_us is not None and (dropped_us is None or dropped_us <= low_us):
-            events, kept = reader.read(low_us, None), True
-        else:
-            events = reader.read(None, None)
-            kept = int(np.count_nonzero(events.seq >= old.since_seq)) == stream.on_time_count - old.accepted_before
-        if not kept:
-            if fresh:
-                return None
+        shedder = old.member.shedder
+        member = self._replayed(old, plan, None if shedder is None else shedder.anew(plan.partition_by))
+        if member is None and not fresh:
             raise DataError(
                 "the new version cannot go on where the old one is: events since that began are no longer kept",
                 "db.replace(..., fresh=True) begins with an empty state; a longer retention keeps them",
             )
-        return feed.replay(plan, old.since_seq, events.take(np.flatnonzero(events.seq >= old.since_seq)))
+        return member
 
-    def rows_of(self, text: str) -> tuple[pa.Schema, tuple[str, ...]]:
+    def _replayed(
+        self, watch: Watch, plan: Plan, shedder: Shedder | None, events_max: int | None = None
+    ) -> Member | None:
+        """A member that is as if the plan had run since a query began, from the events that are kept; None where they
+        are not, or are more than `events_max`."""
+        stream, feed = watch.stream, watch.stream.feed
+        assert feed is not None
+        reader = stream.kept.snapshot()
+        low_us = needed_from(plan, feed.advanced_us)
+        dropped_us = stream.dropped_us
+        if watch.from_us is not None:
+            filling = Filling(plan, watch.from_us, shedder, low_us)
+            few = events_max is None or reader.stretch_rows(filling.reached_us)[0] <= events_max
+            if not few or (dropped_us is not None and dropped_us > filling.reached_us):
+                return None
+            member = filling.enter(feed, reader, stream.live)
+            if member.failure is not None:
+                feed.remove(member)
+                raise member.failure
+            member.found = []
+            return member
+        whole = low_us is None or (dropped_us is not None and dropped_us > low_us)
+        if events_max is not None and reader.stretch_rows(None if whole else low_us)[0] > events_max:
+            return None
+        events = reader.read(None if whole else low_us, None)
+        mine = np.flatnonzero(events.seq >= watch.since_seq)
+        if whole and len(mine) != stream.on_time_count - watch.accepted_before:
+            return None
+        return feed.replay(plan, watch.since_seq, events.take(mine), shedder)
+
+    def rows_of(self, text: str, shed: Shed | None = None) -> tuple[pa.Schema, tuple[str, ...]]:
         """What a live query would give, with the identity of its matches, and the streams it would read, in lower case;
-        nothing is started. Raises QueryError."""
+        nothing is started. shed: as in `watch`. Raises QueryError."""
         with self._lock:
-            watch, plan = self._asked(text, "auto", {}, evidence=True)
+            watch, plan = self._asked(text, strategy_of("auto"), {}, evidence=True)
+            if shed is not None:
+                check_shed(plan, None)
             return watch.alerts.schema, plan_streams(plan)
 
     def schema(self, stream: str) -> Schema:
@@ -768,9 +1002,11 @@ class Database:
             return Reached(live.offsets, live.watermark_us, live.newest_us)
 
     def _asked(
-        self, text: str, strategy: str, tables: Mapping[str, Any], evidence: bool, into: str | None = None
-    ) -> tuple[Watch | ChainWatch, QueryPlan]:
-        """A live query that may begin, and its plan. Raises QueryError."""
+        self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, into: str | None = None,
+        from_us: int | None = None,
+    ) -> tuple[Watch | ChainWatch, QueryPlan]:  # fmt: skip
+        """A live query that may begin, and its plan. from_us: it sees the events that are kept from then on too. Raises
+        QueryError."""
         self._check_open()
         query, plan, outer, static = self._live_plan(text, tables)
         if into is not None and plan.alert is not None:
@@ -785,15 +1021,22 @@ class Database:
         watch: Watch | ChainWatch
         if plain(plan):
             stream, ordered = next(iter(streams.values())), plan.alert is not None
-            watch = simple = Watch(plan.factors[0], stream, histories, ordered)
+            watch = simple = Watch(plan.factors[0], stream, histories, strategy, ordered, from_us)
             lookups, stats = lambda: self._lookups(simple), lambda: self._watch_stats(simple)
         else:
-            watch = chained = ChainWatch(plan, streams, histories, static)
+            spill = self._memory.spill()
+            watch = chained = ChainWatch(plan, streams, histories, static, strategy, spill, from_us)
             lookups, stats = chained.lookups, chained.stats
         watch.alerts = Alerts(
-            outermost(plan), outer, lookups, lambda stage: _explain(query, plan, strategy, stage), stats,
+            outermost(plan), outer, lookups, lambda stage: _explain(query, plan, strategy, stage, watch), stats,
             self._may_wait, lambda: self._stop(watch), evidence, lambda: self._rows_from(watch, plan),
+            lambda: self._catch_up(watch),
         )
+        if watch.driver is not None:
+            # what flows on into another stream comes in its turn
+            pool = None if into is not None else pools().readers
+            watch.asking = Asking(watch.driver, pool, lambda: self._answered(watch))
+            watch.asking.prepare(histories)
         return watch, plan
 
     def _rows_from(self, watch: Watch | ChainWatch, plan: QueryPlan) -> int | None:
@@ -805,15 +1048,35 @@ class Database:
             waiting_us = watch.driver.waiting_from_us() if watch.driver is not None else None
             return watermark_us - lag_us if waiting_us is None else min(watermark_us - lag_us, waiting_us)
 
-    def _begin(self, watch: Watch, member: Member | None = None) -> None:
-        """Lets a live query begin, with an empty state or as that member."""
-        stream = watch.stream
+    def _feed(self, stream: Stream) -> Feed:
         if stream.feed is None:
             from hybrid.kernels import builder  # loads the kernels
 
-            stream.feed = Feed(stream.schema, builder())
-        watch.member = member or stream.feed.add(watch.factor.plan, watch.since_seq)
+            stream.feed = Feed(stream.schema, builder(), self._memory.spill())
+        return stream.feed
+
+    def _begin(self, watch: Watch, member: Member | None = None) -> None:
+        """Lets a live query begin, with an empty state or as that member."""
+        stream = watch.stream
+        watch.member = member or self._feed(stream).add(watch.factor.plan, watch.since_seq, _shedder(watch))
+        if watch.shedding is not None:
+            watch.shedding.shedder = watch.member.shedder
+            watch.shedding.looked_count = stream.live.accepted_count
         self._watches.append(watch)
+        self._share_memory()
+        if watch.shedding is not None:
+            self._wind()
+
+    def _share_memory(self) -> None:
+        """Says to all that hold partial matches how much of the limit is theirs."""
+        feeds = [s.feed for s in self._streams.values() if s.feed is not None]
+        self._memory.share_out([*feeds, *(p for c in self._chains for p in c.chain.patterns)])
+
+    def _spill_stats(self, watch: Watch | ChainWatch) -> list[SpillStats]:
+        """Of each pattern of a live query."""
+        if isinstance(watch, ChainWatch):
+            return [pattern.spill for pattern in watch.chain.patterns]
+        return [] if watch.member is None else [watch.member.spill]
 
     def _stop(self, watch: Watch | ChainWatch) -> None:
         """Ends one live query; nothing else changes."""
@@ -867,13 +1130,17 @@ class Database:
     def _watch_stats(self, watch: Watch) -> dict[str, Any]:
         with self._lock:
             feed = watch.stream.feed
+            held = 0 if feed is None or watch.member is None else feed.held_count(watch.member, watch.since_seq)
             found: dict[str, Any] = {
                 "late": watch.stream.live.late_count,
-                "held_back": 0 if feed is None or watch.member is None else feed.ordering.held_count(watch.since_seq),
+                "held_back": held,
                 "watermark": show_us(watch.stream.live.watermark_us),
             }
             if watch.stuck_count:
                 found["skips_stuck"] = watch.stuck_count
+            if watch.shedding is not None and watch.shedding.shedder is not None:
+                found |= watch.shedding.stats()
+            found |= stats_of(self._spill_stats(watch))
             if watch.driver is not None:
                 found |= watch.driver.stats()
             return found
@@ -886,7 +1153,10 @@ class Database:
         own = threading.get_ident()
         paced = any(s.pace != UNPACED for s in self._streams.values())
         quiet = (KEEPER,) if paced else (KEEPER, TICKER)  # time alone may decide something
-        others = [t for t in threading.enumerate() if t.ident != own and t.name not in quiet and not _is_sparks(t)]
+        others = [
+            t for t in threading.enumerate()
+            if t.ident != own and t.name not in quiet and not t.name.startswith(POOLS) and not _is_sparks(t)
+        ]
         return not self._closed and own not in self._pushers and any(
             not isinstance(thread, threading._DummyThread) or thread.ident in self._pushers for thread in others
         )
@@ -943,50 +1213,32 @@ class Database:
         nothing that is pending then comes out. end None: every event kept, and then the end of the stream, as if it had
         been ended by advance(stream, None). Raises QueryError, DataError.
         """
+        (result,) = self._backtests((text,), start, end, tables)
+        return result
+
+    def compare(
+        self, old: str, new: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None
+    ) -> Difference:
+        """Backtests two versions of a query over the same events: the rows that only one of them gives.
+
+        Rows are compared by the values of the columns that both versions have. start, end, tables: as in `backtest`.
+        Raises QueryError, DataError."""
+        was, now = self._backtests((old, new), start, end, tables)
+        return difference(was.arrow(), now.arrow())
+
+    def _backtests(
+        self, texts: Sequence[str], start: Any, end: Any, tables: Mapping[str, Any] | None
+    ) -> list[Result]:
+        """What several queries give over the same events."""
         start_us = instant_us(start, "the start of a backtest")
         end_us = None if end is None else instant_us(end, "the end of a backtest")
         if end_us is not None and start_us > end_us:
             raise DataError("a backtest ends before it starts", "backtest(text, start, end)")
         with self._lock:
             self._check_open()
-            query, plan, outer, static = self._live_plan(text, tables or {})
-            factor, names = plan.factors[-1], plan_streams(plan)
-            schemas = {name: self._streams[name].schema for name in names}
-            snapshots = {key: s.kept.snapshot() for key, s in self._streams.items()}
-            begins = {key: s.begins_us() for key, s in self._streams.items()}
-        reader: Reader = snapshots[names[0]]
-        if plain(plan):
-            events = snapshots[names[0]].batches(start_us, end_us, columns=factor.plan.columns)
-            matcher = live_matcher(factor.plan)
-            found = [matcher.push(part) for batch in events for part in slices(batch)]
-            found.append(matcher.advance(end_us))
-        else:
-            chain = Chain(plan, schemas, static, live_matcher)
-            found = [m for name in names for m in chain.push(name, snapshots[name].read(start_us, end_us), None)]
-            found += [m for name in names for m in chain.push(name, None, END_US if end_us is None else end_us)]
-            reader = chain.reader(snapshots)
-        keys = [h.schema.name.lower() for h in factor.histories]
-        if factor.histories:
-            driver = Driver(factor, LLAA(), live_matcher, in_order=plan.alert is not None)
-            driver.take(found)
-            views = {key: Bounded(snapshots[key], begins[key], end_us, end_us is None) for key in keys}
-            answered = driver.settle(views)
-            rows = answered if answered is not None else empty_answer(factor)
-        else:
-            rows = answer_of(factor.plan, found)
-        table = outer.run([rows])
-        lookups = (lookup_in(reader), tuple(lookup_in(snapshots[key]) for key in keys))
-        top = outermost(plan)
-        origins, suppressed = None, None
-        if plan.alert is not None:
-            suppressor = Suppressor(plan.alert, table.schema)
-            table, at = alerts_among(suppressor, outer, factor, rows, table)
-            origins, suppressed = [at], suppressor.suppressed()
-        return Result(
-            table, top, lambda n: evidence_table(top, [rows], origins or outer.sources([rows]), [lookups], n),
-            lambda stage: _explain(query, plan, "llaa", stage), lambda events: series(factor, lookups[0], events),
-            suppressed,
-        )  # fmt: skip
+            plans = [self._live_plan(text, tables or {}) for text in texts]
+            inputs = {key: _input(stream, late=False) for key, stream in self._streams.items()}
+        return [_backtest(*planned, inputs, start_us, end_us) for planned in plans]
 
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:
         """What the stages make of a statement over streams and named tables. Reads no events."""
@@ -1016,6 +1268,9 @@ class Database:
             try:
                 if self._keeper is not None:
                     self._keeper.stop()
+                running: list[Watch | ChainWatch] = [*self._watches, *self._chains]
+                for watch in running:
+                    self._catch_up(watch)
                 self.flush()
                 if self._named:
                     self.checkpoint()
@@ -1025,6 +1280,7 @@ class Database:
                     alerts.finish()
                 for stream in self._streams.values():
                     stream.kept.close()
+                self._memory.close()
 
     def __enter__(self) -> Database:
         return self
@@ -1057,12 +1313,17 @@ class Database:
 def _watermark_again(kept: History, saved_us: int | None, schema: Schema) -> int | None:
     """The watermark of a reopened stream. Events may have been archived since it was written down: then it is that of
     the source that is furthest behind, and stays where it was while one of them has sent nothing newer."""
-    since = kept.snapshot().read(saved_us, None)
     # Rows of files are history: they say nothing of what is still to come.
-    newest = [since.ts_us[since.source == code] for code, name in enumerate(since.sources) if name != FILES]
-    if not newest or not all(len(times) for times in newest):
+    named = {name for name in kept.offsets if name != FILES}
+    newest: dict[str, int] = {}
+    for batch in kept.snapshot().batches(saved_us, None, columns=(), sorted_max=SORTED_MAX):
+        for code, name in enumerate(batch.sources):
+            times = batch.ts_us[batch.source == code]
+            if name in named and len(times):
+                newest[name] = int(times[-1])
+    if not newest or newest.keys() != named:
         return saved_us
-    reached_us = min(int(times[-1]) for times in newest) - schema.lateness_us
+    reached_us = min(newest.values()) - schema.lateness_us
     return reached_us if saved_us is None else max(saved_us, reached_us)
 
 
@@ -1079,13 +1340,70 @@ def _name(text: str) -> str:
     return text.strip().strip('"').lower()
 
 
+def _shedder(watch: Watch) -> Shedder | None:
+    """What leaves out partitions of a query, if it may."""
+    if watch.shedding is None:
+        return None
+    from matching.shedding import Shedder
+
+    return Shedder(watch.factor.plan.partition_by)
+
+
 def _input(stream: Stream, late: bool) -> StreamInput:
     return StreamInput(stream.schema, stream.kept.snapshot(), stream.begins_us(), late)
 
 
-def _explain(query: ast.Query, plan: QueryPlan, strategy: str, stage: str) -> str:
-    line = "strategy    llaa: each live match asks the archive once its history range is complete"
-    if strategy == "auto":
-        line += " (auto: the only one in this version)"
+def _backtest(
+    query: ast.Query, plan: QueryPlan, outer: Outer, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput],
+    start_us: int, end_us: int | None,
+) -> Result:  # fmt: skip
+    """What a live query would have found in streams, by name in lower case. See Database.backtest."""
+    factor, names = plan.factors[-1], plan_streams(plan)
+    snapshots = {key: stream.snapshot for key, stream in inputs.items()}
+    reader: Reader = snapshots[names[0]]
+    strategy = strategy_of("auto")
+    if plain(plan):
+        events = snapshots[names[0]].batches(start_us, end_us, columns=factor.plan.columns, sorted_max=SORTED_MAX)
+        matcher = live_matcher(factor.plan)
+        found = [matcher.push(part) for batch in events for part in slices(batch)]
+        found.append(matcher.advance(end_us))
+    else:
+        chain = Chain(plan, {name: inputs[name].schema for name in names}, static, live_matcher)
+        past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us))
+        found = [m for step in past for m in chain.push(*step)]
+        found += [m for name in names for m in chain.push(name, None, END_US if end_us is None else end_us)]
+        reader = chain.reader(snapshots)
+    keys = [h.schema.name.lower() for h in factor.histories]
+    if factor.histories:
+        driver = Driver(factor, strategy, live_matcher, in_order=plan.alert is not None)
+        driver.take(found)
+        views = {key: Bounded(snapshots[key], inputs[key].begins_us, end_us, end_us is None) for key in keys}
+        answered = driver.settle(views)
+        rows = answered if answered is not None else empty_answer(factor)
+    else:
+        rows = answer_of(factor.plan, found)
+    table = outer.run([rows])
+    lookups = (lookup_in(reader), tuple(lookup_in(snapshots[key]) for key in keys))
+    top = outermost(plan)
+    origins, suppressed = None, None
+    if plan.alert is not None:
+        suppressor = Suppressor(plan.alert, table.schema)
+        table, at = alerts_among(suppressor, outer, factor, rows, table)
+        origins, suppressed = [at], suppressor.suppressed()
+    return Result(
+        table, top, lambda n: evidence_table(top, [rows], origins or outer.sources([rows]), [lookups], n),
+        lambda stage: _explain(query, plan, strategy, stage), lambda events: series(factor, lookups[0], events),
+        suppressed,
+    )  # fmt: skip
+
+
+def _explain(
+    query: ast.Query, plan: QueryPlan, strategy: Strategy, stage: str, watch: Watch | ChainWatch | None = None
+) -> str:
     text = explain_plan(query, plan, stage, live=True)
-    return f"{line}\n\n{text}" if plan.factors[-1].histories else text
+    lines = [f"strategy    {strategy}"] if plan.factors[-1].histories else []
+    if watch is not None and watch.driver is not None and strategy.weighs:
+        lines.append(f"costs       {watch.driver.costs}")
+    if isinstance(watch, Watch) and watch.shedding is not None:
+        lines.append(f"shedding    {watch.shedding.shed}; keeps {watch.shedding.pressure.share:.3g} of them now")
+    return "\n".join([*lines, "", text]) if lines else text

@@ -47,6 +47,13 @@ class Evidence:
         """int64 (n,): the time of the last event of each match; none is empty."""
         return self.ts_us[self.bounds[1:] - 1]
 
+    def span_us(self, nothing: int) -> tuple[np.ndarray, np.ndarray]:
+        """int64 (n,) each: the times of the first and the last event of each match; `nothing` for an empty one."""
+        empty = self.bounds[1:] == self.bounds[:-1]
+        times = np.append(self.ts_us, nothing)
+        first, last = times[self.bounds[:-1]], times[self.bounds[1:] - 1]
+        return np.where(empty, nothing, first), np.where(empty, nothing, last)
+
     def ids(self, fingerprint: str) -> list[str]:
         """The id of each match: 16 hex digits over the plan's fingerprint and its (variable, source, offset) list."""
         names = [v.encode() for v in self.variables] + [b""]  # the last one for -1

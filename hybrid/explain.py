@@ -52,7 +52,7 @@ def explain_plan(query: ast.Query, plan: QueryPlan, stage: str, live: bool = Fal
         "plan": lambda: str(plan),
         "nfab": lambda: _each(plan, _nfab),
         "automaton": lambda: _each(plan, _automaton),
-        "program": lambda: _each(plan, lambda p: _program(p, keeps)) + _counted(plan),
+        "program": lambda: _each(plan, lambda p: _program(p, keeps, live)) + _counted(plan),
         KERNEL: lambda: _each(plan, lambda p: _kernel(p, keeps)),
     }
     parts = [(name, shown[name]()) for name in wanted]
@@ -90,7 +90,7 @@ def _automaton(plan: Plan) -> str:
         return f"none: {why} runs through the reference matcher"
 
 
-def _program(plan: Plan, keeps: bool) -> str:
+def _program(plan: Plan, keeps: bool, live: bool) -> str:
     from query.automaton.program import NoKernel, assemble
     from query.automaton.tables import show_engine
 
@@ -98,7 +98,19 @@ def _program(plan: Plan, keeps: bool) -> str:
         program = assemble(plan)
     except NoKernel as why:
         return f"engine      reference matcher: {why} has no kernel"
-    return f"{_run_as(plan, program, keeps)}\n{show_engine(program)}"
+    text = f"{_run_as(plan, program, keeps)}\n{show_engine(program)}"
+    return f"{text}\n{_memory(plan, program)}" if live else text
+
+
+def _memory(plan: Plan, program: Program) -> str:
+    """Whether partial matches may leave memory."""
+    from matching.spill import Policy
+    from matching.spilled import why_resident
+
+    why = why_resident(plan, program)
+    if why is not None:
+        return f"memory      partial matches stay in memory: {why}"
+    return f"memory      with a limit, partial matches leave memory by key (policy {Policy.DUE.value})"
 
 
 def _run_as(plan: Plan, program: Program, keeps: bool) -> Program:

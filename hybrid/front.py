@@ -15,8 +15,9 @@ import pyarrow as pa
 from archive.search.search import Report, search
 from archive.snapshot import HistorySnapshot
 from hybrid import duck
+from hybrid.answer import Answer, answer_of, rows_alone, rows_of
+from hybrid.candidates import Reader
 from hybrid.compressed import Compressed, compress
-from hybrid.correlate import Answer, Reader, answer_of, rows_alone, rows_of
 from hybrid.counted import count_matches, counted_select
 from hybrid.driver import Driver
 from hybrid.explain import explain_plan
@@ -37,9 +38,10 @@ from hybrid.merged import Merged, MergedReader
 from hybrid.on_spark import OnSpark
 from hybrid.outer import Outer, empty_answer
 from hybrid.result import Lookups, Result, evidence_table, series
-from hybrid.strategies.llaa import LLAA
+from hybrid.strategies import strategy_of
 from matching.batch import EventBatch, Matcher
 from matching.drive import run
+from matching.spill import Spill
 from matching.types import arrow_schema
 from query.errors import DataError, QueryError, Span, nearest
 from query.language import ast
@@ -59,13 +61,13 @@ WHOLE_ROWS_MAX = 1_000_000
 MEMORY_TABLE = "__hybrid_memory_"
 
 
-def make_matcher(plan: Plan, lenient: bool = False, bare: bool = False) -> Matcher:
-    """The matcher of a plan; the numba kernel is loaded by the first one. lenient: see `live_matcher`. bare: see
+def make_matcher(plan: Plan, lenient: bool = False, bare: bool = False, spill: Spill | None = None) -> Matcher:
+    """The matcher of a plan; the numba kernel is loaded by the first one. lenient, spill: see `live_matcher`. bare: see
     `rows_matcher`."""
     from hybrid.kernels import builder
     from matching.matcher import make_matcher as make
 
-    return make(plan, lenient=lenient, builder=builder(), bare=bare)
+    return make(plan, lenient=lenient, builder=builder(), bare=bare, spill=spill)
 
 
 def rows_matcher(plan: Plan) -> Matcher:
@@ -73,10 +75,10 @@ def rows_matcher(plan: Plan) -> Matcher:
     return make_matcher(plan, bare=True)
 
 
-def live_matcher(plan: Plan) -> Matcher:
+def live_matcher(plan: Plan, spill: Spill | None = None) -> Matcher:
     """The matcher of a plan as a live query runs it: where AFTER MATCH SKIP TO would not move on, the match comes out
-    and the scan goes on by one row."""
-    return make_matcher(plan, lenient=True)
+    and the scan goes on by one row. spill: where partial matches go that do not fit in memory."""
+    return make_matcher(plan, lenient=True, spill=spill)
 
 
 def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
@@ -119,6 +121,7 @@ class Bounded:
     first_us: int | None
     watermark_us: int | None = None
     ended: bool = True
+    revision: object = None
 
     def begins_us(self) -> int | None:
         return self.first_us
@@ -507,7 +510,7 @@ def answer_factor(
         return rows_of(factor.plan, found), lookups
     if not factor.histories:
         return answer_of(factor.plan, found), lookups
-    driver = Driver(factor, LLAA(), make)
+    driver = Driver(factor, strategy_of("auto"), make)
     driver.take(found)
     by_name = {h.schema.name.lower(): view for h, (view, _) in zip(factor.histories, histories)}
     answered = driver.settle(by_name, late=any(seen for _, seen in histories))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from archive.snapshot import HistorySnapshot
-from hybrid.correlate import Reader
+from hybrid.candidates import Reader
 from matching.batch import EventBatch
 from query.errors import DataError
 

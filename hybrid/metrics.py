@@ -27,6 +27,9 @@ METRICS = {
         ("unread", "hybrid_unread_rows", "Rows that a sink has not taken for good."),
         ("runs", "hybrid_runs", "Partial matches."),
         ("spilled", "hybrid_spilled_runs", "Partial matches on disk."),
+        ("shed", "hybrid_shed_events_total", "Events of keys that were left out under overload."),
+        ("kept_share", "hybrid_kept_share", "The share of the keys that is kept now."),
+        ("recall", "hybrid_estimated_recall", "The estimated share of the rows that came out in spite of that."),
     ),
     "sources": (("queued", "hybrid_source_queued_rows", "Rows that were read ahead."),),
     "sinks": (

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid import duck
-from hybrid.correlate import COMPLETE, ROW, Answer, output_schema, side_schema
+from hybrid.answer import COMPLETE, ROW, Answer, output_schema, side_schema
 from hybrid.evidence import NO_EVIDENCE
 from hybrid.faults import fault
 from query.language.ast import HistoryKind, StatementKind
@@ -36,7 +36,7 @@ def side_name(i: int, k: int) -> str:
 
 def empty_answer(factor: FactorPlan) -> Answer:
     """No rows, in the columns the factor puts out."""
-    from hybrid.correlate import Side
+    from hybrid.answer import Side
 
     nothing = np.empty(0, np.int64)
     sides = tuple(

@@ -22,17 +22,19 @@ class Asked:
     name: str
     text: str
     strategy: str
+    tolerance_us: int | None
     evidence: bool
     into: str | None
     time: str | None
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    from_us: int | None = None
 
     def same(self, other: Asked) -> bool:
         """Whether the two ask for the same."""
         mine, theirs = self.tables, other.tables
         return (
-            (self.text, self.strategy, self.evidence, self.into, self.time)
-            == (other.text, other.strategy, other.evidence, other.into, other.time)
+            (self.text, self.strategy, self.tolerance_us, self.evidence, self.into, self.time, self.from_us)
+            == (other.text, other.strategy, other.tolerance_us, other.evidence, other.into, other.time, other.from_us)
             and mine.keys() == theirs.keys()
             and all(mine[name].equals(theirs[name]) for name in mine)
         )

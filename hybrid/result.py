@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hybrid.correlate import COMPLETE, Answer
+from hybrid.answer import COMPLETE, Answer
 from hybrid.evidence import FIXED, Lookup, join_id, long_table, stacked
 from query.errors import DataError
 from query.plan.plan import FactorPlan, QueryPlan

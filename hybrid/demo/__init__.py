@@ -1,1 +1,1 @@
-"""Three demos that run on one machine without any server: real prices, a shop with RFID readers, a highway."""
+"""Demos on one machine, without any server: real prices and flights, a shop with RFID readers, a highway, logins."""

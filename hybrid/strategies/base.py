@@ -1,77 +1,102 @@
-"""What a strategy sees (Frontier) and what it may answer (Decision)."""
+"""What a strategy sees (Frontier), and what it may decide (Decision)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+
+from matching.batch import Int64Array
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What is known of both sides, measured while the query runs.
+
+    live_selectivity, archive_selectivity: matches of PL, and of PA, for one event; None as long as nobody knows.
+    ahead_s: seconds that finding PA for all keys, as far back as the ranges of those that are ready reach and up to
+    now, is expected to take, without what has been found already; None: nobody knows, or it cannot be found ahead of
+    any range, or would not fit into memory. match_s: seconds that the history of one match takes to be asked for.
+    asked_s: seconds that have been spent on asking since PA was found ahead last.
+    """
+
+    live_selectivity: float | None = None
+    archive_selectivity: float | None = None
+    ahead_s: float | None = None
+    match_s: float = 0.0
+    asked_s: float = 0.0
+
+    def __str__(self) -> str:
+        def known(value: float | None, factor: int = 1, unit: str = "") -> str:
+            return "unknown" if value is None else f"{factor * value:.3g}{unit}"
+
+        live, archived = known(self.live_selectivity), known(self.archive_selectivity)
+        return (
+            f"{known(self.match_s, 1000)} ms to ask for the history of a match, {known(self.asked_s, 1000)} ms so far; "
+            f"all keys ahead: {known(self.ahead_s, 1000, ' ms')}; "
+            f"matches for an event: {live} live, {archived} archived"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """One live match and how far its history stream has come.
+    """The live matches of one query that wait, n of them in the order of PL, and how far its input has come.
 
-    low_us, last_us: first and last instant of the history range, both inside it (microseconds; low_us > last_us: an
-    empty range). as_known: the query takes what is known now. watermark_us: of the history stream; no on-time event
-    with time < watermark_us can still come; None before the first event. ended: nothing can come at all.
+    first_us, last_us: int64 (n,), the times of the first and the last event of each match. low_us, high_us: int64 (n,),
+    the first and the last instant of its history range, of all of them where it joins several (low > high: nothing is
+    in them). ready: bool (n,), nothing that belongs into the range can still come, or the query takes what is known.
+    watermark_us: of PL's input, no event below it can still come; None before the first event. ended: nothing can come
+    at all.
     """
 
-    low_us: int
-    last_us: int
-    as_known: bool
+    first_us: Int64Array
+    last_us: Int64Array
+    low_us: Int64Array
+    high_us: Int64Array
+    ready: np.ndarray
     watermark_us: int | None
     ended: bool
+    costs: Costs = Costs()
 
-    @property
-    def complete(self) -> bool:
-        """No event inside the range can still come: the watermark is greater than the last instant inside it."""
-        if self.ended or self.low_us > self.last_us:
-            return True
-        return self.watermark_us is not None and self.watermark_us > self.last_us
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Keep the match; ask again when the watermark has moved."""
+    def __len__(self) -> int:
+        return len(self.ready)
 
 
 @dataclass(frozen=True, slots=True)
 class AskArchive:
-    """Read history in [low_us, last_us] now and join. complete: False if later events may still fall into the range."""
+    """Read the history of these matches (numbers in the frontier, ascending) in one request, and join."""
 
-    low_us: int
-    last_us: int
-    complete: bool
+    rows: Int64Array
 
 
 @dataclass(frozen=True, slots=True)
 class Detect:
-    """Find archive matches of these keys ahead of any live match."""
+    """Find PA for all keys, as far back as the ranges of these matches reach and up to now, and join them with that.
+    Later matches are answered by it too. Where PA cannot be found ahead, they ask."""
 
-    keys: tuple[str, ...]
-    low_us: int
-    last_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """Let only these keys into live detection."""
-
-    keys: tuple[str, ...]
+    rows: Int64Array
 
 
-@dataclass(frozen=True, slots=True)
-class Discard:
-    """Drop the match: nothing can come of it."""
-
-
-Decision = Wait | AskArchive | Detect | Gate | Discard
+Decision = AskArchive | Detect
 
 
 class Strategy(Protocol):
-    """Decides for one frontier. The driver calls it whenever a live match is new or a watermark has moved; it must not
-    read anything but its argument."""
+    """Decides about all that waits. Matches that are in no decision wait on; those that are must be ready, and each is
+    in one. The driver asks whenever a match is new or a watermark has moved; it must not read anything but its
+    argument, and what it decides never changes a row, only when and how history is read."""
 
     @property
     def name(self) -> str: ...
 
-    def decide(self, frontier: Frontier) -> Decision: ...
+    @property
+    def weighs(self) -> bool:
+        """Whether it looks at the costs of a frontier."""
+        ...
+
+    def __str__(self) -> str:
+        """What it does, for EXPLAIN."""
+        ...
+
+    def decide(self, frontier: Frontier) -> Sequence[Decision]: ...

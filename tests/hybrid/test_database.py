@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import datetime as dt
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -318,16 +319,22 @@ def test_what_a_live_query_cannot_be(db: Database, text: str, match: str) -> Non
 
 
 def test_strategies(db: Database) -> None:
-    for strategy in ("alaa", "ollaa", "sllaa"):
-        with pytest.raises(hybrid.QueryError, match="not supported yet"):
-            db.watch(PAIR, strategy=strategy)
     with pytest.raises(hybrid.QueryError, match="did you mean llaa"):
         db.watch(PAIR, strategy="lla")
-    with pytest.raises(hybrid.QueryError, match="tolerance is not supported yet"):
-        db.watch(PAIR, tolerance="500ms")
+    for strategy in ("alaa", "llaa", "ollaa"):
+        with pytest.raises(hybrid.QueryError, match="it takes no tolerance"):
+            db.watch(PAIR, strategy=strategy, tolerance="500ms")
+    with pytest.raises(hybrid.DataError, match="no length of time"):
+        db.watch(PAIR, tolerance="a while")
     text = PAIR.replace("SELECT *", "SELECT m.a").replace("B.v AS b", "B.ts AS b")
     text += " JOIN HISTORY OF e FROM m.b - INTERVAL 1 DAY TO m.b AS h ON h.k = m.k"
-    assert "auto: the only one in this version" in db.watch(text).explain("plan")
+    for strategy in ("alaa", "llaa", "ollaa", "sllaa", "auto"):
+        alerts = db.watch(text, strategy=strategy)
+        assert f"strategy    {strategy}: " in alerts.explain("plan")
+        assert alerts.stats()["strategy"] == strategy
+    costs = db.watch(text).explain("plan").splitlines()[1]
+    assert re.fullmatch("costs       0 ms to ask .* all keys ahead: unknown; .*: unknown live, unknown archived", costs)
+    assert "may wait 2500000 us for others" in db.watch(text, tolerance="2.5 s").explain("plan")
 
 
 @pytest.mark.parametrize(

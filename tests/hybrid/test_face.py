@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -136,3 +138,35 @@ def test_evidence_that_was_not_kept_is_found_when_it_is_asked_for() -> None:
     for i, row in enumerate(rows):
         same = [k for k, r in enumerate(live) if (r["symbol"], r["n"], r["low"]) == tuple(row.values())]
         assert events_of(i, evidence) in [events_of(k, kept) for k in same]
+
+
+IN_A_NOTEBOOK = """
+import sys, types
+module = types.ModuleType("IPython")
+module.get_ipython = lambda: types.SimpleNamespace(config={"IPKernelApp": {}})
+sys.modules["IPython"] = module  # this is how DuckDB knows a Jupyter kernel; ipywidgets cannot be imported in it
+sys.modules["ipywidgets"] = None
+
+from datetime import datetime
+import duckdb
+try:
+    duckdb.connect().execute("SET enable_progress_bar=false")
+except duckdb.InvalidInputException:
+    print("refused")
+
+import hybrid
+with hybrid.connect(sys.argv[1], log=None) as db:
+    db.create_stream("t", {"k": "VARCHAR", "ts": "TIMESTAMP", "v": "BIGINT"}, time="ts", key="k")
+    db.push("t", [{"k": "a", "ts": datetime(2024, 1, 1, 0, 0, i), "v": v} for i, v in enumerate((3, 1, 2))])
+    db.flush()
+    query = "SELECT m.v FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES B.v AS v PATTERN (A B) "
+    print(db.sql(query + "DEFINE B AS v < PREV(v)) AS m").arrow().to_pylist())
+"""
+
+
+def test_a_notebook_needs_no_ipywidgets(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_NOTEBOOK, str(tmp_path / "db")], env={"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "refused\n[{'v': 1}]\n"), done.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
@@ -12,6 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
+from hybrid.driver import ranges
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.schema import Field, Schema
 
 SCHEMA = pa.schema(
     [("ts", pa.timestamp("us")), ("n", pa.int64()), ("k", pa.string()), ("s", pa.string()), ("v", pa.int64())]
@@ -278,3 +282,39 @@ def test_evidence_of_both_sides() -> None:
     assert [r["history_complete"] for r in evidence] == [True, True]
     early = hybrid.sql(text.replace("INTERVAL 8 SECOND", "INTERVAL 9 SECOND"), e=e).evidence()
     assert early.column("history_complete").to_pylist() == [False, False]  # the range begins before the first event
+
+
+@pytest.mark.parametrize(
+    ("bound", "short"),
+    [
+        ("pl.t", True), ("t", True), ("pl.t - INTERVAL 7 DAY", True), ("pl.t + INTERVAL '90' MINUTE", True),
+        ("pl.t - to_microseconds(3)", True), ("pl.t - INTERVAL (2 + 1) HOUR", True), ("pl.t - INTERVAL 1 MONTH", False),
+        ("pl.t - INTERVAL 1 DAY * pl.v", False), ("CAST(pl.t AS DATE)", False), ("TIMESTAMP '2024-01-01'", False),
+        ("date_trunc('day', pl.t)", False), ("pl.t - (pl.u - pl.t)", False),
+    ],
+)  # fmt: skip
+def test_bounds_are_what_duckdb_makes_of_them(bound: str, short: bool) -> None:
+    """Those that are a time and a fixed interval are computed without it."""
+    schema = Schema("e", tuple(Field(n, t) for n, t in COLUMNS.items()), time="ts")
+    text = (
+        "SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES LAST(ts) AS t, FIRST(ts) AS u, "
+        "LAST(v) AS v PATTERN (A B) DEFINE B AS TRUE) AS pl "
+        f"JOIN HISTORY OF e FROM {bound} TO pl.t AS pa ON pa.k = pl.k"
+    )
+    factor = bind(parse(text), lambda _: schema, live=True).factors[0]
+    history = factor.histories[0]
+    assert (history.low_shift is not None) is short
+    times = [1_700_000_000_000_000, None, -5, 2**63 - 1]
+    live = pa.table({
+        "k": ["a", "b", "c", "d"], "t": pa.array(times, pa.timestamp("us")), "u": pa.array(times, pa.timestamp("us")),
+        "v": [1, 2, None, 4],
+    })  # fmt: skip
+    if "DATE" in bound or "- INTERVAL 1 DAY *" in bound or "pl.u" in bound or "MONTH" in bound:
+        live = live.slice(0, 3)  # no infinity, of which DuckDB makes an error there
+    found = ranges(history, factor.alias_sql, live)
+    slow = ranges(replace(history, low_shift=None, high_shift=None), factor.alias_sql, live)
+    assert found.low_us.tolist() == slow.low_us.tolist()
+    assert found.last_us.tolist() == slow.last_us.tolist()
+    fast = ranges(history, factor.alias_sql, live.slice(0, 3))
+    assert fast.low_us.tolist() == slow.low_us.tolist()[:3]
+    assert fast.last_us.tolist() == slow.last_us.tolist()[:3]

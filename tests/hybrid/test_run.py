@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import hybrid
+from tests.hybrid.processes import environment, start, status, until
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 APP = """
 [database]
 path = "market"
@@ -45,33 +43,11 @@ path = "alerts.ndjson"
 """  # noqa: E501
 
 
-def start(directory: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "hybrid", "run", "app.toml"], cwd=directory, text=True, stdin=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
-def until(what: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.05)
-
-
 def rows(directory: Path) -> list[dict[str, object]]:
     file = directory / "alerts.ndjson"
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
-def status(directory: Path) -> dict[str, object]:
-    done = subprocess.run(
-        [sys.executable, "-m", "hybrid", "status", "app.toml", "--json"], cwd=directory, capture_output=True, text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    return dict(json.loads(done.stdout), code=done.returncode)
 
 
 def test_sigterm_then_on_from_there(tmp_path: Path) -> None:
@@ -104,14 +80,14 @@ def test_sighup_and_a_changed_file(tmp_path: Path) -> None:
     until(lambda: rows(tmp_path))
     more = APP + APP[APP.index("[queries") : APP.index("[sinks")].replace("queries.large", "queries.more")
     (tmp_path / "app.toml").write_text(more)  # seen without a signal
-    until(lambda: "more" in status(tmp_path)["queries"])  # type: ignore[operator]
+    until(lambda: "more" in status(tmp_path)["queries"])
     (tmp_path / "app.toml").write_text(APP.replace("volume >", "volum >"))
     child.send_signal(signal.SIGHUP)
-    until(lambda: "app" in status(tmp_path)["trouble"])  # type: ignore[operator]
-    assert "more" in status(tmp_path)["queries"]  # type: ignore[operator]
+    until(lambda: "app" in status(tmp_path)["trouble"])
+    assert "more" in status(tmp_path)["queries"]
     (tmp_path / "app.toml").write_text(APP)
     child.send_signal(signal.SIGHUP)
-    until(lambda: "more" not in status(tmp_path)["queries"])  # type: ignore[operator]
+    until(lambda: "more" not in status(tmp_path)["queries"])
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
     assert child.returncode == 0, said
@@ -197,7 +173,7 @@ def test_top(tmp_path: Path) -> None:
     until(lambda: (tmp_path / "market/_service/status.json").exists())
     top = subprocess.Popen(
         [sys.executable, "-m", "hybrid", "top"], cwd=tmp_path, text=True, stdin=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "120"}, stdout=subprocess.PIPE,
+        env=environment() | {"TERM": "dumb", "COLUMNS": "120"}, stdout=subprocess.PIPE,
     )  # fmt: skip
     time.sleep(4)
     top.send_signal(signal.SIGINT)

@@ -36,7 +36,7 @@ type = "stdout"
 def bench(tmp_path: Path) -> Iterator[Bench]:
     found = Bench(tmp_path)
     yield found
-    if found.service._lock_file is not None and not found.service._lock_file.closed:
+    if hasattr(found.service, "_delivery") and not found.service._delivery.closed:
         found.stop()
 
 
@@ -103,6 +103,27 @@ def test_a_query_that_was_over_begins_anew(bench: Bench) -> None:
     source.given.append(piece(6, 4, first=2))
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(5, 3), (6, 4)]
+
+
+def test_a_query_that_begins_in_the_past_reads_it_once(bench: Bench) -> None:
+    source = bench.start()
+    source.given += [piece(5, 3, 4)]
+    bench.step(2)
+    assert bench.stop() == 0
+    rises = RISES.replace("[queries.rises]", "[queries.rises]\nstart = 2024-01-01T00:00:01")
+    bench.file.write_text(APP + rises.replace("[sinks.other]", "[sinks.other]\n"))
+    bench.again()
+    source = bench.start()
+    source.given += [piece(7, 6, first=3)]
+    bench.step(3)
+    assert bench.sinks["other"].pairs() == [(3, 4)]
+    assert bench.stop() == 0
+    bench.again()
+    source = bench.start()
+    source.given += [piece(8, first=5)]
+    bench.step(3)
+    assert bench.sinks["other"].pairs() == [(3, 4), (6, 8)]
+    assert bench.service.db.watching()["rises"].cursor == 2
 
 
 def test_offsets_with_gaps(bench: Bench) -> None:
@@ -369,8 +390,8 @@ def test_checkpoints(bench: Bench) -> None:
     bench.pass_s(10)
     bench.step()
     assert source.acknowledged == [{"feed/0": 2}]
-    state = json.loads((bench.service.app.state / "delivery.json").read_text())
-    assert state["cursors"] == {"alerts": "1"}
+    (file,) = bench.service.app.state.glob("delivery-*.json")
+    assert json.loads(file.read_text())["cursors"] == {"alerts": "1"}
     bench.pass_s(1)
     assert len(source.acknowledged) == 1
 
@@ -384,7 +405,7 @@ def test_a_checkpoint_that_fails_acknowledges_nothing(bench: Bench, monkeypatch:
         bench.pass_s(10)
         bench.step()
     assert source.acknowledged == []
-    assert json.loads((bench.service.app.state / "delivery.json").read_text())["cursors"] == {}
+    assert len(list(bench.service.app.state.glob("delivery-*.json"))) > 1  # that of the checkpoint before is there
     assert bench.status()["trouble"]["checkpoint"] == "disk full"
     bench.pass_s(10)
     bench.step()
@@ -401,10 +422,10 @@ def test_two_services_with_one_state(bench: Bench) -> None:
 def test_cursors_that_cannot_be_read(bench: Bench) -> None:
     bench.start()
     bench.stop()
-    (bench.service.app.state / "delivery.json").write_text("{")
-    with pytest.raises(DataError, match=r"delivery\.json cannot be read"):
+    (file,) = bench.service.app.state.glob("delivery-*.json")
+    file.write_text("{")
+    with pytest.raises(DataError, match=r"delivery-\d+\.json cannot be read"):
         bench.again().start()
-    bench.service._lock_file.close()
 
 
 # ---- reload
@@ -579,3 +600,31 @@ def test_fakes_are_sources_and_sinks() -> None:
     sink: Sink = FakeSink()
     assert not source.ended
     assert sink.cursor() == "0"
+
+
+def test_a_query_may_shed_and_says_so(bench: Bench) -> None:
+    """The events are of 2024: by the clock they come years too late."""
+    shed = 'shed = { lag = "10s", after = "0s", least = 0.5 }'
+    bench.file.write_text(APP.replace('sinks = ["alerts"]', f'sinks = ["alerts"]\n{shed}'))
+    bench.again()
+    source = bench.start()
+    for i in range(8):
+        source.given.append(piece(5, 3, first=2 * i, name=f"k{i}"))
+        status = bench.status()
+    query = status["queries"]["falls"]
+    assert query["kept_share"] == 0.5
+    assert status["trouble"]["load of falls"] == "more comes than can be matched: it keeps 0.5 of its keys"
+    assert status["streams"]["ticks"]["accepted"] == 16
+    stats = bench.service.db.watching()["falls"].stats()
+    assert stats["events_matched"] + stats["events_shed"] == 16
+    assert query["shed"] == stats["events_shed"] > 0
+    assert sum("query falls keeps 0.5 of its keys" in line for line in bench.said) == 1
+    bench.rewrite(APP)
+    status = bench.status()
+    assert "load of falls" not in status["trouble"]
+    assert status["queries"]["falls"]["kept_share"] is None
+    for i in range(8):  # all keys go on
+        source.given.append(piece(9, 8, first=100 + 2 * i, name=f"k{i}"))
+        bench.pass_s(1.0)
+    bench.step(4)
+    assert [high for high, _ in bench.sinks["alerts"].pairs()][-8:] == [9] * 8

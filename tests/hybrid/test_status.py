@@ -30,7 +30,7 @@ app.toml runs as process PID, since 12.0 s
 
  query     state   matches   rows   per s   suppressed   runs   spilled   reads   waiting   unread
  ─────────────────────────────────────────────────────────────────────────────────────────────────
- falls   running         1      1     0.1            0      -         0       0         0        1
+ falls   running         1      1     0.1            0      0         0       0         0        1
 
 
  source     state   stream   read ahead
@@ -134,7 +134,7 @@ def test_metrics(served: Bench) -> None:
     ):  # fmt: skip
         assert line in lines
     assert any(line.startswith('hybrid_watermark_lag_seconds{stream="ticks"} 36') for line in lines)
-    assert not any(line.startswith("hybrid_runs{") for line in lines)  # not known, so not said
+    assert 'hybrid_runs{query="falls"} 0.0' in lines
 
 
 def test_a_port_that_is_taken(served: Bench, tmp_path: Path) -> None:

@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from hybrid.strategies.base import AskArchive, Frontier, Wait
+from hybrid.strategies.base import Frontier
 from hybrid.strategies.llaa import LLAA
+from hybrid.strategies.sllaa import SLLAA
+
+
+def frontier(ends: list[int], waiting: tuple[int, ...] = (), watermark: int | None = None, ended: bool = False,
+             length: int = 0) -> Frontier:  # fmt: skip
+    """Matches that end at these times, `length` behind their first event; those in `waiting` are not ready."""
+    last = np.array(ends, np.int64)
+    ready = np.ones(len(ends), bool)
+    ready[list(waiting)] = False
+    return Frontier(last - length, last, last - 100, last - 1, ready, watermark, ended)
+
+
+def requests(strategy: LLAA | SLLAA, seen: Frontier) -> list[list[int]]:
+    return [decision.rows.tolist() for decision in strategy.decide(seen)]
+
+
+def test_llaa_asks_for_one_match_at_a_time_once_it_is_ready() -> None:
+    assert requests(LLAA(), frontier([10, 20, 20, 90], waiting=(2,))) == [[0], [1], [3]]
+    assert requests(LLAA(), frontier([], ended=True)) == []
+
+
+def test_without_a_tolerance_those_that_are_ready_ask_together_and_nobody_waits() -> None:
+    assert requests(SLLAA(), frontier([10, 20, 5000], waiting=(1,))) == [[0, 2]]
+    assert requests(SLLAA(), frontier([10], waiting=(0,))) == []
 
 
 @pytest.mark.parametrize(
-    ("frontier", "decision"),
+    ("ends", "tolerance", "watermark", "ended", "asked"),
     [
-        (Frontier(10, 20, False, None, False), Wait()),
-        (Frontier(10, 20, False, 15, False), Wait()),
-        (Frontier(10, 20, False, 20, False), Wait()),  # an event at 20 may still come
-        (Frontier(10, 20, False, 21, False), AskArchive(10, 20, True)),
-        (Frontier(10, 20, False, None, True), AskArchive(10, 20, True)),
-        (Frontier(10, 20, True, 15, False), AskArchive(10, 20, False)),
-        (Frontier(10, 20, True, 21, False), AskArchive(10, 20, True)),
-        (Frontier(10, 9, False, None, False), AskArchive(10, 9, True)),  # an empty range
+        ([10, 15, 20, 21], 10, 32, False, [[0, 1, 2], [3]]),  # 20 is the last that belongs to 10
+        ([10, 15, 20, 21], 10, 31, False, [[0, 1, 2]]),  # one that ends at 31 may still come
+        ([10, 15, 20, 21], 10, 20, False, []),  # one that ends at 20 may still come
+        ([10, 15, 20, 21], 10, None, True, [[0, 1, 2], [3]]),
+        ([10, 15, 20, 21], 10, None, False, []),
+        ([20, 10, 21, 15], 10, None, True, [[0, 1, 3], [2]]),  # in the order of PL in a request
+        ([10, 10, 11], 0, 11, False, [[0, 1]]),
+        ([10, 10, 11], 0, 12, False, [[0, 1], [2]]),
     ],
 )
-def test_llaa(frontier: Frontier, decision: object) -> None:
-    assert LLAA().decide(frontier) == decision
+def test_a_sub_window_closes_when_no_match_can_join_it(
+    ends: list[int], tolerance: int, watermark: int | None, ended: bool, asked: list[list[int]]
+) -> None:
+    assert requests(SLLAA(tolerance), frontier(ends, watermark=watermark, ended=ended)) == asked
+
+
+def test_lemma_1_as_it_is_printed_leaves_long_matches_alone() -> None:
+    seen = frontier([100, 101, 102], ended=True, length=50)
+    assert requests(SLLAA(10), seen) == [[0, 1, 2]]
+    assert requests(SLLAA(10, from_start=True), seen) == [[0], [1], [2]]
+    assert requests(SLLAA(51, from_start=True), seen) == [[0, 1], [2]]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hybrid
 from hybrid import suppress
-from hybrid.correlate import rows_alone
+from hybrid.answer import rows_alone
 from hybrid.engine import Database
 from hybrid.outer import Outer
 from hybrid.suppress import Suppressor

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 import hybrid
-from archive import history, layout, log
+from archive import history, layout, log, partials
 from archive.history import History
+from archive.partials import PartialStore
 from archive.table import Table
 from hybrid import checkpoint
 from hybrid.engine import Database
@@ -30,9 +31,15 @@ KEEPING = (
     "checkpoint half written", "checkpoint not named", "checkpoint named",
 )  # fmt: skip
 WRITING = ("fetched", "alert half written", "alert written")
-POINTS = (*PUSHING, *KEEPING, *WRITING)
+#: And what sends partial matches to the disk.
+SPILLING = (
+    "partials half written", "partials written", "partials read back", "partials worn", "partials named",
+    "before partials removed", "partials removed",
+)  # fmt: skip
+POINTS = (*PUSHING, *KEEPING, *WRITING, *SPILLING)
 
 EVENTS = 60  # of each source
+LIMIT = "200 B"  # what partial matches may hold
 SOURCES = ("x", "y")
 START = dt.datetime(2024, 1, 1)
 FALLS = """
@@ -55,9 +62,9 @@ def event_at(source: str, offset: int) -> dict[str, Any]:
     return {"ts": START + at, "k": "ab"[rng.integers(0, 2)], "v": int(rng.integers(0, 100))}
 
 
-def opened(directory: Path | None, policy: Any) -> tuple[Database, dict[str, Any]]:
+def opened(directory: Path | None, policy: Any, limit: str | None = None) -> tuple[Database, dict[str, Any]]:
     """The database with its stream and queries. None: in memory, to say what is wanted."""
-    db = hybrid.connect(directory, maintenance=False, log=policy)
+    db = hybrid.connect(directory, limit, maintenance=False, log=policy)
     if not db.streams():
         db.create_stream("ticks", {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}, "ts", "k", lateness="2s")
     names = {name: None if directory is None else name for name in QUERIES}
@@ -77,7 +84,8 @@ def run(directory: str, policy: str | None, seed: int, point: str, count: int) -
     """Goes on until all events of both sources are taken, or it dies."""
     death = Death(point, count)
     _lay_points(death)
-    db, alerts = opened(Path(directory) / "db", policy)
+    partials.SEGMENT_BYTES, partials.WORN = 1_000, 0.9
+    db, alerts = opened(Path(directory) / "db", policy, LIMIT)
     rng = np.random.default_rng(seed)
     sink = os.open(Path(directory) / "alerts.ndjson", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -143,12 +151,12 @@ def _lay_points(death: Death) -> None:
         passing("after commit")
 
     def removing(self: Path, missing_ok: bool = False) -> None:
-        segment = self.suffix == ".log"
-        if segment:
-            passing("before log removed")
+        what = {".log": "log", ".partials": "partials"}.get(self.suffix)
+        if what is not None:
+            passing(f"before {what} removed")
         unlink(self, missing_ok)
-        if segment:
-            passing("log removed")
+        if what is not None:
+            passing(f"{what} removed")
 
     def keeping(*args: Any) -> None:
         passing("state copied")
@@ -163,6 +171,25 @@ def _lay_points(death: Death) -> None:
             passing("checkpoint not named")
         replace(part, path)
 
+    write_partials, worn = partials._write_all, PartialStore.worn
+
+    def partials_write(file: int, data: np.ndarray) -> None:
+        if death.next_at("partials half written"):
+            os.write(file, data.data[: len(data) // 2])
+        passing("partials half written")
+        write_partials(file, data)
+        passing("partials written")
+
+    def looking(self: PartialStore, places: Any) -> np.ndarray:
+        found = worn(self, places)
+        if found.any():
+            passing("partials worn")
+        return found
+
+    partials._write_all = partials_write
+    PartialStore.worn = looking  # type: ignore[method-assign]
+    PartialStore.read = after(PartialStore.read, "partials read back")  # type: ignore[method-assign]
+    PartialStore.manifest = after(PartialStore.manifest, "partials named")  # type: ignore[method-assign]
     log._write_all = log_write
     layout.pq.write_table = parquet
     Table._commit = committing

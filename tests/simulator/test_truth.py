@@ -10,6 +10,7 @@ import pytest
 from simulator.highway import HIGHWAY_KINDS, highway
 from simulator.rfid import CHAIN_KINDS, SHOP_KINDS, shop, supply_chain
 from simulator.scenario import Scenario
+from simulator.security import SECURITY_KINDS, security
 
 SEEDS = [0, 1, 2, 17, 81723]
 HOUR = 3_600_000_000
@@ -33,6 +34,23 @@ def shop_alarms(scenario: Scenario) -> list[tuple[str, int]]:
         if reader == "exit" and not any(ts - 10 * DAY <= paid < ts for paid in registers[tag]):
             alarms.append((tag, ts))
     return sorted(alarms, key=lambda a: (a[1], a[0]))
+
+
+def guessed(scenario: Scenario) -> list[tuple[str, str, int, int, int]]:
+    """A success, as many failures right before it as lie within 10 minutes, and no success in the 90 days before."""
+    by_pair = defaultdict(list)
+    for ts, account, device, ok in microseconds(scenario.events("logins")):
+        by_pair[account, device].append((ts, ok))
+    found = []
+    for (account, device), logins in by_pair.items():
+        for i, (ts, ok) in enumerate(logins):
+            since = max((j + 1 for j in range(i) if logins[j][1]), default=0)
+            failures = [t for t, _ in logins[since:i] if ts - t <= HOUR // 6]
+            if ok and len(failures) >= 5:
+                known = any(other_ok and failures[0] - 90 * DAY <= t < failures[0] for t, other_ok in logins)
+                if not known:
+                    found.append((account, device, failures[0], ts, len(failures)))
+    return sorted(found, key=lambda f: (f[3], f[0]))
 
 
 def too_fast(scenario: Scenario, limit: int) -> list[tuple[str, int, int, int, float]]:
@@ -80,6 +98,16 @@ def test_shop(seed):
     assert expected == alarms
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_security(seed):
+    scenario = security(seed)
+    found = guessed(scenario)
+    assert microseconds(scenario.truth) == found
+    assert 15 < len(found) < scenario.cases.num_rows / 2
+    expected = [(account, device, ts) for _, account, device, ts, expected in microseconds(scenario.cases) if expected]
+    assert expected == [(account, device, ts) for account, device, _, ts, _ in found]
+
+
 @pytest.mark.parametrize("limit", [120, 100])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_highway(seed, limit):
@@ -108,6 +136,7 @@ def test_every_kind_is_planted(seed):
         (shop(seed, items=0, copies=1), SHOP_KINDS),
         (highway(seed, cars=0, copies=1), HIGHWAY_KINDS),
         (supply_chain(seed, 8, copies=1), CHAIN_KINDS),
+        (security(seed, accounts=0, copies=1), SECURITY_KINDS),
     ):
         assert set(scenario.kinds) == set(kinds)
         assert min(scenario.kinds.values()) > 0
@@ -128,6 +157,15 @@ def test_every_kind_is_planted(seed):
         (highway, "previous_at_same_time", False),
         (highway, "previous_at_same_time_and_earlier", True),
         (highway, "missed_previous", False),
+        (security, "four_failures", False),
+        (security, "five_in_exactly_10_minutes", True),
+        (security, "five_in_10_minutes_and_1us", False),
+        (security, "failures_of_another_account", False),
+        (security, "seen_89_days_before", False),
+        (security, "seen_90_days_before", False),
+        (security, "seen_90_days_and_1us_before", True),
+        (security, "seen_91_days_before", True),
+        (security, "failed_30_days_before", True),
     ],
 )
 def test_edges_are_on_the_side_they_should_be(make, kind, expected):
@@ -136,7 +174,7 @@ def test_edges_are_on_the_side_they_should_be(make, kind, expected):
     assert {row["expected"] for row in rows} == {expected}
 
 
-@pytest.mark.parametrize("make", [shop, highway, lambda seed: supply_chain(seed, 300)])
+@pytest.mark.parametrize("make", [shop, highway, security, lambda seed: supply_chain(seed, 300)])
 def test_same_seed_same_bytes(make):
     one, again, other = make(5), make(5), make(6)
     assert one.truth.equals(again.truth)
@@ -153,6 +191,7 @@ def test_same_seed_same_bytes(make):
     [
         lambda: shop(1, days=5),
         lambda: highway(1, points=3),
+        lambda: security(1, days=90),
         lambda: highway(1, limit_kmh=130),
         lambda: supply_chain(1, 3),
         lambda: supply_chain(1, 100, match_ratio=2.0),

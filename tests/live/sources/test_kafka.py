@@ -11,7 +11,6 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from live.sources import kafka
 from live.sources.base import Bad, Piece
@@ -19,7 +18,7 @@ from live.sources.decode import ROW_BITS, Decoding
 from live.sources.kafka import KafkaSettings, KafkaSource
 from query.errors import DataError
 from query.schema import Field, Schema
-from tests.live.servers import free_port, kafka_broker
+from tests.live.servers import free_port, kafka_broker, make_topic
 
 NUMBERS = Schema("numbers", (Field("ts", "TIMESTAMP"), Field("n", "BIGINT")), "ts")
 MS = Decoding(times="ms")
@@ -236,7 +235,7 @@ def test_topics_that_are_made_later(tmp_path, sources, monkeypatch):
     with kafka_broker(tmp_path) as broker:
         producer = ck.Producer({"bootstrap.servers": broker.address, "linger.ms": 1, **QUIET})
         topic, other = (Topic(producer, broker.address, name) for name in ("first", "other"))
-        make(topic)
+        make_topic(broker.address, "first")
         topic.write([payload(0)])
         source, taken = sources(topic, topics=("first", "other")), Taken()
         taken.until(source, 1)
@@ -244,18 +243,11 @@ def test_topics_that_are_made_later(tmp_path, sources, monkeypatch):
         while source.trouble() is None and time.monotonic() < end:
             source.poll(0.2)
         assert "topic other cannot be found: there is none" in str(source.trouble())
-        make(other)
+        make_topic(broker.address, "other")
         other.write([payload(1)])
         taken.until(source, 2)
         assert taken.rows == {("first/0", 0): 0, ("other/0", 0): 1}
         assert source.trouble() is None
-
-
-def make(topic: Topic, partitions: int = 1) -> None:
-    """Makes the topic."""
-    admin = AdminClient({"bootstrap.servers": topic.servers, **QUIET})
-    for made in admin.create_topics([NewTopic(topic.name, partitions, 1)]).values():
-        made.result(20)
 
 
 @pytest.mark.slow
@@ -304,7 +296,7 @@ def test_everything_once_though_the_broker_and_we_are_stopped_half_way(tmp_path,
             assert producer.flush(60) == 0
 
         topic = Topic(producer, broker.address, "numbers")
-        make(topic, partitions)
+        make_topic(broker.address, "numbers", partitions)
         options = {**QUIET, "session.timeout.ms": 6000, "reconnect.backoff.max.ms": 500}
         write(0, count // 2)
         source, taken = sources(topic, group=group, options=options), Taken()

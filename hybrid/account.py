@@ -1,0 +1,63 @@
+"""The figures of a service, as its status has them: of streams, queries, sources and sinks, and how fast they grow."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Any
+
+from hybrid.outlet import Outlet
+from hybrid.reader import Reader
+from hybrid.times import show_us
+from hybrid.watched import Reached
+
+#: How far back a rate looks, in seconds.
+RATE_OVER_S = 10.0
+
+
+class Rates:
+    """How much counts have grown lately, a second."""
+
+    def __init__(self) -> None:
+        self._taken: deque[tuple[float, Counter[str]]] = deque()
+
+    def take(self, now_s: float, counts: Counter[str]) -> None:
+        """The counts as they are now."""
+        self._taken.append((now_s, counts))
+        while len(self._taken) > 1 and self._taken[0][0] < now_s - RATE_OVER_S:
+            self._taken.popleft()
+
+    def of(self, name: str) -> float:
+        (since_s, before), (now_s, counts) = self._taken[0], self._taken[-1]
+        return round((counts[name] - before[name]) / (now_s - since_s), 1) if now_s > since_s else 0.0
+
+
+def of_stream(told: Mapping[str, Any], reached: Reached, now_s: float) -> dict[str, Any]:
+    """told: of Database.streams. now_s: since 1970."""
+    mark_us, newest_us = reached.watermark_us, reached.newest_us
+    return {
+        **{key: told[key] for key in ("events", "accepted", "late", "duplicates", "ended")},
+        "watermark": show_us(mark_us), "lag_s": None if mark_us is None else round(now_s - mark_us / 1e6, 3),
+        "behind_newest_s": None if mark_us is None or newest_us is None else (newest_us - mark_us) / 1e6,
+    }  # fmt: skip
+
+
+def of_query(stats: Mapping[str, Any], failed: bool) -> dict[str, Any]:
+    """stats: of its alerts."""
+    counts = ("suppressed", "held_back", "spilled", "waiting_for_history", "history_reads")
+    return {
+        "state": "failed" if failed else stats["state"], "matches": stats["matches"], "runs": stats.get("runs"),
+        **{key: stats.get(key, 0) for key in counts},
+        "kept_share": stats.get("kept_share"), "shed": stats.get("events_shed", 0),
+        "recall": stats.get("estimated_recall"),
+    }  # fmt: skip
+
+
+def of_source(reader: Reader) -> dict[str, Any]:
+    state = "failed" if reader.failure else "ended" if reader.ended else "reading"
+    return {"stream": reader.stream, "queued": reader.queued, "state": state}
+
+
+def of_sink(outlet: Outlet) -> dict[str, Any]:
+    unread = sum(parcel.rows.num_rows for parcel in outlet.undelivered())
+    return {"rows": outlet.rows_written, "failures": outlet.failures, "unread": unread}

@@ -1,0 +1,49 @@
+"""What may change in an app file while its service runs, and when its files were last written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hybrid.app import App
+from query.errors import DataError
+
+_HINT = "stop the service, and start it again with the new file"
+
+
+def check_change(was: App, app: App, reads: Mapping[str, Sequence[str]]) -> None:
+    """Raises DataError for a change that needs a new start. reads: the streams of each query that runs, in lower
+    case."""
+    for key in ("path", "options", "memory_limit", "log", "state"):
+        if getattr(app.database, key) != getattr(was.database, key):
+            raise DataError(f"database.{key} cannot change while the service runs", _HINT)
+    if app.metrics != was.metrics:
+        raise DataError("metrics cannot change while the service runs", _HINT)
+    for name, stream in app.streams.items():
+        before = next((s for n, s in was.streams.items() if n.lower() == name.lower()), None)
+        if before is None or before == stream:
+            continue
+        for key in ("time", "key", "order", "lateness", "retention"):
+            if getattr(before, key) != getattr(stream, key):
+                raise DataError(f"streams.{name}.{key} cannot change while the service runs", _HINT)
+        columns, old = list(stream.columns.items()), list(before.columns.items())
+        if columns == old:
+            continue
+        if columns[: len(old)] != old:
+            raise DataError(f"streams.{name}.columns can only get more columns behind the others", _HINT)
+        readers = [query for query, streams in reads.items() if name.lower() in streams]
+        if readers:
+            message = f"streams.{name} cannot get columns while queries read it: {', '.join(readers)}"
+            raise DataError(message, _HINT)
+
+
+def stamps(files: tuple[Path, ...]) -> list[tuple[int, int] | None]:
+    """When files were last written, and their sizes."""
+    found: list[tuple[int, int] | None] = []
+    for file in files:
+        try:
+            stat = file.stat()
+            found.append((stat.st_mtime_ns, stat.st_size))
+        except OSError:
+            found.append(None)
+    return found

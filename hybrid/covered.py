@@ -1,0 +1,192 @@
+"""What PA finds in one interval of history, found once and kept for all ranges inside it.
+
+DejaVu's query-result cache with its incremental slide, in the exact form that matching.sharing allows: the interval
+grows to the right only, where the runs that were open go on; never in pieces. That a key has no match is known too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from hybrid.answer import answer_of
+from hybrid.evidence import Evidence
+from hybrid.inputs import BATCH_ROWS
+from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.sharing import replay, sharing_of
+from query.language.ast import AfterMatchKind
+from query.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Ranges that must be matched anew in one partition each, since a match reaches beyond them. range: which. key: a
+    table with the values of the partition's columns, row by row. start_us, seq: the first event that counts."""
+
+    range: Int64Array
+    key: pa.Table
+    start_us: Int64Array
+    seq: Int64Array
+
+
+class Covered:
+    """What a pattern finds in [low_us, last_us], of the keys whose events it has been given.
+
+    Give it events with `extend`, then ask. matcher: gives one of `widened(plan)` with a state, or a new one. Not thread
+    safe."""
+
+    __slots__ = (
+        "_ended", "_found", "_kept", "_matcher", "_plan", "_seqs", "_sharing", "_state", "_times",
+        "events", "last_us", "low_us",
+    )  # fmt: skip
+
+    def __init__(self, plan: Plan, matcher: Callable[[bytes | None], Matcher], low_us: int) -> None:
+        self._plan = plan
+        self._sharing = sharing_of(plan)
+        self._matcher = matcher
+        self._state: bytes | None = None
+        self._found: list[Matches] = []
+        self._ended: Matches | None = None
+        self._seqs: list[Int64Array] = []
+        self._times: list[int] = []  # of the first event of each of these
+        self._kept: _Arranged | None = None
+        self.low_us = low_us
+        self.last_us = low_us - 1
+        self.events = 0
+
+    def extend(self, batches: Iterable[EventBatch], last_us: int) -> None:
+        """Takes its keys' events of (self.last_us, last_us], in the total order. Raises what the pattern fails of; it
+        is then of no use. The cost of matching them, and a snapshot of the runs that are open."""
+        matcher = self._matcher(self._state)
+        for whole in batches:
+            for start in range(0, len(whole), BATCH_ROWS):
+                batch = whole.slice(start, min(start + BATCH_ROWS, len(whole)))
+                place = np.arange(self.events, self.events + len(batch))
+                self._seqs.append(batch.seq)
+                self._times.append(int(batch.ts_us[0]))
+                self.events += len(batch)
+                self._keep(matcher.push(
+                    EventBatch(batch.columns, batch.ts_us, batch.source, batch.offset, place, batch.sources)
+                ))
+        self._keep(matcher.advance(last_us + 1))
+        self._state = matcher.snapshot()
+        self._ended = matcher.advance(None)
+        self._kept = None
+        self.last_us = last_us
+
+    def _keep(self, matches: Matches) -> None:
+        if len(matches):
+            self._found.append(matches)
+
+    def __len__(self) -> int:
+        """How many matches it knows."""
+        return sum(map(len, self._all()))
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        held = len(self._state or b"") + sum(s.nbytes for s in self._seqs)
+        return held + sum(3 * m.rows.nbytes + 64 * len(m) + 48 * len(m.event_seq) for m in self._all())
+
+    def _all(self) -> list[Matches]:
+        return [*self._found, *([self._ended] if self._ended is not None and len(self._ended) else [])]
+
+    def places(self, seq: Int64Array, low_us: int) -> Int64Array:
+        """The places of events of it, which all have times of low_us or later."""
+        at = int(np.searchsorted(np.array(self._times, np.int64), low_us, "left"))
+        begin = max(at - 1, 0)
+        seqs = np.concatenate(self._seqs[begin:])
+        order = np.argsort(seqs, kind="stable")
+        return order[np.searchsorted(seqs[order], seq)] + sum(map(len, self._seqs[:begin]))
+
+    def arranged(self) -> _Arranged:
+        """What it knows, in the order in which ranges are answered."""
+        if self._kept is None:
+            self._kept = _arranged(self._plan, self._all(), self._seqs)
+        return self._kept
+
+    def answer(
+        self, key_of: Callable[[pa.Table, int], Int64Array], keys: Int64Array, low_us: Int64Array, last_us: Int64Array
+    ) -> tuple[Int64Array, Int64Array, Cut]:
+        """The matches in n ranges inside the interval: pairs (range, match in `arranged()`), by range, last event,
+        first event; and what must be matched anew. key_of: gives the keys of so many partitions, of which the table has
+        the columns; keys: that of each range, whose partitions it covers."""
+        kept = self.arranged()
+        key = key_of(kept.partitions, len(kept.bounds) - 1)
+        order = np.argsort(key, kind="stable")
+        start, stop = np.searchsorted(key[order], keys, "left"), np.searchsorted(key[order], keys, "right")
+        lengths = stop - start
+        one = np.repeat(np.arange(len(keys)), lengths)
+        within = np.arange(len(one)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        partition = order[start[one] + within]
+        past_last = self._plan.after.kind is AfterMatchKind.PAST_LAST_ROW
+        pair, match, cut, cut_match = replay(
+            self._sharing, past_last, kept.bounds, kept.start, kept.start_us, kept.end, kept.end_us, partition,
+            low_us[one], last_us[one],
+        )  # fmt: skip
+        asked = one[pair]
+        by = np.lexsort((match, kept.start[match], kept.end[match], asked))
+        again = Cut(
+            one[cut], kept.partitions.take(pa.array(partition[cut])), kept.start_us[cut_match], kept.seq[cut_match]
+        )
+        return asked[by], match[by], again
+
+
+@dataclass(frozen=True, slots=True)
+class _Arranged:
+    """Matches by partition, start and order of emission. partitions: the values of the partition columns; matches of
+    partition p are bounds[p] to bounds[p + 1]. start, end: the places of first and last event among all; start_us,
+    end_us: their times; seq: of the first event. rows: the output rows of match i are row_bounds[i] to
+    row_bounds[i + 1]. evidence: in the same order."""
+
+    partitions: pa.Table
+    bounds: Int64Array
+    start: Int64Array
+    start_us: Int64Array
+    end: Int64Array
+    end_us: Int64Array
+    seq: Int64Array
+    rows: pa.Table
+    row_bounds: Int64Array
+    evidence: Evidence
+
+
+def _arranged(plan: Plan, found: Sequence[Matches], seqs: Sequence[Int64Array]) -> _Arranged:
+    whole = answer_of(plan, found)
+    evidence = whole.evidence
+    n = len(evidence)
+    seq = np.concatenate(seqs) if seqs else np.empty(0, np.int64)
+    first_row = np.searchsorted(whole.match, np.arange(n))
+    names = [column.name for column in plan.partition_by]
+    keys = whole.live.select(range(len(names))).rename_columns(names).take(pa.array(first_row))
+    partitions, code = distinct(keys, n)
+    count = int(code.max(initial=-1)) + 1
+    start, end = evidence.seq[evidence.bounds[:-1]], evidence.seq[evidence.bounds[1:] - 1]
+    order = np.lexsort((np.arange(n), start, code))
+    lengths = np.bincount(whole.match, minlength=n)[order] if n else np.empty(0, np.int64)
+    row_bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    at = np.repeat(first_row[order] - row_bounds[:-1], lengths) + np.arange(row_bounds[-1])
+    mine = evidence.take(order)
+    shown = Evidence(
+        mine.bounds, mine.variable, mine.ts_us, mine.source, mine.offset, seq[mine.seq], mine.variables, mine.sources
+    )
+    first_us, last_us = mine.span_us(0)
+    return _Arranged(
+        partitions, np.searchsorted(code[order], np.arange(count + 1)), start[order], first_us,
+        end[order], last_us, shown.seq[shown.bounds[:-1]], whole.live.take(pa.array(at)), row_bounds, shown,
+    )  # fmt: skip
+
+
+def distinct(keys: pa.Table, n: int) -> tuple[pa.Table, Int64Array]:
+    """The distinct rows of a table of n rows, nulls being equal, and for each row which of them it is. Without columns
+    there is one."""
+    code = np.zeros(n, np.int64)
+    for column in keys.columns:
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        digit = np.asarray(encoded.indices)
+        code = np.unique(code * (int(digit.max(initial=0)) + 1) + digit, return_inverse=True)[1].reshape(-1)
+    _, first, code = np.unique(code, return_index=True, return_inverse=True)
+    return keys.take(pa.array(first)), code.reshape(-1).astype(np.int64)

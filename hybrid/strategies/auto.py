@@ -1,0 +1,40 @@
+"""auto: by what things cost here and now.
+
+Matches that are ready ask together, which is never dearer than one by one. Whether PA is better found ahead, for all
+keys, is the question of whoever rents skis: nobody knows how many matches are still to come. As long as all that has
+been spent on asking, with what the matches at hand would cost, is less than finding PA ahead, they ask. So what is
+spent is at most twice what the better of both would have cost, and where many matches are at hand at once it is that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybrid.strategies.base import AskArchive, Decision, Detect, Frontier
+from hybrid.strategies.sllaa import SLLAA
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """tolerance_us: how long a match may wait for others in event time; None: not at all."""
+
+    tolerance_us: int | None = None
+    name: str = "auto"
+    weighs: bool = True
+
+    def __str__(self) -> str:
+        waits = "" if self.tolerance_us is None else f"; matches may wait {self.tolerance_us} us for others"
+        return f"{self.name}: live matches ask together, or PA is found for all keys where that costs less{waits}"
+
+    def decide(self, frontier: Frontier) -> Sequence[Decision]:
+        due = SLLAA(self.tolerance_us).decide(frontier)
+        if not due:
+            return due
+        costs = frontier.costs
+        rows = np.sort(np.concatenate([decision.rows for decision in due]))
+        if costs.ahead_s is not None and costs.asked_s + len(rows) * costs.match_s > costs.ahead_s:
+            return [Detect(rows)]
+        return [AskArchive(rows)]

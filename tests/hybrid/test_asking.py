@@ -1,0 +1,164 @@
+"""A slow archive: live detection goes on, and the rows come later, in order, all of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hybrid
+from archive.snapshot import HistorySnapshot
+
+QUERY = (
+    "SELECT pl.n, pa.m FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES P.n AS n, P.ts AS at PATTERN (P) "
+    "DEFINE P AS s = 'p') AS pl LEFT JOIN HISTORY OF e FROM pl.at - INTERVAL 1 HOUR TO pl.at MATCH_RECOGNIZE "
+    "(PARTITION BY k ORDER BY ts MEASURES LAST(B.n) AS m PATTERN (A B) DEFINE A AS s = 'a', B AS s = 'b') AS pa "
+    "ON pa.k = pl.k"
+)
+COLUMNS = {"ts": "TIMESTAMP", "n": "BIGINT", "k": "VARCHAR", "s": "VARCHAR"}
+
+
+def events(first: int, count: int) -> pa.Table:
+    """Of two keys in turn; every tenth pair completes PL, the others are one half of PA."""
+    n = range(first, first + count)
+    return pa.table({
+        "ts": pa.array([1_000_000 * i for i in n], pa.timestamp("us")), "n": list(n), "k": ["xy"[i % 2] for i in n],
+        "s": ["p" if i // 2 % 10 == 9 else "ab"[i // 2 % 2] for i in n],
+    })  # fmt: skip
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], threading.Event]:
+    """Lets every read of history from now on take so long; says when one has begun."""
+    read = HistorySnapshot.read
+
+    def slowed(seconds: float) -> threading.Event:
+        begun = threading.Event()
+
+        def wait_first(self: HistorySnapshot, *arguments: Any, **more: Any) -> Any:
+            begun.set()
+            time.sleep(seconds)
+            return read(self, *arguments, **more)
+
+        monkeypatch.setattr(HistorySnapshot, "read", wait_first)
+        return begun
+
+    return slowed
+
+
+def rows(found: list[pa.Table]) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in pa.concat_tables(found).to_pylist()]
+
+
+def quick_rows(pushes: int, size: int) -> list[tuple[Any, ...]]:
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k")
+        alerts = db.watch(QUERY)
+        for i in range(pushes):
+            db.push("e", events(i * size, size))
+        db.advance("e", None)
+        return rows([alerts.fetch()])
+
+
+@pytest.mark.parametrize(("strategy", "seconds", "pushes"), [("auto", 2.0, 30), ("llaa", 0.6, 8)])
+def test_pushes_do_not_wait_for_a_slow_read_and_rows_come_in_order(
+    strategy: str, seconds: float, pushes: int, slow: Any
+) -> None:
+    expected = quick_rows(pushes, 20)
+    assert len({n for n, _ in expected}) == 2 * pushes
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k")
+        alerts = db.watch(QUERY, strategy=strategy)
+        alerts.fetch()  # when history has been looked at
+        begun = slow(seconds)
+        db.push("e", events(0, 20))
+        assert begun.is_set()
+        took, found = [], []
+        for i in range(1, pushes):
+            began_s = time.perf_counter()
+            db.push("e", events(i * 20, 20))
+            took.append(time.perf_counter() - began_s)
+            if i == pushes // 2:
+                found.append(alerts.fetch(wait=False))
+                assert alerts.stats()["waiting_for_history"] > 0
+        assert sorted(took)[len(took) // 2] < 0.1
+        db.advance("e", None)
+        assert rows([*found, *alerts]) == expected
+        assert alerts.stats()["state"] == "ended"
+
+
+def test_a_slow_answer_reaches_whoever_waits_for_rows(slow: Any) -> None:
+    expected = quick_rows(2, 40)
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k")
+        alerts = db.watch(QUERY)
+        found: list[pa.Table] = []
+        reader = threading.Thread(target=lambda: found.extend(alerts))
+        slow(2.0)
+        db.push("e", events(0, 40))
+        reader.start()
+        db.push("e", events(40, 40))
+        db.advance("e", None)
+        reader.join(30)
+        assert rows(found) == expected
+
+
+def test_a_read_that_fails_fails_its_query_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: HistorySnapshot, *arguments: Any, **more: Any) -> Any:
+        time.sleep(1.5)
+        raise hybrid.DataError("the disk is on fire")
+
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k")
+        alerts, other = db.watch(QUERY), db.watch(QUERY.split(" LEFT JOIN")[0].replace(", pa.m", ""))
+        monkeypatch.setattr(HistorySnapshot, "read", broken)
+        db.push("e", events(0, 40))
+        db.push("e", events(40, 40))
+        with pytest.raises(hybrid.DataError, match="on fire"):
+            alerts.fetch()
+        assert other.fetch().num_rows == 8
+        assert alerts.stats()["state"] == "failed"
+
+
+def test_a_checkpoint_holds_what_is_being_answered(tmp_path: Path, slow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = quick_rows(4, 20)
+    with hybrid.connect(tmp_path / "db") as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k")
+        alerts = db.watch(QUERY, name="q")
+        db.push("e", events(0, 20))
+        found = [alerts.fetch()]
+        slow(2.5)
+        db.push("e", events(20, 20))
+        waiting = alerts.stats()["waiting_for_history"]
+        db.checkpoint()
+        state = {p.name: p.read_bytes() for p in (tmp_path / "db" / "_checkpoint").iterdir()}
+        monkeypatch.undo()
+    assert waiting == 2
+    for path in (tmp_path / "db" / "_checkpoint").iterdir():  # as if it had been killed then
+        path.unlink()
+    for name, content in state.items():
+        (tmp_path / "db" / "_checkpoint" / name).write_bytes(content)
+    with hybrid.connect(tmp_path / "db") as db:
+        alerts = db.watch(QUERY, name="q")
+        found.append(alerts.fetch())
+        for i in (2, 3):
+            db.push("e", events(i * 20, 20))
+        db.advance("e", None)
+        found.append(alerts.fetch())
+        assert rows(found) == expected
+
+
+def test_closing_waits_for_what_is_being_answered(slow: Any) -> None:
+    expected = quick_rows(1, 40)
+    db = hybrid.connect()
+    db.create_stream("e", COLUMNS, time="ts", key="k")
+    alerts = db.watch(QUERY)
+    slow(2.0)
+    db.push("e", events(0, 40))
+    db.close()
+    assert rows([alerts.fetch()]) == expected

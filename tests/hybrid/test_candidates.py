@@ -1,0 +1,56 @@
+"""Which ranges of history are read in one request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hybrid import candidates
+from hybrid.candidates import read_together
+
+HOUR = 3_600_000_000
+
+
+class Archive:
+    """So many events a second, of all keys."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def stretch_rows(self, low_us: int, high_us: int) -> tuple[int, int]:
+        return int(self.rate * (high_us - low_us) / 1e6), 0
+
+
+def groups(monkeypatch: pytest.MonkeyPatch, rate: float, codes: Any, low: Any, last: Any) -> list[list[int]]:
+    monkeypatch.setattr(candidates, "HistorySnapshot", Archive)
+    archive: Any = Archive(rate)
+    found = read_together(archive, np.array(codes), np.array(low, np.int64), np.array(last, np.int64))
+    return [group.tolist() for group in found]
+
+
+def test_ranges_of_one_key_that_overlap_are_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    low = [0, HOUR // 2, 5 * HOUR, 6 * HOUR, 9]
+    last = [HOUR, 2 * HOUR, 6 * HOUR, 7 * HOUR, 8]
+    assert groups(monkeypatch, 1e6, [0] * 5, low, last) == [[0, 1], [2, 3]]  # the last is empty
+
+
+def test_long_ranges_of_many_keys_at_one_time_are_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, week = 100, 7 * 24 * HOUR
+    low = [i * 1_000_000 for i in range(n)]
+    assert groups(monkeypatch, 1e6, range(n), low, [us + week for us in low]) == [list(range(n))]
+
+
+def test_an_hour_each_over_a_day_is_cut_where_events_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read in vain stays within bounds, and most requests are saved."""
+    n = 1_000
+    low = np.sort(np.random.default_rng(1).integers(0, 23 * HOUR, n))
+    last = low + HOUR
+    assert groups(monkeypatch, 10, range(n), low, last) == [list(range(n))]  # 864,000 events in all: as well at once
+    found = groups(monkeypatch, 1e5, range(n), low, last)
+    assert sorted(i for group in found for i in group) == list(range(n))
+    assert len(found) < n / 5
+    for group in found:
+        whole = (last[group].max() - low[group].min()) * len(group)
+        assert whole <= candidates.WASTE_MAX * HOUR * len(group) + n
