@@ -17,7 +17,7 @@ BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/python -m pip install --quiet
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test quick check lint types imports docs nightly bench performance sase peers flink pycer differential golden-verify clean
+.PHONY: help setup demo test quick check lint types imports docs nightly bench soak performance sase peers flink pycer differential golden-verify clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -95,6 +95,9 @@ nightly: .venv/.dev  ## 200 kills of an archive and of a live database, and the 
 
 bench: .venv/.dev  ## the V pattern beside its peers, as JSON; ROWS=1_000_000 for a short one
 	$(BIN)/python -m benchmarks.v_pattern --rows $(ROWS) </dev/null
+
+soak: .venv/.dev  ## a service at a fixed rate through Kafka for half an hour: memory, lag, and every match once
+	$(BIN)/python -m benchmarks.soak --plot soak.png > soak.json </dev/null
 
 performance: .venv/.dev .peers/.ready .flink/.ready  ## docs/performance.md from one run, beside all peers (hours, on a quiet machine)
 	@$(MAKE) --no-print-directory pycer || echo "without CORE" >&2

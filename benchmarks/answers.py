@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 PACKAGES = ("pyarrow", "duckdb", "numba", "numpy", "polars", "deltalake")
 
 
-def _mixed(words: np.ndarray) -> np.ndarray:
+def mixed(words: np.ndarray) -> np.ndarray:
     """splitmix64 of each uint64."""
     with np.errstate(over="ignore"):
         words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -52,7 +52,7 @@ def fingerprint(answer: pa.Table, names: list[str]) -> str:
     total = np.zeros(len(answer), np.uint64)
     with np.errstate(over="ignore"):
         for name in names:
-            total = _mixed(total * np.uint64(31) + _words(answer.column(name)))
+            total = mixed(total * np.uint64(31) + _words(answer.column(name)))
         return f"{int(total.sum()):016x}"
 
 

@@ -355,8 +355,27 @@ def conditions(
         st.builds(negated, single),
         st.builds(lambda a, b, c: Call("case", (a, b, c), "BOOLEAN"), single, single, single),
     )
+    kinds = [st.just(TRUE), st.just(TRUE), single, single, row_local(after), joined]
+    if raising:
+        kinds.append(guarded(candidate, names, numbered))
     # half of the random tables are to have a match
-    return st.one_of(st.just(TRUE), st.just(TRUE), single, single, row_local(after), joined)
+    return st.one_of(kinds)
+
+
+@cache
+def guarded(candidate: str, names: tuple[str, ...], numbered: bool = True) -> st.SearchStrategy[Expression]:
+    """Conditions that read, or do not read, what cannot be computed for some rows, as the match so far says."""
+    match = run_dependent(candidate, names, numbered)
+    fails = compare(Call("cast", (S,), "INTEGER"), ">", number(0))
+    failing = by_duckdb(candidate, names, True) | st.just(fails)
+    return st.one_of(
+        st.builds(lambda a, b: Call("or", (a, b), "BOOLEAN"), match, failing),
+        st.builds(lambda a, b, c: Call("or", (a, b, c), "BOOLEAN"), match, row_local(), failing),
+        st.builds(lambda a, b: Call("and", (a, b), "BOOLEAN"), match, failing),
+        st.builds(lambda a, b, c: Call("or", (Call("and", (a, b), "BOOLEAN"), c), "BOOLEAN"), match, failing, match),
+        st.builds(lambda a, b, c: Call("case", (a, b, c), "BOOLEAN"), match, row_local(), failing),
+        st.builds(lambda a, b: Call("coalesce", (a, b), "BOOLEAN"), match, failing),
+    )
 
 
 @cache

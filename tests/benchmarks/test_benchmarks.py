@@ -112,6 +112,39 @@ def test_an_archive_gives_the_same_events_and_matches(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_every_strategy_gives_the_same_rows(tmp_path: Path) -> None:
+    """The run itself fails where they do not."""
+    size = ("--directory", str(tmp_path), "--events", "20_000", "--symbols", "20", "--days", "2")
+    few = ("--live", "2_000", "--repeat", "1", "--only", "sizes", "selectivity", "windows", "memory")
+    found = printed("benchmarks.hybrid.strategies", *size, *few)["found"]
+    assert [case["events"] for case in found["sizes"]] == [10_000, 20_000]
+    assert all(case["runs"][0]["matches"] > 20 for case in found["selectivity"])
+    assert found["selectivity"][-1]["runs"][0]["rows"] > 20
+    assert found["windows"][0]["reads"] > found["windows"][-1]["reads"]
+    assert len(found["memory"]) == 4
+
+
+@pytest.mark.slow
+def test_a_live_match_asks_a_large_history(tmp_path: Path) -> None:
+    size = ("--directory", str(tmp_path), "--events", "50_000", "--symbols", "20", "--days", "10")
+    found = printed("benchmarks.hybrid.latency", *size, "--matches", "10", "--processes", "1")["strategies"]
+    assert set(found) == {"llaa", "sllaa", "auto"}
+    assert len({(run["rows"], run["hash"]) for run in found.values()}) == 1
+    assert found["llaa"]["rows"] > 10
+    assert found["llaa"]["again"]["p50"] > 0
+
+
+@pytest.mark.slow
+def test_a_backtest_gives_what_live_gives(tmp_path: Path) -> None:
+    """The run itself fails where they differ."""
+    size = ("--directory", str(tmp_path / "db"), "--events", "200_000", "--symbols", "100", "--days", "3")
+    runs = printed("benchmarks.hybrid.backtest", *size, "--live", "100_000", "--repeat", "1")["runs"]
+    assert runs["scan"]["rows"] == 200_000
+    assert runs["valleys"]["rows"] > runs["valleys"]["as_live"] > 10_000
+    assert all(runs[name]["as_live"] > 0 for name in ("crashes", "joined", "stacked"))
+
+
+@pytest.mark.slow
 def test_appends_with_and_without_upkeep_keep_the_same_events() -> None:
     result = printed("benchmarks.archive.appends", "--appends", "30", "--rows", "50", "--repeat", "3", "--sizes", "100")
     assert set(result["one"]) == {"100 rows"}

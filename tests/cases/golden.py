@@ -31,7 +31,7 @@ class Cells:
 @dataclass(frozen=True, slots=True)
 class Case:
     """One statement over named inputs. Either `rows` or `error` (a code, or DataError) is there; `live`: the rows that
-    a watch gives, where that is something else."""
+    a watch gives, where that is something else; `suppressed`: what its ALERT ONCE keeps back, in the columns named."""
 
     file: str
     title: str
@@ -41,6 +41,7 @@ class Case:
     rows: Cells | None
     error: str | None
     live: Cells | None
+    suppressed: Cells | None
 
     @property
     def name(self) -> str:
@@ -67,7 +68,7 @@ def _case(file: str, text: str) -> Case:
     title = head.splitlines()[0].removeprefix("# ").strip()
     where = f"{file}: {title}"
     source, query, error = "", "", None
-    rows, live = None, None
+    rows, live, suppressed = None, None, None
     inputs: dict[str, Cells] = {}
     for section in sections:
         name, _, body = section.partition("\n")
@@ -83,13 +84,15 @@ def _case(file: str, text: str) -> Case:
                 rows = _cells(lines, how == ["in", "order"], where)
             case ["live", "rows", *how]:
                 live = _cells(lines, how == ["in", "order"], where)
+            case ["suppressed"]:
+                suppressed = _cells(lines, False, where)
             case ["error", code]:
                 error = code
             case _:
                 raise ValueError(f"{where}: there is no section {name!r}")
     if not source or not query or (rows is None) == (error is None):
         raise ValueError(f"{where}: a case has a source, a query, and rows or an error")
-    return Case(file, title, source, inputs, query, rows, error, live)
+    return Case(file, title, source, inputs, query, rows, error, live, suppressed)
 
 
 def _cells(lines: list[str], in_order: bool, where: str) -> Cells:

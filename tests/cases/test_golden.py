@@ -21,7 +21,8 @@ import pytest
 import hybrid
 import hybrid.engine
 import hybrid.front
-from hybrid.correlate import Reader
+from hybrid.alerts import Alerts
+from hybrid.candidates import Reader
 from hybrid.front import Relations, answer
 from hybrid.inputs import Ordered
 from matching.batch import EventBatch
@@ -157,6 +158,9 @@ def outcomes(case: Case, tables: dict[str, pa.Table]) -> Iterator[tuple[str, Wan
             rows = found = None
         if found is not None:
             yield f"watch, batches of {size}", on_stream, found
+            if case.suppressed is not None and rows is not None:
+                kept_back = attempt(watched, case, tables, plan, rows, size, suppressed)
+                yield f"suppressed, batches of {size}", Wanted(case.suppressed, None), kept_back
         elif case.rows is not None:
             yield f"matchers, batches of {size}", wanted, attempt(in_pieces, case, tables, size)
 
@@ -173,10 +177,12 @@ def attempt(run: Callable[..., pa.Table], *args: Any) -> Outcome:
 
 
 def planned(case: Case, tables: dict[str, pa.Table]) -> QueryPlan | None:
-    """The plan of a case's statement, None where it has none."""
+    """The plan of a case's statement, without ALERT ONCE, None where it has none."""
     try:
-        with Relations(case.query, tables).open() as relations:
-            return relations.bind(hybrid.front.parse(case.query))
+        alert = hybrid.front.parse(case.query).alert
+        text = case.query if alert is None else case.query[: alert.span.start]
+        with Relations(text, tables).open() as relations:
+            return relations.bind(hybrid.front.parse(text))
     except QueryError:
         return None
 
@@ -212,8 +218,22 @@ def streamed(case: Case, tables: dict[str, pa.Table], plan: QueryPlan) -> pa.Tab
     return pa.Table.from_batches(batches) if batches else tables[name]
 
 
-def watched(case: Case, tables: dict[str, pa.Table], plan: QueryPlan, rows: pa.Table, size: int) -> pa.Table:
-    """The alerts of a stream of the input's columns to which the rows are pushed and which then ends."""
+def suppressed(case: Case, alerts: Alerts) -> pa.Table:
+    """What ALERT ONCE has kept back of all there is, in the columns of the case."""
+    alerts.fetch()
+    assert case.suppressed is not None
+    return alerts.suppressed().select([name for name, _ in case.suppressed.columns])
+
+
+def fetched(case: Case, alerts: Alerts) -> pa.Table:
+    return alerts.fetch()
+
+
+def watched(
+    case: Case, tables: dict[str, pa.Table], plan: QueryPlan, rows: pa.Table, size: int,
+    what: Callable[[Case, Alerts], pa.Table] = fetched,
+) -> pa.Table:  # fmt: skip
+    """What a watch has of a stream of the input's columns to which the rows are pushed and which then ends."""
     factor = plan.factors[0]
     name = factor.input_sql.strip()
     time, *ties = [o.column.name for o in factor.plan.order_by]
@@ -224,7 +244,7 @@ def watched(case: Case, tables: dict[str, pa.Table], plan: QueryPlan, rows: pa.T
         for start in range(0, rows.num_rows, size):
             db.push(name, rows.slice(start, size))
         db.advance(name, None)
-        return alerts.fetch()
+        return what(case, alerts)
 
 
 def merges(plan: QueryPlan, tables: dict[str, pa.Table]) -> bool:

@@ -17,7 +17,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from hybrid.app import KafkaSink, KafkaSource, load
+from hybrid.app import load
+from hybrid.app_tables import KafkaSink, KafkaSource
 from hybrid.status import read_status
 from tests.archive.store import s3_server
 from tests.docs.documents import ROOT

@@ -93,6 +93,21 @@ def at_edges(draw: st.DrawFn, plan: Plan, failing: st.SearchStrategy[Expression]
     return replace(plan, pattern=pattern, within=within, defines=(*plan.defines, *defines))
 
 
+@st.composite
+def waiting(draw: st.DrawFn) -> Plan:
+    """A plan whose matches wait until nothing behind them can forbid them, mostly for some rows: their numbers hang on
+    the moment at which each is decided. One start has several runs, of which a row concerns only some."""
+    plan = draw(plans(SKIP_TILL, patterns, after=False, anchored=False, exclusions=False, opaque=False))
+    before, behind = draw(st.sampled_from([((), ("N",)), ((), ("N", "M")), (("N",), ("N",))]))
+    parts = plan.pattern.parts if isinstance(plan.pattern, Concatenation) else (plan.pattern,)
+    pattern = Concatenation((*map(Negation, before), *parts, *map(Negation, behind)))
+    names = [*(d.variable for d in plan.defines), *dict.fromkeys((*before, *behind))]
+    defines = tuple(Define(name, draw(RARE if name in "NM" else row_local(False))) for name in names)
+    bounds = [*(Within(rows=n) for n in (3, 4, 2, 5, 8)), *(Within(interval_us=n * SECOND_US) for n in (3, 8))]
+    after = AfterMatch(draw(st.sampled_from([AfterMatchKind.NO_SKIP, AfterMatchKind.NO_SKIP, plan.after.kind])))
+    return replace(plan, pattern=pattern, within=draw(st.sampled_from(bounds)), defines=defines, after=after)
+
+
 class Tally:
     """What the examples of one property were like."""
 
@@ -135,6 +150,19 @@ def test_kernel_equals_reference(record_property: Callable[[str, object], None])
 
     check()
     tally.report(record_property)
+
+
+@given(rows=events(min_size=6), plan=waiting(), size=st.sampled_from((1, 4, 100)))
+def test_matches_that_wait_come_out_in_the_order_of_the_reference(plan: Plan, rows: list[Row], size: int) -> None:
+    assert answer_of(run(kernel_of(plan), rows, size)) == reference_of(plan, rows)
+
+
+@FEWER
+@given(rows=events(min_size=4, max_size=10), plan=waiting(), data=st.data())
+def test_a_match_that_waits_comes_out_with_the_event_or_watermark_that_decides_it(
+    plan: Plan, rows: list[Row], data: st.DataObject
+) -> None:
+    compare_at_every_step(kernel_of(plan), rows, data)
 
 
 @pytest.mark.slow

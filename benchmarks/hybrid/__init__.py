@@ -1,0 +1,1 @@
+"""What asking history costs: strategies, latency, backtests."""

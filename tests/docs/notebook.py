@@ -1,0 +1,79 @@
+"""The notebooks of docs/: their cells are run in order, and what they print and draw stands behind them.
+
+`python -m tests.docs.notebook` runs them and writes what comes out. No Jupyter is needed for that: a cell is Python,
+lines that begin with % are left out, and of its last expression is shown what a notebook would show.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import io
+import json
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from tests.docs.documents import ROOT
+
+NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
+#: Dots per inch of pictures, so that they are small files.
+DPI = 60
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def executed(notebook: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The outputs of each cell, in the format of notebooks; none for text. Runs all code in one new module."""
+    variables: dict[str, Any] = {"__name__": "__main__"}
+    return [
+        _run("".join(cell["source"]), variables) if cell["cell_type"] == "code" else [] for cell in notebook["cells"]
+    ]
+
+
+def _run(source: str, variables: dict[str, Any]) -> list[dict[str, Any]]:
+    tree = ast.parse("\n".join("" if line.startswith("%") else line for line in source.split("\n")))
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    printed, value = io.StringIO(), None
+    with redirect_stdout(printed):
+        exec(compile(tree, "cell", "exec"), variables)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "cell", "eval"), variables)
+    outputs: list[dict[str, Any]] = []
+    if printed.getvalue():
+        outputs.append({"output_type": "stream", "name": "stdout", "text": _lines(printed.getvalue())})
+    if value is not None:
+        outputs.append({"output_type": "display_data", "metadata": {}, "data": _shown(value)})
+    return outputs
+
+
+def _shown(value: Any) -> dict[str, Any]:
+    if isinstance(value, Figure):
+        picture = io.BytesIO()
+        value.savefig(picture, format="png", dpi=DPI, metadata={"Software": None})
+        return {"image/png": base64.b64encode(picture.getvalue()).decode(), "text/plain": ["<Figure>"]}
+    shown: dict[str, Any] = {"text/plain": _lines(repr(value))}
+    if hasattr(value, "_repr_html_"):
+        shown["text/html"] = _lines(value._repr_html_())
+    return shown
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
+def main() -> None:
+    for path in NOTEBOOKS:
+        notebook = read(path)
+        for number, (cell, outputs) in enumerate(zip(notebook["cells"], executed(notebook)), 1):
+            if cell["cell_type"] == "code":
+                cell["outputs"], cell["execution_count"] = outputs, number
+        path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
