@@ -122,7 +122,8 @@ class Database:
             for name in found:
                 self._reopen(self._path / name)
             self._memory = Memory(memory_limit, self._path)
-            self._resume()
+            with self._lock:  # queries ask history beside it as soon as they begin
+                self._resume()
             self._wind()
             if maintenance:
                 from archive.keeper import Keeper

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,15 +144,11 @@ class Topics:
     """A broker with a topic of ticks, by symbol, and one of alerts, and an app between them."""
 
     def __init__(self, directory: Path, broker: servers.Broker, events: pa.Table) -> None:
-        from confluent_kafka import Producer
-
-        self.directory, self.events = directory, events
+        self.directory, self.events, self.broker = directory, events, broker
         servers.make_topic(broker.address, "ticks", PARTITIONS)
         servers.make_topic(broker.address, "alerts")
         tables = {"source": KAFKA.format(broker.address, "ticks"), "sink": KAFKA.format(broker.address, "alerts")}
         (directory / "app.toml").write_text(APP.format(query=FALLS, **tables))
-        settings = {"bootstrap.servers": broker.address, "linger.ms": 20, "enable.idempotence": True, "log_level": 0}
-        self.producer = Producer(settings)
         partitions = [int(symbol[1:]) % PARTITIONS for symbol in events["symbol"].to_pylist()]
         self.messages = list(zip(partitions, payloads(events)))
 
@@ -163,10 +160,25 @@ class Topics:
         until(lambda: taken(self.directory, child) == COUNT + PARTITIONS)
 
     def _send(self, messages: list[tuple[int, bytes]]) -> None:
-        for partition, message in messages:
-            self.producer.produce("ticks", value=message, partition=partition)
-            self.producer.poll(0)
-        assert self.producer.flush(60) == 0
+        """Appends each once, in order. The broker may lose count of a producer that it has answered too late, which
+        ends that producer; another sends what is not there yet."""
+        from confluent_kafka import KafkaException, Producer
+
+        settings = {"bootstrap.servers": self.broker.address, "linger.ms": 20, "enable.idempotence": True}
+        until_s = time.monotonic() + 90
+        while messages:
+            assert time.monotonic() < until_s
+            producer = Producer({**settings, "log_level": 0})
+            try:
+                for partition, message in messages:
+                    producer.produce("ticks", value=message, partition=partition)
+                    producer.poll(0)
+                assert producer.flush(60) == 0
+                return
+            except KafkaException as error:
+                assert error.args[0].fatal(), error
+            there = servers.values_in_kafka(self.broker, "ticks", PARTITIONS)
+            messages = [message for message in messages if message[1] not in there]
 
 
 def check(directory: Path, broker: servers.Broker, events: pa.Table) -> None:

@@ -143,6 +143,22 @@ def make_topic(address: str, name: str, partitions: int = 1) -> None:
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
 
 
+def values_in_kafka(broker: Broker, topic: str, partitions: int) -> set[bytes]:
+    """The messages in a topic now."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "look", "log_level": 0})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    found: set[bytes] = set()
+    quiet = 0
+    while quiet < 3:  # what the broker calls the end of a partition lags
+        messages = consumer.consume(1000, 1.0)
+        quiet = 0 if messages else quiet + 1
+        found.update(message.value() for message in messages if not message.error())
+    consumer.close()
+    return found
+
+
 def delivered_to_kafka(broker: Broker, topic: str, count: int, seconds: float = 60) -> dict[str, dict[str, Any]]:
     """The rows that a sink has written to the one partition of a topic, by their match ids: read until there are so
     many, and to the end. Rows of one id are the same."""
