@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from hypothesis import strategies as st
 
 import hybrid
 from hybrid import checkpoint
+from hybrid.asking import Asking
+from hybrid.driver import Driver
 from hybrid.engine import Database
 from query.errors import DataError, HybridWarning
 
@@ -198,6 +202,33 @@ def test_what_was_not_fetched_is_there_after_a_restart(tmp_path):
         assert [row["n"] for row in alerts.fetch().to_pylist()] == [4]
         assert db.checkpoint() > number
         assert db.notes == {"sink": "17"}
+
+
+def test_answers_come_when_the_queries_are_restored_and_not_before(tmp_path, monkeypatch):
+    settling, restoring = [], threading.Event()
+    restore, settle = Database._restore_feed, Asking.settle
+
+    def slowly(*args: Any) -> None:
+        restoring.set()
+        time.sleep(0.3)  # what was begun beside it has long come by then
+        restore(*args)
+        restoring.clear()
+
+    def telling(*args: Any) -> Any:
+        settling.append(restoring.is_set())
+        return settle(*args)
+
+    with opened(tmp_path / "db", None) as db:
+        begun(db, {"joined": JOINED})
+        db.checkpoint()
+    monkeypatch.setattr(Driver, "learn", lambda *_: restoring.wait(10) and None)
+    monkeypatch.setattr(Database, "_restore_feed", slowly)
+    monkeypatch.setattr(Asking, "settle", telling)
+    with opened(tmp_path / "db", None) as db:
+        db.watching()["joined"].fetch()
+        db.advance("ticks", None)
+    assert settling
+    assert not any(settling)
 
 
 def test_static_tables_and_streams_of_rows_go_on(tmp_path):
