@@ -30,6 +30,8 @@ BATCH_ROWS_MAX = 1 << 18
 SORT_BATCH_ROWS = 1 << 17
 #: So many rows are read in the time that a read of its own takes.
 GAP_ROWS = 1 << 15
+#: How much longer each part of a range is that is read from its end.
+GROWTH = 16
 #: Events that `since` gives at a time.
 SINCE_ROWS = 1 << 20
 
@@ -218,6 +220,17 @@ class HistorySnapshot:
         wanted = self._wanted(low_us, high_us, False, None, True, None, None)
         stretches = [rows for _, _, rows in self._stretches(wanted, 0)]
         return sum(stretches) + len(self._recent(wanted)), max(stretches, default=0)
+
+    def newest_first(self, low_us: int, last_us: int, events: int) -> Iterator[tuple[int, int]]:
+        """[low_us, last_us] in parts that lie between files, the last one first: that has so many events or somewhat
+        more, and each further one GROWTH times as many as the one behind it."""
+        found, wanted = 0, self._wanted(low_us, last_us, True, None, True, None, None)
+        for begin_us, _, rows in reversed(self._stretches(wanted, 0)):
+            found += rows
+            if begin_us is not None and found >= events and low_us < begin_us <= last_us:
+                yield begin_us, last_us
+                last_us, found, events = begin_us - 1, 0, events * GROWTH
+        yield low_us, last_us
 
     @property
     def rows_max(self) -> int:

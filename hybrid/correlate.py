@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
+from archive.snapshot import GAP_ROWS, HistorySnapshot
 from hybrid import duck
 from hybrid.answer import ROW, Answer, Side, side_schema
 from hybrid.candidates import BLOCK, Candidates, Ranges, Reader, blocks_of, candidates_in, keys_of, read_together
@@ -17,6 +18,9 @@ from matching.batch import Matcher
 from query.language.ast import HistoryKind
 from query.plan.expression import quote
 from query.plan.plan import FactorPlan, HistoryPlan
+
+#: About how many events are looked at first where the newest row is asked for.
+NEWEST_ROWS = 4 * GAP_ROWS
 
 
 def correlate(
@@ -75,15 +79,20 @@ def correlate(
             asking = np.sort(np.concatenate(left))
         for group in read_together(reader, codes[asking], low_us[asking], last_us[asking]):
             rows = asking[group]
-            low, last = int(low_us[rows].min()), int(last_us[rows].max())
-            batch = reader.read(low, last, closed=True, keys=keys.used_by(codes[rows]), late=late, columns=columns)
-            reads += 1
-            if not len(batch):
-                continue
-            blocks = blocks_of(batch, keys, codes[rows], low_us[rows], last_us[rows])
-            for chunk in blocks.chunks():
-                found = candidates_in(history.plan, batch, chunk, matcher)
-                join(rows[chunk.member], chunk.member_block, found)
+            for low, last in _parts(history, reader, int(low_us[rows].min()), int(last_us[rows].max())):
+                batch = reader.read(low, last, closed=True, keys=keys.used_by(codes[rows]), late=late, columns=columns)
+                reads += 1
+                if not len(batch):
+                    continue
+                first, until = np.maximum(low_us[rows], low), np.minimum(last_us[rows], last)
+                served, before = rows, len(found_row)
+                for chunk in blocks_of(batch, keys, codes[rows], first, until).chunks():
+                    found = candidates_in(history.plan, batch, chunk, matcher)
+                    join(served[chunk.member], chunk.member_block, found)
+                if _newest(history) and len(found_row) > before:
+                    rows = np.setdiff1d(rows, np.concatenate(found_row[before:]), assume_unique=True)
+                    if not len(rows):
+                        break
     row = np.concatenate(found_row)
     order = np.argsort(row, kind="stable")
     row = row[order]
@@ -118,6 +127,19 @@ def _joined(
     joined = rows.take(pa.array(pair, mask=pair < 0))
     return Answer(kept.live, kept.evidence, kept.match, (*kept.sides, Side(joined, evidence, pair, complete[row])))
 
+
+def _newest(history: HistoryPlan) -> bool:
+    """Whether the newest row of history is all that a live row asks for: what lies before one that meets ON is not
+    read. A match of PA is no such thing: one that began earlier may end later."""
+    return history.plan is None and history.kind in (HistoryKind.SEMI, HistoryKind.ANTI, HistoryKind.NEAREST)
+
+
+def _parts(history: HistoryPlan, reader: Reader, low_us: int, last_us: int) -> Iterator[tuple[int, int]]:
+    """[low_us, last_us] in the parts in which it is read, one after the other."""
+    if _newest(history) and isinstance(reader, HistorySnapshot):
+        yield from reader.newest_first(low_us, last_us, NEWEST_ROWS)
+    else:
+        yield low_us, last_us
 
 
 def _pairs(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
+from archive.snapshot import HistorySnapshot
 from hybrid.driver import ranges
 from query.language.parse import parse
 from query.plan.bind import bind
@@ -146,6 +147,43 @@ def test_the_seam_between_files_and_memory(kind: str, flush_at: int, tmp_path: A
     expected = case.expected()
     assert expected
     assert watched(case, flush_at, tmp_path / "db") == (expected, expected)
+
+
+@pytest.mark.parametrize("kind", ["SEMI JOIN", "ANTI JOIN", "NEAREST JOIN", "JOIN"])
+def test_what_lies_before_the_newest_row_is_not_read(kind: str, tmp_path: Any, monkeypatch: Any) -> None:
+    """Files are told apart by milliseconds, by their statistics."""
+    drawn = [
+        (1000 * i, i, "ab"[i % 2], "p" if i % 7 > 4 else "q", (i * i) % 11 + 100 * (i % 20 == 13)) for i in range(60)
+    ]
+    events = pa.table([pa.array(c, t) for c, t in zip(zip(*drawn), SCHEMA.types)], schema=SCHEMA)
+    case = Case(events, 50_000, 0, False, kind, False, ())
+    monkeypatch.setattr("hybrid.correlate.NEWEST_ROWS", 1)
+    monkeypatch.setattr("archive.snapshot.GROWTH", 2)
+    asked: list[tuple[int, int]] = []
+    read = HistorySnapshot.read
+
+    def reading(self: HistorySnapshot, low: int, high: int, **how: Any) -> Any:
+        asked.append((low, high))
+        return read(self, low, high, **how)
+
+    monkeypatch.setattr(HistorySnapshot, "read", reading)
+    found = []
+    for start in range(0, len(events), 4):
+        with hybrid.connect(tmp_path, maintenance=False) as db:  # anew: what was written lately is in memory
+            if not db.streams():
+                db.create_stream("e", COLUMNS, time="ts", key="k")
+            alerts = db.watch(case.query, strategy="llaa")
+            db.push("e", events.slice(start, 4))
+            db.advance("e", int(events["ts"].cast(pa.int64())[start + 3].as_py()) + 1)
+            found.append(alerts.fetch())
+    assert rows(pa.concat_tables(found)) == case.expected() != []
+    matches = sum(row[3] == "p" for row in drawn)
+    parts = [high - low for low, high in asked]
+    if kind == "JOIN":
+        assert parts == [49_999] * matches
+    else:
+        assert len(asked) > matches  # some look further back
+        assert sum(parts) < 30_000 * matches
 
 
 # ---- the worked examples of the hybrid answer: events `name@second`, s = the name's letters, one partition
