@@ -20,6 +20,7 @@ import pyarrow as pa
 from archive.history import KEEPER, History, archived_schema
 from archive.place import Place, place_of
 from archive.recent import FILES
+from archive.search.prefilter import windows_of
 from hybrid.alerts import Alerts
 from hybrid.answer import answer_of
 from hybrid.asking import POOLS, Asking, pools
@@ -1364,7 +1365,12 @@ def _backtest(
     reader: Reader = snapshots[names[0]]
     strategy = strategy_of("auto")
     if plain(plan):
-        events = snapshots[names[0]].batches(start_us, end_us, columns=factor.plan.columns, sorted_max=SORTED_MAX)
+        snapshot = snapshots[names[0]]
+        count = snapshot.stretch_rows(start_us, end_us)[0]
+        windows, _ = windows_of(snapshot, factor.plan, start_us, end_us, False, None, count)
+        events = snapshot.batches(
+            start_us, end_us, columns=factor.plan.columns, windows=windows, sorted_max=SORTED_MAX
+        )
         matcher = live_matcher(factor.plan)
         found = [matcher.push(part) for batch in events for part in slices(batch)]
         found.append(matcher.advance(end_us))

@@ -16,6 +16,7 @@ from matching.by_reference import ReferenceMatcher
 from matching.matcher import KernelMatcher
 from matching.sharing import Sharing, sharing_of, widened
 from query.errors import QueryError
+from query.language.ast import Selection
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
@@ -113,6 +114,7 @@ def test_what_is_found_once_answers_every_range() -> None:
     def check(
         plan: Plan, rows: list[Row], grown: list[int], ranges: list[tuple[int, int, str | None]], kernel: bool
     ) -> None:
+        rows = rows[:12] if plan.selection is Selection.SKIP_TILL_ANY else rows  # they have 2 ** len(rows) matches
         wide = widened(plan)
         new = partial(KernelMatcher, wide, program_of(wide)) if kernel else partial(ReferenceMatcher, wide)
 

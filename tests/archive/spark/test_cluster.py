@@ -18,6 +18,7 @@ from archive.history import History
 from archive.ingest import Job, ingest
 from archive.place import place_of
 from archive.spark import ship
+from matching.kernels.jit import cache_directory
 from tests.archive.events import TICKS
 from tests.archive.spark.conftest import why_no_spark
 from tests.archive.spark.queries import COLUMNS, table
@@ -96,19 +97,18 @@ def needs_spark() -> None:
         pytest.skip(why)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Kernels are compiled by the first of the tests: that takes longer than all the rest."""
-    return tmp_path_factory.mktemp("cache")
-
-
-def test_standalone_cluster(tmp_path: Path, cache: Path) -> None:
-    with cluster(tmp_path, cache, workers=2) as address:
+def test_standalone_cluster(tmp_path: Path) -> None:
+    """Its workers find the kernels that are compiled here, and nothing else of ours."""
+    kernels = cache_directory()
+    (tmp_path / "cache" / "hybrid").mkdir(mode=0o700, parents=True)
+    (tmp_path / "cache" / "hybrid" / kernels.name).symlink_to(kernels, target_is_directory=True)
+    with cluster(tmp_path, tmp_path / "cache", workers=2) as address:
         searches(tmp_path, address)
         archives(tmp_path, address)
 
 
-def test_spark_connect(tmp_path: Path, cache: Path) -> None:
-    with connect_server(tmp_path, cache) as address:
+def test_spark_connect(tmp_path: Path) -> None:
+    """Its workers compile every kernel, as those of a new machine do: that takes longer than all the rest."""
+    with connect_server(tmp_path, tmp_path / "cache") as address:
         searches(tmp_path, address)
         archives(tmp_path, address)
