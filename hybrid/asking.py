@@ -2,7 +2,8 @@
 
 One request of a query runs at a time, in a thread of a pool, so rows come out in the order of PL. What is
 found meanwhile waits, and goes into the next request together. A push waits for its answer where that takes a small
-share of the time only: then its rows are there when it returns, as if nothing ran beside it.
+share of the time only: then its rows are there when it returns, as if nothing ran beside it. One request is waited for
+once: a slow archive does not hold up the pushes behind that one.
 """
 
 from __future__ import annotations
@@ -52,13 +53,14 @@ class Asking:
     pool: None: requests run where they are begun. over: called in a thread of the pool, without the lock, when a
     request is over; it must not wait for the lock either."""
 
-    __slots__ = ("_over", "_patience_s", "_pool", "_running", "_waited_s", "driver")
+    __slots__ = ("_given_up", "_over", "_patience_s", "_pool", "_running", "_waited_s", "driver")
 
     def __init__(self, driver: Driver, pool: Executor | None, over: Callable[[], None]) -> None:
         self.driver = driver
         self._pool = pool
         self._over = over
         self._running: Future[Answer | None] | None = None
+        self._given_up: Future[Answer | None] | None = None  # has been waited for long enough
         self._patience_s = PATIENCE_S
         self._waited_s = time.monotonic()
 
@@ -76,7 +78,7 @@ class Asking:
         answers: list[Answer] = []
         while True:
             if self._running is not None:
-                if not self._running.done() and self.driver.waiting_count:
+                if self._running is not self._given_up and self.driver.waiting_count:
                     self._wait(self._running)
                 if not self._running.done():
                     return answers
@@ -95,6 +97,9 @@ class Asking:
 
     def _wait(self, running: Future[Answer | None]) -> None:
         """Returns when a request is over, or patience has run out."""
+        if running.done():
+            return
+        self._given_up = running
         now_s = time.monotonic()
         self._patience_s = min(PATIENCE_S, self._patience_s + PATIENCE * (now_s - self._waited_s))
         self._waited_s = now_s

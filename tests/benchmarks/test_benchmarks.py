@@ -135,6 +135,15 @@ def test_a_live_match_asks_a_large_history(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_slow_read_changes_no_row() -> None:
+    """The run itself fails where it does."""
+    found = printed("benchmarks.hybrid.slow_read", "--seconds", "1.5", "--rate", "20_000", "--repeat", "1")
+    assert found["events"] == 30_000
+    assert found["rows"] > 15
+    assert found["runs"]["slow"]["behind"] > found["runs"]["quick"]["behind"]
+
+
+@pytest.mark.slow
 def test_a_backtest_gives_what_live_gives(tmp_path: Path) -> None:
     """The run itself fails where they differ."""
     size = ("--directory", str(tmp_path / "db"), "--events", "200_000", "--symbols", "100", "--days", "3")

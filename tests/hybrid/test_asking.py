@@ -35,17 +35,20 @@ def events(first: int, count: int) -> pa.Table:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], threading.Event]:
     """Lets every read of history from now on take so long; says when one has begun."""
-    read = HistorySnapshot.read
 
     def slowed(seconds: float) -> threading.Event:
         begun = threading.Event()
 
-        def wait_first(self: HistorySnapshot, *arguments: Any, **more: Any) -> Any:
-            begun.set()
-            time.sleep(seconds)
-            return read(self, *arguments, **more)
+        def wait_first(read: Callable[..., Any]) -> Callable[..., Any]:
+            def reading(*arguments: Any, **more: Any) -> Any:
+                begun.set()
+                time.sleep(seconds)
+                return read(*arguments, **more)
 
-        monkeypatch.setattr(HistorySnapshot, "read", wait_first)
+            return reading
+
+        for name in ("read", "batches"):
+            monkeypatch.setattr(HistorySnapshot, name, wait_first(getattr(HistorySnapshot, name)))
         return begun
 
     return slowed
@@ -117,6 +120,7 @@ def test_a_read_that_fails_fails_its_query_alone(monkeypatch: pytest.MonkeyPatch
         db.create_stream("e", COLUMNS, time="ts", key="k")
         alerts, other = db.watch(QUERY), db.watch(QUERY.split(" LEFT JOIN")[0].replace(", pa.m", ""))
         monkeypatch.setattr(HistorySnapshot, "read", broken)
+        monkeypatch.setattr(HistorySnapshot, "batches", broken)
         db.push("e", events(0, 40))
         db.push("e", events(40, 40))
         with pytest.raises(hybrid.DataError, match="on fire"):
