@@ -126,7 +126,7 @@ class Suppressor:
 
     def _keys(self, rows: pa.Table) -> list[str]:
         """The values of the columns that an alert goes by, as a text: equal where DuckDB calls the values equal."""
-        if not self.once.columns:
+        if not self.once.columns or not rows.num_rows:
             return [""] * rows.num_rows
         chosen = rows.select(list(self.once.columns))
         values = []
