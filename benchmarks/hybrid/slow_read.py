@@ -4,9 +4,9 @@
 
 Batches of a thousand live events are pushed at a fixed rate, and a thousandth of the events asks an hour of its
 symbol's history, in memory. `quick`: nothing is wrong. `slow`: the first read takes `seconds` more, about as long as
-the pushes do. `busy` is the share of its time that the thread that pushes is at work or waits, `push` how long a push takes, in
-milliseconds; medians of the repeats. Rows must be the same, in one order, or the run fails; `behind` is how many of
-them came when the slow read was over.
+the pushes do. `busy` is the share of its time that the thread that pushes is at work or waits, `push` how long a push
+takes, in milliseconds; medians of the repeats. Rows must be the same, in one order, or the run fails; `behind` is how
+many of them came when all was pushed.
 """
 
 from __future__ import annotations
