@@ -65,10 +65,9 @@ class Asking:
         self._waited_s = time.monotonic()
 
     def prepare(self, histories: Mapping[str, History]) -> None:
-        """Looks at history before a match asks for it: what it costs is known then, and what a first read has to load
-        and to compile is there."""
+        """Looks at history before a match asks for it: what a first read has to load and to compile is there then."""
         if self._pool is not None and self._running is None:
-            self._running = self._pool.submit(self.driver.learn, histories)
+            self._running = self._pool.submit(self.driver.warm, histories)
             self._running.add_done_callback(lambda _: self._over())
 
     def settle(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from archive.recent import concatenated
 from hybrid.answer import answer_of
 from hybrid.evidence import Evidence
 from hybrid.inputs import BATCH_ROWS
@@ -19,6 +20,9 @@ from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.sharing import replay, sharing_of
 from query.language.ast import AfterMatchKind
 from query.plan.plan import Plan
+
+#: To match so many events again costs less than to keep the state of a matcher and to go on from it.
+ANEW_EVENTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +39,22 @@ class Cut:
 class Covered:
     """What a pattern finds in [low_us, last_us], of the keys whose events it has been given.
 
-    Give it events with `extend`, then ask. matcher: gives one of `widened(plan)` with a state, or a new one. Not thread
-    safe."""
+    Give it events with `extend`, then ask. matcher: gives one of `widened(plan)` with a state, or a new one. anew: so
+    many events at most are matched again when others come behind them. Not thread safe."""
 
     __slots__ = (
-        "_ended", "_found", "_kept", "_matcher", "_plan", "_seqs", "_sharing", "_state", "_times",
+        "_anew", "_ended", "_events", "_found", "_kept", "_matcher", "_plan", "_seqs", "_sharing", "_state", "_times",
         "events", "last_us", "low_us",
     )  # fmt: skip
 
-    def __init__(self, plan: Plan, matcher: Callable[[bytes | None], Matcher], low_us: int) -> None:
+    def __init__(
+        self, plan: Plan, matcher: Callable[[bytes | None], Matcher], low_us: int, anew: int = ANEW_EVENTS
+    ) -> None:
         self._plan = plan
+        self._anew = anew
         self._sharing = sharing_of(plan)
         self._matcher = matcher
+        self._events: list[EventBatch] | None = []  # all of them while they are few; then the state of their matcher:
         self._state: bytes | None = None
         self._found: list[Matches] = []
         self._ended: Matches | None = None
@@ -59,8 +67,13 @@ class Covered:
 
     def extend(self, batches: Iterable[EventBatch], last_us: int) -> None:
         """Takes its keys' events of (self.last_us, last_us], in the total order. Raises what the pattern fails of; it
-        is then of no use. The cost of matching them, and a snapshot of the runs that are open."""
+        is then of no use. The cost of matching them, and of a snapshot of the runs that are open; while there are few
+        events, of matching all of them again."""
+        if self._events is not None:
+            self._found = []
         matcher = self._matcher(self._state)
+        for batch in self._events or ():
+            self._keep(matcher.push(batch))
         for whole in batches:
             for start in range(0, len(whole), BATCH_ROWS):
                 batch = whole.slice(start, min(start + BATCH_ROWS, len(whole)))
@@ -68,14 +81,18 @@ class Covered:
                 self._seqs.append(batch.seq)
                 self._times.append(int(batch.ts_us[0]))
                 self.events += len(batch)
-                self._keep(matcher.push(
-                    EventBatch(batch.columns, batch.ts_us, batch.source, batch.offset, place, batch.sources)
-                ))
-        self._keep(matcher.advance(last_us + 1))
-        self._state = matcher.snapshot()
-        self._ended = matcher.advance(None)
+                batch = EventBatch(batch.columns, batch.ts_us, batch.source, batch.offset, place, batch.sources)
+                self._keep(matcher.push(batch))
+                if self._events is not None:
+                    self._events = [*self._events, batch] if self.events <= self._anew else None
         self._kept = None
         self.last_us = last_us
+        if self._events is None:
+            self._keep(matcher.advance(last_us + 1))
+            self._state = matcher.snapshot()
+        elif len(self._events) > 1:
+            self._events = [concatenated(self._events)]
+        self._ended = matcher.advance(None)
 
     def _keep(self, matches: Matches) -> None:
         if len(matches):
@@ -89,6 +106,7 @@ class Covered:
     def nbytes(self) -> int:
         """About how much memory it takes."""
         held = len(self._state or b"") + sum(s.nbytes for s in self._seqs)
+        held += sum(b.columns.nbytes + 40 * len(b) for b in self._events or ())
         return held + sum(3 * m.rows.nbytes + 64 * len(m) + 48 * len(m.event_seq) for m in self._all())
 
     def _all(self) -> list[Matches]:

@@ -12,6 +12,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from archive.snapshot import HistorySnapshot
 from hybrid import duck
 from hybrid.answer import Answer, answer_of, concat_answers
 from hybrid.candidates import Ranges, Reader, numbered
@@ -25,8 +26,6 @@ from query.plan.plan import FactorPlan, HistoryPlan, Plan
 FAR_US = 2**62
 #: What a match takes to ask for its history, in seconds, as long as none has.
 MATCH_S = 0.005
-#: Seconds that must hang on what things cost before a sample of history is read to know it.
-SAMPLE_STAKE_S = 0.05
 
 
 class History(Protocol):
@@ -251,13 +250,17 @@ class Driver:
         self._running = (answer, tuple(a.span for a in asked))
         return partial(self._answered, answer, asked, requests, ahead, late)
 
-    def learn(self, histories: Mapping[str, History]) -> None:
-        """Reads a sample of each history whose answers can be kept, to know what things cost."""
+    def warm(self, histories: Mapping[str, History]) -> None:
+        """Reads the last instant of each history, and matches it: what that has to load and to compile is there when a
+        match asks."""
         for history, cache in zip(self._factor.histories, self._caches):
-            if cache is not None:
-                source = histories[history.schema.name.lower()]
-                cache.see(source.revision)
-                cache.learn(source.reader(), False)
+            reader = histories[history.schema.name.lower()].reader()
+            between = reader.extent()[0] if isinstance(reader, HistorySnapshot) else None
+            if between is not None:
+                columns = None if history.plan is None else history.plan.columns
+                events = reader.read(between[1], between[1], closed=True, columns=columns)
+                if cache is not None:
+                    cache.warm(events)
 
     def finish(self, answer: Answer) -> Answer:
         """The answer, which is handed out by that."""
@@ -293,10 +296,9 @@ class Driver:
             took_s = time.perf_counter() - began_s
             self._asked_s += took_s
             self._match_s += (took_s / n - self._match_s) / 4
-            if self.strategy.weighs and self._asked_s > SAMPLE_STAKE_S:
-                for one in asked:
-                    if one.cache is not None:
-                        one.cache.learn(one.reader, late)
+            for one in asked:
+                if self.strategy.weighs and one.cache is not None:
+                    one.cache.learn(*_hull(one.span, one.last_known_us), one.reader, late, self._asked_s)
         return answer
 
     def _detect(self, asked: Sequence[_Asked], late: bool) -> None:
@@ -340,8 +342,8 @@ class Driver:
             if cache is None:
                 continue
             low_us, last_us = _hull(span.take(ready), _last_known_us(source))
-            if sample and stake_s > SAMPLE_STAKE_S:
-                cache.learn(reader, late)
+            if sample:
+                cache.learn(low_us, last_us, reader, late, stake_s)
             estimate = cache.estimate(low_us, last_us, reader)
             if estimate is None:
                 continue

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from archive.snapshot import HistorySnapshot, merged
-from hybrid.candidates import Blocks, Candidates, Keys, Ranges, Reader, candidates_in, read_together
+from archive.snapshot import HistorySnapshot
+from hybrid.candidates import READ_KEYS_MAX, Blocks, Candidates, Keys, Ranges, Reader, candidates_in, read_together
 from hybrid.covered import Covered, Cut, distinct
 from matching.batch import EventBatch, Int64Array, Matcher
 from matching.sharing import Sharing, sharing_of
@@ -26,10 +27,13 @@ from query.plan.plan import HistoryPlan, Plan
 BYTES_MAX = 256 << 20
 #: An interval that is so many times as long as a range is not extended for it: another begins.
 STRETCH_MAX = 4
-#: About what a match takes, in bytes; and of how many of the last events a sample is made.
-MATCH_BYTES = 300
+#: About what a match and an event that was matched take, in bytes; and of how many of the last events a sample is made.
+MATCH_BYTES, EVENT_BYTES = 300, 8
 SAMPLE_EVENTS = 50_000
 FAR_US = 2**62
+#: Seconds that must hang on what things cost before a sample is read; and those that an event takes to be matched, at
+#: the least.
+SAMPLE_STAKE_S, EVENT_S = 0.05, 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +102,23 @@ class HistoryCache:
         """Whether all keys are known from there on."""
         return self._all is not None and self._all.covered.low_us <= low_us
 
-    def learn(self, reader: Reader, late: bool) -> None:
-        """Reads a sample of history, its last events, if nothing is known of it."""
-        if self._failed or self._events or not isinstance(reader, HistorySnapshot):
+    def learn(self, low_us: int, last_us: int, reader: Reader, late: bool, stake_s: float) -> None:
+        """Reads a sample of history, its last events, if nothing is known of it, and if finding PA in [low_us, last_us]
+        of all keys might take less than stake_s, the seconds that hang on it."""
+        if self._failed or self._events or stake_s < SAMPLE_STAKE_S or not isinstance(reader, HistorySnapshot):
+            return
+        if reader.stretch_rows(low_us, last_us + 1)[0] * EVENT_S > stake_s:
             return
         sample = Covered(self._plan, self._matcher, -FAR_US)
-        low_us = reader.time_before_last(SAMPLE_EVENTS)
-        self._measured(sample, _events(reader, low_us, FAR_US, None, late, self._plan.columns), FAR_US, True)
+        from_us = reader.time_before_last(SAMPLE_EVENTS)
+        self._measured(sample, _events(reader, from_us, FAR_US, None, late, self._plan.columns), FAR_US, True)
+
+    def warm(self, events: EventBatch) -> None:
+        """Matches some, for nothing but to have done so."""
+        try:
+            Covered(self._plan, self._matcher, -FAR_US).extend([events], FAR_US)
+        except (QueryError, DataError):
+            pass  # whoever asks is told
 
     def estimate(self, low_us: int, last_us: int, reader: Reader) -> Estimate | None:
         """What finding PA in [low_us, last_us] of all keys is expected to take beyond what is known; None: it cannot
@@ -115,7 +129,8 @@ class HistoryCache:
         begin_us = low_us if known is None else known.covered.last_us + 1
         events = reader.stretch_rows(begin_us, last_us + 1)[0] if begin_us <= last_us else 0
         selectivity = self._matches / self._events
-        if selectivity * (events + (known.covered.events if known is not None else 0)) * MATCH_BYTES > self._bytes_max:
+        in_all = events + (known.covered.events if known is not None else 0)
+        if in_all * (selectivity * MATCH_BYTES + EVENT_BYTES) > self._bytes_max:
             return None
         return Estimate(selectivity, events * self._seconds / self._events)
 
@@ -280,9 +295,11 @@ class HistoryCache:
         """What ranges begin at the first event of a match that reaches beyond them, by matching that part of them."""
         names = [column.name for column in self._plan.partition_by]
         until = last_us[cut.range]
-        for group in merged(cut.start_us, until):
+        _, codes = distinct(cut.key, len(until))
+        for group in read_together(reader, codes, cut.start_us, until):
             low, last = int(cut.start_us[group].min()), int(until[group].max())
-            batch = reader.read(low, last, closed=True, keys=read, late=late, columns=self._plan.columns)
+            keys = read if read is not None else _values(cut.key.take(pa.array(group)))
+            batch = reader.read(low, last, closed=True, keys=keys, late=late, columns=self._plan.columns)
             self.reads += 1
             place = covered.places(batch.seq, low)
             table = pa.Table.from_batches([batch.columns]).select(names)
@@ -301,6 +318,16 @@ class HistoryCache:
                 whose = cut.range[group[chunk.member]][found.block]
                 first_at, last_at = place[found.first], place[found.last]
                 yield Candidates(found.rows, whose, found.match, found.evidence, first_at, last_at)
+
+
+def _values(keys: pa.Table) -> dict[str, list[Any]] | None:
+    """What a read for the partitions of these keys asks for, where that leaves something out."""
+    found = {name: pc.unique(keys.column(name)) for name in keys.column_names}
+    exact = {
+        name: values.to_pylist() for name, values in found.items()
+        if len(values) <= READ_KEYS_MAX and not (pa.types.is_floating(values.type) or pa.types.is_nested(values.type))
+    }  # fmt: skip
+    return exact or None
 
 
 def _events(

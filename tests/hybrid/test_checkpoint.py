@@ -221,7 +221,7 @@ def test_answers_come_when_the_queries_are_restored_and_not_before(tmp_path, mon
     with opened(tmp_path / "db", None) as db:
         begun(db, {"joined": JOINED})
         db.checkpoint()
-    monkeypatch.setattr(Driver, "learn", lambda *_: restoring.wait(10) and None)
+    monkeypatch.setattr(Driver, "warm", lambda *_: restoring.wait(10) and None)
     monkeypatch.setattr(Database, "_restore_feed", slowly)
     monkeypatch.setattr(Asking, "settle", telling)
     with opened(tmp_path / "db", None) as db:

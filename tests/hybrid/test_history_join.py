@@ -163,7 +163,8 @@ def test_what_lies_before_the_newest_row_is_not_read(kind: str, tmp_path: Any, m
     read = HistorySnapshot.read
 
     def reading(self: HistorySnapshot, low: int, high: int, **how: Any) -> Any:
-        asked.append((low, high))
+        if low < high:  # else it is the first look at an archive
+            asked.append((low, high))
         return read(self, low, high, **how)
 
     monkeypatch.setattr(HistorySnapshot, "read", reading)

@@ -110,10 +110,12 @@ def test_what_is_found_once_answers_every_range() -> None:
             max_size=6,
         ),
         kernel=st.booleans(),
+        anew=st.sampled_from((-1, 5, 100)),
     )
     def check(
-        plan: Plan, rows: list[Row], grown: list[int], ranges: list[tuple[int, int, str | None]], kernel: bool
-    ) -> None:
+        plan: Plan, rows: list[Row], grown: list[int], ranges: list[tuple[int, int, str | None]], kernel: bool,
+        anew: int,
+    ) -> None:  # fmt: skip
         rows = rows[:12] if plan.selection is Selection.SKIP_TILL_ANY else rows  # they have 2 ** len(rows) matches
         wide = widened(plan)
         new = partial(KernelMatcher, wide, program_of(wide)) if kernel else partial(ReferenceMatcher, wide)
@@ -124,7 +126,7 @@ def test_what_is_found_once_answers_every_range() -> None:
                 matcher.restore(state)
             return matcher
 
-        covered = Covered(plan, make, 0)
+        covered = Covered(plan, make, 0, anew)
         ends = [1_000_000 * end for end in (*sorted(set(grown)), 40)]
         try:
             for end in ends:
