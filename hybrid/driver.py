@@ -298,7 +298,8 @@ class Driver:
             self._match_s += (took_s / n - self._match_s) / 4
             for one in asked:
                 if self.strategy.weighs and one.cache is not None:
-                    one.cache.learn(*_hull(one.span, one.last_known_us), one.reader, late, self._asked_s)
+                    hull = _hull(one.span, one.last_known_us)
+                    one.cache.learn(*hull, one.reader, late, self._asked_s, self.strategy.sample_s)
         return answer
 
     def _detect(self, asked: Sequence[_Asked], late: bool) -> None:
@@ -343,11 +344,12 @@ class Driver:
                 continue
             low_us, last_us = _hull(span.take(ready), _last_known_us(source))
             if sample:
-                cache.learn(low_us, last_us, reader, late, stake_s)
+                cache.learn(low_us, last_us, reader, late, stake_s, self.strategy.sample_s)
             estimate = cache.estimate(low_us, last_us, reader)
             if estimate is None:
                 continue
-            archive = max(archive or 0.0, estimate.selectivity)
+            if estimate.selectivity is not None:
+                archive = max(archive or 0.0, estimate.selectivity)
             ahead_s = (ahead_s or 0.0) + estimate.seconds
         live = self._taken / events if events else None
         return Costs(live, archive, ahead_s, self._match_s, self._asked_s)

@@ -32,15 +32,16 @@ MATCH_BYTES, EVENT_BYTES = 300, 8
 SAMPLE_EVENTS = 50_000
 FAR_US = 2**62
 #: Seconds that must hang on what things cost before a sample is read; and those that an event takes to be matched, at
-#: the least.
-SAMPLE_STAKE_S, EVENT_S = 0.05, 1e-7
+#: the least, and as long as nothing is known.
+SAMPLE_STAKE_S, EVENT_S, GUESS_S = 0.05, 1e-7, 3e-7
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """selectivity: matches of PA for one event. seconds: what finding them is expected to take."""
+    """selectivity: matches of PA for one event, None where that is not known. seconds: what finding them is expected to
+    take."""
 
-    selectivity: float
+    selectivity: float | None
     seconds: float
 
 
@@ -102,12 +103,15 @@ class HistoryCache:
         """Whether all keys are known from there on."""
         return self._all is not None and self._all.covered.low_us <= low_us
 
-    def learn(self, low_us: int, last_us: int, reader: Reader, late: bool, stake_s: float) -> None:
+    def learn(
+        self, low_us: int, last_us: int, reader: Reader, late: bool, stake_s: float, least_s: float = 0.0
+    ) -> None:
         """Reads a sample of history, its last events, if nothing is known of it, and if finding PA in [low_us, last_us]
-        of all keys might take less than stake_s, the seconds that hang on it."""
+        of all keys might take less than stake_s, the seconds that hang on it, and more than least_s."""
         if self._failed or self._events or stake_s < SAMPLE_STAKE_S or not isinstance(reader, HistorySnapshot):
             return
-        if reader.stretch_rows(low_us, last_us + 1)[0] * EVENT_S > stake_s:
+        events = reader.stretch_rows(low_us, last_us + 1)[0]
+        if events * EVENT_S > stake_s or events * GUESS_S < least_s:
             return
         sample = Covered(self._plan, self._matcher, -FAR_US)
         from_us = reader.time_before_last(SAMPLE_EVENTS)
@@ -122,17 +126,17 @@ class HistoryCache:
 
     def estimate(self, low_us: int, last_us: int, reader: Reader) -> Estimate | None:
         """What finding PA in [low_us, last_us] of all keys is expected to take beyond what is known; None: it cannot
-        be, would not fit, or nothing is known of it."""
-        if self._failed or self._too_large or not self._events or not isinstance(reader, HistorySnapshot):
+        be, or would not fit."""
+        if self._failed or self._too_large or not isinstance(reader, HistorySnapshot):
             return None
         known = self._all if self.covers(low_us) else None
         begin_us = low_us if known is None else known.covered.last_us + 1
         events = reader.stretch_rows(begin_us, last_us + 1)[0] if begin_us <= last_us else 0
-        selectivity = self._matches / self._events
+        selectivity = self._matches / self._events if self._events else None
         in_all = events + (known.covered.events if known is not None else 0)
-        if in_all * (selectivity * MATCH_BYTES + EVENT_BYTES) > self._bytes_max:
+        if in_all * ((selectivity or 0.0) * MATCH_BYTES + EVENT_BYTES) > self._bytes_max:
             return None
-        return Estimate(selectivity, events * self._seconds / self._events)
+        return Estimate(selectivity, events * (self._seconds / self._events if self._events else GUESS_S))
 
     def _measured(self, covered: Covered, events: Iterator[EventBatch], last_us: int, of_all: bool) -> None:
         """Extends it, if that can be. of_all: events of all keys, which tell what things cost."""

@@ -20,6 +20,7 @@ class ALAA:
 
     name: str = "alaa"
     weighs: bool = False
+    sample_s: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.name}: the archive is searched for all keys, as far back as ranges reach, and joined with"

@@ -95,6 +95,12 @@ class Strategy(Protocol):
         """Whether it looks at the costs of a frontier."""
         ...
 
+    @property
+    def sample_s(self) -> float:
+        """How many seconds finding PA ahead must be expected to take for a sample of history to be worth its read; as
+        long as there is none, an expectation is all there is."""
+        ...
+
     def __str__(self) -> str:
         """What it does, for EXPLAIN."""
         ...

@@ -20,6 +20,7 @@ class LLAA:
 
     name: str = "llaa"
     weighs: bool = False
+    sample_s: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.name}: each live match asks for its own history, once that is complete"

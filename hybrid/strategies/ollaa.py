@@ -24,6 +24,7 @@ class OLLAA:
 
     name: str = "ollaa"
     weighs: bool = True
+    sample_s: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.name}: the side with fewer matches leads; live matches ask, or PA is found for all keys first"

@@ -28,6 +28,7 @@ class SLLAA:
     from_start: bool = False
     name: str = "sllaa"
     weighs: bool = False
+    sample_s: float = 0.0
 
     def __str__(self) -> str:
         waits = "" if self.tolerance_us is None else f"; it may wait {self.tolerance_us} us for others"
