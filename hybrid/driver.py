@@ -21,6 +21,7 @@ from hybrid.history_cache import HistoryCache
 from hybrid.strategies.base import Costs, Detect, Frontier, Strategy
 from matching.batch import Matcher, Matches
 from matching.sharing import widened
+from query.errors import DataError, QueryError
 from query.plan.plan import FactorPlan, HistoryPlan, Plan
 
 FAR_US = 2**62
@@ -256,11 +257,15 @@ class Driver:
         for history, cache in zip(self._factor.histories, self._caches):
             reader = histories[history.schema.name.lower()].reader()
             between = reader.extent()[0] if isinstance(reader, HistorySnapshot) else None
-            if between is not None:
-                columns = None if history.plan is None else history.plan.columns
+            if between is None:
+                continue
+            columns = None if history.plan is None else history.plan.columns
+            try:
                 events = reader.read(between[1], between[1], closed=True, columns=columns)
                 if cache is not None:
                     cache.warm(events)
+            except (QueryError, DataError):
+                pass  # whoever asks is told
 
     def finish(self, answer: Answer) -> Answer:
         """The answer, which is handed out by that."""

@@ -118,11 +118,8 @@ class HistoryCache:
         self._measured(sample, _events(reader, from_us, FAR_US, None, late, self._plan.columns), FAR_US, True)
 
     def warm(self, events: EventBatch) -> None:
-        """Matches some, for nothing but to have done so."""
-        try:
-            Covered(self._plan, self._matcher, -FAR_US).extend([events], FAR_US)
-        except (QueryError, DataError):
-            pass  # whoever asks is told
+        """Matches some, for nothing but to have done so. Raises what the pattern fails of."""
+        Covered(self._plan, self._matcher, -FAR_US).extend([events], FAR_US)
 
     def estimate(self, low_us: int, last_us: int, reader: Reader) -> Estimate | None:
         """What finding PA in [low_us, last_us] of all keys is expected to take beyond what is known; None: it cannot

@@ -129,6 +129,27 @@ def test_a_read_that_fails_fails_its_query_alone(monkeypatch: pytest.MonkeyPatch
         assert alerts.stats()["state"] == "failed"
 
 
+def test_a_first_look_that_fails_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, read = [], HistorySnapshot.read
+
+    def broken_at_first(self: HistorySnapshot, *arguments: Any, **more: Any) -> Any:
+        looked.append(arguments)
+        if len(looked) == 1:
+            raise hybrid.DataError("the disk is on fire")
+        return read(self, *arguments, **more)
+
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k")
+        db.push("e", events(0, 20))
+        monkeypatch.setattr(HistorySnapshot, "read", broken_at_first)
+        alerts = db.watch(QUERY, strategy="llaa")
+        assert alerts.fetch().num_rows == 0
+        assert len(looked) == 1
+        db.push("e", events(20, 20))
+        db.advance("e", None)
+        assert rows([alerts.fetch()]) == [row for row in quick_rows(2, 20) if row[0] >= 20] != []
+
+
 def test_a_checkpoint_holds_what_is_being_answered(tmp_path: Path, slow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = quick_rows(4, 20)
     with hybrid.connect(tmp_path / "db") as db:
