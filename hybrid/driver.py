@@ -301,10 +301,11 @@ class Driver:
             took_s = time.perf_counter() - began_s
             self._asked_s += took_s
             self._match_s += (took_s / n - self._match_s) / 4
+            sample_s = self.strategy.sample_s
             for one in asked:
-                if self.strategy.weighs and one.cache is not None:
+                if sample_s is not None and one.cache is not None:
                     hull = _hull(one.span, one.last_known_us)
-                    one.cache.learn(*hull, one.reader, late, self._asked_s, self.strategy.sample_s)
+                    one.cache.learn(*hull, one.reader, late, self._asked_s, sample_s)
         return answer
 
     def _detect(self, asked: Sequence[_Asked], late: bool) -> None:
@@ -339,7 +340,8 @@ class Driver:
         events: int | None, late: bool, sample: bool,
     ) -> Costs:  # fmt: skip
         """What the strategy is told of both sides, where it asks."""
-        if not self.strategy.weighs or not frontier.ready.any():
+        sample_s = self.strategy.sample_s
+        if sample_s is None or not frontier.ready.any():
             return Costs()
         ready = np.flatnonzero(frontier.ready)
         stake_s = self._asked_s + len(ready) * self._match_s
@@ -349,7 +351,7 @@ class Driver:
                 continue
             low_us, last_us = _hull(span.take(ready), _last_known_us(source))
             if sample:
-                cache.learn(low_us, last_us, reader, late, stake_s, self.strategy.sample_s)
+                cache.learn(low_us, last_us, reader, late, stake_s, sample_s)
             estimate = cache.estimate(low_us, last_us, reader)
             if estimate is None:
                 continue

@@ -1409,7 +1409,7 @@ def _explain(
 ) -> str:
     text = explain_plan(query, plan, stage, live=True)
     lines = [f"strategy    {strategy}"] if plan.factors[-1].histories else []
-    if watch is not None and watch.driver is not None and strategy.weighs:
+    if watch is not None and watch.driver is not None and strategy.sample_s is not None:
         lines.append(f"costs       {watch.driver.costs}")
     if isinstance(watch, Watch) and watch.shedding is not None:
         lines.append(f"shedding    {watch.shedding.shed}; keeps {watch.shedding.pressure.share:.3g} of them now")

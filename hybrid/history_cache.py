@@ -104,7 +104,7 @@ class HistoryCache:
         return self._all is not None and self._all.covered.low_us <= low_us
 
     def learn(
-        self, low_us: int, last_us: int, reader: Reader, late: bool, stake_s: float, least_s: float = 0.0
+        self, low_us: int, last_us: int, reader: Reader, late: bool, stake_s: float, least_s: float
     ) -> None:
         """Reads a sample of history, its last events, if nothing is known of it, and if finding PA in [low_us, last_us]
         of all keys might take less than stake_s, the seconds that hang on it, and more than least_s."""

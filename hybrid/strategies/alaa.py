@@ -19,8 +19,7 @@ class ALAA:
     """PA is found ahead, up to each moment in which a live match is ready."""
 
     name: str = "alaa"
-    weighs: bool = False
-    sample_s: float = 0.0
+    sample_s: float | None = None
 
     def __str__(self) -> str:
         return f"{self.name}: the archive is searched for all keys, as far back as ranges reach, and joined with"

@@ -23,8 +23,7 @@ class Auto:
 
     tolerance_us: int | None = None
     name: str = "auto"
-    weighs: bool = True
-    sample_s: float = 1.0
+    sample_s: float | None = 1.0
 
     def __str__(self) -> str:
         waits = "" if self.tolerance_us is None else f"; matches may wait {self.tolerance_us} us for others"

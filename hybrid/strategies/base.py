@@ -91,14 +91,9 @@ class Strategy(Protocol):
     def name(self) -> str: ...
 
     @property
-    def weighs(self) -> bool:
-        """Whether it looks at the costs of a frontier."""
-        ...
-
-    @property
-    def sample_s(self) -> float:
-        """How many seconds finding PA ahead must be expected to take for a sample of history to be worth its read; as
-        long as there is none, an expectation is all there is."""
+    def sample_s(self) -> float | None:
+        """None where it does not look at the costs of a frontier. Else how many seconds finding PA ahead must be
+        expected to take for a sample of history to be worth its read; without one there is an expectation only."""
         ...
 
     def __str__(self) -> str:

@@ -19,8 +19,7 @@ class LLAA:
     """One request for each match, as soon as it is ready."""
 
     name: str = "llaa"
-    weighs: bool = False
-    sample_s: float = 0.0
+    sample_s: float | None = None
 
     def __str__(self) -> str:
         return f"{self.name}: each live match asks for its own history, once that is complete"

@@ -23,8 +23,7 @@ class OLLAA:
     """By the selectivities that are known when matches are ready; live leads as long as they are not."""
 
     name: str = "ollaa"
-    weighs: bool = True
-    sample_s: float = 0.0
+    sample_s: float | None = 0.0
 
     def __str__(self) -> str:
         return f"{self.name}: the side with fewer matches leads; live matches ask, or PA is found for all keys first"

@@ -27,8 +27,7 @@ class SLLAA:
     tolerance_us: int | None = None
     from_start: bool = False
     name: str = "sllaa"
-    weighs: bool = False
-    sample_s: float = 0.0
+    sample_s: float | None = None
 
     def __str__(self) -> str:
         waits = "" if self.tolerance_us is None else f"; it may wait {self.tolerance_us} us for others"
