@@ -548,26 +548,31 @@ class KernelMatcher:
         """Nodes of its own, beside the rows."""
         return self.engine.size
 
-    def mark(self, keep: np.ndarray, exact: bool = False) -> None:
-        """Marks the rows that a run or a waiting match can reach; to be followed by `move`."""
-        store, partitions = self.store, len(self.keys)
+    def mark(self, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
+        """See matching.rows.Tenant."""
+        store = self.store
         self._reserve(store.count)
-        self.engine.mark(store, partitions, keep, exact)
+        self.engine.mark(store, ids, keep, exact)
         if self._unsettled is not None:
-            self._unsettled.mark(store, partitions, keep)
+            self._unsettled.mark(store, ids, keep)
         if self._held is not None:
             keep[self._held.rows] = True
             keep[self._held.start] = True
 
-    def move(self, moved: Int64Array) -> None:
-        """Drops the nodes that `mark` did not reach; rows have new positions."""
-        self.engine.move(len(self.keys), moved)
+    def move(self, ids: Int64Array, moved: Int64Array) -> None:
+        """See matching.rows.Tenant. Drops the nodes that `mark` did not reach."""
+        self.engine.move(ids, moved)
         if not self._all_hot:  # else rows come densely, and nobody asks
-            self._hot = self.engine.busy(np.arange(len(self.keys)))
+            if len(self._hot) < len(self.keys):
+                self._hot = grown(self._hot, max(len(self.keys), 2 * len(self._hot)))
+            self._hot[ids] = self.engine.busy(ids)
         if self._unsettled is not None:
             self._unsettled.move(moved)
         if self._held is not None:
             self._held.rows, self._held.start = moved[self._held.rows], moved[self._held.start]
+
+    def busy(self, ids: Int64Array) -> np.ndarray:
+        return self.engine.busy(ids)
 
     def idle(self) -> np.ndarray:
         """Per partition whether no run knows of it."""

@@ -70,11 +70,15 @@ class Tenant(Protocol):
     def size(self) -> int:
         """Nodes of its own."""
 
-    def mark(self, keep: np.ndarray, exact: bool = False) -> None:
-        """Marks the rows it can still reach; unless it is to be exact, perhaps more."""
+    def mark(self, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
+        """Marks the rows it can still reach; unless it is to be exact, perhaps more. To be followed by `move`. ids: the
+        partitions that may have rows or runs in memory."""
 
-    def move(self, moved: Int64Array) -> None:
+    def move(self, ids: Int64Array, moved: Int64Array) -> None:
         """Rows have new positions, -1 those that left."""
+
+    def busy(self, ids: Int64Array) -> np.ndarray:
+        """Whether these partitions may have runs, bool (n,)."""
 
     def idle(self) -> np.ndarray:
         """Per partition whether no run knows of it."""
@@ -269,8 +273,9 @@ class Rows:
         store = self.store
         store.floor = 0
         keep = np.zeros(store.count + 1, np.bool_)
+        ids = self._here()
         for tenant in self._tenants:
-            tenant.mark(keep, exact)
+            tenant.mark(ids, keep, exact)
         if self._reach:
             for offset in (*range(-self._before, 0), *range(1, self._behind + 1)):
                 near = store.chase(np.flatnonzero(keep[: store.count]), offset)
@@ -278,6 +283,10 @@ class Rows:
             # the last rows of each partition, which later rows may read
             keep[: store.count] |= store.chase(store.next[: store.count], self._reach - 1) < 0
         return keep
+
+    def _here(self) -> Int64Array:
+        """The partitions that may have rows or runs in memory."""
+        return np.arange(len(self.keys)) if self.spilled is None else self.spilled.here()
 
     def unmark(self, place: Int64Array, keep: np.ndarray) -> None:
         """Takes back what `mark` has marked of partitions that have left. place: by partition id, below 0 for all
@@ -295,9 +304,12 @@ class Rows:
             tenant.floor = int(np.count_nonzero(keep[: tenant.floor]))
         if any(floors):
             self._join()
-        moved = store.compact(keep)
+        ids = self._here()
+        moved = store.compact(ids, keep)
         for tenant in tenants:
-            tenant.move(moved)
+            tenant.move(ids, moved)
+        if self.spilled is not None:
+            self.spilled.settle(self)
         self.compact_at = 2 * self._size() + SLACK
         self._forget_idle()
 

@@ -115,7 +115,7 @@ class RunBlocks(BufferedRuns):
         out.number[:] = self._decided.number[:count]
         out.carried = self._decided.carried[:count].copy()
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray, exact: bool = False) -> None:
+    def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows that runs can reach, and unless they are to be exact perhaps more; to be followed by `move`.
 
         No node is older than the first row of its run. So if what stands before the oldest run of all is a good part,
@@ -124,18 +124,18 @@ class RunBlocks(BufferedRuns):
         size = self.size
         self._cut = -1
         if self.program.absent_before:
-            skip_till.keep_negated(partitions, self._runs, self._blocks, keep)
+            skip_till.keep_negated(ids, self._runs, self._blocks, keep)
         if self.program.carries is not None:
-            skip_till.mark_positions(partitions, self._runs, self._blocks, self._positions, keep)
-        elif not exact and self._mark_behind(store, partitions, size, keep):
+            skip_till.mark_positions(ids, self._runs, self._blocks, self._positions, keep)
+        elif not exact and self._mark_behind(store, ids, size, keep):
             return
         self._moved = np.full(size, -1, np.int64)
-        skip_till.mark_runs(partitions, self._runs, self._blocks, self._buffer, self._moved, keep)
+        skip_till.mark_runs(ids, self._runs, self._blocks, self._buffer, self._moved, keep)
         self._live = match_buffer.number(size, self._moved)
 
-    def _mark_behind(self, store: RowStore, partitions: int, size: int, keep: np.ndarray) -> bool:
+    def _mark_behind(self, store: RowStore, ids: Int64Array, size: int, keep: np.ndarray) -> bool:
         """Marks all nodes from the oldest run's first row on, if that is worth while."""
-        oldest = skip_till.oldest_row(partitions, self._runs, self._blocks, store.count)
+        oldest = skip_till.oldest_row(ids, self._runs, self._blocks, store.count)
         cut = match_buffer.first_behind(oldest, self._buffer, size)
         if 8 * cut < size:
             return False
@@ -143,21 +143,21 @@ class RunBlocks(BufferedRuns):
         self._cut, self._live = cut, size - cut
         return True
 
-    def move(self, partitions: int, row_moved: Int64Array) -> None:
+    def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
         """Drops the nodes that `mark` left out and renumbers rows."""
         if self._cut >= 0:
             match_buffer.cut_nodes(self.size, self._cut, self._buffer, row_moved)
-            skip_till.cut_runs(partitions, self._runs, self._blocks, self._cut, row_moved)
+            skip_till.cut_runs(ids, self._runs, self._blocks, self._cut, row_moved)
             if self.program.absent_behind:
                 skip_till.cut_waiting(self.size, self._cut, self._runs)
         else:
             match_buffer.move_nodes(self.size, self._buffer, self._moved, row_moved)
-            skip_till.move_runs(partitions, self._runs, self._blocks, self._moved, row_moved)
-            skip_till.move_positions(partitions, self._runs, self._blocks, self._positions, row_moved)
+            skip_till.move_runs(ids, self._runs, self._blocks, self._moved, row_moved)
+            skip_till.move_positions(ids, self._runs, self._blocks, self._positions, row_moved)
             if self.program.absent_behind:
                 skip_till.move_waiting(self.size, self._runs, self._moved)
         if self.program.absent_before:
-            skip_till.move_negated(partitions, self._runs, self._blocks, row_moved)
+            skip_till.move_negated(ids, self._runs, self._blocks, row_moved)
         self._counters[Counters.NODES] = self._live
 
     def busy(self, partition: Int64Array) -> np.ndarray:
@@ -203,9 +203,8 @@ class RunBlocks(BufferedRuns):
         return 8 * self._blocks.shape[1] + 16
 
     def states(self, ids: Int64Array) -> Int64Array:
-        of = self._blocks[ids]
-        some = of[:, Block.LENGTH] > 0
-        first = np.where(some, of[:, Block.BASE] + of[:, Block.BEGIN], 0)
+        some = self._blocks[ids, Block.LENGTH] > 0
+        first = np.where(some, self._blocks[ids, Block.BASE] + self._blocks[ids, Block.BEGIN], 0)
         return np.where(some, np.maximum(self._runs.line[first, Run.STATE], 0), -1)
 
     def weigh(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:

@@ -101,10 +101,10 @@ class RunCounts:
         out.begin(0)
         out.room(0)
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray, exact: bool = False) -> None:
+    def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
         """No run reads a row again."""
 
-    def move(self, partitions: int, row_moved: Int64Array) -> None:
+    def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
         """No run knows a row."""
 
     def idle(self, partitions: int) -> np.ndarray:

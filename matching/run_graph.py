@@ -195,24 +195,24 @@ class RunGraph:
         out.partition[:] = found.partition[:count]
         out.number[:] = found.number[:count]
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray, exact: bool = False) -> None:
+    def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows that runs can reach; to be followed by `move`."""
         self._moved = np.full(max(1, self.size), -1, np.int64)
         lowest = np.empty(max(1, self.size), np.int64)
-        self._mark_lists(partitions, lowest)
+        self._mark_lists(ids, lowest)
         self._remaining = graph.mark_cells(self._cells, self.size, lowest, self._moved, keep)
 
-    def _mark_lists(self, partitions: int, lowest: Int64Array) -> None:
-        graph.mark_lists(partitions, self._states, self._floor, self._lists, self._cells, lowest, self._moved)
+    def _mark_lists(self, ids: Int64Array, lowest: Int64Array) -> None:
+        graph.mark_lists(ids, self._states, self._floor, self._lists, self._cells, lowest, self._moved)
 
-    def move(self, partitions: int, row_moved: Int64Array) -> None:
+    def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
         """Drops the cells that `mark` did not reach and renumbers rows."""
         graph.move_cells(self._cells, self.size, self._moved, row_moved)
-        self._move_lists(partitions)
+        self._move_lists(ids)
         self._counters[Counters.CELLS] = self._remaining
 
-    def _move_lists(self, partitions: int) -> None:
-        graph.move_lists(partitions, self._states, self._lists, self._moved)
+    def _move_lists(self, ids: Int64Array) -> None:
+        graph.move_lists(ids, self._states, self._lists, self._moved)
 
     def idle(self, partitions: int) -> np.ndarray:
         """Per partition whether it has no run, bool (partitions,). To be asked behind `move`, which drops those that

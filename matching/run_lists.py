@@ -81,16 +81,16 @@ class RunLists(BufferedRuns):
         self._partitions.queued[:] = False
         self._look_for_failure()
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray, exact: bool = False) -> None:
+    def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows that runs or waiting matches can reach; to be followed by `move`."""
         self._moved = np.full(self.size, -1, np.int64)
-        step.mark_runs(partitions, self._runs, self._partitions, self._buffer, self._moved, keep)
+        step.mark_runs(ids, self._runs, self._partitions, self._buffer, self._moved, keep)
         self._live = match_buffer.number(self.size, self._moved)
 
-    def move(self, partitions: int, row_moved: Int64Array) -> None:
+    def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
         """Drops the nodes that `mark` did not reach and renumbers rows."""
         match_buffer.move_nodes(self.size, self._buffer, self._moved, row_moved)
-        step.move_runs(partitions, self._runs, self._partitions, self._moved, row_moved)
+        step.move_runs(ids, self._runs, self._partitions, self._moved, row_moved)
         self._counters[Counters.NODES] = self._live
 
     def idle(self, partitions: int) -> np.ndarray:

@@ -93,13 +93,13 @@ class RunMerged(RunGraph):
     def finish(self, partitions: int) -> None:
         """The input has ended."""
 
-    def _mark_lists(self, partitions: int, lowest: Int64Array) -> None:
+    def _mark_lists(self, ids: Int64Array, lowest: Int64Array) -> None:
         merged.mark_configs(
-            partitions, self._floor, self._lists, self._cells, self._configs, lowest, self._moved, self._counters
+            ids, self._floor, self._lists, self._cells, self._configs, lowest, self._moved, self._counters
         )
 
-    def _move_lists(self, partitions: int) -> None:
-        merged.move_configs(partitions, self._lists, self._configs, self._moved)
+    def _move_lists(self, ids: Int64Array) -> None:
+        merged.move_configs(ids, self._lists, self._configs, self._moved)
 
     def snapshot(self) -> Arrays:
         configs = self._configs

@@ -150,18 +150,18 @@ class RunStarts:
         out.outcome[:] = decided[:count, kernels.D_OUTCOME]
         out.waiting[:] = decided[:count, kernels.D_STATE]
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray, exact: bool = False) -> None:
+    def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows from the first unsettled start of each partition on; to be followed by `move`. What was
         decided has been decoded."""
         assert not self.decided
         self._live = np.zeros(store.count, np.bool_)
-        kernels.keep_starts(partitions, self._rows, self._partitions, keep, self._live)
+        kernels.keep_starts(ids, self._rows, self._partitions, keep, self._live)
 
-    def move(self, partitions: int, row_moved: Int64Array) -> None:
+    def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
         """Renumbers rows."""
         kernels.move_starts(len(self._live), self._live, row_moved, self._rows)
         for column in (kernels.HEAD, kernels.LAST, kernels.GROUPS):
-            self._partitions[:, column] = row_moved[self._partitions[:, column]]
+            self._partitions[ids, column] = row_moved[self._partitions[ids, column]]
         self._filled = int(np.count_nonzero(row_moved[:-1] >= 0))
 
     def idle(self, partitions: int) -> np.ndarray:

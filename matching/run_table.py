@@ -111,17 +111,20 @@ class RunTable:
         out.partition[:] = decided.partition[:count]
         out.number[:] = decided.number[:count]
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray, exact: bool = False) -> None:
+    def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
+        """Marks the rows that a run or a waiting match can reach; to be followed by `move`. ids: the partitions that
+        may have any."""
         kernels.keep_table(
-            partitions, self._arrays, self._state, self._lengths, self._last, self._trail, keep
+            ids, self._arrays, self._state, self._lengths, self._last, self._trail, keep
         )
 
-    def move(self, partitions: int, row_moved: Int64Array) -> None:
+    def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
+        """Renumbers rows."""
         kept = np.flatnonzero(row_moved[:-1] >= 0)
         if len(row_moved) > len(self._trail):
             self._trail = grown(self._trail, len(row_moved))
         kernels.move_trail(kept, row_moved, self._trail)
-        self._last = row_moved[self._last]
+        self._last[ids] = row_moved[self._last[ids]]
 
     def idle(self, partitions: int) -> np.ndarray:
         """Per partition whether it has no run and no match that waits, bool (partitions,)."""

@@ -119,17 +119,19 @@ class Learnt:
             for name in ("entered", "followed", "longest_us"):
                 setattr(self, name, grown(getattr(self, name), max(need, 2 * len(self.entered))))
 
-    def enter(self, state: Int64Array) -> None:
-        """These states were entered; -1: none."""
-        self._room(state)
-        np.add.at(self.entered, state[state >= 0], 1)
+    def follow(
+        self, ids: Int64Array, now: Int64Array, within_us: int, state: np.ndarray, since_us: Int64Array,
+        last_us: Int64Array,
+    ) -> None:  # fmt: skip
+        """What partitions wait in has been looked at after their last event. ids: (n,); now: what each waits in, -1
+        nothing. By partition id, state: what it waited in before, and since_us: since when, both brought up to date;
+        last_us: the time of its last event. Where it waited longer than within_us that had ended it."""
+        from matching.kernels import records as kernels  # loads kernels, which the first query does
 
-    def follow(self, state: Int64Array, gap_us: Int64Array) -> None:
-        """These states were left for a next one, after so long."""
-        self._room(state)
-        some = state >= 0
-        np.add.at(self.followed, state[some], 1)
-        np.maximum.at(self.longest_us, state[some], gap_us[some])
+        self._room(now)
+        kernels.follow(
+            ids, now, within_us, state, since_us, last_us, self.entered, self.followed, self.longest_us
+        )
 
     def gap_us(self, state: Int64Array) -> Int64Array:
         """The longest time until the next one that was seen, 0 where none was."""

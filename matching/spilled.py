@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 #: Above every deadline: what is kept until somebody asks for it.
 NEVER = 2**63 - 1
+#: In `place`: a partition is in memory; it has nothing, neither there nor on disk.
+HERE = kernels.HERE
+NOWHERE = kernels.NOWHERE
 
 
 def why_resident(plan: Plan, program: Program) -> str | None:
@@ -48,7 +51,7 @@ def why_resident(plan: Plan, program: Program) -> str | None:
 
 @dataclass(slots=True)
 class _Lines:
-    """What is known of each partition id. place: of its record, -1: it is in memory; length: of the record, bytes;
+    """What is known of each partition id. place: of its record, else HERE or NOWHERE; length: of the record, bytes;
     layout: which of the layouts it has; until_us: all its runs are over then, NEVER: ask it. touched: the batch of its
     last event; last_us: the time of that; state: what it waits in, -1 nothing; since_us: when it got there."""
 
@@ -67,7 +70,7 @@ class _Lines:
             return
         capacity = max(partitions, 2 * have, 1024)
         for name in _Lines.__slots__:
-            fill = -1 if name in ("place", "state") else 0
+            fill = {"place": NOWHERE, "state": -1}.get(name, 0)
             setattr(self, name, grown(getattr(self, name), capacity, fill))
 
     @property
@@ -89,6 +92,8 @@ class Spilled:
         self._layouts: list[Layout] = []
         self._batch = 0
         self._touched = np.zeros(0, np.int64)  # the partitions of this batch
+        self._here = [np.zeros(0, np.int64)]  # those that are HERE, each once
+        self._spot = np.zeros(0, np.int64)  # by partition id, -1 between two uses
         self._now_us = -NEVER
         self._reached_us = -NEVER  # the watermark: what it decides has come back
         self._stale_us = NEVER  # nothing is stale before
@@ -103,6 +108,25 @@ class Spilled:
         """The partitions that are out."""
         return np.flatnonzero(self._lines.place >= 0)
 
+    def here(self) -> Int64Array:
+        """The partitions that may have rows or runs in memory, each once."""
+        if len(self._here) > 1:
+            self._here = [np.concatenate(self._here)]
+        return self._here[0]
+
+    def settle(self, rows: Rows) -> None:
+        """Rows have been dropped: looks who is still there."""
+        ids, lines = self.here(), self._lines
+        there = lines.place[ids] == HERE
+        spots = self._spots(rows)
+        spots[rows.store.partition[: rows.store.count]] = 0
+        stays = spots[ids] == 0
+        spots[ids] = -1
+        for tenant in rows.tenants:
+            stays |= tenant.busy(ids)
+        lines.place[ids[there & ~stays]] = NOWHERE
+        self._here = [ids[there & stays]]
+
     # ---- coming back
 
     def touch(self, rows: Rows, partition: Int64Array, ts_us: Int64Array) -> None:
@@ -110,13 +134,16 @@ class Spilled:
         lines = self._lines
         lines.reserve(len(rows.keys))
         self._batch += 1
-        ids = np.empty(len(partition), np.int64)
-        n = kernels.touch(partition, ts_us, self._batch, lines.touched, lines.last_us, ids)
+        ids, new, out = (np.empty(len(partition), np.int64) for _ in range(3))
+        n, came, absent = kernels.touch(
+            partition, ts_us, self._batch, lines.touched, lines.last_us, lines.place, ids, new, out
+        )
         self._touched = ids[:n]
+        self._here.append(new[:came].copy())
         if n:
             self._now_us = max(self._now_us, int(ts_us[-1]))
-        if self.out_count:
-            self.bring_back(rows, np.sort(self._touched[lines.place[self._touched] >= 0]))
+        if absent:
+            self.bring_back(rows, np.sort(out[:absent]))
 
     def reach(self, rows: Rows, watermark_us: int | None) -> None:
         """The watermark, None: the end of the input, is about to be told; what that may decide comes back."""
@@ -128,7 +155,7 @@ class Spilled:
             if any(tenant.due_yields for tenant in rows.tenants):
                 self.bring_back(rows, self.out())
             else:
-                self._forget(self.out())
+                self._forget(self.out(), NOWHERE)
             return
         asked = [tenant for tenant in rows.tenants if tenant.due_yields]
         if asked:
@@ -149,14 +176,15 @@ class Spilled:
                 hint = "queries go on from the last checkpoint when the database is opened"
                 raise DataError(message, hint) from error
             rows.put_in(some, unpack(bounds, data, self._layouts[layout]))
-            self._forget(some)
+            self._forget(some, HERE)
+            self._here.append(some)
             self.read_count += len(some)
 
-    def _forget(self, ids: Int64Array) -> None:
-        """Their records are of no use any more."""
+    def _forget(self, ids: Int64Array, place: int) -> None:
+        """Their records are of no use any more. place: HERE or NOWHERE."""
         lines = self._lines
         self.spill.store.drop(lines.place[ids], lines.length[ids].astype(np.int64))
-        lines.place[ids] = -1
+        lines.place[ids] = place
         self.out_count -= len(ids)
 
     # ---- leaving
@@ -167,15 +195,8 @@ class Spilled:
         if not len(ids) or self.spill.policy in (Policy.TPM, Policy.LRU) or not rows.tenants:
             return
         lines, first = self._lines, rows.tenants[0]
-        now, was = first.states(ids), lines.state[ids].astype(np.int64)
-        changed = np.flatnonzero(now != was)
-        ids, now, was = ids[changed], now[changed], was[changed]
-        gap_us = lines.last_us[ids] - lines.since_us[ids]
-        if first.within_us is not None:
-            was[gap_us > first.within_us] = -1  # WITHIN has ended it
-        self.learnt.follow(was, gap_us)
-        self.learnt.enter(now)
-        lines.state[ids], lines.since_us[ids] = now, lines.last_us[ids]
+        within_us = NEVER if first.within_us is None else first.within_us
+        self.learnt.follow(ids, first.states(ids), within_us, lines.state, lines.since_us, lines.last_us)
 
     def evict(self, rows: Rows) -> bool:
         """Sends partitions away if more is in use than the limit; whether it has dropped what no run needs."""
@@ -203,30 +224,33 @@ class Spilled:
     def _outline(self, rows: Rows, keep: np.ndarray) -> tuple[Int64Array, Int64Array, Facts]:
         """The partitions in memory that have something, what each weighs, and what a policy asks of them."""
         store = rows.store
-        kept = np.flatnonzero(keep[: store.count])
-        some = np.zeros(len(rows.keys), np.bool_)
-        some[store.partition[kept]] = True
-        ids = np.flatnonzero(some)
-        place = np.full(len(some), -1, np.int64)
-        place[ids] = np.arange(len(ids))
-        of = place[store.partition[kept]]
-        weights = rows.bytes_of_row() * np.bincount(of, minlength=len(ids))
+        room = min(store.count, len(rows.keys))
+        ids, counts, begun, last = (np.empty(room, np.int64) for _ in range(4))
+        place = self._spots(rows)
+        n = kernels.outline(store.count, keep, store.partition, store.ts, place, ids, counts, begun, last)
+        ids, counts, begun, last = ids[:n], counts[:n], begun[:n], last[:n]
+        weights = rows.bytes_of_row() * counts
         for tenant in rows.tenants:
             weights += tenant.weigh(ids, place)
-        begun, last = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
-        begun[of[::-1]] = store.ts[kept[::-1]]
-        last[of] = store.ts[kept]
+        place[ids] = -1
         lines = self._lines
         facts = Facts(begun, last, lines.touched[ids], lines.state[ids].astype(np.int64), self._now_us)
         return ids, weights, facts
 
+    def _spots(self, rows: Rows) -> Int64Array:
+        """Room for a place by partition id, all -1, to be left so: to fill it anew would cost O(all partitions)."""
+        if len(self._spot) < len(rows.keys):
+            self._spot = np.full(max(len(rows.keys), 2 * len(self._spot)), -1, np.int64)
+        return self._spot
+
     def _send(self, rows: Rows, keep: np.ndarray, ids: Int64Array, last_us: Int64Array) -> bool:
         """Writes these partitions down and takes them out of memory; False: they stay, since they cannot be written."""
         lines, store = self._lines, rows.store
-        place = np.full(len(rows.keys), -1, np.int64)
+        place = self._spots(rows)
         place[ids] = np.arange(len(ids))
         of = np.where(keep[: store.count], place[store.partition[: store.count]], -1)
         blocks = rows.copy_out(Leaving(ids, place, Grouped(of, len(ids))))
+        place[ids] = -1
         bounds, data = pack(blocks)
         try:
             places = self.spill.store.put(bounds, data)
@@ -267,7 +291,7 @@ class Spilled:
         lines = self._lines
         stale = np.flatnonzero((lines.place >= 0) & (lines.until_us < now_us))
         if len(stale):
-            self._forget(stale)
+            self._forget(stale, NOWHERE)
             lines.state[stale] = -1
         left = lines.until_us[self.out()]
         # an eighth of what is out may become stale before this is done again
@@ -310,5 +334,6 @@ class Spilled:
             setattr(self.learnt, name, arrays[f"learnt_{name}"])
         out = self.out()
         self.out_count = len(out)
+        self._here = [np.flatnonzero(self._lines.place == HERE)]
         self._stale_us = int(self._lines.until_us[out].min(initial=NEVER))
         self.spill.store.adopt(self._lines.place[out], self._lines.length[out].astype(np.int64))

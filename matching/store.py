@@ -213,9 +213,9 @@ class RowStore:
             taken = column.take(pa.array(positions, mask=positions < 0))
         return taken.combine_chunks() if taken.num_chunks != 1 else taken.chunk(0)
 
-    def compact(self, keep: np.ndarray) -> Int64Array:
+    def compact(self, ids: Int64Array, keep: np.ndarray) -> Int64Array:
         """Keeps the rows marked in `keep` (bool, at least count long); returns the new position of every old row, -1
-        for those that left."""
+        for those that left. ids: the partitions that have rows."""
         kept = np.flatnonzero(keep[: self.count])
         moved = np.full(self.count + 1, -1, np.int64)  # the last entry: -1 stays -1
         moved[kept] = np.arange(len(kept))
@@ -233,8 +233,9 @@ class RowStore:
         if self.linked:
             for chain in (self.previous, self.next):
                 chain[: self.count] = moved[chain[: self.count]]
-            gone = moved[np.maximum(self.last, 0)]
-            self.last = np.where(self.last < 0, self.last, np.where(gone < 0, DROPPED, gone))
+            last = self.last[ids]
+            gone = moved[np.maximum(last, 0)]
+            self.last[ids] = np.where(last < 0, last, np.where(gone < 0, DROPPED, gone))
         return moved
 
     # ---- partitions that leave memory

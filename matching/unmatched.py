@@ -42,9 +42,9 @@ def settle(frontier, following, taken, every_row, covered, waiting, out):
 
 
 @kernel
-def mark_open(partitions, waiting, following, keep):
+def mark_open(ids, waiting, following, keep):
     """Marks the rows that are not settled."""
-    for p in range(partitions):
+    for p in ids:
         row = waiting[p]
         while row >= 0:
             keep[row] = True
@@ -103,9 +103,9 @@ class Unsettled:
         both = out.then(unmatched)
         return both.take(np.argsort(both.start, kind="stable"))
 
-    def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
+    def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray) -> None:
         """Marks the rows that have to be kept."""
-        mark_open(partitions, self._waiting, store.next, keep)
+        mark_open(ids, self._waiting, store.next, keep)
 
     def move(self, row_moved: Int64Array) -> None:
         kept = np.flatnonzero(row_moved[:-1] >= 0)

@@ -682,9 +682,9 @@ def unroll(count, row, edge, edge_variable, ts, source, offset, seq,
 
 
 @kernel
-def mark_lists(partitions, states, floor, lists, cells, lowest, moved):
+def mark_lists(ids, states, floor, lists, cells, lowest, moved):
     """Marks the first cells of all lists, see `mark_cells`; drops the lists that WITHIN has ended."""
-    for p in range(partitions):
+    for p in ids:
         low = max(floor, lists[p, L_LOWEST])
         for q in range(1, states):
             c = lists[p, L_HEAD + q]
@@ -743,9 +743,9 @@ def move_cells(cells, count, moved, row_moved):
 
 
 @kernel
-def move_lists(partitions, states, lists, moved):
+def move_lists(ids, states, lists, moved):
     """Renumbers the first cells of all lists."""
-    for p in range(partitions):
+    for p in ids:
         for q in range(1, states):
             if lists[p, L_HEAD + q] >= 0:
                 lists[p, L_HEAD + q] = moved[lists[p, L_HEAD + q]]

@@ -324,11 +324,11 @@ def step(
 
 
 @kernel
-def mark_configs(partitions, floor, lists, cells, configs, lowest, moved, counters):
+def mark_configs(ids, floor, lists, cells, configs, lowest, moved, counters):
     """Marks the first cells of all configurations, see matching.kernels.graph.mark_cells; drops those that WITHIN has
     ended."""
     at = configs.at
-    for p in range(partitions):
+    for p in ids:
         low = max(floor, lists[p, L_LOWEST])
         kept = np.int64(-1)
         config = lists[p, P_FIRST]
@@ -350,9 +350,9 @@ def mark_configs(partitions, floor, lists, cells, configs, lowest, moved, counte
 
 
 @kernel
-def move_configs(partitions, lists, configs, moved):
+def move_configs(ids, lists, configs, moved):
     """Renumbers the first cells of all configurations."""
-    for p in range(partitions):
+    for p in ids:
         config = lists[p, P_FIRST]
         while config >= 0:
             configs.at[config, HEAD] = moved[configs.at[config, HEAD]]

@@ -5,6 +5,10 @@ from __future__ import annotations
 from matching.kernels.integers import wrapped_product, wrapped_sum
 from matching.kernels.jit import kernel
 
+#: In the place of a partition: it is in memory; it has nothing, neither there nor on disk.
+HERE = -1
+NOWHERE = -2
+
 
 @kernel
 def group(which, bounds, order):
@@ -138,10 +142,12 @@ def due_first(watermark, count, deadline, partition, wanted, stack, out):
 
 
 @kernel
-def touch(partition, ts, batch, touched, last, ids):
-    """Notes for the partitions of a batch that they have had an event; writes each of them once to `ids` and returns
-    how many there are."""
+def touch(partition, ts, batch, touched, last, place, ids, new, out):
+    """Notes for the partitions of a batch that they have had an event; writes each of them once to `ids`, to `new`
+    those that were NOWHERE, which are HERE now, and to `out` those on disk. Returns how many there are of all three."""
     n = 0
+    came = 0
+    absent = 0
     for i in range(len(partition)):
         p = partition[i]
         last[p] = ts[i]
@@ -149,4 +155,51 @@ def touch(partition, ts, batch, touched, last, ids):
             touched[p] = batch
             ids[n] = p
             n += 1
+            if place[p] == NOWHERE:
+                place[p] = HERE
+                new[came] = p
+                came += 1
+            elif place[p] >= 0:
+                out[absent] = p
+                absent += 1
+    return n, came, absent
+
+
+@kernel
+def follow(ids, now, within, state, since, last, entered, followed, longest):
+    """See matching.spill.Learnt.follow."""
+    for k in range(len(ids)):
+        p = ids[k]
+        was = state[p]
+        if now[k] == was:
+            continue
+        gap = last[p] - since[p]
+        if was >= 0 and gap <= within:
+            followed[was] += 1
+            longest[was] = max(longest[was], gap)
+        if now[k] >= 0:
+            entered[now[k]] += 1
+        state[p] = now[k]
+        since[p] = last[p]
+
+
+@kernel
+def outline(count, keep, partition, ts, place, ids, counts, begun, last):
+    """The partitions of the rows that are kept, in the order of their first row; returns how many. keep, partition, ts:
+    by row; place: by partition id, all -1, set to the place in `ids` of those. For each the number of its rows and the
+    times of the first and the last."""
+    n = 0
+    for i in range(count):
+        if not keep[i]:
+            continue
+        k = place[partition[i]]
+        if k < 0:
+            k = n
+            place[partition[i]] = n
+            ids[n] = partition[i]
+            counts[n] = 0
+            begun[n] = ts[i]
+            n += 1
+        counts[k] += 1
+        last[k] = ts[i]
     return n

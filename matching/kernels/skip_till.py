@@ -759,10 +759,10 @@ def finish(begin, count, program, runs, blocks, decided, counters):
 
 
 @kernel
-def keep_negated(partitions, runs, blocks, keep):
+def keep_negated(ids, runs, blocks, keep):
     """Marks the rows before a match whose negated condition cannot be computed."""
     said = runs.line.shape[1] - 1
-    for p in range(partitions):
+    for p in ids:
         if blocks[p, SAID] > 0:
             keep[(blocks[p, SAID] - 1) >> LABEL_BITS] = True
         low = blocks[p, BASE] + blocks[p, BEGIN]
@@ -777,10 +777,10 @@ def moved_row(said, row_moved):
 
 
 @kernel
-def move_negated(partitions, runs, blocks, row_moved):
+def move_negated(ids, runs, blocks, row_moved):
     """Renumbers the rows that `keep_negated` marks."""
     said = runs.line.shape[1] - 1
-    for p in range(partitions):
+    for p in ids:
         if blocks[p, SAID] > 0:
             blocks[p, SAID] = moved_row(blocks[p, SAID], row_moved)
         low = blocks[p, BASE] + blocks[p, BEGIN]
@@ -790,10 +790,10 @@ def move_negated(partitions, runs, blocks, row_moved):
 
 
 @kernel
-def oldest_row(partitions, runs, blocks, rows):
+def oldest_row(ids, runs, blocks, rows):
     """The first row of the oldest run of all; `rows` if there is none."""
     oldest = rows
-    for p in range(partitions):
+    for p in ids:
         if blocks[p, LENGTH] > 0:
             row = runs.line[blocks[p, BASE] + blocks[p, BEGIN], ROW]
             oldest = min(oldest, row)
@@ -801,9 +801,9 @@ def oldest_row(partitions, runs, blocks, rows):
 
 
 @kernel
-def cut_runs(partitions, runs, blocks, first, row_moved):
+def cut_runs(ids, runs, blocks, first, row_moved):
     """Renumbers the nodes and rows of all runs: the nodes before `first` are dropped."""
-    for p in range(partitions):
+    for p in ids:
         low = blocks[p, BASE] + blocks[p, BEGIN]
         for at in range(low, low + blocks[p, LENGTH]):
             if runs.line[at, BAD_NODE] > 0:
@@ -829,9 +829,9 @@ def move_waiting(nodes, runs, moved):
 
 
 @kernel
-def mark_runs(partitions, runs, blocks, buffer, moved, keep):
+def mark_runs(ids, runs, blocks, buffer, moved, keep):
     """Marks the nodes and rows that runs can reach; see matching.kernels.match_buffer."""
-    for p in range(partitions):
+    for p in ids:
         low = blocks[p, BASE] + blocks[p, BEGIN]
         for at in range(low, low + blocks[p, LENGTH]):
             mark_one(runs.line[at, BAD_NODE] - 1, buffer, moved, keep)
@@ -845,9 +845,9 @@ def mark_runs(partitions, runs, blocks, buffer, moved, keep):
 
 
 @kernel
-def mark_positions(partitions, runs, blocks, positions, keep):
+def mark_positions(ids, runs, blocks, positions, keep):
     """Marks the rows whose positions stand in registers. positions: int64, these registers."""
-    for p in range(partitions):
+    for p in ids:
         low = blocks[p, BASE] + blocks[p, BEGIN]
         for at in range(low, low + blocks[p, LENGTH]):
             for r in positions:
@@ -856,9 +856,9 @@ def mark_positions(partitions, runs, blocks, positions, keep):
 
 
 @kernel
-def move_positions(partitions, runs, blocks, positions, row_moved):
+def move_positions(ids, runs, blocks, positions, row_moved):
     """Renumbers the rows whose positions stand in registers."""
-    for p in range(partitions):
+    for p in ids:
         low = blocks[p, BASE] + blocks[p, BEGIN]
         for at in range(low, low + blocks[p, LENGTH]):
             for r in positions:
@@ -867,9 +867,9 @@ def move_positions(partitions, runs, blocks, positions, row_moved):
 
 
 @kernel
-def move_runs(partitions, runs, blocks, moved, row_moved):
+def move_runs(ids, runs, blocks, moved, row_moved):
     """Renumbers the nodes and rows of all runs."""
-    for p in range(partitions):
+    for p in ids:
         low = blocks[p, BASE] + blocks[p, BEGIN]
         for at in range(low, low + blocks[p, LENGTH]):
             if runs.line[at, BAD_NODE] > 0:

@@ -464,10 +464,10 @@ def read_forward(
 
 
 @kernel
-def keep_starts(partition_count, rows, partitions, keep, live):
+def keep_starts(ids, rows, partitions, keep, live):
     """Marks the rows of all queues in `keep` and `live`, makes one of its own starts the root of every group, and
     leaves out the groups whose starts are all settled."""
-    for p in range(partition_count):
+    for p in ids:
         head = partitions[p, HEAD]
         s = head
         while s >= 0:

@@ -750,9 +750,9 @@ def finish(begin, count, program, runs, buffer, partitions, decided, counters):
 
 
 @kernel
-def mark_runs(partition_count, runs, partitions, buffer, moved, keep):
+def mark_runs(ids, runs, partitions, buffer, moved, keep):
     """Marks the nodes and rows that runs and waiting matches can reach; see matching.kernels.match_buffer."""
-    for p in range(partition_count):
+    for p in ids:
         mark_one(partitions.nearest_bad[p] - 1, buffer, moved, keep)
         item = partitions.head[p]
         while item >= 0:
@@ -764,9 +764,9 @@ def mark_runs(partition_count, runs, partitions, buffer, moved, keep):
 
 
 @kernel
-def move_runs(partition_count, runs, partitions, moved, row_moved):
+def move_runs(ids, runs, partitions, moved, row_moved):
     """Renumbers the nodes and rows of all runs."""
-    for p in range(partition_count):
+    for p in ids:
         if partitions.nearest_bad[p] > 0:
             partitions.nearest_bad[p] = moved[partitions.nearest_bad[p] - 1] + 1
         item = partitions.head[p]

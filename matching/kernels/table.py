@@ -165,10 +165,10 @@ def read_back(
 
 
 @kernel
-def keep_table(partition_count, table, state, list_length, last, trail, keep):
+def keep_table(ids, table, state, list_length, last, trail, keep):
     """Marks the rows that a run or a waiting match of any partition can be read back to: those of the first item of the
     list, which began earliest. list_length: items of each list."""
-    for p in range(partition_count):
+    for p in ids:
         if list_length[state[p]] == 0:
             continue
         r = last[p]

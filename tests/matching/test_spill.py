@@ -31,9 +31,15 @@ def ints(*values: int) -> Int64Array:
 def learnt() -> Learnt:
     """State 0 is followed in 2 of 4 cases, after 10 s at most; state 1 always, after 100 s; state 2 never was."""
     found = Learnt()
-    found.enter(ints(0, 0, 0, 0, 1, 1, 2, -1))
-    found.follow(ints(0, 0, 1, -1), ints(4 * SECOND, 10 * SECOND, 100 * SECOND, 7))
-    found.follow(ints(1), ints(30 * SECOND))
+    state, since_us, last_us = np.full(8, -1, np.int32), np.zeros(8, np.int64), np.zeros(8, np.int64)
+    within_us = 1000 * SECOND
+    found.follow(ints(7, 0, 1, 2, 3, 4, 5, 6), ints(-1, 0, 0, 0, 0, 1, 1, 2), within_us, state, since_us, last_us)
+    found.follow(ints(0, 6), ints(0, 2), within_us, state, since_us, last_us)  # they wait where they have waited
+    last_us[:] = ints(4, 10, 2000, 0, 100, 30, 0, 0) * SECOND
+    # partition 2 comes too late for WITHIN
+    found.follow(ints(0, 1, 2, 4, 5), ints(-1, -1, -1, -1, -1), within_us, state, since_us, last_us)
+    assert state.tolist() == [-1, -1, -1, 0, -1, -1, 2, -1]
+    assert since_us[2] == 2000 * SECOND
     return found
 
 
@@ -66,7 +72,7 @@ def test_who_leaves_first(policy: Policy, order: list[int]) -> None:
 
 
 @pytest.mark.parametrize("policy", list(Policy))
-def test_where_two_are_alike_the_smaller_id_leaves_first(policy: Policy) -> None:
+def test_of_those_that_are_alike_the_first_leaves_first(policy: Policy) -> None:
     same = Facts(*(np.full(3, 5, np.int64) for _ in range(4)), now_us=9)
     assert leaving_order(policy, same, Learnt()).tolist() == [0, 1, 2]
 
