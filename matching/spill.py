@@ -17,7 +17,7 @@ from matching.kernels.layout import grown
 from query.errors import DataError
 
 #: Of the limit, what is still there when partitions have left.
-TARGET = 0.75
+TARGET = 0.7
 
 
 class Policy(Enum):

@@ -2,7 +2,7 @@
 
 The unit is a partition: its rows, and what every matcher over them has become there. Before a batch is matched, all
 partitions that it touches come back in one read; behind it, if more bytes are in use than the limit, partitions leave
-in one write until three quarters of it are. Bytes in use are those of rows, of runs and of the nodes of match buffers
+in one write until seven tenths of it are. Bytes in use are those of rows, of runs and of the nodes of match buffers
 and graphs, with what no run needs any more and compaction has not dropped yet. Not among them are the keys themselves
 and what stands in a line for each (`bytes_of_keys`), and room that arrays have to grow, at most as much again.
 
