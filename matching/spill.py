@@ -16,8 +16,9 @@ from matching.batch import Int64Array
 from matching.kernels.layout import grown
 from query.errors import DataError
 
-#: Of the limit, what is still there when partitions have left.
-TARGET = 0.7
+#: Of the limit, what is still there when partitions have left; and if those that wait longer than it ever took leave
+#: along with them, since they will hardly be asked for, and one write is cheaper than two.
+TARGET, TARGET_OVERDUE = 0.75, 0.5
 
 
 class Policy(Enum):
@@ -146,22 +147,24 @@ class Learnt:
         return np.where(state >= 0, np.minimum(self.followed[at] / entered, 1.0), 0.0)
 
 
-def leaving_order(policy: Policy, facts: Facts, learnt: Learnt) -> Int64Array:
-    """Indices of the partitions, first those that leave first."""
+def leaving_order(policy: Policy, facts: Facts, learnt: Learnt) -> tuple[Int64Array, int]:
+    """Indices of the partitions, first those that leave first; and how many of the first are overdue: what they wait
+    for never took so long. TPM and LRU know of none."""
+    if policy is Policy.TPM:
+        return np.argsort(facts.begun_us, kind="stable"), 0
+    if policy is Policy.LRU:
+        return np.argsort(facts.touched, kind="stable"), 0
+    gap_us = learnt.gap_us(facts.state)
+    due_us = facts.last_us + gap_us
+    overdue = due_us < facts.now_us
     match policy:
-        case Policy.TPM:
-            return np.argsort(facts.begun_us, kind="stable")
-        case Policy.LRU:
-            return np.argsort(facts.touched, kind="stable")
         case Policy.STPM:  # W of [LIVE-ARCHIVE], in float64: some microseconds more or less do not matter
-            weight = facts.last_us + learnt.gap_us(facts.state) * learnt.chance(facts.state)
-            return np.argsort(weight, kind="stable")
+            order = np.argsort(facts.last_us + gap_us * learnt.chance(facts.state), kind="stable")
         case Policy.DUE:
-            due_us = facts.last_us + learnt.gap_us(facts.state)
-            overdue = due_us < facts.now_us
-            return np.lexsort((np.where(overdue, due_us, -due_us), ~overdue))
+            order = np.lexsort((np.where(overdue, due_us, -due_us), ~overdue))
         case _:
             assert_never(policy)
+    return order, int(np.argmin(np.append(overdue[order], False)))
 
 
 class MemoryStore:

@@ -2,9 +2,10 @@
 
 The unit is a partition: its rows, and what every matcher over them has become there. Before a batch is matched, all
 partitions that it touches come back in one read; behind it, if more bytes are in use than the limit, partitions leave
-in one write until seven tenths of it are. Bytes in use are those of rows, of runs and of the nodes of match buffers
-and graphs, with what no run needs any more and compaction has not dropped yet. Not among them are the keys themselves
-and what stands in a line for each (`bytes_of_keys`), and room that arrays have to grow, at most as much again.
+in one write until three quarters of it are, or half of it where so many are overdue. Bytes in use are those of rows, of
+runs and of the nodes of match buffers and graphs, with what no run needs any more and compaction has not dropped yet.
+Not among them are the keys themselves and what stands in a line for each (`bytes_of_keys`), and room that arrays have
+to grow, at most as much again.
 
 A partition that WITHIN would decide comes back when the watermark passes its deadline. Where nothing can come of that,
 it stays out, and is forgotten there once all its runs are over.
@@ -21,7 +22,7 @@ from matching.batch import Int64Array
 from matching.kernels import records as kernels
 from matching.kernels.layout import grown
 from matching.records import Grouped, Layout, Leaving, layout_of, pack, read_layout, unpack
-from matching.spill import TARGET, Facts, Learnt, Policy, Spill, leaving_order
+from matching.spill import TARGET, TARGET_OVERDUE, Facts, Learnt, Policy, Spill, leaving_order
 from query.automaton.program import Program
 from query.errors import DataError, first_line
 from query.plan.plan import Plan
@@ -206,12 +207,15 @@ class Spilled:
         self._again_bytes = 0
         self._drop_stale(rows)
         keep = rows.mark(exact=True)
-        target = int(TARGET * self.limit_bytes)
         ids, weights, facts = self._outline(rows, keep)
-        over = int(weights.sum()) - target
-        if over > 0 and len(ids):
-            order = leaving_order(self.spill.policy, facts, self.learnt)
-            count = int(np.searchsorted(np.cumsum(weights[order]), over)) + 1
+        total = int(weights.sum())
+        if total > TARGET * self.limit_bytes and len(ids):
+            order, overdue = leaving_order(self.spill.policy, facts, self.learnt)
+            left = total - np.cumsum(weights[order])
+            must, may = (
+                int(np.count_nonzero(left >= int(part * self.limit_bytes))) for part in (TARGET, TARGET_OVERDUE)
+            )
+            count = max(must + 1, min(overdue, may))
             chosen = np.sort(order[:count])
             if self._send(rows, keep, ids[chosen], facts.last_us[chosen]):
                 rows.unmark(self._lines.place, keep)
