@@ -11,7 +11,19 @@ import numpy as np
 import pyarrow as pa
 
 from archive.place import Place
-from archive.recent import BoolArray, KeyRange, Piece, Wanted, Windows, columns_schema, concatenated, meets, select
+from archive.recent import (
+    SEALED_ROWS,
+    BoolArray,
+    KeyRange,
+    Piece,
+    Wanted,
+    Windows,
+    columns_schema,
+    concatenated,
+    joined,
+    meets,
+    select,
+)
 from matching.batch import EventBatch
 from matching.ordering import sort_events
 from matching.types import arrow_schema
@@ -414,7 +426,12 @@ class HistorySnapshot:
     def _recent(self, wanted: Wanted) -> EventBatch:
         """Wanted events in memory, in the total order."""
         parts = []
-        for piece in self._pieces:
+        pieces = self._pieces
+        if wanted.filtered:  # to look through many small ones costs more than to put them together
+            small = [piece for piece in pieces if len(piece) < SEALED_ROWS]
+            large = [piece for piece in pieces if len(piece) >= SEALED_ROWS]
+            pieces = (*large, joined(small)) if len(small) > 1 else pieces
+        for piece in pieces:
             part, left_out = select(piece, wanted)
             self._leave_out(left_out)
             if part is not None:

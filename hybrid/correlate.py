@@ -15,10 +15,15 @@ from hybrid.candidates import BLOCK, Candidates, Ranges, Reader, blocks_of, cand
 from hybrid.evidence import Evidence, concat
 from hybrid.history_cache import HistoryCache
 from matching.batch import Matcher
+from matching.features import Overflow, Values, run_lanes, storable, truth
+from matching.store import lanes
+from query.automaton.lanes import Leaf, Lowered, NoLane, lower
 from query.language.ast import HistoryKind
-from query.plan.expression import quote
+from query.plan.expression import Column, Expression, quote
 from query.plan.plan import FactorPlan, HistoryPlan
 
+#: Pairs of a match and what may join it that are held at a time.
+PAIRS_MAX = 1 << 22
 #: About how many events are looked at first where the newest row is asked for.
 NEWEST_ROWS = 4 * GAP_ROWS
 
@@ -52,16 +57,21 @@ def correlate(
     low_us, last_us = ranges.low_us, ranges.last_us
     able = codes >= 0  # the others can join nothing
     reads = 0
+    pinned = len(keys.columns) == len(history.equalities)
+    rest = _in_lanes(history.on_rest) if pinned else None
 
     def join(live: np.ndarray, block: np.ndarray, candidates: Candidates) -> None:
         """Joins rows of the answer to the candidates of the block of each."""
         if not candidates.rows.num_rows:
             return
-        if history.on_more or len(keys.columns) < len(history.equalities):
-            i, j = _pairs(history, factor, answer.live.take(pa.array(live)), block, candidates)
-        else:
-            i, j = _all_pairs(block, candidates)
-        i, j = _kept(history.kind, i, j, candidates)
+        pairs = None
+        if pinned and not history.on_more:
+            pairs = _all_pairs(block, candidates)
+        elif rest is not None:
+            pairs = _met(rest, answer.live, live, block, candidates)
+        if pairs is None:
+            pairs = _pairs(history, factor, answer.live.take(pa.array(live)), block, candidates)
+        i, j = _kept(history.kind, *pairs, candidates)
         found_row.append(live[i])
         found_rows.append(candidates.rows.take(pa.array(j)))
         found_evidence.append(candidates.evidence.take(candidates.match[j]))
@@ -163,6 +173,47 @@ def _pairs(
     i, j = (np.asarray(c.to_numpy(), np.int64) for c in pairs.columns)
     order = np.lexsort((j, i))
     return i[order], j[order]
+
+
+def _in_lanes(condition: Expression | None) -> Lowered | None:
+    """HistoryPlan.on_rest in lanes, or None where it has none. Its leaves: side, column, whether it is floating."""
+
+    def leaf(expression: Expression) -> Leaf | None:
+        match expression:
+            case Column(name, type):
+                lane = storable(type)
+                if lane is None:
+                    raise NoLane(f"column {name}")
+                return Leaf((*name.split(".", 1), lane.floating), lane)
+        return None
+
+    try:
+        return None if condition is None else lower(condition, leaf)
+    except NoLane:
+        return None
+
+
+def _met(
+    rest: Lowered, answer: pa.Table, live: np.ndarray, block: np.ndarray, candidates: Candidates
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The same as _pairs where keys pin the rest of ON, without DuckDB, which takes milliseconds for a few rows. None
+    where it has to be asked: for what may overflow, and for very many pairs, of which it holds some at a time."""
+    start, stop = (np.searchsorted(candidates.block, block, side) for side in ("left", "right"))
+    if int((stop - start).sum()) > PAIRS_MAX:
+        return None
+    i, j = _all_pairs(block, candidates)
+
+    def read(leaf: tuple[str, str, bool]) -> Values:
+        side, name, floating = leaf
+        table, at = (answer, live[i]) if side == "live" else (candidates.rows, j)
+        values, valid = lanes(table.column(name).combine_chunks(), floating)
+        return values[at], None if valid is None else valid[at]
+
+    try:
+        held = truth(run_lanes(rest, len(i), read))
+    except Overflow:
+        return None
+    return i[held], j[held]
 
 
 def _all_pairs(live_block: np.ndarray, candidates: Candidates) -> tuple[np.ndarray, np.ndarray]:

@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid import duck
-from hybrid.answer import COMPLETE, ROW, Answer, output_schema, side_schema
+from hybrid.answer import COMPLETE, ROW, Answer, Side, output_schema, side_schema
 from hybrid.evidence import NO_EVIDENCE
 from hybrid.faults import fault
 from query.language.ast import HistoryKind, StatementKind
 from query.plan.plan import FactorPlan, QueryPlan
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 
-#: (column of the factor's rows, name in the output)
-Projection = tuple[tuple[str, str], ...]
+#: (0: the factor's rows, k: those of its history k - 1; column of these; name in the output)
+Projection = tuple[tuple[int, str, str], ...]
 
 
 def factor_name(i: int) -> str:
@@ -36,17 +36,21 @@ def side_name(i: int, k: int) -> str:
 
 def empty_answer(factor: FactorPlan) -> Answer:
     """No rows, in the columns the factor puts out."""
-    from hybrid.answer import Side
+    return Answer(
+        output_schema(factor.plan).empty_table(), NO_EVIDENCE, np.empty(0, np.int64), _nothing(factor)
+    )
 
+
+def _nothing(factor: FactorPlan) -> tuple[Side, ...]:
+    """Its histories without rows."""
     nothing = np.empty(0, np.int64)
-    sides = tuple(
+    return tuple(
         Side(
             pa.table({}) if h.kind in (HistoryKind.SEMI, HistoryKind.ANTI) else side_schema(h).empty_table(),
             NO_EVIDENCE, nothing, nothing.astype(bool),
         )
         for h in factor.histories
     )
-    return Answer(output_schema(factor.plan).empty_table(), NO_EVIDENCE, nothing, sides)
 
 
 class Outer:
@@ -63,9 +67,10 @@ class Outer:
         self._extra = dict(extra or {})
         self._shows_complete = re.search(rf"\b{COMPLETE}\b", plan.text, re.IGNORECASE) is not None
         self._projection: Projection | None = None
-        alone = len(plan.factors) == 1 and not plan.factors[0].histories
-        if alone and plan.kind is StatementKind.SELECT:
-            self._projection = _projection(plan.select_sql, output_schema(plan.factors[0].plan).names)
+        if len(plan.factors) == 1 and plan.kind is StatementKind.SELECT and not self._shows_complete:
+            columns = {factor_name(0): output_schema(plan.factors[0].plan).names}
+            columns |= {side_name(0, k): side.rows.column_names for k, side in enumerate(_nothing(plan.factors[0]))}
+            self._projection = _projection(plan.select_sql, columns)
 
     @property
     def text(self) -> str:
@@ -74,15 +79,16 @@ class Outer:
     @property
     def picks(self) -> bool:
         """Whether it only picks columns of one pattern without histories."""
-        return self._projection is not None
+        return self._projection is not None and not self._plan.factors[0].histories
 
     def run(
         self, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None = None
     ) -> pa.Table:
         """The rows of the statement. connection: where its other tables live, if not in `extra`. Raises QueryError."""
         if self._projection is not None:
-            live = answers[0].live
-            return pa.table([live.column(c) for c, _ in self._projection], names=[name for _, name in self._projection])
+            tables = [answers[0].live, *(side.rows for side in answers[0].sides)]
+            picked = [tables[k].column(column) for k, column, _ in self._projection]
+            return pa.table(picked, names=[name for _, _, name in self._projection])
         return self._select(self._plan.select_sql, answers, connection, rows=False)
 
     def sources(
@@ -171,42 +177,59 @@ def select_tree(select_sql: str) -> Any:
     return tree
 
 
-def _projection(select_sql: str, columns: Sequence[str]) -> Projection | None:
-    """If the SELECT only picks columns of factor 0, each at most once by name: which, and what they are called."""
+def _projection(select_sql: str, columns: Mapping[str, Sequence[str]]) -> Projection | None:
+    """If the SELECT only picks columns of factor 0 and its histories, each at most once by name: which, and what they
+    are called. columns: of the tables that stand for them, in the order in which they are joined, row by row."""
     tree = select_tree(select_sql)
     if tree is None:
         return None
     node = tree["statements"][0]["node"]
-    source = node["from_table"]
     plain = not (
         node["modifiers"] or node["cte_map"]["map"] or node["where_clause"] or node["group_expressions"]
         or node["having"] or node["qualify"] or node["sample"]
     )
-    if not plain or source["type"] != "BASE_TABLE" or source["table_name"] != factor_name(0) or source["sample"]:
+    tables = _side_by_side(node["from_table"])
+    if not plain or tables is None or [name for name, _ in tables] != [t for t, names in columns.items() if names]:
         return None
-    if source["column_name_alias"]:
-        return None
-    alias = (source["alias"] or source["table_name"]).lower()
-    by_name = {c.lower(): c for c in columns}
-    picked: list[tuple[str, str]] = []
+    place = {table: k for k, table in enumerate(columns)}
+    all_columns = [(place[table], c) for table, _ in tables for c in columns[table]]
+    of_alias = {alias.lower(): place[table] for table, alias in tables}
+    picked: list[tuple[int, str, str]] = []
     for item in node["select_list"]:
         if item["type"] == "STAR":
             lists = ("exclude_list", "replace_list", "rename_list", "qualified_exclude_list")
             changed = any(item[name] for name in lists)
-            if changed or item["expr"] or item["columns"] or item["relation_name"].lower() not in ("", alias):
+            if changed or item["expr"] or item["columns"] or item["relation_name"].lower() not in ("", *of_alias):
                 return None
-            picked += [(c, c) for c in columns]
+            whose = of_alias.get(item["relation_name"].lower())
+            picked += [(k, c, c) for k, c in all_columns if whose in (None, k)]
         elif item["type"] == "COLUMN_REF":
             *qualifier, name = item["column_names"]
-            if [q.lower() for q in qualifier] not in ([], [alias]) or name.lower() not in by_name:
+            if len(qualifier) > 1 or (qualifier and qualifier[0].lower() not in of_alias):
                 return None
-            column = by_name[name.lower()]
+            whose = of_alias[qualifier[0].lower()] if qualifier else None
+            found = [(k, c) for k, c in all_columns if c.lower() == name.lower() and whose in (None, k)]
+            if len(found) != 1:
+                return None
             # DuckDB gives a column the spelling of its declaration, not that of the reference
-            picked.append((column, item["alias"] or column))
+            picked.append((*found[0], item["alias"] or found[0][1]))
         else:
             return None
-    names = [name.lower() for _, name in picked]
+    names = [name.lower() for _, _, name in picked]
     return tuple(picked) if len(set(names)) == len(names) else None
+
+
+def _side_by_side(node: Any) -> list[tuple[str, str]] | None:
+    """The tables of a FROM clause that joins them row by row, and their aliases; None for any other."""
+    if node["sample"] or (node["alias"] and node["type"] == "JOIN"):
+        return None
+    if node["type"] == "JOIN":
+        left, right = _side_by_side(node["left"]), _side_by_side(node["right"])
+        rows = node["ref_type"] == "POSITIONAL"
+        return None if not rows or left is None or right is None else [*left, *right]
+    if node["type"] != "BASE_TABLE" or node["column_name_alias"]:
+        return None
+    return [(node["table_name"], node["alias"] or node["table_name"])]
 
 
 def _traced(select_sql: str, aliases: Sequence[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +13,9 @@ from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import DuckFault, Node
 from query.language.pieces import Statement
-from query.plan.bind_expression import syntax_diagnostic, volatile_diagnostic
+from query.plan.bind_expression import Scope, bind_expression, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import TIME_TYPES, MatchBinder
-from query.plan.expression import quote
+from query.plan.expression import Expression, quote
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
 from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import Member, merge
@@ -398,12 +399,13 @@ class _Query:
         self.bound(join.low, live_alias, live_columns)
         self.bound(join.high, live_alias, live_columns)
         shown = {c.name: o.name for c, o in zip(live_columns, output_columns(live))}
-        pinned, on_more = self.on(join, live_alias, live_columns, alias, columns, plan)
+        pinned, rest = self.on(join, live_alias, live_columns, alias, columns, plan)
+        on_rest = self.over_both(rest, join.on, live_alias, live_columns, shown, alias, columns) if rest else None
         equalities = tuple((h, shown[c]) for h, c in pinned)
         names = {c.name.lower(): o for c, o in zip(live_columns, output_columns(live))}
         return HistoryPlan(
             join.kind, schema, alias, join.low.text.strip(), join.high.text.strip(), join.closed, join.as_known, plan,
-            join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), on_more,
+            join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), rest != [], on_rest,
         )  # fmt: skip
 
     def only_matches(self, match: ast.MatchRecognize | None, what: str) -> None:
@@ -445,41 +447,60 @@ class _Query:
     def on(
         self, join: ast.HistoryJoin, live_alias: str, live_columns: Sequence[Field], alias: str,
         columns: Sequence[Field], plan: Plan | None,
-    ) -> tuple[tuple[tuple[str, str], ...], bool]:
-        """Check ON; give the equalities that pin a key of the history to a value of the match, and whether there is
-        more to it."""
+    ) -> tuple[tuple[tuple[str, str], ...], list[Node] | None]:
+        """Check ON; give the equalities that pin a key of the history to a value of the match, and the other conjuncts;
+        None where none is looked at by itself."""
         before = len(self.faults)
         node = self.outside_pattern(join.on, "ON")
         if node is None:
-            return (), True
+            return (), None
         for ref in _nodes_of(node, "COLUMN_REF"):
             self.side(ref, join.on, live_alias, live_columns, alias, columns)
         if len(self.faults) > before:
-            return (), True
+            return (), None
         try:
             found = duck.describe([join.on.text], {live_alias: live_columns, alias: columns})[0]
         except DuckFault as fault:
             self.faults.append(type_diagnostic(fault, join.on.span))
-            return (), True
+            return (), None
         if found != "BOOLEAN":
             self.fault("HQ205", f"the condition ON is {found}, not BOOLEAN", join.on.span, found)
         if plan is not None and plan.selection is Selection.STRICT:
-            return (), True  # STRICT has to see every row of the stream
+            return (), None  # STRICT has to see every row of the stream
         pinned = [c.name for c in plan.partition_by] if plan is not None else [f.name for f in columns]
         equalities: list[tuple[str, str]] = []
-        conjuncts = node["children"] if node["type"] == "CONJUNCTION_AND" else [node]
-        for conjunct in conjuncts:
-            if conjunct["type"] != "COMPARE_EQUAL":
-                continue
+        rest: list[Node] = []
+        for conjunct in node["children"] if node["type"] == "CONJUNCTION_AND" else [node]:
             sides = dict[str, Field]()
-            for part in (conjunct["left"], conjunct["right"]):
+            for part in (conjunct["left"], conjunct["right"]) if conjunct["type"] == "COMPARE_EQUAL" else ():
                 if part["class"] == "COLUMN_REF":
                     side = self.side(part, join.on, live_alias, live_columns, alias, columns)
                     if side is not None:
                         sides[side[0]] = side[1]
             if len(sides) == 2 and sides["history"].name in pinned and sides["history"].type == sides["live"].type:
                 equalities.append((sides["history"].name, sides["live"].name))
-        return tuple(dict.fromkeys(equalities)), len(equalities) < len(conjuncts)
+            else:
+                rest.append(conjunct)
+        return tuple(dict.fromkeys(equalities)), rest
+
+    def over_both(
+        self, conjuncts: list[Node], text: ast.ExpressionText, live_alias: str, live_columns: Sequence[Field],
+        shown: Mapping[str, str], alias: str, columns: Sequence[Field],
+    ) -> Expression | None:  # fmt: skip
+        """Conjuncts of ON over columns called live.<column> and history.<column>; None where they are more than a
+        pattern's condition may be. shown: what columns of the match are called in its rows."""
+        conjuncts = copy.deepcopy(conjuncts)
+        for ref in _nodes_of(conjuncts, "COLUMN_REF"):
+            side = self.side(ref, text, live_alias, live_columns, alias, columns)
+            if side is None:
+                return None
+            name = shown[side[1].name] if side[0] == "live" else side[1].name
+            ref["column_names"] = [f"{side[0]}.{name}"]
+        fields = [Field(f"live.{shown[c.name]}", c.type) for c in live_columns]
+        fields += [Field(f"history.{c.name}", c.type) for c in columns]
+        scope = Scope(Schema("ON", tuple(fields)), (), (), {}, None, one_row=True, volatile=False)
+        written = " AND ".join(f"({duck.deserialize(conjunct)})" for conjunct in conjuncts)
+        return bind_expression(ast.ExpressionText(written, text.span), scope, [])
 
     def side(
         self, ref: Node, text: ast.ExpressionText, live_alias: str, live_columns: Sequence[Field], alias: str,
@@ -593,7 +614,7 @@ def _shift(text: ast.ExpressionText, columns: Mapping[str, Field]) -> Shift | No
     return Shift(field.name, us) if field is not None and field.type == "TIMESTAMP" else None
 
 
-def _nodes_of(node: Node, kind: str) -> list[Node]:
+def _nodes_of(node: Node | list[Node], kind: str) -> list[Node]:
     """Nodes of one class in a syntax tree."""
     found: list[Node] = []
     stack: list[object] = [node]

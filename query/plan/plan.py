@@ -137,7 +137,8 @@ class HistoryPlan:
 
     low_sql, high_sql: DuckDB SQL over the live alias, giving times; low_shift, high_shift: the same, where they are a
     column of the live output and an INTERVAL of fixed length. on_sql: over both aliases, as written.
-    on_more: whether ON asks for more than the equalities do.
+    on_more: whether ON asks for more than the equalities do; on_rest: what, over columns called live.<column> and
+    history.<column>; None where nothing is asked, or what a pattern could not ask.
     equalities: (history column, live output column) pairs of top-level conjuncts of ON that pin a *partition
     column of PA* (or any column of plain history rows) to a value of the PL match; they may be pushed into the
     read, except under STRICT.
@@ -156,6 +157,7 @@ class HistoryPlan:
     low_shift: Shift | None = None
     high_shift: Shift | None = None
     on_more: bool = True
+    on_rest: Expression | None = None
 
     def __str__(self) -> str:
         upper = "]" if self.closed else ")"
