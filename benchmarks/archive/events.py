@@ -28,10 +28,11 @@ SCHEMA = Schema(
 )
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options of what measures an archive of these events: where it is, how large, from which seed."""
+def parser(description: str | None, directory: bool = True) -> argparse.ArgumentParser:
+    """The options of what measures an archive of these events: where it is (which must be said, or need not), how
+    large, from which seed."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--directory", type=Path, required=True)
+    options.add_argument("--directory", type=Path, required=directory)
     options.add_argument("--events", type=int, default=50_000_000)
     options.add_argument("--symbols", type=int, default=10_000)
     options.add_argument("--days", type=int, default=7)

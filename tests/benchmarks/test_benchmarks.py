@@ -112,19 +112,6 @@ def test_an_archive_gives_the_same_events_and_matches(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_strategy_gives_the_same_rows(tmp_path: Path) -> None:
-    """The run itself fails where they do not."""
-    size = ("--directory", str(tmp_path), "--events", "20_000", "--symbols", "20", "--days", "2")
-    few = ("--live", "2_000", "--repeat", "1", "--only", "sizes", "selectivity", "windows", "memory")
-    found = printed("benchmarks.hybrid.strategies", *size, *few)["found"]
-    assert [case["events"] for case in found["sizes"]] == [10_000, 20_000]
-    assert all(case["runs"][0]["matches"] > 20 for case in found["selectivity"])
-    assert found["selectivity"][-1]["runs"][0]["rows"] > 20
-    assert found["windows"][0]["reads"] > found["windows"][-1]["reads"]
-    assert len(found["memory"]) == 4
-
-
-@pytest.mark.slow
 def test_a_live_match_asks_a_large_history(tmp_path: Path) -> None:
     size = ("--directory", str(tmp_path), "--events", "50_000", "--symbols", "20", "--days", "10")
     found = printed("benchmarks.hybrid.latency", *size, "--matches", "10", "--processes", "1")["strategies"]
