@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -33,6 +34,7 @@ _ERRORS = (duckdb.Error, pa.ArrowException, OSError)
 SORT_MEMORY = "192MB"
 #: Up to so many key values stand in the query text, where they prune row groups; more are joined.
 _VALUES_IN_TEXT_MAX = 64
+_thread = threading.local()
 
 
 @cache
@@ -60,6 +62,15 @@ def _cursor(directory: Place | None) -> duckdb.DuckDBPyConnection:
     cursor = _database(None if directory is None or directory.on_disk else Place(SCHEME, directory.options)).cursor()
     hide_progress(cursor)
     return cursor
+
+
+def _kept_cursor(directory: Place) -> duckdb.DuckDBPyConnection:
+    """One of this thread for reads from disk, where what is read is read to its end at once and nothing is registered:
+    to make one costs half a millisecond."""
+    kept: duckdb.DuckDBPyConnection | None = getattr(_thread, "cursor", None)
+    if kept is None:
+        kept = _thread.cursor = _cursor(directory)
+    return kept
 
 
 def _readable(store: Place) -> Any:
@@ -96,8 +107,10 @@ def scan(
     if not len(index):
         return None, 0
     source = table.only_source(index)
+    registers = wanted.windows is not None or any(len(v) > _VALUES_IN_TEXT_MAX for v in wanted.keys.values())
     try:
-        rows = pa.table(_query(_cursor(directory), directory, table, index, schema, wanted, source is None))
+        cursor = _cursor(directory) if registers or not directory.on_disk else _kept_cursor(directory)
+        rows = pa.table(_query(cursor, directory, table, index, schema, wanted, source is None))
     except _ERRORS as error:
         raise _unreadable(directory, schema, error) from error
     return _events(directory, schema, wanted, rows, source, sources)
