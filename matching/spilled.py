@@ -93,7 +93,7 @@ class Spilled:
         self._layouts: list[Layout] = []
         self._batch = 0
         self._touched = np.zeros(0, np.int64)  # the partitions of this batch
-        self._here = [np.zeros(0, np.int64)]  # those that are HERE, each once
+        self._here, self._here_count = np.zeros(1024, np.int64), 0  # those that are HERE, each once
         self._spot = np.zeros(0, np.int64)  # by partition id, -1 between two uses
         self._now_us = -NEVER
         self._reached_us = -NEVER  # the watermark: what it decides has come back
@@ -111,9 +111,15 @@ class Spilled:
 
     def here(self) -> Int64Array:
         """The partitions that may have rows or runs in memory, each once."""
-        if len(self._here) > 1:
-            self._here = [np.concatenate(self._here)]
-        return self._here[0]
+        return self._here[: self._here_count]
+
+    def _came(self, ids: Int64Array) -> None:
+        """These are HERE now, and were not."""
+        count = self._here_count + len(ids)
+        if count > len(self._here):
+            self._here = grown(self._here, max(count, 2 * len(self._here)))
+        self._here[self._here_count : count] = ids
+        self._here_count = count
 
     def settle(self, rows: Rows) -> None:
         """Rows have been dropped: looks who is still there."""
@@ -126,7 +132,8 @@ class Spilled:
         for tenant in rows.tenants:
             stays |= tenant.busy(ids)
         lines.place[ids[there & ~stays]] = NOWHERE
-        self._here = [ids[there & stays]]
+        self._here_count = 0
+        self._came(ids[there & stays])
 
     # ---- coming back
 
@@ -140,7 +147,7 @@ class Spilled:
             partition, ts_us, self._batch, lines.touched, lines.last_us, lines.place, ids, new, out
         )
         self._touched = ids[:n]
-        self._here.append(new[:came].copy())
+        self._came(new[:came])
         if n:
             self._now_us = max(self._now_us, int(ts_us[-1]))
         if absent:
@@ -178,7 +185,7 @@ class Spilled:
                 raise DataError(message, hint) from error
             rows.put_in(some, unpack(bounds, data, self._layouts[layout]))
             self._forget(some, HERE)
-            self._here.append(some)
+            self._came(some)
             self.read_count += len(some)
 
     def _forget(self, ids: Int64Array, place: int) -> None:
@@ -338,6 +345,7 @@ class Spilled:
             setattr(self.learnt, name, arrays[f"learnt_{name}"])
         out = self.out()
         self.out_count = len(out)
-        self._here = [np.flatnonzero(self._lines.place == HERE)]
+        self._here_count = 0
+        self._came(np.flatnonzero(self._lines.place == HERE))
         self._stale_us = int(self._lines.until_us[out].min(initial=NEVER))
         self.spill.store.adopt(self._lines.place[out], self._lines.length[out].astype(np.int64))
