@@ -123,16 +123,19 @@ class HistorySnapshot:
                 found[i] = batch.slice(int(start), int(stop))
         return found
 
-    def read_times(self, ts_us: np.ndarray, *, late: bool = False) -> EventBatch:
-        """The events that have one of these times, in the total order. Reads the ranges they lie in."""
+    def read_times(
+        self, ts_us: np.ndarray, *, late: bool = False, columns: Collection[str] | None = None
+    ) -> EventBatch:
+        """The events that have one of these times, in the total order. Reads the ranges they lie in. columns: see
+        read."""
         times = np.unique(np.asarray(ts_us, np.int64))
         found: list[EventBatch] = []
         for group in merged(times, times, self.gap_us()):
             low_us, last_us = int(times[group[0]]), int(times[group[-1]])
-            for batch in self.batches(low_us, last_us, closed=True, late=late):
+            for batch in self.batches(low_us, last_us, closed=True, late=late, columns=columns):
                 at = np.minimum(np.searchsorted(times, batch.ts_us), len(times) - 1)
                 found.append(batch.take(np.flatnonzero(times[at] == batch.ts_us)))
-        return self._together(self._wanted(0, 0, False, None, late, None, None), found)
+        return self._together(self._wanted(0, 0, False, None, late, columns, None), found)
 
     def key_cuts(
         self, column: str, parts: int, low_us: int | None = None, high_us: int | None = None, *, late: bool = False

@@ -90,6 +90,8 @@ def connect(
     maintenance: bool = True,
     log: Policy | None = None,
     checkpoint: Any = None,
+    spark: Any = None,
+    spark_events: int | None = None,
 ) -> Database:
     """Opens a database of streams: `path` is a directory that keeps their archives, or s3://bucket/prefix in an
     S3-compatible store; None keeps everything in memory.
@@ -101,12 +103,16 @@ def connect(
     deletes what was taken out. log: whether events are in a log on disk before a push returns: "fsync" (then they
     survive a loss of power), "os" (they survive the end of the process); None: they are written with the next
     flush, after five seconds at most, and a source that can give them again does so. checkpoint: how often what
-    queries with a name have become is kept ("10s"; None: when Database.checkpoint is called, and at the end). Use
-    it as a context manager, or close it. Raises DataError for what cannot be opened.
+    queries with a name have become is kept ("10s"; None: when Database.checkpoint is called, and at the end). spark:
+    where Spark searches for PA in large ranges of history, an address or a session as Database.sql takes them (None:
+    nowhere); spark_events: those with more events than so many, 100 million unless it is said. Use it as a context
+    manager, or close it. Raises DataError for what cannot be opened.
     """
     from hybrid.engine import Database
 
-    return Database(path, memory_limit, storage_options, maintenance, log, checkpoint)
+    return Database(
+        path, memory_limit, storage_options, maintenance, log, checkpoint, spark=spark, spark_events=spark_events
+    )
 
 
 def __getattr__(name: str) -> Any:

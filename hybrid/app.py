@@ -330,6 +330,15 @@ class _Check:
         if database.log != "none" and (database.path is None or "://" in database.path):
             hint = "give it a path on disk, or leave log out: what sources can give again needs none"
             self.fault("HQ703", "only a database on disk has a log", self.places.value(("database", "log")), hint=hint)
+        if database.spark is not None or database.spark_events is not None:
+            from hybrid.large_ranges import large_ranges
+
+            at = ("database", "spark_events" if database.spark is None else "spark")
+            if database.spark is not None and importlib.util.find_spec("pyspark") is None:
+                self.extra("spark", "pyspark", at)
+            else:
+                kept = database.path is not None
+                self.guarded(lambda: large_ranges(database.spark, database.spark_events, kept), at)
 
     def guarded(self, act: Any, path: toml_places.Path, of_key: bool = False) -> bool:
         """Whether an act raises nothing; a DataError is the fault of what stands at a path."""

@@ -61,6 +61,10 @@ class DatabaseTable(Table):
     """of what is pushed, for sources that cannot give it again: fsync, os or none"""
     state: str | None = None
     """a local directory for status and cursors; <path>/_service on disk"""
+    spark: str | None = None
+    """the Spark that searches in large ranges of history, such as spark://host:7077; else none does"""
+    spark_events: Annotated[int, Field(ge=0)] | None = None
+    """ranges of history with more events than so many are large; 100 million"""
 
 
 class StreamTable(Table):

@@ -81,8 +81,9 @@ def read_together(
     while groups:
         group = groups.pop()
         low, last = low_us[group], last_us[group]
-        whole = int(last.max() - low.min() + 1) * len(np.unique(codes[group]))
-        if whole > WASTE_MAX * float(np.sum(last - low + 1.0)) and isinstance(reader, HistorySnapshot):
+        whole = (int(last.max()) - int(low.min()) + 1) * len(np.unique(codes[group]))
+        asked = float(np.sum(last.astype(np.float64) - low + 1.0))
+        if whole > WASTE_MAX * asked and isinstance(reader, HistorySnapshot):
             events = reader.stretch_rows(int(low.min()), int(last.max()) + 1)[0]
             if events > len(group) * GAP_ROWS:
                 by_time = group[np.argsort(low, kind="stable")]

@@ -27,6 +27,7 @@ from hybrid.candidates import Reader
 from hybrid.driver import Driver
 from hybrid.front import live_matcher
 from hybrid.inputs import Ordered, one_batch, table_of, times_us
+from hybrid.large_ranges import LargeRanges
 from hybrid.lookup import lookup_in
 from hybrid.memory import stats_of
 from hybrid.merged import Merged, MergedReader
@@ -175,7 +176,7 @@ class Source(Protocol):
     @property
     def revision(self) -> object: ...
     def begins_us(self) -> int | None: ...
-    def reader(self) -> Reader: ...
+    def reader(self, in_files: bool = False) -> Reader: ...
 
 
 class ChainWatch:
@@ -191,15 +192,18 @@ class ChainWatch:
     def __init__(
         self, plan: QueryPlan, streams: Mapping[str, Source], histories: Mapping[str, Source],
         static: Mapping[str, pa.Table], strategy: Strategy, spill: Spill | None = None, from_us: int | None = None,
+        spark: LargeRanges | None = None,
     ) -> None:  # fmt: skip
-        """strategy: see Driver. spill: where partial matches go that do not fit in memory. from_us: it is to read what
-        is kept from then on, before anything is pushed."""
+        """strategy, spark: see Driver. spill: where partial matches go that do not fit in memory. from_us: it is to
+        read what is kept from then on, before anything is pushed."""
         self.factor = plan.factors[-1]
         self.streams, self.histories = dict(streams), dict(histories)
         make = partial(live_matcher, spill=spill)
         self.chain = Chain(plan, {name: s.schema for name, s in streams.items()}, static, make)
         ordered = plan.alert is not None
-        self.driver = Driver(self.factor, strategy, live_matcher, ordered) if self.factor.histories else None
+        self.driver = None
+        if self.factor.histories:
+            self.driver = Driver(self.factor, strategy, live_matcher, ordered, spark=spark)
         self.alerts: Alerts
         self.asked: Asked | None = None
         self.asking: Asking | None = None

@@ -14,6 +14,7 @@ from hybrid.answer import ROW, Answer, Side, side_schema
 from hybrid.candidates import BLOCK, Candidates, Ranges, Reader, blocks_of, candidates_in, keys_of, read_together
 from hybrid.evidence import Evidence, concat
 from hybrid.history_cache import HistoryCache
+from hybrid.large_ranges import LargeRanges
 from matching.batch import Matcher
 from matching.features import Overflow, Values, run_lanes, storable, truth
 from matching.store import lanes
@@ -40,14 +41,17 @@ def correlate(
     late: bool = False,
     cache: HistoryCache | None = None,
     known: np.ndarray | None = None,
-) -> tuple[Answer, int]:
-    """Joins one history to every row of the answer of a factor; and how many reads that took.
+    spark: LargeRanges | None = None,
+    large: np.ndarray | None = None,
+) -> tuple[Answer, int, int]:
+    """Joins one history to every row of the answer of a factor; and how many reads that took, and searches by Spark.
 
     ranges: of each row. complete: bool (n,), carried into the output. requests: the rows cut into groups; what the
     ranges of a group share is read once, and each group is read by itself. matcher: gives PA's matcher, made for
     `numbered(plan)`, with empty state; None for plain rows. cache: what answers the rows that are `known`, whose ranges
-    nothing more can come into. Rows come out in the order of the answer; the joined matches of one row in the order of
-    their last event, then their first.
+    nothing more can come into. spark: what searches in the ranges of the rows that are `large`, one by one; the reader
+    then is a snapshot of files alone, and no row has a key. Rows come out in the order of the answer; the joined
+    matches of one row in the order of their last event, then their first.
     """
     found_row: list[np.ndarray] = [np.empty(0, np.int64)]
     found_rows: list[pa.Table] = [side_schema(history).empty_table()]
@@ -56,7 +60,7 @@ def correlate(
     columns = None if history.plan is None else {*history.plan.columns, *keys.columns}
     low_us, last_us = ranges.low_us, ranges.last_us
     able = codes >= 0  # the others can join nothing
-    reads = 0
+    reads = searches = 0
     pinned = len(keys.columns) == len(history.equalities)
     rest = _in_lanes(history.on_rest) if pinned else None
 
@@ -76,6 +80,16 @@ def correlate(
         found_rows.append(candidates.rows.take(pa.array(j)))
         found_evidence.append(candidates.evidence.take(candidates.match[j]))
 
+    if spark is not None and large is not None and large.any():
+        assert history.plan is not None
+        assert isinstance(reader, HistorySnapshot)
+        far = np.flatnonzero(large)
+        able = able & ~large
+        spans, of = np.unique(np.stack([low_us[far], last_us[far]], axis=1), axis=0, return_inverse=True)
+        searches = len(spans)
+        for number, (low, last) in enumerate(spans.tolist()):
+            rows = far[of.reshape(-1) == number]
+            join(rows, np.zeros(len(rows), np.int64), spark.candidates(history.plan, reader, low, last, late))
     for request in requests:
         asking = request[able[request]]
         if cache is not None and known is not None:
@@ -108,7 +122,7 @@ def correlate(
     row = row[order]
     evidence = concat(found_evidence)
     side_rows = pa.concat_tables(found_rows)
-    return _joined(history.kind, answer, row, order, side_rows, evidence, complete), reads
+    return _joined(history.kind, answer, row, order, side_rows, evidence, complete), reads, searches
 
 
 def _joined(

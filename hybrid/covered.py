@@ -17,6 +17,7 @@ from hybrid.answer import answer_of
 from hybrid.evidence import Evidence
 from hybrid.inputs import BATCH_ROWS
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.ordering import in_sources
 from matching.sharing import replay, sharing_of
 from query.language.ast import AfterMatchKind
 from query.plan.plan import Plan
@@ -43,8 +44,8 @@ class Covered:
     many events at most are matched again when others come behind them. Not thread safe."""
 
     __slots__ = (
-        "_anew", "_ended", "_events", "_found", "_kept", "_matcher", "_plan", "_seqs", "_sharing", "_state", "_times",
-        "events", "last_us", "low_us",
+        "_anew", "_ended", "_events", "_found", "_kept", "_matcher", "_plan", "_seqs", "_sharing", "_sources", "_state",
+        "_times", "events", "last_us", "low_us",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,7 @@ class Covered:
         self._state: bytes | None = None
         self._found: list[Matches] = []
         self._ended: Matches | None = None
+        self._sources: tuple[str, ...] = ()  # what runs that are open call by number keeps its number
         self._seqs: list[Int64Array] = []
         self._times: list[int] = []  # of the first event of each of these
         self._kept: _Arranged | None = None
@@ -74,7 +76,9 @@ class Covered:
         matcher = self._matcher(self._state)
         for batch in self._events or ():
             self._keep(matcher.push(batch))
-        for whole in batches:
+        for given in batches:
+            whole = in_sources(given, self._sources)
+            self._sources = whole.sources
             for start in range(0, len(whole), BATCH_ROWS):
                 batch = whole.slice(start, min(start + BATCH_ROWS, len(whole)))
                 place = np.arange(self.events, self.events + len(batch))

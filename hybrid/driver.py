@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from archive.snapshot import HistorySnapshot
 from hybrid import duck
-from hybrid.answer import Answer, answer_of, concat_answers
+from hybrid.answer import Answer, answer_of, concat_answers, output_schema
 from hybrid.candidates import Ranges, Reader, numbered
 from hybrid.correlate import correlate
 from hybrid.history_cache import HistoryCache
+from hybrid.large_ranges import LargeRanges, why_here
 from hybrid.strategies.base import Costs, Detect, Frontier, Strategy
 from matching.batch import Matcher, Matches
 from matching.sharing import widened
@@ -47,8 +48,9 @@ class History(Protocol):
     def begins_us(self) -> int | None:
         """The first instant of which all is kept: the first event, or the edge of retention; None without events."""
 
-    def reader(self) -> Reader:
-        """A snapshot."""
+    def reader(self, in_files: bool = False) -> Reader:
+        """A snapshot. in_files: what is in memory is written to files first, where that can be. Raises DataError where
+        it fails."""
 
 
 def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
@@ -104,7 +106,7 @@ def _known(table: pa.Table, column: str) -> np.ndarray:
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """One history join of the rows that ask: see hybrid.correlate. known: bool (n,), nothing can come into the range
-    any more. last_known_us: the last instant of which all is known."""
+    any more. large: bool (n,), Spark searches in the range. last_known_us: the last instant of which all is known."""
 
     plan: HistoryPlan
     reader: Reader
@@ -112,6 +114,8 @@ class _Asked:
     cache: HistoryCache | None
     span: Ranges
     known: np.ndarray
+    spark: LargeRanges | None
+    large: np.ndarray
     begins_us: int | None
     last_known_us: int | None
 
@@ -125,24 +129,30 @@ class Driver:
     """
 
     __slots__ = (
-        "_asked", "_asked_s", "_caches", "_factor", "_in_order", "_match_s", "_matchers", "_running", "_taken",
-        "_waiting", "costs", "detect_count", "incomplete_count", "late_left_out", "read_count", "strategy",
+        "_asked", "_asked_s", "_caches", "_factor", "_in_order", "_large", "_match_s", "_matchers", "_running",
+        "_spark", "_taken", "_waiting", "by_spark_count", "costs", "detect_count", "incomplete_count", "late_left_out",
+        "read_count", "strategy",
     )  # fmt: skip
 
     def __init__(
         self, factor: FactorPlan, strategy: Strategy, make_matcher: Callable[[Plan], Matcher], in_order: bool = False,
-        cached: bool = True,
+        cached: bool = True, spark: LargeRanges | None = None,
     ) -> None:  # fmt: skip
         """in_order: a row waits with the one before it, so that rows always come out in the order of PL. cached: what
-        has been found in history is kept for later matches."""
+        has been found in history is kept for later matches. spark: what searches in large ranges, if anything does."""
         self._factor = factor
         self._in_order = in_order
         self.strategy = strategy
         # Made once: what the kernel cannot do yet is said when a query begins, and nothing is compiled later.
         self._matchers = [None if h.plan is None else _Fresh(make_matcher(numbered(h.plan))) for h in factor.histories]
+        self._spark = spark
+        live = output_schema(factor.plan)
+        #: For each join what searches in its large ranges.
+        self._large = [None if spark is None or why_here(h, live) else spark for h in factor.histories]
         self._caches = [
-            _cache(h, make_matcher, matcher) if cached and matcher is not None and HistoryCache.serves(h) else None
-            for h, matcher in zip(factor.histories, self._matchers)
+            _cache(h, make_matcher, matcher, large)
+            if cached and matcher is not None and HistoryCache.serves(h) else None
+            for h, matcher, large in zip(factor.histories, self._matchers, self._large)
         ]
         self._waiting: list[tuple[Answer, tuple[Ranges, ...]]] = []
         self._running: tuple[Answer, tuple[Ranges, ...]] | None = None  # what is being answered
@@ -153,6 +163,7 @@ class Driver:
         self._asked_s = 0.0  # seconds that were spent on asking since PA was found ahead last
         self._match_s = MATCH_S  # for one match, of late
         self.read_count = 0
+        self.by_spark_count = 0
         self.detect_count = 0
         self.incomplete_count = 0
         self.late_left_out = 0
@@ -182,6 +193,7 @@ class Driver:
             "strategy": self.strategy.name,
             "waiting_for_history": self.waiting_count,
             "history_reads": self.read_count,
+            "history_by_spark": self.by_spark_count,
             "history_kept": sum(cache.hits for cache in self._caches if cache is not None),
             "history_found_ahead": self.detect_count,
             "history_incomplete": self.incomplete_count,
@@ -230,6 +242,7 @@ class Driver:
         frontier = replace(frontier, costs=self.costs)
         requests, ahead = self._decided(frontier)
         rows = np.sort(np.concatenate(requests)) if requests else np.empty(0, np.int64)
+        large = self._in_large(rows, spans, whole, sources, readers)
         wait = np.setdiff1d(np.arange(len(answer)), rows, assume_unique=True)
         self._waiting, self._asked = [], None
         if len(wait):
@@ -242,14 +255,44 @@ class Driver:
         answer = answer if not len(wait) else answer.take(rows)
         asked = [
             _Asked(
-                plan, reader, matcher, cache, span.take(rows), known[rows], source.begins_us(), _last_known_us(source)
+                plan, reader, matcher, cache, span.take(rows), known[rows], spark, far, source.begins_us(),
+                _last_known_us(source),
             )
-            for plan, source, reader, matcher, cache, span, known in zip(
-                plans, sources, readers, self._matchers, self._caches, spans, whole, strict=True
+            for plan, source, reader, matcher, cache, span, known, spark, far in zip(
+                plans, sources, readers, self._matchers, self._caches, spans, whole, self._large, large, strict=True
             )
         ]
         self._running = (answer, tuple(a.span for a in asked))
         return partial(self._answered, answer, asked, requests, ahead, late)
+
+    def _in_large(
+        self, rows: np.ndarray, spans: Sequence[Ranges], whole: Sequence[np.ndarray], sources: Sequence[History],
+        readers: list[Reader],
+    ) -> list[np.ndarray]:  # fmt: skip
+        """For each history whether the range of each of these rows is Spark's. A snapshot that Spark is to search gives
+        way to one of the same events without anything in memory: now, since only now nothing else can come."""
+        found = []
+        for k, (spark, cache, source) in enumerate(zip(self._large, self._caches, sources)):
+            reader, large = readers[k], np.zeros(len(rows), bool)
+            if spark is not None and isinstance(reader, HistorySnapshot):
+                large = spark.large(reader, spans[k].take(rows), whole[k][rows], cache)
+                if large.any() and reader.files() is None:
+                    readers[k] = reader = source.reader(in_files=True)
+                if not isinstance(reader, HistorySnapshot) or reader.files() is None:
+                    large[:] = False
+            found.append(large)
+        return found
+
+    def show_spark(self) -> list[str]:
+        """For EXPLAIN: of each history, which ranges Spark searches; nothing where there is no Spark."""
+        if self._spark is None:
+            return []
+        live = output_schema(self._factor.plan)
+        reasons = [(h.alias, why_here(h, live)) for h in self._factor.histories]
+        return [
+            f"spark       no range of {alias}: {why}" if why else f"spark       ranges of {alias} {self._spark}"
+            for alias, why in reasons
+        ]
 
     def warm(self, histories: Mapping[str, History]) -> None:
         """Reads the last instant of each history, and matches it: what that has to load and to compile is there when a
@@ -289,11 +332,12 @@ class Driver:
             self.incomplete_count += int(np.count_nonzero(~complete))
             live = answer.live.append_column(_AT, pa.array(np.arange(len(answer))))
             tagged = Answer(live, answer.evidence, answer.match, answer.sides)
-            joined, reads = correlate(
+            joined, reads, searches = correlate(
                 one.plan, self._factor, tagged, span.take(at), complete[at], _among(requests, at), one.reader,
-                one.matcher, late, one.cache, one.known[at],
+                one.matcher, late, one.cache, one.known[at], one.spark, one.large[at],
             )
             self.read_count += reads
+            self.by_spark_count += searches
             self.late_left_out += getattr(one.reader, "late_left_out", 0)
             at = at[joined.live.column(_AT).to_numpy()]
             answer = Answer(joined.live.drop_columns([_AT]), joined.evidence, joined.match, joined.sides)
@@ -376,7 +420,10 @@ class Driver:
     def save(self) -> dict[str, Any]:
         """What waits, and the counts, for hybrid.saved."""
         waiting = [(answer, [(r.low_us, r.last_us) for r in ranges]) for answer, ranges in self._unanswered]
-        counts = {"reads": self.read_count, "incomplete": self.incomplete_count, "late": self.late_left_out}
+        counts = {
+            "reads": self.read_count, "incomplete": self.incomplete_count, "late": self.late_left_out,
+            "by_spark": self.by_spark_count,
+        }  # fmt: skip
         return {"waiting": waiting, "counts": counts}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -384,7 +431,7 @@ class Driver:
         self._waiting = [(answer, tuple(Ranges(*r) for r in ranges)) for answer, ranges in saved["waiting"]]
         counts = saved["counts"]
         self.read_count, self.incomplete_count = counts["reads"], counts["incomplete"]
-        self.late_left_out = counts["late"]
+        self.late_left_out, self.by_spark_count = counts["late"], counts.get("by_spark", 0)
 
     def discard(self) -> None:
         """Forgets what waits."""
@@ -394,9 +441,12 @@ class Driver:
 _AT = "__hybrid_at"
 
 
-def _cache(history: HistoryPlan, make_matcher: Callable[[Plan], Matcher], anew: _Fresh) -> HistoryCache:
+def _cache(
+    history: HistoryPlan, make_matcher: Callable[[Plan], Matcher], anew: _Fresh, spark: LargeRanges | None
+) -> HistoryCache:
     assert history.plan is not None
-    return HistoryCache(history, _Fresh(make_matcher(widened(history.plan))), anew)
+    ahead_max = None if spark is None else spark.events_max
+    return HistoryCache(history, _Fresh(make_matcher(widened(history.plan))), anew, ahead_max=ahead_max)
 
 
 class _Fresh:

@@ -34,6 +34,7 @@ from hybrid.explain import explain_plan
 from hybrid.faults import fault, not_supported
 from hybrid.front import Bounded, Relations, StreamInput, answer, explain_in, live_matcher
 from hybrid.inputs import fields_of, slices, to_arrow
+from hybrid.large_ranges import LargeRanges, large_ranges
 from hybrid.late import LateEvents
 from hybrid.lookup import lookup_in
 from hybrid.memory import Memory, stats_of
@@ -81,8 +82,9 @@ class Database:
     def __init__(
         self, path: str | os.PathLike[str] | None = None, memory_limit: str | None = None,
         storage_options: Mapping[str, str] | None = None, maintenance: bool = True, log: Policy | None = None,
-        checkpoint: Any = None, ticking: bool = True,
+        checkpoint: Any = None, ticking: bool = True, spark: Any = None, spark_events: int | None = None,
     ) -> None:  # fmt: skip
+        self._large = large_ranges(spark, spark_events, path is not None)
         self._lock = threading.RLock()
         self._log = log
         every_us = None if checkpoint is None else duration_us(checkpoint, "the time between checkpoints")
@@ -1023,11 +1025,11 @@ class Database:
         watch: Watch | ChainWatch
         if plain(plan):
             stream, ordered = next(iter(streams.values())), plan.alert is not None
-            watch = simple = Watch(plan.factors[0], stream, histories, strategy, ordered, from_us)
+            watch = simple = Watch(plan.factors[0], stream, histories, strategy, ordered, from_us, self._large)
             lookups, stats = lambda: self._lookups(simple), lambda: self._watch_stats(simple)
         else:
             spill = self._memory.spill()
-            watch = chained = ChainWatch(plan, streams, histories, static, strategy, spill, from_us)
+            watch = chained = ChainWatch(plan, streams, histories, static, strategy, spill, from_us, self._large)
             lookups, stats = chained.lookups, chained.stats
         watch.alerts = Alerts(
             outermost(plan), outer, lookups, lambda stage: _explain(query, plan, strategy, stage, watch), stats,
@@ -1201,11 +1203,15 @@ class Database:
             words = {w.lower() for w in re.findall(r"\w+", text)}
             words |= self._streams.keys() if lacks_input(text) else set()
             asked = {key: stream for key, stream in self._streams.items() if key in words}
-            for stream in asked.values() if engine == "spark" else ():
-                stream.kept.flush()
+            for stream in asked.values():
+                if engine == "spark" or ("history" in words and self._may_be_large(stream)):
+                    stream.kept.flush()
             streams = {key: _input(stream, late) for key, stream in asked.items()}
         on_spark = OnSpark(spark) if engine == "spark" else None
-        with Relations(text, tables, streams, memory_limit=self._memory_limit, spark=on_spark).open() as relations:
+        relations = Relations(
+            text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large
+        )
+        with relations.open():
             return answer(text, relations)
 
     def backtest(self, text: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None) -> Result:
@@ -1239,8 +1245,16 @@ class Database:
         with self._lock:
             self._check_open()
             plans = [self._live_plan(text, tables or {}) for text in texts]
+            joined = {h.schema.name.lower() for _, plan, *_ in plans for h in plan.factors[-1].histories}
+            for name in joined:
+                if self._may_be_large(self._streams[name]):
+                    self._streams[name].kept.flush()
             inputs = {key: _input(stream, late=False) for key, stream in self._streams.items()}
-        return [_backtest(*planned, inputs, start_us, end_us) for planned in plans]
+        return [_backtest(*planned, inputs, start_us, end_us, self._large) for planned in plans]
+
+    def _may_be_large(self, stream: Stream) -> bool:
+        """Whether a range of it may be Spark's, which searches in files only."""
+        return self._large is not None and stream.kept.snapshot().rows_max > self._large.events_max
 
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:
         """What the stages make of a statement over streams and named tables. Reads no events."""
@@ -1357,7 +1371,7 @@ def _input(stream: Stream, late: bool) -> StreamInput:
 
 def _backtest(
     query: ast.Query, plan: QueryPlan, outer: Outer, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput],
-    start_us: int, end_us: int | None,
+    start_us: int, end_us: int | None, large: LargeRanges | None,
 ) -> Result:  # fmt: skip
     """What a live query would have found in streams, by name in lower case. See Database.backtest."""
     factor, names = plan.factors[-1], plan_streams(plan)
@@ -1382,7 +1396,7 @@ def _backtest(
         reader = chain.reader(snapshots)
     keys = [h.schema.name.lower() for h in factor.histories]
     if factor.histories:
-        driver = Driver(factor, strategy, live_matcher, in_order=plan.alert is not None)
+        driver = Driver(factor, strategy, live_matcher, in_order=plan.alert is not None, spark=large)
         driver.take(found)
         views = {key: Bounded(snapshots[key], inputs[key].begins_us, end_us, end_us is None) for key in keys}
         answered = driver.settle(views)
@@ -1411,6 +1425,8 @@ def _explain(
     lines = [f"strategy    {strategy}"] if plan.factors[-1].histories else []
     if watch is not None and watch.driver is not None and strategy.sample_s is not None:
         lines.append(f"costs       {watch.driver.costs}")
+    if watch is not None and watch.driver is not None:
+        lines += watch.driver.show_spark()
     if isinstance(watch, Watch) and watch.shedding is not None:
         lines.append(f"shedding    {watch.shedding.shed}; keeps {watch.shedding.pressure.share:.3g} of them now")
     return "\n".join([*lines, "", text]) if lines else text

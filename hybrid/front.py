@@ -33,6 +33,7 @@ from hybrid.inputs import (
     time_of,
     to_arrow,
 )
+from hybrid.large_ranges import LargeRanges
 from hybrid.lookup import lookup_in
 from hybrid.merged import Merged, MergedReader
 from hybrid.on_spark import OnSpark
@@ -126,7 +127,7 @@ class Bounded:
     def begins_us(self) -> int | None:
         return self.first_us
 
-    def reader(self) -> Reader:
+    def reader(self, in_files: bool = False) -> Reader:
         return self.source
 
 
@@ -155,9 +156,11 @@ class Relations:
         memory_limit: str | None = None,
         search_rows_min: int | None = None,
         spark: OnSpark | None = None,
+        large: LargeRanges | None = None,
     ) -> None:
         self._search_rows_min = SEARCH_ROWS_MIN if search_rows_min is None else search_rows_min
         self.spark = spark
+        self.large = large
         self._words = {w.lower() for w in re.findall(r"\w+", text) + re.findall(r'"([^"]+)"', text)}
         self._text = text
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
@@ -510,7 +513,7 @@ def answer_factor(
         return rows_of(factor.plan, found), lookups
     if not factor.histories:
         return answer_of(factor.plan, found), lookups
-    driver = Driver(factor, strategy_of("auto"), make)
+    driver = Driver(factor, strategy_of("auto"), make, spark=relations.large)
     driver.take(found)
     by_name = {h.schema.name.lower(): view for h, (view, _) in zip(factor.histories, histories)}
     answered = driver.settle(by_name, late=any(seen for _, seen in histories))

@@ -64,13 +64,15 @@ class HistoryCache:
 
     def __init__(
         self, history: HistoryPlan, matcher: Callable[[bytes | None], Matcher], anew: Callable[[], Matcher],
-        bytes_max: int = BYTES_MAX,
+        bytes_max: int = BYTES_MAX, ahead_max: int | None = None,
     ) -> None:  # fmt: skip
+        """ahead_max: PA is not found ahead of any range where that would read more events at once (None: it is)."""
         assert history.plan is not None
         self._plan: Plan = history.plan
         self._matcher = matcher
         self._anew = anew
         self._bytes_max = bytes_max
+        self._ahead_max = ahead_max
         self._bytes = 0
         self._pieces: dict[int, _Piece] = {}  # in the order in which they were asked last
         self._of: dict[tuple[Any, ...], int] = {}
@@ -127,8 +129,9 @@ class HistoryCache:
         if self._failed or self._too_large or not isinstance(reader, HistorySnapshot):
             return None
         known = self._all if self.covers(low_us) else None
-        begin_us = low_us if known is None else known.covered.last_us + 1
-        events = reader.stretch_rows(begin_us, last_us + 1)[0] if begin_us <= last_us else 0
+        events = _unread(known, low_us, last_us, reader)
+        if self._ahead_max is not None and events > self._ahead_max:
+            return None
         selectivity = self._matches / self._events if self._events else None
         in_all = events + (known.covered.events if known is not None else 0)
         if in_all * ((selectivity or 0.0) * MATCH_BYTES + EVENT_BYTES) > self._bytes_max:
@@ -149,9 +152,13 @@ class HistoryCache:
             self._matches += len(covered) - found
             self._seconds += time.perf_counter() - began_s
 
+    def unread(self, low_us: int, last_us: int, reader: HistorySnapshot) -> int:
+        """No more events than this are read for a range of a join without keys."""
+        return _unread(None if self._failed else self._piece((), low_us, last_us), low_us, last_us, reader)
+
     def detect(self, low_us: int, last_us: int, reader: Reader, late: bool) -> None:
         """Finds what PA finds in [low_us, last_us] of all keys, which must be complete, ahead of any range; unless that
-        has turned out not to fit into memory."""
+        has turned out not to fit into memory, or is more than may be read at once."""
         if self._failed or self._too_large:
             return
         known = self._all
@@ -160,6 +167,9 @@ class HistoryCache:
             # a little further back, for matches that begin a little earlier
             margin_us = length_us // 16 if low_us > -FAR_US else 0
             known = _Piece(Covered(self._plan, self._matcher, low_us - margin_us), None)
+        if self._ahead_max is not None and isinstance(reader, HistorySnapshot):
+            if _unread(known, known.covered.low_us, last_us, reader) > self._ahead_max:
+                return
         if known.covered.last_us < last_us and not self._extend(known, last_us, reader, late):
             return
         self._too_large = known.nbytes > self._bytes_max
@@ -319,6 +329,12 @@ class HistoryCache:
                 whose = cut.range[group[chunk.member]][found.block]
                 first_at, last_at = place[found.first], place[found.last]
                 yield Candidates(found.rows, whose, found.match, found.evidence, first_at, last_at)
+
+
+def _unread(piece: _Piece | None, low_us: int, last_us: int, reader: HistorySnapshot) -> int:
+    """No more events than this are read to answer [low_us, last_us] from a piece."""
+    begin_us = low_us if piece is None else piece.covered.last_us + 1
+    return reader.stretch_rows(begin_us, last_us + 1)[0] if begin_us <= last_us else 0
 
 
 def _values(keys: pa.Table) -> dict[str, list[Any]] | None:

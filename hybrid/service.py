@@ -116,7 +116,8 @@ class Service:
         given = app.database
         self.db = Database(
             None if given.path is None else app.place(given.path), given.memory_limit, dict(given.options) or None,
-            log=None if given.log == "none" else given.log, ticking=False,
+            log=None if given.log == "none" else given.log, ticking=False, spark=given.spark,
+            spark_events=given.spark_events,
         )  # fmt: skip
         try:
             self._delivery.read(self.db.notes.get(DELIVERY))

@@ -16,6 +16,7 @@ from hybrid.chain import END_US
 from hybrid.declaration import UNPACED, Pace, write_declaration
 from hybrid.driver import Driver
 from hybrid.front import live_matcher
+from hybrid.large_ranges import LargeRanges
 from hybrid.late import LateEvents
 from hybrid.recovery import Asked
 from hybrid.shedding import Shedding, shedding_of
@@ -63,7 +64,9 @@ class Stream:
             return first_us
         return max(first_us, watermark_us - retention_us)
 
-    def reader(self) -> Reader:
+    def reader(self, in_files: bool = False) -> Reader:
+        if in_files:
+            self.kept.flush()
         return self.kept.snapshot()
 
     def forget(self) -> None:
@@ -128,9 +131,9 @@ class Watch:
 
     def __init__(
         self, factor: FactorPlan, stream: Stream, histories: Mapping[str, Stream], strategy: Strategy,
-        in_order: bool = False, from_us: int | None = None,
+        in_order: bool = False, from_us: int | None = None, spark: LargeRanges | None = None,
     ) -> None:  # fmt: skip
-        """strategy, in_order: see Driver."""
+        """strategy, in_order, spark: see Driver."""
         self.factor = factor
         self.stream = stream
         self.histories = dict(histories)
@@ -139,7 +142,9 @@ class Watch:
         self.accepted_before = stream.on_time_count
         self.member: Member | None = None
         self.stuck_before = 0
-        self.driver = Driver(self.factor, strategy, live_matcher, in_order) if self.factor.histories else None
+        self.driver = None
+        if self.factor.histories:
+            self.driver = Driver(self.factor, strategy, live_matcher, in_order, spark=spark)
         self.alerts: Alerts
         self.asked: Asked | None = None
         self.asking: Asking | None = None

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -59,6 +61,9 @@ _STARTING = {
 }
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
+#: A process starts one session, and several threads may ask for it.
+_STARTS = threading.Lock()
+
 #: Spark's client: what is raised or run by these packages is its.
 PACKAGES = ("pyspark", "py4j", "grpc")
 
@@ -77,8 +82,28 @@ def spark_session(
     if where is not None and not isinstance(where, str):
         return where
     _need_pyspark()
-    with quietly():  # the first call into Java imports more of pyspark
+    with _STARTS, quietly():  # the first call into Java imports more of pyspark
         return _at(where, memory, options or {})
+
+
+def check_where(where: Where) -> None:
+    """Raises DataError for what is neither an address of Spark nor a session, and where there is no pyspark. Starts
+    nothing."""
+    if isinstance(where, str) or where is None:
+        if importlib.util.find_spec("pyspark") is None:
+            raise DataError("Spark is not installed", "pip install -e '.[spark]'")
+        _check_address(LOCAL if where is None else where)
+    elif type(where).__module__.partition(".")[0] != "pyspark":
+        raise _no_address(where)
+
+
+def _check_address(address: str) -> None:
+    if not re.match(r"sc://|(local|spark|yarn|k8s)\b", address):
+        raise _no_address(address)
+
+
+def _no_address(where: Any) -> DataError:
+    return DataError(f"{where!r} is no address of Spark", "local[*], spark://host:7077 or sc://host:15002")
 
 
 def _at(where: str | None, memory: str | None, options: Mapping[str, str]) -> SparkSession:
@@ -86,10 +111,9 @@ def _at(where: str | None, memory: str | None, options: Mapping[str, str]) -> Sp
     if where is None and active is not None:
         return active
     address = LOCAL if where is None else where
+    _check_address(address)
     if address.startswith("sc://"):
         return _connected(address, options)
-    if not re.match(r"(local|spark|yarn|k8s)\b", address):
-        raise DataError(f"{address!r} is no address of Spark", "local[*], spark://host:7077 or sc://host:15002")
     if active is not None:
         has = active.conf.get("spark.master", "")
         if has == address:

@@ -159,6 +159,30 @@ def test_an_extra_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monk
     assert "pip install 'hybrid[metrics]'" in str(caught.value)
 
 
+@pytest.mark.parametrize(("keys", "says", "marked"), [
+    ('spark = "sprak://host:7077"', "'sprak://host:7077' is no address of Spark", '"sprak://host:7077"'),
+    ('spark = "local"\nspark_events = -1', "spark_events is -1", "-1"),
+    ("spark = 7", "spark is 7: not a text", "7"),
+    ("spark_events = 5", "no Spark is named", "5"),
+])  # fmt: skip
+def test_faults_of_spark(tmp_path: Path, keys: str, says: str, marked: str) -> None:
+    with pytest.raises(AppError, match="HQ703") as caught:
+        load(write(tmp_path, GOOD.replace('checkpoint = "2s"', keys)))
+    assert says in str(caught.value)
+    assert re.search(rf"= {re.escape(marked)}\n.*{re.escape('^' * len(marked))}\n", str(caught.value))
+
+
+def test_spark_where_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = GOOD.replace('checkpoint = "2s"', 'spark = "local[*]"')
+    database = load(write(tmp_path, given)).database
+    assert (database.spark, database.spark_events) == ("local[*]", None)
+    with pytest.raises(AppError, match="in memory has no files for Spark"):
+        load(write(tmp_path, given.replace('path = "market"', "")))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(AppError, match=r"HQ705(.|\n)*pip install 'hybrid\[spark\]'"):
+        load(write(tmp_path, given))
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot read .*no\.toml: No such file"):
         load(tmp_path / "no.toml")

@@ -357,3 +357,23 @@ def test_bounds_are_what_duckdb_makes_of_them(bound: str, short: bool) -> None:
     fast = ranges(history, factor.alias_sql, live.slice(0, 3))
     assert fast.low_us.tolist() == slow.low_us.tolist()[:3]
     assert fast.last_us.tolist() == slow.last_us.tolist()[:3]
+
+
+def test_a_source_that_comes_later_changes_no_name_of_what_is_kept() -> None:
+    """Between two requests, while a match of PA is half found; "a" stands before "y" in the list of all sources."""
+    text = """SELECT pa.n FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES P.ts AS at PATTERN (P) DEFINE P AS s = 'p') AS pl
+    JOIN HISTORY OF e FROM pl.at - INTERVAL 1 HOUR TO pl.at MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
+    MEASURES B.n AS n PATTERN (A B) DEFINE A AS v = 1, B AS v = 2) AS pa ON TRUE"""
+    pushes = (("y", [(1, 1, "q", 1), (2, 2, "p", 0)]), ("a", [(3, 3, "q", 2)]), ("y", [(4, 4, "p", 0)]))
+    with hybrid.connect() as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k")
+        alerts = db.watch(text, strategy="llaa")
+        for source, rows in pushes:
+            columns = zip(*((s * 1_000_000, n, "p" if what == "p" else "k", what, v) for s, n, what, v in rows))
+            arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA)]
+            db.push("e", pa.Table.from_arrays(arrays, schema=SCHEMA), source=source)
+            db.advance("e", rows[-1][0] * 1_000_000 + 1)
+        db.advance("e", None)
+        assert alerts.fetch().to_pylist() == [{"n": 3}]
+        lines = [line for line in alerts.evidence().to_pylist() if line["side"] == "pa"]
+        assert [(line["variable"], line["source"], line["offset"]) for line in lines] == [("A", "y", 0), ("B", "a", 0)]
