@@ -418,11 +418,13 @@ class Rows:
         self.store.restore(of("store."), read_table(arrays["arrow"]))
         self.keys.restore({name: read_array(array) for name, array in of("key.").items()})
         if "spill.head" not in arrays:
+            if self.spilled is not None:
+                self.spilled.all_are_here(len(self.keys))
             return
         book = of("spilled.")
         if self.spilled is not None:
             self.spilled.spill.store.restore(arrays["spill.manifest"].tobytes())
-            self.spilled.restore(json.loads(arrays["spill.head"].tobytes()), book)
+            self.spilled.restore(json.loads(arrays["spill.head"].tobytes()), book, len(self.keys))
         elif (book["place"] >= 0).any():
             message = "the saved state has partial matches that were not in memory"
             raise DataError(message, "open it with a memory limit again")

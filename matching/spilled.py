@@ -113,6 +113,13 @@ class Spilled:
         """The partitions that may have rows or runs in memory, each once."""
         return self._here[: self._here_count]
 
+    def all_are_here(self, partitions: int) -> None:
+        """The rows and runs that there are were put there without it."""
+        self._lines.reserve(partitions)
+        self._lines.place[:partitions] = HERE
+        self._here_count = 0
+        self._came(np.arange(partitions))
+
     def _came(self, ids: Int64Array) -> None:
         """These are HERE now, and were not."""
         count = self._here_count + len(ids)
@@ -335,8 +342,8 @@ class Spilled:
             arrays[f"learnt_{name}"] = getattr(self.learnt, name)
         return head, arrays
 
-    def restore(self, head: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        """Takes over a snapshot; the store has been restored."""
+    def restore(self, head: dict[str, Any], arrays: dict[str, np.ndarray], partitions: int) -> None:
+        """Takes over a snapshot of so many partitions; the store has been restored."""
         self._layouts = [read_layout(layout) for layout in head["layouts"]]
         self._batch, self._now_us, self._reached_us = head["batch"], head["now_us"], head["reached_us"]
         for name in _Lines.__slots__:
@@ -346,6 +353,6 @@ class Spilled:
         out = self.out()
         self.out_count = len(out)
         self._here_count = 0
-        self._came(np.flatnonzero(self._lines.place == HERE))
+        self._came(np.flatnonzero(self._lines.place[:partitions] == HERE))
         self._stale_us = int(self._lines.until_us[out].min(initial=NEVER))
         self.spill.store.adopt(self._lines.place[out], self._lines.length[out].astype(np.int64))

@@ -248,6 +248,22 @@ ENGINES = {
 }
 
 
+@pytest.mark.parametrize("name", list(ENGINES))
+def test_a_limit_may_be_set_later(name: str) -> None:
+    rng = np.random.default_rng(12)
+    rows = [row(i // 2, f"k{rng.integers(0, 12)}", int(rng.integers(0, 6))) for i in range(150)]
+    before = matcher_of(f"MEASURES A.v AS a {ENGINES[name]}", None)
+    expected = reference_of(before.plan, rows)
+    found = [before.push(batch_of(SCHEMA, rows[:60]))]
+    matcher = make_matcher(before.plan, lenient=True, spill=Spill(600, MemoryStore()))
+    assert isinstance(matcher, KernelMatcher)
+    matcher.restore(before.snapshot())
+    found += [matcher.push(batch_of(SCHEMA, rows[at : at + 5], at)) for at in range(60, len(rows), 5)]
+    found.append(matcher.advance(None))
+    assert without_numbers(answer_of(found)) == without_numbers(expected)
+    assert matcher.spill.read_back > 5
+
+
 @pytest.mark.parametrize("policy", list(Policy))
 @pytest.mark.parametrize("name", list(ENGINES))
 def test_every_engine_finds_the_same(name: str, policy: Policy) -> None:
