@@ -30,6 +30,8 @@ STRETCH_MAX = 4
 #: About what a match and an event that was matched take, in bytes; and of how many of the last events a sample is made.
 MATCH_BYTES, EVENT_BYTES = 300, 8
 SAMPLE_EVENTS = 50_000
+#: What so many events take tells what an event takes; what fewer take, what it takes to go on at all.
+MANY_EVENTS = 20_000
 FAR_US = 2**62
 #: Seconds that must hang on what things cost before a sample is read; and those that an event takes to be matched, at
 #: the least, and as long as nothing is known.
@@ -81,9 +83,10 @@ class HistoryCache:
         self._revision: object = None
         self._failed = False
         self._too_large = False  # what all keys have does not fit
-        # Of all keys: events that were matched, how many matches they had, and what it took.
-        self._events = self._matches = 0
-        self._seconds = 0.0
+        # Of all keys: events that were matched, and how many matches they had. Seconds that many events took, and those
+        # that a few more take beside what they would take among many.
+        self._events = self._matches = self._many_events = 0
+        self._many_s = self._few_s = 0.0
         self.reads = 0
         self.hits = 0
 
@@ -136,21 +139,32 @@ class HistoryCache:
         in_all = events + (known.covered.events if known is not None else 0)
         if in_all * ((selectivity or 0.0) * MATCH_BYTES + EVENT_BYTES) > self._bytes_max:
             return None
-        return Estimate(selectivity, events * (self._seconds / self._events if self._events else GUESS_S))
+        return Estimate(selectivity, self._few_s + events * self._event_s if events else 0.0)
+
+    @property
+    def _event_s(self) -> float:
+        return self._many_s / self._many_events if self._many_events else GUESS_S
 
     def _measured(self, covered: Covered, events: Iterator[EventBatch], last_us: int, of_all: bool) -> None:
         """Extends it, if that can be. of_all: events of all keys, which tell what things cost."""
         before, found, began_s = covered.events, len(covered), time.perf_counter()
         try:
             covered.extend(events, last_us)
+            if of_all:
+                covered.arranged()
         except (QueryError, DataError):
             self._failed = True
             self.forget()
             return
         if of_all:
-            self._events += covered.events - before
+            more, took_s = covered.events - before, time.perf_counter() - began_s
+            self._events += more
             self._matches += len(covered) - found
-            self._seconds += time.perf_counter() - began_s
+            if more >= MANY_EVENTS:
+                self._many_events += more
+                self._many_s += took_s
+            elif more:
+                self._few_s += (max(0.0, took_s - more * self._event_s) - self._few_s) / (4 if self._few_s else 1)
 
     def unread(self, low_us: int, last_us: int, reader: HistorySnapshot) -> int:
         """No more events than this are read for a range of a join without keys."""

@@ -141,8 +141,8 @@ def memory_said(result: Result) -> str:
     files = [c["runs"][0]["files"] for c in (few, many)]
     least = f"{seconds(best, 'llaa'):.3g} s with {best['memory_rows']:,}"
     return (
-        f"{with_archive(result)} it takes {seconds(few, 'llaa'):.3g} s and {files[0]:,} files are written where "
-        f"{few['memory_rows']:,} rows are kept in memory, {seconds(many, 'llaa'):.3g} s and {files[1]:,} files where "
+        f"{with_archive(result)} it takes {seconds(few, 'llaa'):.3g} s and leaves {files[0]:,} more files where "
+        f"{few['memory_rows']:,} rows are kept in memory, {seconds(many, 'llaa'):.3g} s and {files[1]:,} more where "
         f"{many['memory_rows']:,} are; {'that is the least' if best is many else f'the least is {least}'}."
     )
 
@@ -245,13 +245,14 @@ def memory_part(results: list[Result]) -> str:
              f"{c['runs'][0]['reads']:,}"]
             for c in result["cases"]
         ]  # fmt: skip
-        tables.append(f"{settings(result)}\n\n{table(['rows in memory', 'LLAA, s', 'files written', 'reads'], rows)}")
+        tables.append(f"{settings(result)}\n\n{table(['rows in memory', 'LLAA, s', 'more files', 'reads'], rows)}")
     return f"""## Rows kept in memory
 
 The paper (experiment 4): a small RBuffer means many reads and writes of the database, a larger one fewer; but not
 without end, as what it takes is missing for matching.
 
 So many of the latest rows are kept in memory before they are written to the archive; they are pushed 100 at a time.
+Small files of the archive are put together meanwhile, so that there may be fewer in the end.
 
 {paragraphs(tables)}
 
