@@ -26,8 +26,10 @@ from query.errors import DataError, QueryError
 from query.plan.plan import FactorPlan, HistoryPlan, Plan
 
 FAR_US = 2**62
-#: What a match takes to ask for its history, in seconds, as long as none has.
-MATCH_S = 0.005
+#: What a request for history takes, in seconds, and each of its matches beside that, as long as nothing is known.
+REQUEST_S, MATCH_S = 0.005, 0.0005
+#: A request for so many matches counts as much as all before it.
+SOME = 8
 
 
 class History(Protocol):
@@ -129,9 +131,9 @@ class Driver:
     """
 
     __slots__ = (
-        "_asked", "_asked_s", "_caches", "_factor", "_in_order", "_large", "_match_s", "_matchers", "_running",
-        "_spark", "_taken", "_waiting", "by_spark_count", "costs", "detect_count", "incomplete_count", "late_left_out",
-        "read_count", "strategy",
+        "_asked", "_asked_s", "_caches", "_factor", "_in_order", "_large", "_match_s", "_matchers", "_request_s",
+        "_running", "_spark", "_taken", "_waiting", "by_spark_count", "costs", "detect_count", "incomplete_count",
+        "late_left_out", "read_count", "strategy",
     )  # fmt: skip
 
     def __init__(
@@ -160,8 +162,9 @@ class Driver:
         #: What the strategy was told last.
         self.costs = Costs()
         self._taken = 0
-        self._asked_s = 0.0  # seconds that were spent on asking since PA was found ahead last
-        self._match_s = MATCH_S  # for one match, of late
+        self._asked_s = 0.0  # see Costs
+        self._request_s: float | None = None  # the least that one took
+        self._match_s = MATCH_S  # for one match beside that, of late
         self.read_count = 0
         self.by_spark_count = 0
         self.detect_count = 0
@@ -343,8 +346,9 @@ class Driver:
             answer = Answer(joined.live.drop_columns([_AT]), joined.evidence, joined.match, joined.sides)
         if not ahead:
             took_s = time.perf_counter() - began_s
-            self._asked_s += took_s
-            self._match_s += (took_s / n - self._match_s) / 4
+            self._asked_s += max(0.0, took_s - sum(one.cache.go_on_s for one in asked if one.cache is not None))
+            self._request_s = took_s if self._request_s is None else min(took_s, self._request_s)
+            self._match_s += ((took_s - self._request_s) / n - self._match_s) * n / (n + SOME)
             sample_s = self.strategy.sample_s
             for one in asked:
                 if sample_s is not None and one.cache is not None:
@@ -388,7 +392,8 @@ class Driver:
         if sample_s is None or not frontier.ready.any():
             return Costs()
         ready = np.flatnonzero(frontier.ready)
-        stake_s = self._asked_s + len(ready) * self._match_s
+        request_s = REQUEST_S if self._request_s is None else self._request_s
+        stake_s = self._asked_s + request_s + len(ready) * self._match_s
         archive, ahead_s = None, None
         for cache, span, source, reader in zip(self._caches, spans, sources, readers):
             if cache is None:
@@ -403,7 +408,7 @@ class Driver:
                 archive = max(archive or 0.0, estimate.selectivity)
             ahead_s = (ahead_s or 0.0) + estimate.seconds
         live = self._taken / events if events else None
-        return Costs(live, archive, ahead_s, self._match_s, self._asked_s)
+        return Costs(live, archive, ahead_s, request_s, self._match_s, self._asked_s)
 
     def _decided(self, frontier: Frontier) -> tuple[list[np.ndarray], bool]:
         """The rows of each request that the strategy wants now, ascending; and whether PA is to be found ahead."""

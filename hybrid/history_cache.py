@@ -34,8 +34,8 @@ SAMPLE_EVENTS = 50_000
 MANY_EVENTS = 20_000
 FAR_US = 2**62
 #: Seconds that must hang on what things cost before a sample is read; and those that an event takes to be matched, at
-#: the least, and as long as nothing is known.
-SAMPLE_STAKE_S, EVENT_S, GUESS_S = 0.05, 1e-7, 3e-7
+#: the least, and as long as nothing is known; and that going on takes, as long as nothing is known.
+SAMPLE_STAKE_S, EVENT_S, GUESS_S, GO_ON_S = 0.05, 1e-7, 4e-7, 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,12 @@ class HistoryCache:
         self._revision: object = None
         self._failed = False
         self._too_large = False  # what all keys have does not fit
-        # Of all keys: events that were matched, and how many matches they had. Seconds that many events took, and those
-        # that a few more take beside what they would take among many.
+        # Of all keys: events that were matched, and how many matches they had; and seconds that many events took.
         self._events = self._matches = self._many_events = 0
-        self._many_s = self._few_s = 0.0
+        self._many_s = 0.0
+        #: Seconds that going on with what all keys have takes at the least, however few events have come.
+        self.go_on_s = GO_ON_S
+        self._went_on = False
         self.reads = 0
         self.hits = 0
 
@@ -139,7 +141,7 @@ class HistoryCache:
         in_all = events + (known.covered.events if known is not None else 0)
         if in_all * ((selectivity or 0.0) * MATCH_BYTES + EVENT_BYTES) > self._bytes_max:
             return None
-        return Estimate(selectivity, self._few_s + events * self._event_s if events else 0.0)
+        return Estimate(selectivity, self.go_on_s + events * self._event_s if events else 0.0)
 
     @property
     def _event_s(self) -> float:
@@ -164,7 +166,9 @@ class HistoryCache:
                 self._many_events += more
                 self._many_s += took_s
             elif more:
-                self._few_s += (max(0.0, took_s - more * self._event_s) - self._few_s) / (4 if self._few_s else 1)
+                beside_s = max(0.0, took_s - more * self._event_s)
+                self.go_on_s += (beside_s - self.go_on_s) / (4 if self._went_on else 1)
+                self._went_on = True
 
     def unread(self, low_us: int, last_us: int, reader: HistorySnapshot) -> int:
         """No more events than this are read for a range of a join without keys."""

@@ -1,9 +1,10 @@
 """auto: by what things cost here and now.
 
 Matches that are ready ask together, which is never dearer than one by one. Whether PA is better found ahead, for all
-keys, is the question of whoever rents skis: nobody knows how many matches are still to come. As long as all that has
-been spent on asking, with what the matches at hand would cost, is less than finding PA ahead, they ask. So what is
-spent is at most twice what the better of both would have cost, and where many matches are at hand at once it is that.
+keys, is the question of whoever rents skis: nobody knows how many matches are still to come. As long as what has been
+spent on asking in vain, with what the matches at hand would cost, is less than finding PA ahead, they ask. In vain is
+what is beyond the cost of going on with PA found ahead, which each request would have as well. So what is spent is at
+most about twice what the better of both would have cost, and where many matches are at hand at once it is that.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Auto:
             return due
         costs = frontier.costs
         rows = np.sort(np.concatenate([decision.rows for decision in due]))
-        if costs.ahead_s is not None and costs.asked_s + len(rows) * costs.match_s > costs.ahead_s:
+        ask_s = costs.request_s + len(rows) * costs.match_s
+        if costs.ahead_s is not None and costs.asked_s + ask_s > costs.ahead_s:
             return [Detect(rows)]
         return [AskArchive(rows)]

@@ -18,13 +18,15 @@ class Costs:
     live_selectivity, archive_selectivity: matches of PL, and of PA, for one event; None as long as nobody knows.
     ahead_s: seconds that finding PA for all keys, as far back as the ranges of those that are ready reach and up to
     now, is expected to take, without what has been found already; None: nobody knows, or it cannot be found ahead of
-    any range, or would not fit into memory. match_s: seconds that the history of one match takes to be asked for.
-    asked_s: seconds that have been spent on asking since PA was found ahead last.
+    any range, or would not fit into memory. request_s: seconds that a request for history takes; match_s: that each of
+    its matches takes beside that. asked_s: seconds that have been spent on asking since PA was found ahead last, beyond
+    what it would have taken to go on with it each time.
     """
 
     live_selectivity: float | None = None
     archive_selectivity: float | None = None
     ahead_s: float | None = None
+    request_s: float = 0.0
     match_s: float = 0.0
     asked_s: float = 0.0
 
@@ -34,7 +36,8 @@ class Costs:
 
         live, archived = known(self.live_selectivity), known(self.archive_selectivity)
         return (
-            f"{known(self.match_s, 1000)} ms to ask for the history of a match, {known(self.asked_s, 1000)} ms so far; "
+            f"{known(self.request_s, 1000)} ms to ask for history, and {known(self.match_s, 1000)} ms for each match, "
+            f"{known(self.asked_s, 1000)} ms in vain so far; "
             f"all keys ahead: {known(self.ahead_s, 1000, ' ms')}; "
             f"matches for an event: {live} live, {archived} archived"
         )
