@@ -236,6 +236,17 @@ class HistorySnapshot:
         stretches = [rows for _, _, rows in self._stretches(wanted, 0)]
         return sum(stretches) + len(self._recent(wanted)), max(stretches, default=0)
 
+    def about_rows(self, low_us: int, last_us: int) -> int:
+        """How many events there are in [low_us, last_us], late ones among them, if those of each file and of each piece
+        in memory are spread evenly over its time."""
+        spans = [(piece.min_us, piece.max_us, len(piece)) for piece in self._pieces]
+        starts, ends, rows = (np.array([span[k] for span in spans], np.float64) for k in range(3))
+        if self._table is not None:
+            starts = np.concatenate([starts, self._table.min_us])
+            ends, rows = np.concatenate([ends, self._table.max_us]), np.concatenate([rows, self._table.rows])
+        inside = np.minimum(ends, last_us) - np.maximum(starts, low_us) + 1
+        return int(np.sum(rows * np.clip(inside / (ends - starts + 1), 0, 1)))
+
     def newest_first(self, low_us: int, last_us: int, events: int) -> Iterator[tuple[int, int]]:
         """[low_us, last_us] in parts that lie between files, the last one first: that has so many events or somewhat
         more, and each further one GROWTH times as many as the one behind it."""

@@ -346,7 +346,8 @@ class Driver:
             answer = Answer(joined.live.drop_columns([_AT]), joined.evidence, joined.match, joined.sides)
         if not ahead:
             took_s = time.perf_counter() - began_s
-            self._asked_s += max(0.0, took_s - sum(one.cache.go_on_s for one in asked if one.cache is not None))
+            going_on_s = sum(one.cache.go_on_s for one in asked if one.cache is not None)
+            self._asked_s = max(0.0, self._asked_s + took_s - going_on_s)
             self._request_s = took_s if self._request_s is None else min(took_s, self._request_s)
             self._match_s += ((took_s - self._request_s) / n - self._match_s) * n / (n + SOME)
             sample_s = self.strategy.sample_s

@@ -141,7 +141,9 @@ class HistoryCache:
         in_all = events + (known.covered.events if known is not None else 0)
         if in_all * ((selectivity or 0.0) * MATCH_BYTES + EVENT_BYTES) > self._bytes_max:
             return None
-        return Estimate(selectivity, self.go_on_s + events * self._event_s if events else 0.0)
+        begin_us = low_us if known is None else known.covered.last_us + 1
+        about = reader.about_rows(begin_us, last_us)
+        return Estimate(selectivity, self.go_on_s + about * self._event_s if events else 0.0)
 
     @property
     def _event_s(self) -> float:
