@@ -231,6 +231,21 @@ def test_a_range_is_half_open_unless_closed(tmp_path):
     assert offsets(closed=True) == [1, 2, 3, 4]
 
 
+def test_about_how_many_events_a_range_has(tmp_path):
+    history = History(TICKS, tmp_path)
+    times = [START_US + 1_000_000 * second for second in range(150)]
+    events = [Event(t, "A", 1.0, None, "default", i, i) for i, t in enumerate(times)]
+    history.append(*batch_of(events[:100]))
+    history.flush()
+    history.append(*batch_of(events[100:]))
+    snapshot = history.snapshot()
+    assert snapshot.about_rows(times[0], times[149]) == 150
+    assert snapshot.about_rows(times[40], times[50]) in (10, 11)
+    assert snapshot.about_rows(times[90], times[110]) in (19, 20, 21)
+    assert snapshot.about_rows(times[149] + 1, times[149] + 2) == 0
+    assert HistorySnapshot(TICKS, (), ()).about_rows(times[0], times[1]) == 0
+
+
 def test_a_snapshot_never_changes(tmp_path):
     history = History(TICKS, tmp_path)
     history.append(*batch_of(run_of(10)))
