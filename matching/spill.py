@@ -16,8 +16,8 @@ from matching.batch import Int64Array
 from matching.kernels.layout import grown
 from query.errors import DataError
 
-#: Of the limit, what is still there when partitions have left; and if those that wait longer than it ever took leave
-#: along with them, since they will hardly be asked for, and one write is cheaper than two.
+#: Of the limit, what is still there when partitions have left; and if those that wait far longer than it ever took
+#: leave along with them, since they will hardly be asked for, and one write is cheaper than two.
 TARGET, TARGET_OVERDUE = 0.75, 0.5
 
 
@@ -148,8 +148,8 @@ class Learnt:
 
 
 def leaving_order(policy: Policy, facts: Facts, learnt: Learnt) -> tuple[Int64Array, int]:
-    """Indices of the partitions, first those that leave first; and how many of the first are overdue: what they wait
-    for never took so long. TPM and LRU know of none."""
+    """Indices of the partitions, first those that leave first; and how many of the first have waited more than twice as
+    long as it ever took, as far as anything is known of that. TPM and LRU know of none."""
     if policy is Policy.TPM:
         return np.argsort(facts.begun_us, kind="stable"), 0
     if policy is Policy.LRU:
@@ -164,7 +164,8 @@ def leaving_order(policy: Policy, facts: Facts, learnt: Learnt) -> tuple[Int64Ar
             order = np.lexsort((np.where(overdue, due_us, -due_us), ~overdue))
         case _:
             assert_never(policy)
-    return order, int(np.argmin(np.append(overdue[order], False)))
+    hopeless = (gap_us > 0) & (due_us + gap_us < facts.now_us)
+    return order, int(np.argmin(np.append(hopeless[order], False)))
 
 
 class MemoryStore:
