@@ -130,14 +130,18 @@ def scan(
 def _read_whole(directory: Place, table: TableSnapshot, index: Int64Array, wanted: Wanted) -> BoolArray:
     """Which of the files at `index` are wanted with all their events: Arrow reads those in half the time of DuckDB,
     which is there to leave events out."""
-    low, high = wanted.low_us, wanted.end_us
-    inside = np.ones(len(index), np.bool_)
     if wanted.filtered or table.added or not directory.on_disk:
-        return ~inside
-    if low is not None:
-        inside &= table.min_us[index] >= low
-    if high is not None:
-        inside &= table.max_us[index] < high
+        return np.zeros(len(index), np.bool_)
+    return _inside(table.min_us[index], table.max_us[index], wanted)
+
+
+def _inside(first_us: Int64Array, last_us: Int64Array, wanted: Wanted) -> BoolArray:
+    """Which stretches of time, from first to last, lie in the wanted range."""
+    inside = np.ones(len(first_us), np.bool_)
+    if wanted.low_us is not None:
+        inside &= first_us >= wanted.low_us
+    if wanted.end_us is not None:
+        inside &= last_us < wanted.end_us
     return inside
 
 
@@ -167,15 +171,11 @@ def _asked(
     """The wanted events of the files at `index`, by DuckDB; see `scan`."""
     registers = wanted.windows is not None or any(len(v) > _VALUES_IN_TEXT_MAX for v in wanted.keys.values())
     cursor = _cursor(directory) if registers or not directory.on_disk else _kept_cursor(directory)
-    inside = _by_hand(table, index, wanted)
-    rows = pa.table(_query(cursor, directory, table, index, schema, inside, source is None))
-    if inside is not wanted and rows.num_rows:
+    pushed = _by_hand(table, index, wanted)
+    rows = pa.table(_query(cursor, directory, table, index, schema, pushed, source is None))
+    if pushed is not wanted and rows.num_rows:
         ts_us = np.array(rows.column(time_name(schema)).cast(pa.int64()))
-        held = np.ones(len(ts_us), np.bool_)
-        if wanted.low_us is not None:
-            held &= ts_us >= wanted.low_us
-        if wanted.end_us is not None:
-            held &= ts_us < wanted.end_us
+        held = _inside(ts_us, ts_us, wanted)
         rows = rows if held.all() else rows.filter(pa.array(held))
     return _events(directory, schema, wanted, rows, source, sources)
 
@@ -230,16 +230,10 @@ def _events(
 def _by_hand(table: TableSnapshot, index: Int64Array, wanted: Wanted) -> Wanted:
     """What DuckDB is asked for, the time range being looked at behind it: to compare times costs it a quarter of a read
     of few keys, and saves little where most of what is read lies inside anyway."""
-    low, end = wanted.low_us, wanted.end_us
-    if not wanted.keys or (low is None and end is None):
+    if not wanted.keys or (wanted.low_us is None and wanted.end_us is None):
         return wanted
-    beyond = np.zeros(len(index), np.bool_)
-    if low is not None:
-        beyond |= table.min_us[index] < low
-    if end is not None:
-        beyond |= table.max_us[index] >= end
-    rows = table.rows[index]
-    return wanted.between(None, None) if 2 * int(rows[beyond].sum()) <= int(rows.sum()) else wanted
+    inside, rows = _inside(table.min_us[index], table.max_us[index], wanted), table.rows[index]
+    return wanted.between(None, None) if 2 * int(rows[inside].sum()) >= int(rows.sum()) else wanted
 
 
 def first_time_us(directory: Place, table: TableSnapshot, schema: Schema) -> int | None:

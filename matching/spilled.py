@@ -117,8 +117,12 @@ class Spilled:
         """The rows and runs that there are were put there without it."""
         self._lines.reserve(partitions)
         self._lines.place[:partitions] = HERE
+        self._are_here(np.arange(partitions))
+
+    def _are_here(self, ids: Int64Array) -> None:
+        """These are HERE, and no others."""
         self._here_count = 0
-        self._came(np.arange(partitions))
+        self._came(ids)
 
     def _came(self, ids: Int64Array) -> None:
         """These are HERE now, and were not."""
@@ -139,8 +143,7 @@ class Spilled:
         for tenant in rows.tenants:
             stays |= tenant.busy(ids)
         lines.place[ids[there & ~stays]] = NOWHERE
-        self._here_count = 0
-        self._came(ids[there & stays])
+        self._are_here(ids[there & stays])
 
     # ---- coming back
 
@@ -352,7 +355,6 @@ class Spilled:
             setattr(self.learnt, name, arrays[f"learnt_{name}"])
         out = self.out()
         self.out_count = len(out)
-        self._here_count = 0
-        self._came(np.flatnonzero(self._lines.place[:partitions] == HERE))
+        self._are_here(np.flatnonzero(self._lines.place[:partitions] == HERE))
         self._stale_us = int(self._lines.until_us[out].min(initial=NEVER))
         self.spill.store.adopt(self._lines.place[out], self._lines.length[out].astype(np.int64))

@@ -31,6 +31,20 @@ def answer(on: str = "pa.k = pl.k", select: str = "pl.s AS live, pa.s AS history
     return hybrid.sql(TEXT.format(select=select, on=on, kind=kind), e=E).arrow()
 
 
+def watched(monkeypatch: Any, module: Any, name: str) -> list[bool]:
+    """Whether each call of a function gives something, from now on."""
+    found: list[bool] = []
+    act = getattr(module, name)
+
+    def seen(*given: Any) -> Any:
+        what = act(*given)
+        found.append(what is not None)
+        return what
+
+    monkeypatch.setattr(module, name, seen)
+    return found
+
+
 @pytest.mark.parametrize(
     ("on", "by_lanes"),
     [
@@ -54,15 +68,7 @@ def answer(on: str = "pa.k = pl.k", select: str = "pl.s AS live, pa.s AS history
     ],
 )  # fmt: skip
 def test_what_joins_is_what_duckdb_says(on: str, by_lanes: bool, monkeypatch: Any) -> None:
-    found: list[bool] = []
-    met = correlate._met
-
-    def seen(*given: Any) -> Any:
-        pairs = met(*given)
-        found.append(pairs is not None)
-        return pairs
-
-    monkeypatch.setattr(correlate, "_met", seen)
+    found = watched(monkeypatch, correlate, "_met")
     try:
         rows = answer(on)
     except hybrid.QueryError as error:
@@ -101,15 +107,7 @@ def test_very_many_pairs_are_left_to_duckdb(monkeypatch: Any) -> None:
     ],
 )  # fmt: skip
 def test_columns_that_are_picked_are_those_of_duckdb(kind: str, select: str, picks: bool, monkeypatch: Any) -> None:
-    found: list[bool] = []
-    projection = outer._projection
-
-    def seen(*given: Any) -> Any:
-        picked = projection(*given)
-        found.append(picked is not None)
-        return picked
-
-    monkeypatch.setattr(outer, "_projection", seen)
+    found = watched(monkeypatch, outer, "_projection")
     rows = answer(select=select, kind=kind)
     assert any(found) == picks
     monkeypatch.setattr(outer, "_projection", lambda *given: None)
