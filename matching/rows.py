@@ -29,6 +29,8 @@ from query.plan.expression import Column, Expression, Navigation, walk
 
 #: Rows and nodes that may pile up before what no run needs is dropped.
 SLACK = 1 << 17
+#: So many rows and nodes are worth a look before they are written down.
+FEW = 1 << 10
 #: Keys from which on those that are idle are forgotten.
 KEYS_MIN = 1 << 16
 
@@ -394,7 +396,13 @@ class Rows:
                 tenant.put_in(coming, own)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Rows and keys, as arrays by name; of partitions that are out, where they are."""
+        """Rows and keys, as arrays by name; of partitions that are out, where they are. To be called before matchers
+        say what is their own: where most rows and nodes are not needed, they are dropped first, instead of being
+        written and read for nothing."""
+        if self._size() >= FEW:
+            keep = self.mark()
+            if 2 * np.count_nonzero(keep) < self._size():
+                self.drop(keep)
         arrays = self._kept()
         if self.spilled is not None:
             head, book = self.spilled.snapshot()

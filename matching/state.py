@@ -23,7 +23,7 @@ def pack(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     """head: what JSON can say. arrays: of any shape and of plain types."""
     fields, cells = [], []
     for name, array in arrays.items():
-        content = array.tobytes()
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         bounds = np.array([0, len(content)], np.int64)
         cells.append(pa.Array.from_buffers(_CELL, 1, [None, pa.py_buffer(bounds), pa.py_buffer(content)]))
         fields.append(pa.field(name, _CELL, metadata={_TYPE: array.dtype.str, _SHAPE: json.dumps(array.shape)}))

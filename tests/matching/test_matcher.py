@@ -167,6 +167,29 @@ def test_live_rows_stay_bounded_while_a_run_is_open() -> None:
     assert matcher.store.count <= SLACK + 5_000
 
 
+@pytest.mark.parametrize("selection", Selection)
+def test_a_snapshot_has_only_what_is_needed_and_changes_nothing(selection: Selection) -> None:
+    batch = events(12_000, 60 if selection is Selection.PARTITION else 1)
+    within = None if selection in (Selection.PARTITION, Selection.STRICT) else Within(interval_us=12)
+    after = AfterMatch(AfterMatchKind.PAST_LAST_ROW if within is None else AfterMatchKind.NO_SKIP)
+    rise = {"A": compare("<", V, number(5)), "B": compare(">", V, number(25))}
+    plan = plan_of(Sequence((A, B)), rise, selection=selection, within=within, after=after)
+    alone = all_of(KernelMatcher(plan, assemble(plan)), batch, 3_000)
+    assert len(alone) > 300
+    matcher = KernelMatcher(plan, assemble(plan))
+    push = matcher.push
+
+    def push_and_save(some: EventBatch) -> Matches:
+        found = push(some)
+        before = matcher.store.count
+        matcher.snapshot()
+        assert matcher.store.count < before / 2
+        return found
+
+    matcher.push = push_and_save  # type: ignore[method-assign]
+    assert all_of(matcher, batch, 3_000) == alone
+
+
 def test_too_many_partial_matches_are_an_error_that_names_the_construct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matching.matcher.RUNS_MAX", 500)
     # every row may go on as A or as B: the runs double with each row
