@@ -7,14 +7,14 @@ grows to the right only, where the runs that were open go on; never in pieces. T
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from archive.recent import concatenated
-from hybrid.answer import answer_of
-from hybrid.evidence import Evidence
+from hybrid.answer import answer_of, output_schema
+from hybrid.evidence import NO_EVIDENCE, Evidence, concat
 from hybrid.inputs import BATCH_ROWS
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.ordering import in_sources
@@ -22,6 +22,10 @@ from matching.sharing import replay, sharing_of
 from query.language.ast import AfterMatchKind
 from query.plan.plan import Plan
 
+#: Rows of output stand in so many pieces at most; more are put together.
+PIECES_MAX = 16
+#: Partition and place are one number to compare: places are below 2**PLACE_BITS.
+PLACE_BITS = 40
 #: To match so many events again costs less than to keep the state of a matcher and to go on from it.
 ANEW_EVENTS = 10_000
 
@@ -44,8 +48,8 @@ class Covered:
     many events at most are matched again when others come behind them. Not thread safe."""
 
     __slots__ = (
-        "_anew", "_ended", "_events", "_found", "_kept", "_matcher", "_plan", "_seqs", "_sharing", "_sources", "_state",
-        "_times", "events", "last_us", "low_us",
+        "_anew", "_arranged", "_ended", "_events", "_found", "_kept", "_matcher", "_plan", "_seqs", "_sharing",
+        "_sources", "_state", "_times", "events", "last_us", "low_us",
     )  # fmt: skip
 
     def __init__(
@@ -57,12 +61,13 @@ class Covered:
         self._matcher = matcher
         self._events: list[EventBatch] | None = []  # all of them while they are few; then the state of their matcher:
         self._state: bytes | None = None
-        self._found: list[Matches] = []
-        self._ended: Matches | None = None
+        self._arranged = Arranged.nothing(plan)
+        self._found: list[Matches] = []  # what is not arranged yet
+        self._ended: Matches | None = None  # what would be found if the input ended here
         self._sources: tuple[str, ...] = ()  # what runs that are open call by number keeps its number
         self._seqs: list[Int64Array] = []
         self._times: list[int] = []  # of the first event of each of these
-        self._kept: _Arranged | None = None
+        self._kept: Arranged | None = None
         self.low_us = low_us
         self.last_us = low_us - 1
         self.events = 0
@@ -72,7 +77,7 @@ class Covered:
         is then of no use. The cost of matching them, and of a snapshot of the runs that are open; while there are few
         events, of matching all of them again."""
         if self._events is not None:
-            self._found = []
+            self._arranged, self._found = Arranged.nothing(self._plan), []
         matcher = self._matcher(self._state)
         for batch in self._events or ():
             self._keep(matcher.push(batch))
@@ -104,17 +109,25 @@ class Covered:
 
     def __len__(self) -> int:
         """How many matches it knows."""
-        return sum(map(len, self._all()))
+        return len(self._arranged) + sum(map(len, self._others()))
 
     @property
     def nbytes(self) -> int:
         """About how much memory it takes."""
-        held = len(self._state or b"") + sum(s.nbytes for s in self._seqs)
+        held = len(self._state or b"") + sum(s.nbytes for s in self._seqs) + self._arranged.nbytes
         held += sum(b.columns.nbytes + 40 * len(b) for b in self._events or ())
-        return held + sum(3 * m.rows.nbytes + 64 * len(m) + 48 * len(m.event_seq) for m in self._all())
+        return held + sum(2 * m.rows.nbytes + 64 * len(m) + 48 * len(m.event_seq) for m in self._others())
 
-    def _all(self) -> list[Matches]:
+    def _others(self) -> list[Matches]:
         return [*self._found, *([self._ended] if self._ended is not None and len(self._ended) else [])]
+
+    def _seq(self, places: Int64Array) -> Int64Array:
+        """The ingest sequences of events of it, by their places."""
+        if not len(places):
+            return places
+        begins = np.cumsum([0, *map(len, self._seqs)])
+        first = int(np.searchsorted(begins, places.min(), "right")) - 1
+        return np.concatenate(self._seqs[first:])[places - begins[first]]
 
     def places(self, seq: Int64Array, low_us: int) -> Int64Array:
         """The places of events of it, which all have times of low_us or later."""
@@ -124,10 +137,14 @@ class Covered:
         order = np.argsort(seqs, kind="stable")
         return order[np.searchsorted(seqs[order], seq)] + sum(map(len, self._seqs[:begin]))
 
-    def arranged(self) -> _Arranged:
-        """What it knows, in the order in which ranges are answered."""
+    def arranged(self) -> Arranged:
+        """What it knows, in the order in which ranges are answered. The cost of arranging what is new, and of copying
+        what is not."""
         if self._kept is None:
-            self._kept = _arranged(self._plan, self._all(), self._seqs)
+            if self._found:
+                self._arranged, self._found = self._arranged.and_more(self._plan, self._found, self._seq), []
+            ended = self._others()
+            self._kept = self._arranged.and_more(self._plan, ended, self._seq) if ended else self._arranged
         return self._kept
 
     def answer(
@@ -151,55 +168,86 @@ class Covered:
         )  # fmt: skip
         asked = one[pair]
         by = np.lexsort((match, kept.start[match], kept.end[match], asked))
-        again = Cut(
-            one[cut], kept.partitions.take(pa.array(partition[cut])), kept.start_us[cut_match], kept.seq[cut_match]
-        )
+        first = kept.evidence.seq[kept.evidence.bounds[kept.number[cut_match]]]
+        again = Cut(one[cut], kept.partitions.take(pa.array(partition[cut])), kept.start_us[cut_match], first)
         return asked[by], match[by], again
 
 
 @dataclass(frozen=True, slots=True)
-class _Arranged:
-    """Matches by partition, start and order of emission. partitions: the values of the partition columns; matches of
-    partition p are bounds[p] to bounds[p + 1]. start, end: the places of first and last event among all; start_us,
-    end_us: their times; seq: of the first event. rows: the output rows of match i are row_bounds[i] to
-    row_bounds[i + 1]. evidence: in the same order."""
+class Arranged:
+    """Matches by partition, start and order of emission.
+
+    partitions: the values of the partition columns; matches of partition p are bounds[p] to bounds[p + 1]. number:
+    which match that is, in the order in which they were found. start, end: the places of first and last event among
+    all; start_us, end_us: their times.
+
+    In the order in which they were found: evidence; rows: the output rows of match i are row_bounds[i] to
+    row_bounds[i + 1]."""
 
     partitions: pa.Table
     bounds: Int64Array
+    number: Int64Array
     start: Int64Array
     start_us: Int64Array
     end: Int64Array
     end_us: Int64Array
-    seq: Int64Array
     rows: pa.Table
     row_bounds: Int64Array
     evidence: Evidence
 
+    @staticmethod
+    def nothing(plan: Plan) -> Arranged:
+        rows, n = output_schema(plan).empty_table(), np.zeros(0, np.int64)
+        return Arranged(
+            _partitions(plan, rows), np.zeros(1, np.int64), n, n, n, n, n, rows, np.zeros(1, np.int64), NO_EVIDENCE
+        )
 
-def _arranged(plan: Plan, found: Sequence[Matches], seqs: Sequence[Int64Array]) -> _Arranged:
-    whole = answer_of(plan, found)
-    evidence = whole.evidence
-    n = len(evidence)
-    seq = np.concatenate(seqs) if seqs else np.empty(0, np.int64)
-    first_row = np.searchsorted(whole.match, np.arange(n))
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.rows.nbytes) + 56 * len(self) + 34 * len(self.evidence.seq)
+
+    def and_more(
+        self, plan: Plan, found: Sequence[Matches], seq_of: Callable[[Int64Array], Int64Array]
+    ) -> Arranged:
+        """With matches that were found behind these. seq_of: gives ingest sequences by places."""
+        whole = answer_of(plan, found)
+        events, n, known = whole.evidence, len(whole.evidence), len(self.bounds) - 1
+        lengths = np.bincount(whole.match, minlength=n)
+        keys = _partitions(plan, whole.live.take(pa.array(np.cumsum(lengths) - lengths)))
+        _, code = distinct(pa.concat_tables([self.partitions, keys]), known + n)
+        partition = np.full(int(code.max(initial=-1)) + 1, -1)
+        partition[code[:known]] = np.arange(known)
+        new = np.flatnonzero(partition < 0)
+        partition[new] = known + np.arange(len(new))
+        mine = partition[code[known:]]
+        which, first = np.unique(mine, return_index=True)
+        begins = pa.array(first[which >= known])
+        start, end = events.seq[events.bounds[:-1]], events.seq[events.bounds[1:] - 1]
+        start_us, end_us = events.span_us(0)
+        order = np.lexsort((np.arange(n), start, mine))
+        sizes = np.diff(self.bounds, append=np.full(len(new), self.bounds[-1]))
+        there = (np.repeat(np.arange(len(sizes)), sizes) << PLACE_BITS) + self.start
+        at = np.searchsorted(there, (mine[order] << PLACE_BITS) + start[order], "right")
+        rows = pa.concat_tables([self.rows, whole.live])
+        return Arranged(
+            pa.concat_tables([self.partitions, keys.take(begins)]),
+            np.concatenate([[0], np.cumsum(sizes + np.bincount(mine, minlength=len(sizes)))]),
+            np.insert(self.number, at, len(self) + order), np.insert(self.start, at, start[order]),
+            np.insert(self.start_us, at, start_us[order]), np.insert(self.end, at, end[order]),
+            np.insert(self.end_us, at, end_us[order]),
+            rows.combine_chunks() if rows.num_columns and rows.column(0).num_chunks > PIECES_MAX else rows,
+            np.concatenate([self.row_bounds, self.row_bounds[-1] + np.cumsum(lengths)]),
+            concat([self.evidence, replace(events, seq=seq_of(events.seq))]),
+        )  # fmt: skip
+
+
+def _partitions(plan: Plan, rows: pa.Table) -> pa.Table:
+    """The partition columns of output rows, by their own names."""
     names = [column.name for column in plan.partition_by]
-    keys = whole.live.select(range(len(names))).rename_columns(names).take(pa.array(first_row))
-    partitions, code = distinct(keys, n)
-    count = int(code.max(initial=-1)) + 1
-    start, end = evidence.seq[evidence.bounds[:-1]], evidence.seq[evidence.bounds[1:] - 1]
-    order = np.lexsort((np.arange(n), start, code))
-    lengths = np.bincount(whole.match, minlength=n)[order] if n else np.empty(0, np.int64)
-    row_bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    at = np.repeat(first_row[order] - row_bounds[:-1], lengths) + np.arange(row_bounds[-1])
-    mine = evidence.take(order)
-    shown = Evidence(
-        mine.bounds, mine.variable, mine.ts_us, mine.source, mine.offset, seq[mine.seq], mine.variables, mine.sources
-    )
-    first_us, last_us = mine.span_us(0)
-    return _Arranged(
-        partitions, np.searchsorted(code[order], np.arange(count + 1)), start[order], first_us,
-        end[order], last_us, shown.seq[shown.bounds[:-1]], whole.live.take(pa.array(at)), row_bounds, shown,
-    )  # fmt: skip
+    return rows.select(range(len(names))).rename_columns(names)
 
 
 def distinct(keys: pa.Table, n: int) -> tuple[pa.Table, Int64Array]:
