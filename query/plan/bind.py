@@ -15,13 +15,13 @@ from query.language.duck import DuckFault, Node
 from query.language.pieces import Statement
 from query.plan.bind_expression import Scope, bind_expression, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import TIME_TYPES, MatchBinder
-from query.plan.expression import Expression, quote
+from query.plan.expression import TRUE, Expression, quote
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
 from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import Member, merge
 from query.plan.output import output_columns
 from query.plan.pattern import min_rows
-from query.plan.plan import AlertOnce, FactorPlan, HistoryPlan, Plan, QueryPlan, RowsOf, Shift
+from query.plan.plan import AlertOnce, FactorPlan, HistoryPlan, Measure, Plan, QueryPlan, RowsOf, Shift
 from query.plan.statement import (
     FACTOR_TABLE,
     HISTORY_TABLE,
@@ -40,6 +40,8 @@ from query.plan.statement import origin as origin_of
 from query.plan.typed import type_diagnostic
 from query.schema import Field, Schema
 
+#: What a row of history has that is only looked for, and has nothing else.
+UNSEEN = "__hybrid_found"
 _BARE_NAME = re.compile(r'\s*("(?:[^"]|"")*"|[^\W\d]\w*)\s*')
 
 
@@ -378,6 +380,8 @@ class _Query:
             self.fault("HQ301", f"{schema.name} has no time, so it has no history", join.stream.span, "not a stream",
                        "HISTORY OF takes a stream, or a relation with a time column")
         plan = self.match(join.match, schema) if join.match is not None else None
+        if plan is not None and join.match is not None and not output_columns(plan):
+            plan = self.with_a_column(plan, join, join.match.span)
         self.only_matches(join.match, "a pattern on history")
         self.only_matches(factor.match, "a pattern that is joined with history")
         alias = join.alias.written if join.alias else join.stream.written
@@ -407,6 +411,15 @@ class _Query:
             join.kind, schema, alias, join.low.text.strip(), join.high.text.strip(), join.closed, join.as_known, plan,
             join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), rest != [], on_rest,
         )  # fmt: skip
+
+    def with_a_column(self, plan: Plan, join: ast.HistoryJoin, span: Span) -> Plan:
+        """Rows without columns cannot be counted: SEMI and ANTI, which show none, get one that nobody sees."""
+        if join.kind in (HistoryKind.SEMI, HistoryKind.ANTI):
+            return replace(plan, measures=(Measure(UNSEEN, TRUE),))
+        name = join.alias.written if join.alias else join.stream.written
+        self.fault("HQ217", f"the matches of {name} have no column to show", span, "no PARTITION BY, and no MEASURES",
+                   "add MEASURES, for example count(*) AS n, or ask for ALL ROWS PER MATCH")
+        return plan
 
     def only_matches(self, match: ast.MatchRecognize | None, what: str) -> None:
         """Rows that are in no match have no history, and are no history."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import hybrid
 from archive.snapshot import HistorySnapshot
 from hybrid.driver import ranges
+from hybrid.strategies import NAMES
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.schema import Field, Schema
@@ -208,6 +209,26 @@ def pairs(e: pa.Table, live: str, history: str, measures: str) -> list[tuple[Any
         f"JOIN HISTORY OF e {history} AS pa ON TRUE"
     )
     return rows(hybrid.sql(text, e=e))
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("SEMI", ["z1", "z3"]), ("ANTI", ["z2"])])
+def test_what_is_only_looked_for_needs_no_columns(kind: str, expected: list[str]) -> None:
+    e = events("a1@1 z1@2 b1@8 z2@9 a2@17 z3@18")
+    text = (
+        "SELECT pl.z FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES Z.ts AS t, Z.name AS z PATTERN (Z) DEFINE Z AS s = "
+        f"'z') AS pl {kind} JOIN HISTORY OF e FROM pl.t - INTERVAL 5 SECOND TO pl.t MATCH_RECOGNIZE (ORDER BY ts "
+        "PATTERN (A) DEFINE A AS s = 'a') AS pa ON TRUE"
+    )
+    assert hybrid.sql(text, e=e).arrow()["z"].to_pylist() == expected
+    for strategy in NAMES:
+        with hybrid.connect() as db:
+            db.create_stream("e", {"ts": "TIMESTAMP", "n": "BIGINT", "name": "VARCHAR", "s": "VARCHAR"}, "ts", "n")
+            alerts = db.watch(text, strategy=strategy)
+            db.push("e", e)
+            db.advance("e", None)
+            assert alerts.fetch()["z"].to_pylist() == expected
+            for result in (db.sql(text), db.backtest(text, "1970-01-01")):
+                assert result.arrow()["z"].to_pylist() == expected
 
 
 def test_example_22_a_closed_range_goes_by_time() -> None:
