@@ -32,6 +32,9 @@ RUN_ROWS_MAX = 2_000_000
 READ_KEYS_MAX = 10_000
 #: One request reads at most so many times what its ranges ask for.
 WASTE_MAX = 1.5
+#: So many events may be read in vain before another request is made; how many keys there are is guessed: as many as are
+#: asked for together, and so many at least.
+VAIN_ROWS, KEYS_GUESS = 32 * GAP_ROWS, 1_000
 
 
 class Reader(Protocol):
@@ -74,21 +77,27 @@ def read_together(
     """Which of n ranges [low, last], each of a key, are to be read in one request: groups of their numbers, each
     ascending. Ranges with nothing in them are in none.
 
-    One request reads all keys of a group from its first to its last instant. Ranges that overlap belong together where
-    that is at most WASTE_MAX times what they ask for, or no more events than are read in the time that so many requests
-    take anyway."""
-    groups = [*merged(low_us, last_us)][::-1]
+    One request reads all keys of a group from its first to its last instant. Ranges that overlap, or nearly so, belong
+    together where that is at most WASTE_MAX times what they ask for; or where the events that it looks at are no more
+    than are read in the time that so many requests take anyway, and those that it gives in vain take little beside
+    one."""
+    archive = reader if isinstance(reader, HistorySnapshot) else None
+    gap_us = 0 if archive is None else archive.gap_us()
+    groups = [*merged(low_us, last_us, gap_us)][::-1]
+    keys_max = max([KEYS_GUESS, *(len(np.unique(codes[group])) for group in groups)])
     while groups:
         group = groups.pop()
         low, last = low_us[group], last_us[group]
-        whole = (int(last.max()) - int(low.min()) + 1) * len(np.unique(codes[group]))
+        keys = len(np.unique(codes[group]))
+        whole = (int(last.max()) - int(low.min()) + 1) * keys
         asked = float(np.sum(last.astype(np.float64) - low + 1.0))
-        if whole > WASTE_MAX * asked and isinstance(reader, HistorySnapshot):
-            events = reader.stretch_rows(int(low.min()), int(last.max()) + 1)[0]
-            if events > len(group) * GAP_ROWS:
+        if whole > WASTE_MAX * asked and archive is not None and len(group) > 1:
+            events = archive.stretch_rows(int(low.min()), int(last.max()) + 1)[0]
+            vain = events * keys / keys_max * (1 - asked / whole)
+            if events > len(group) * GAP_ROWS or vain > VAIN_ROWS:
                 by_time = group[np.argsort(low, kind="stable")]
                 halves = np.sort(by_time[: len(group) // 2]), np.sort(by_time[len(group) // 2 :])
-                parts = [half[part] for half in halves for part in merged(low_us[half], last_us[half])]
+                parts = [half[part] for half in halves for part in merged(low_us[half], last_us[half], gap_us)]
                 groups += parts[::-1]
                 continue
         yield group

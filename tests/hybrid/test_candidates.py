@@ -22,6 +22,9 @@ class Archive:
     def stretch_rows(self, low_us: int, high_us: int) -> tuple[int, int]:
         return int(self.rate * (high_us - low_us) / 1e6), 0
 
+    def gap_us(self) -> int:
+        return int(candidates.GAP_ROWS / self.rate * 1e6)
+
 
 def groups(monkeypatch: pytest.MonkeyPatch, rate: float, codes: Any, low: Any, last: Any) -> list[list[int]]:
     monkeypatch.setattr(candidates, "HistorySnapshot", Archive)
@@ -54,3 +57,22 @@ def test_an_hour_each_over_a_day_is_cut_where_events_are_many(monkeypatch: pytes
     for group in found:
         whole = (last[group].max() - low[group].min()) * len(group)
         assert whole <= candidates.WASTE_MAX * HOUR * len(group) + n
+
+
+def test_short_ranges_that_lie_near_are_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    low = [i * HOUR // 6 for i in range(100)]
+    last = [us + 1_000_000 for us in low]
+    assert groups(monkeypatch, 4, range(100), low, last) == [list(range(100))]
+    assert groups(monkeypatch, 1e5, range(100), low, last) == [[i] for i in range(100)]
+
+
+def test_a_day_each_over_a_year_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many requests would be saved by that."""
+    n, keys, day, rate = 30_000, 10_000, 24 * HOUR, 1.6
+    rng = np.random.default_rng(1)
+    low, codes = np.sort(rng.integers(0, 364 * day, n)), rng.integers(0, keys, n)
+    found = groups(monkeypatch, rate, codes, low, low + day)
+    assert sorted(i for group in found for i in group) == list(range(n))
+    assert 10 < len(found) < n / 100
+    read = sum((low[g].max() + day - low[g].min()) / 1e6 * rate * len(np.unique(codes[g])) / keys for g in found)
+    assert read < 364 * 86_400 * rate / 5
