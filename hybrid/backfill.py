@@ -15,7 +15,7 @@ import numpy as np
 from archive.snapshot import HistorySnapshot
 from hybrid.chain import END_US, ChainWatch
 from hybrid.front import live_matcher
-from hybrid.inputs import slices
+from hybrid.inputs import SORTED_MAX, slices
 from hybrid.watched import Stream, Watch
 from live.stream import LiveStream
 from matching.batch import EventBatch
@@ -25,10 +25,6 @@ from query.plan.plan import Plan, QueryPlan
 
 if TYPE_CHECKING:
     from matching.shedding import Shedder
-
-
-#: So many archived events of files that overlap are sorted in memory: a day of a busy stream that stands by key.
-SORTED_MAX = 1 << 21
 
 
 class Filling:

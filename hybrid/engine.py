@@ -20,34 +20,30 @@ import pyarrow as pa
 from archive.history import KEEPER, History, archived_schema
 from archive.place import Place, place_of
 from archive.recent import FILES
-from archive.search.prefilter import windows_of
 from hybrid.alerts import Alerts
-from hybrid.answer import answer_of
 from hybrid.asking import POOLS, Asking, pools
-from hybrid.backfill import SORTED_MAX, Filling, Past, Step, steps
-from hybrid.candidates import Reader
-from hybrid.chain import END_US, Chain, ChainWatch, outermost, plain, plan_streams
+from hybrid.backfill import Filling, Past, Step
+from hybrid.backtest import backtest
+from hybrid.chain import END_US, ChainWatch, outermost, plain, plan_streams
 from hybrid.compare import Difference, difference
 from hybrid.declaration import TABLE, UNPACED, Pace, declared, read_declaration, stream_names
-from hybrid.driver import Driver
-from hybrid.explain import explain_plan
+from hybrid.explain import explain_live
 from hybrid.faults import fault, not_supported
-from hybrid.front import Bounded, Relations, StreamInput, answer, explain_in, live_matcher
-from hybrid.inputs import fields_of, slices, to_arrow
-from hybrid.large_ranges import LargeRanges, large_ranges
+from hybrid.front import Relations, StreamInput, answer, explain_in
+from hybrid.inputs import SORTED_MAX, fields_of, to_arrow
+from hybrid.large_ranges import large_ranges
 from hybrid.late import LateEvents
 from hybrid.lookup import lookup_in
 from hybrid.memory import Memory, stats_of
 from hybrid.on_spark import ENGINES, OnSpark
-from hybrid.outer import Outer, empty_answer
+from hybrid.outer import Outer
 from hybrid.pour import Pour, rows_as_events
 from hybrid.recovery import Asked, check_ahead, state_of
-from hybrid.result import Lookups, Result, evidence_table, series
+from hybrid.result import Lookups, Result
 from hybrid.shedding import REPLAY_EVENTS_MAX, Shed, Shedding
 from hybrid.shedding import check as check_shed
 from hybrid.strategies import NAMES, TOLERANT, strategy_of
 from hybrid.strategies.base import Strategy
-from hybrid.suppress import Suppressor, alerts_among
 from hybrid.ticker import TICKER, Ticker
 from hybrid.times import duration_us, instant_us, show_us
 from hybrid.waits import waits
@@ -746,6 +742,7 @@ class Database:
             self._guarded(watch, Watch.collect)
         else:
             self._chains.append(watch)
+            self._share_memory()
         self._guarded(watch, type(watch).settle)
 
     def _running(self, asked: Asked) -> Alerts | None:
@@ -1031,10 +1028,14 @@ class Database:
             spill = self._memory.spill()
             watch = chained = ChainWatch(plan, streams, histories, static, strategy, spill, from_us, self._large)
             lookups, stats = chained.lookups, chained.stats
+
+        def explained(stage: str) -> str:
+            shedding = watch.shedding if isinstance(watch, Watch) else None
+            return explain_live(query, plan, strategy, stage, watch.driver, shedding)
+
         watch.alerts = Alerts(
-            outermost(plan), outer, lookups, lambda stage: _explain(query, plan, strategy, stage, watch), stats,
-            self._may_wait, lambda: self._stop(watch), evidence, lambda: self._rows_from(watch, plan),
-            lambda: self._catch_up(watch),
+            outermost(plan), outer, lookups, explained, stats, self._may_wait, lambda: self._stop(watch), evidence,
+            lambda: self._rows_from(watch, plan), lambda: self._catch_up(watch),
         )
         if watch.driver is not None:
             # what flows on into another stream comes in its turn
@@ -1072,9 +1073,11 @@ class Database:
             self._wind()
 
     def _share_memory(self) -> None:
-        """Says to all that hold partial matches how much of the limit is theirs."""
+        """Says to all that hold partial matches, or what was found in history, how much is theirs."""
         feeds = [s.feed for s in self._streams.values() if s.feed is not None]
         self._memory.share_out([*feeds, *(p for c in self._chains for p in c.chain.patterns)])
+        running: list[Watch | ChainWatch] = [*self._watches, *self._chains]
+        self._memory.share_kept([cache for w in running if w.driver is not None for cache in w.driver.caches])
 
     def _spill_stats(self, watch: Watch | ChainWatch) -> list[SpillStats]:
         """Of each pattern of a live query."""
@@ -1091,6 +1094,7 @@ class Database:
                 watch.driver.discard()
             self._watches = [w for w in self._watches if w is not watch]
             self._chains = [w for w in self._chains if w is not watch]
+            self._share_memory()
             for pour in [p for p in self._pours if p.alerts is watch.alerts]:
                 self._pours.remove(pour)
                 self._streams[pour.target].live.driven = False
@@ -1250,7 +1254,7 @@ class Database:
                 if self._may_be_large(self._streams[name]):
                     self._streams[name].kept.flush()
             inputs = {key: _input(stream, late=False) for key, stream in self._streams.items()}
-        return [_backtest(*planned, inputs, start_us, end_us, self._large) for planned in plans]
+        return [backtest(*planned, inputs, start_us, end_us, self._large) for planned in plans]
 
     def _may_be_large(self, stream: Stream) -> bool:
         """Whether a range of it may be Spark's, which searches in files only."""
@@ -1367,66 +1371,3 @@ def _shedder(watch: Watch) -> Shedder | None:
 
 def _input(stream: Stream, late: bool) -> StreamInput:
     return StreamInput(stream.schema, stream.kept.snapshot(), stream.begins_us(), late)
-
-
-def _backtest(
-    query: ast.Query, plan: QueryPlan, outer: Outer, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput],
-    start_us: int, end_us: int | None, large: LargeRanges | None,
-) -> Result:  # fmt: skip
-    """What a live query would have found in streams, by name in lower case. See Database.backtest."""
-    factor, names = plan.factors[-1], plan_streams(plan)
-    snapshots = {key: stream.snapshot for key, stream in inputs.items()}
-    reader: Reader = snapshots[names[0]]
-    strategy = strategy_of("auto")
-    if plain(plan):
-        snapshot = snapshots[names[0]]
-        count = snapshot.stretch_rows(start_us, end_us)[0]
-        windows, _ = windows_of(snapshot, factor.plan, start_us, end_us, False, None, count)
-        events = snapshot.batches(
-            start_us, end_us, columns=factor.plan.columns, windows=windows, sorted_max=SORTED_MAX
-        )
-        matcher = live_matcher(factor.plan)
-        found = [matcher.push(part) for batch in events for part in slices(batch)]
-        found.append(matcher.advance(end_us))
-    else:
-        chain = Chain(plan, {name: inputs[name].schema for name in names}, static, live_matcher)
-        past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us))
-        found = [m for step in past for m in chain.push(*step)]
-        found += [m for name in names for m in chain.push(name, None, END_US if end_us is None else end_us)]
-        reader = chain.reader(snapshots)
-    keys = [h.schema.name.lower() for h in factor.histories]
-    if factor.histories:
-        driver = Driver(factor, strategy, live_matcher, in_order=plan.alert is not None, spark=large)
-        driver.take(found)
-        views = {key: Bounded(snapshots[key], inputs[key].begins_us, end_us, end_us is None) for key in keys}
-        answered = driver.settle(views)
-        rows = answered if answered is not None else empty_answer(factor)
-    else:
-        rows = answer_of(factor.plan, found)
-    table = outer.run([rows])
-    lookups = (lookup_in(reader), tuple(lookup_in(snapshots[key]) for key in keys))
-    top = outermost(plan)
-    origins, suppressed = None, None
-    if plan.alert is not None:
-        suppressor = Suppressor(plan.alert, table.schema)
-        table, at = alerts_among(suppressor, outer, factor, rows, table)
-        origins, suppressed = [at], suppressor.suppressed()
-    return Result(
-        table, top, lambda n: evidence_table(top, [rows], origins or outer.sources([rows]), [lookups], n),
-        lambda stage: _explain(query, plan, strategy, stage), lambda events: series(factor, lookups[0], events),
-        suppressed,
-    )  # fmt: skip
-
-
-def _explain(
-    query: ast.Query, plan: QueryPlan, strategy: Strategy, stage: str, watch: Watch | ChainWatch | None = None
-) -> str:
-    text = explain_plan(query, plan, stage, live=True)
-    lines = [f"strategy    {strategy}"] if plan.factors[-1].histories else []
-    if watch is not None and watch.driver is not None and strategy.sample_s is not None:
-        lines.append(f"costs       {watch.driver.costs}")
-    if watch is not None and watch.driver is not None:
-        lines += watch.driver.show_spark()
-    if isinstance(watch, Watch) and watch.shedding is not None:
-        lines.append(f"shedding    {watch.shedding.shed}; keeps {watch.shedding.pressure.share:.3g} of them now")
-    return "\n".join([*lines, "", text]) if lines else text

@@ -14,6 +14,9 @@ from query.plan.plan import Plan, QueryPlan
 from query.schema import Schema
 
 if TYPE_CHECKING:
+    from hybrid.driver import Driver
+    from hybrid.shedding import Shedding
+    from hybrid.strategies.base import Strategy
     from query.automaton.program import Program
 
 STAGES = ("ast", "plan", "nfab", "automaton", "program")
@@ -59,6 +62,22 @@ def explain_plan(query: ast.Query, plan: QueryPlan, stage: str, live: bool = Fal
     if len(parts) == 1:
         return parts[0][1]
     return "\n\n".join(f"== {name}\n{body}" for name, body in parts)
+
+
+def explain_live(
+    query: ast.Query, plan: QueryPlan, strategy: Strategy, stage: str, driver: Driver | None = None,
+    shedding: Shedding | None = None,
+) -> str:  # fmt: skip
+    """The stages of a live query, under what is said of its strategy; of one that runs also what that goes by now."""
+    text = explain_plan(query, plan, stage, live=True)
+    lines = [f"strategy    {strategy}"] if plan.factors[-1].histories else []
+    if driver is not None and strategy.sample_s is not None:
+        lines.append(f"costs       {driver.costs}")
+    if driver is not None:
+        lines += driver.show_spark()
+    if shedding is not None:
+        lines.append(f"shedding    {shedding.shed}; keeps {shedding.pressure.share:.3g} of them now")
+    return "\n".join([*lines, "", text]) if lines else text
 
 
 def _each(plan: QueryPlan, show: Callable[[Plan], str]) -> str:

@@ -18,12 +18,13 @@ import pyarrow.compute as pc
 from archive.snapshot import HistorySnapshot
 from hybrid.candidates import READ_KEYS_MAX, Blocks, Candidates, Keys, Ranges, Reader, candidates_in, read_together
 from hybrid.covered import Covered, Cut, distinct
+from hybrid.inputs import SORTED_MAX
 from matching.batch import EventBatch, Int64Array, Matcher
 from matching.sharing import Sharing, sharing_of
 from query.errors import DataError, QueryError
 from query.plan.plan import HistoryPlan, Plan
 
-#: Bytes that the answers kept for one join may take.
+#: Bytes that the answers kept for all joins of a database may take, and for those of a statement.
 BYTES_MAX = 256 << 20
 #: An interval that is so many times as long as a range is not extended for it: another begins.
 STRETCH_MAX = 4
@@ -33,9 +34,9 @@ SAMPLE_EVENTS = 50_000
 #: What so many events take tells what an event takes; what fewer take, what it takes to go on at all.
 MANY_EVENTS = 20_000
 FAR_US = 2**62
-#: Seconds that must hang on what things cost before a sample is read; and those that an event takes to be matched, at
-#: the least, and as long as nothing is known; and that going on takes, as long as nothing is known.
-SAMPLE_STAKE_S, EVENT_S, GUESS_S, GO_ON_S = 0.05, 1e-7, 4e-7, 0.005
+#: Seconds that must hang on what things cost before a sample is read; those that an event takes to be looked at; and,
+#: as long as nothing is known, those that one takes to be matched, and that going on takes.
+SAMPLE_STAKE_S, LOOK_S, GUESS_S, GO_ON_S = 0.05, 8e-8, 3e-7, 0.006
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,8 @@ class HistoryCache:
         #: Seconds that going on with what all keys have takes at the least, however few events have come.
         self.go_on_s = GO_ON_S
         self._went_on = False
+        #: Seconds that reading and matching the events of some keys has taken.
+        self.asked_s = 0.0
         self.reads = 0
         self.hits = 0
 
@@ -102,6 +105,12 @@ class HistoryCache:
         if revision != self._revision:
             self._revision = revision
             self.forget()
+
+    def may_keep(self, bytes_max: int) -> None:
+        """It may take so many bytes from now on."""
+        if bytes_max > self._bytes_max:
+            self._too_large = False
+        self._bytes_max = bytes_max
 
     def forget(self) -> None:
         self._pieces, self._of, self._all, self._bytes = {}, {}, None, 0
@@ -118,7 +127,7 @@ class HistoryCache:
         if self._failed or self._events or stake_s < SAMPLE_STAKE_S or not isinstance(reader, HistorySnapshot):
             return
         events = reader.stretch_rows(low_us, last_us + 1)[0]
-        if events * EVENT_S > stake_s or events * GUESS_S < least_s:
+        if events * LOOK_S > stake_s or events * GUESS_S < least_s:
             return
         sample = Covered(self._plan, self._matcher, -FAR_US)
         from_us = reader.time_before_last(SAMPLE_EVENTS)
@@ -143,7 +152,7 @@ class HistoryCache:
             return None
         begin_us = low_us if known is None else known.covered.last_us + 1
         about = reader.about_rows(begin_us, last_us)
-        return Estimate(selectivity, self.go_on_s + about * self._event_s if events else 0.0)
+        return Estimate(selectivity, self.go_on_s + events * LOOK_S + about * self._event_s if events else 0.0)
 
     @property
     def _event_s(self) -> float:
@@ -160,8 +169,11 @@ class HistoryCache:
             self._failed = True
             self.forget()
             return
-        if of_all:
-            more, took_s = covered.events - before, time.perf_counter() - began_s
+        took_s = time.perf_counter() - began_s
+        if not of_all:
+            self.asked_s += took_s
+        else:
+            more = covered.events - before
             self._events += more
             self._matches += len(covered) - found
             if more >= MANY_EVENTS:
@@ -194,6 +206,7 @@ class HistoryCache:
             return
         self._too_large = known.nbytes > self._bytes_max
         self._all = None if self._too_large else known
+        self._evict()
 
     def candidates(
         self, keys: Keys, codes: Int64Array, ranges: Ranges, rows: Int64Array, reader: Reader, late: bool
@@ -269,7 +282,8 @@ class HistoryCache:
         self._evict()
 
     def _evict(self) -> None:
-        while self._bytes > self._bytes_max:
+        of_all = 0 if self._all is None else self._all.nbytes
+        while self._pieces and self._bytes + of_all > self._bytes_max:
             self._drop(next(iter(self._pieces)))
 
     def _drop(self, number: int) -> None:
@@ -290,8 +304,9 @@ class HistoryCache:
         self._bytes -= piece.nbytes if held else 0
         piece.nbytes = covered.nbytes
         self._bytes += piece.nbytes if held else 0
-        if held:
-            self._evict()
+        if piece is self._all and piece.nbytes > self._bytes_max:
+            self._all, self._too_large = None, True
+        self._evict()
         return True
 
     def _answer(
@@ -306,11 +321,12 @@ class HistoryCache:
 
         block, match, cut = covered.answer(key_of, codes, low_us, last_us)
         kept = covered.arranged()
-        lengths = np.diff(kept.row_bounds)[match]
-        at = np.repeat(kept.row_bounds[match] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        number = kept.number[match]
+        begins, lengths = kept.row_bounds[number], kept.row_bounds[number + 1] - kept.row_bounds[number]
+        at = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
         whose = np.repeat(np.arange(len(match)), lengths)
         found = Candidates(
-            kept.rows.take(pa.array(at)), block[whose], whose, kept.evidence.take(match), kept.start[match][whose],
+            kept.rows.take(pa.array(at)), block[whose], whose, kept.evidence.take(number), kept.start[match][whose],
             kept.end[match][whose],
         )  # fmt: skip
         if not len(cut.range):
@@ -373,6 +389,8 @@ def _events(
 ) -> Iterator[EventBatch]:  # fmt: skip
     """The events of [low_us, last_us] in the total order, in batches where that can be had."""
     if isinstance(reader, HistorySnapshot) and keys is None:
-        yield from reader.batches(low_us, last_us, closed=True, late=late, columns=columns)
+        yield from reader.batches(
+            low_us, last_us, closed=True, late=late, columns=columns, sorted_max=SORTED_MAX
+        )
     else:
         yield reader.read(low_us, last_us, closed=True, keys=keys, late=late, columns=columns)

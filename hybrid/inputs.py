@@ -22,6 +22,8 @@ from query.plan.plan import Order
 from query.schema import Field, Schema
 
 BATCH_ROWS = 65_536
+#: So many archived events of files that overlap are sorted in memory: a day of a busy stream that stands by key.
+SORTED_MAX = 1 << 21
 TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 
 

@@ -1,12 +1,14 @@
-"""How much of memory partial matches may hold, shared out among all that hold some; and where the others go."""
+"""How much of memory partial matches may hold, and what has been found in history, shared out among all that hold some;
+and where partial matches go that do not fit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from archive.place import Place
+from hybrid.history_cache import BYTES_MAX, HistoryCache
 from query.errors import DataError
 
 if TYPE_CHECKING:
@@ -57,6 +59,11 @@ class Memory:
         some = list(holders)
         for holder in some:
             holder.limit_bytes = UNLIMITED if self._limit_bytes is None else self._limit_bytes // len(some)
+
+    def share_kept(self, caches: Sequence[HistoryCache]) -> None:
+        """Each may keep as much of what it has found as every other."""
+        for cache in caches:
+            cache.may_keep(BYTES_MAX // len(caches))
 
     def begins_anew(self) -> None:
         """There is no checkpoint that knows of partial matches on disk."""

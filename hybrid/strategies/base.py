@@ -18,9 +18,9 @@ class Costs:
     live_selectivity, archive_selectivity: matches of PL, and of PA, for one event; None as long as nobody knows.
     ahead_s: seconds that finding PA for all keys, as far back as the ranges of those that are ready reach and up to
     now, is expected to take, without what has been found already; None: nobody knows, or it cannot be found ahead of
-    any range, or would not fit into memory. request_s: seconds that a request for history takes; match_s: that each of
-    its matches takes beside that. asked_s: seconds that have been spent on asking since PA was found ahead last, beyond
-    what it would have taken to go on with it each time.
+    any range, or would not fit into memory. request_s: seconds that reading and matching the history of a request takes
+    at the least; match_s: that each of its matches takes beside that. asked_s: seconds that have been spent on asking
+    since PA was found ahead last, beyond what it would have taken to go on with it each time.
     """
 
     live_selectivity: float | None = None

@@ -189,6 +189,37 @@ def test_several_streams_share_the_limit(tmp_path: Path) -> None:
         assert run(db) == expected
 
 
+@pytest.mark.parametrize("strategy", ["llaa", "alaa"])
+def test_joins_share_what_may_be_kept_of_history(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = """SELECT pl.k, pa.v FROM ticks MATCH_RECOGNIZE (PARTITION BY k MEASURES H.ts AS at PATTERN (H)
+        DEFINE H AS v > 90) AS pl JOIN HISTORY OF ticks FROM pl.at - INTERVAL 1 HOUR TO pl.at MATCH_RECOGNIZE (
+        PARTITION BY k MEASURES U.v AS v PATTERN (D U) DEFINE U AS v > D.v) AS pa ON pa.k = pl.k"""
+
+    def found(kept_max: int) -> tuple[list[list[str]], int]:
+        monkeypatch.setattr("hybrid.memory.BYTES_MAX", kept_max)
+        with opened(None, None) as db:
+            alerts = [db.watch(query, strategy=strategy) for _ in range(3)]
+            caches = [cache for watch in db._watches if watch.driver for cache in watch.driver.caches]
+            assert [cache._bytes_max for cache in caches] == [kept_max // 3] * 3
+            alerts.pop().close()
+            caches.pop()
+            for rows in batches():
+                db.push("ticks", rows)
+            db.advance("ticks", None)
+            rows = [sorted(map(str, a.fetch().to_pylist())) for a in alerts]
+            assert [cache._bytes_max for cache in caches] == [kept_max // 2] * 2
+            taken = [cache._bytes + (0 if cache._all is None else cache._all.nbytes) for cache in caches]
+            assert max(taken) <= kept_max // 2
+            return rows, max(taken)
+
+    (rows, taken), (same, _) = found(1 << 24), found(1 << 13)
+    assert len(rows[0]) > 100
+    assert rows == same
+    assert taken > 1 << 13
+
+
 def test_what_stays_in_memory_is_said(tmp_path: Path) -> None:
     text = "SELECT * FROM ticks MATCH_RECOGNIZE (MEASURES A.v AS a PATTERN (A B) DEFINE A AS v < 5, B AS v > 5)"
     with opened(tmp_path / "db", "1MB") as db:
