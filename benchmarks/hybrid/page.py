@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 MEASURED = Path(__file__).parent / "measured.json"
 PAGE = ROOT / "docs" / "history_experiments.md"
 PICTURE = ROOT / "docs" / "history_experiments.svg"
-EXPERIMENTS = ("sizes", "selectivity", "windows", "memory", "grid")
+EXPERIMENTS = ("sizes", "selectivity", "windows", "together", "memory", "grid")
 STRATEGIES = ("llaa", "sllaa", "alaa", "ollaa", "auto")
 #: Ratios of seconds this near to 1 are no difference.
 SAME = 0.05
@@ -134,6 +134,15 @@ def windows_said(result: Result) -> str:
     return text + "."
 
 
+def together_said(result: Result) -> str:
+    gains = [f"{ratio(c, 'llaa', 'sllaa'):.3g} times as long with {together_case(c)}" for c in result["cases"]]
+    return f"{with_archive(result)} LLAA takes, beside SLLAA, {listed(gains)}."
+
+
+def together_case(case: Result) -> str:
+    return f"{case['range_s'] // 60} min of {case['of']} over {case['spread_s'] // 60:,} min"
+
+
 def memory_said(result: Result) -> str:
     cases = sorted(result["cases"], key=lambda c: c["memory_rows"])
     few, many = cases[0], cases[-1]
@@ -237,6 +246,26 @@ Sub-windows are in events of the live stream.
 What a wide sub-window costs is delay: a match waits until its sub-window is over. That is not in these seconds."""
 
 
+def together_part(results: list[Result]) -> str:
+    tables = []
+    for result in results:
+        rows = [
+            [together_case(c), f"{c['runs'][0]['rows']:,}", f"{seconds(c, 'llaa'):.3f}", f"{seconds(c, 'sllaa'):.3f}",
+             *(f"{r['reads']:,}" for r in c["runs"]), f"{ratio(c, 'llaa', 'sllaa'):.2f}"]
+            for c in result["cases"]
+        ]  # fmt: skip
+        head = ["ranges", "rows", "LLAA, s", "SLLAA, s", "reads of LLAA", "of SLLAA", "LLAA to SLLAA"]
+        tables.append(f"{settings(result)}\n\n{table(head, rows)}")
+    return f"""## Matches that come at once
+
+Not in the paper. All matches come in one push, and ask for a part of the day before: ranges that overlap nearly
+wholly, of all symbols and of one, and such as are spread over a day, each of the symbol of its match.
+
+{paragraphs(tables)}
+
+{lines(map(together_said, results))}"""
+
+
 def memory_part(results: list[Result]) -> str:
     tables = []
     for result in results:
@@ -287,8 +316,8 @@ knows the best one beforehand.
 
 
 PARTS = {
-    "sizes": sizes_part, "selectivity": selectivity_part, "windows": windows_part, "memory": memory_part,
-    "grid": grid_part,
+    "sizes": sizes_part, "selectivity": selectivity_part, "windows": windows_part, "together": together_part,
+    "memory": memory_part, "grid": grid_part,
 }  # fmt: skip
 
 
@@ -322,7 +351,8 @@ match asks for the 24 hours of its symbol before it, where nothing else is said.
 
 {machines(measured)}
 
-![Seconds of strategies over the archive, the selectivity, the sub-window and rows in memory; auto to the best]\
+![Seconds of strategies over the archive, the selectivity, the sub-window, rows in memory, matches at once; auto to \
+the best]\
 (history_experiments.svg)
 
 {parts}
@@ -335,8 +365,7 @@ def draw(measured: Result) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 8), layout="constrained")
-    sizes, selectivity, windows, memory, grid, none = figure.subplots(2, 3).flat
-    none.axis("off")
+    sizes, selectivity, windows, together, memory, grid = figure.subplots(2, 3).flat
     results = of(measured, "sizes")
     for strategy in ("alaa", "llaa") if results else ():
         at = [r["events"] for r in results]
@@ -353,6 +382,9 @@ def draw(measured: Result) -> None:
         alone = next(seconds(c, "llaa") for c in r["cases"] if c["sub_window"] is None)
         windows.plot([c["sub_window"] for c in by], [seconds(c, "sllaa") / alone for c in by],
                      styles.get(r["events"], "x-"), color=f"C{k}", label=f"{r['events']:,}")  # fmt: skip
+    for k, r in enumerate(of(measured, "together")):
+        together.plot([together_case(c) for c in r["cases"]], [ratio(c, "sllaa", "llaa") for c in r["cases"]],
+                      styles.get(r["events"], "x-")[0], color=f"C{k}", label=f"{r['events']:,}")  # fmt: skip
     for k, r in enumerate(of(measured, "memory")):
         memory.plot([c["memory_rows"] for c in r["cases"]], [seconds(c, "llaa") for c in r["cases"]],
                     styles.get(r["events"], "x-"), color=f"C{k}", label=f"{r['events']:,}")  # fmt: skip
@@ -367,9 +399,11 @@ def draw(measured: Result) -> None:
     selectivity.set(xscale="log", yscale="log", xlabel="archived events that match PA, %", ylabel="s",
                     title="Selectivity, by archived events")  # fmt: skip
     windows.set(xscale="log", xlabel="sub-window, events", ylabel="SLLAA to LLAA", title="Sub-windows", ylim=(0, None))
+    together.set(ylabel="SLLAA to LLAA", title="Matches at once", ylim=(0, None))
+    together.tick_params("x", labelsize="xx-small")
     memory.set(xscale="log", xlabel="rows in memory", ylabel="s", title="LLAA by rows in memory", ylim=(0, None))
     grid.set(xlabel="cells, %", ylabel="auto to the best of the others", title="auto")
-    for axes in (sizes, selectivity, windows, memory, grid):
+    for axes in (sizes, selectivity, windows, together, memory, grid):
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize="x-small")
     with matplotlib.rc_context({"svg.hashsalt": "history"}):

@@ -1,8 +1,8 @@
 """The experiments 1 to 4 of [LIVE-ARCHIVE]: what strategies cost, over sizes, selectivities, sub-windows and memory.
 
     python -m benchmarks.hybrid.strategies --directory DIR [--events 10_000_000] [--symbols 1_000] [--days 30]
-        [--live 20_000] [--repeat 3] [--grid-live 400_000] [--grid-repeat 5]
-        [--only sizes selectivity windows memory grid] > result.json
+        [--live 20_000] [--together 1_000] [--repeat 3] [--grid-live 400_000] [--grid-repeat 5]
+        [--only sizes selectivity windows together memory grid] > result.json
     python -m benchmarks.hybrid.strategies --directory DIR --write  # also measured.json, docs/history_experiments.md
     python -m benchmarks.hybrid.strategies --page  # measures nothing; writes the page and its picture anew
 
@@ -12,9 +12,10 @@ the history of its symbol. Seconds by the clock are from the first push to the l
 gives the same rows, of which the hash is printed, or the run fails. DIR keeps the archives, which runs do not change.
 
 sizes: ALAA and LLAA over the size of the archive. selectivity: LLAA, OLLAA and auto over that of PA. windows: LLAA and
-SLLAA over the sub-window, in events. memory: LLAA over the rows that are kept in memory before they are archived, in
-batches of 100. grid: all strategies over selectivities of both sides, ranges and rates; what `auto` takes to the best
-of them. Another that takes more than HOPELESS times the best in the first round of a cell is not run again there.
+SLLAA over the sub-window, in events. together: LLAA and SLLAA where many matches come in one push. memory: LLAA over
+the rows that are kept in memory before they are archived, in batches of 100. grid: all strategies over selectivities
+of both sides, ranges and rates; what `auto` takes to the best of them. Another that takes more than HOPELESS times the
+best in the first round of a cell is not run again there.
 
 Results are by experiment and archived events: --write puts those of this run in the place of what measured.json has
 for the same, and leaves the rest, so that archives of several sizes are measured one run after the other.
@@ -40,6 +41,7 @@ from benchmarks.hybrid import page
 from benchmarks.hybrid.history import filled, scratch
 
 BATCH_ROWS = 1_000
+SECOND_US = 1_000_000
 #: Sizes of the archive below that of --events; the paper's end at 50,000.
 SIZES = (10_000, 30_000, 50_000, 1_000_000, 10_000_000, 50_000_000)
 #: Of archived events that match PA.
@@ -48,19 +50,24 @@ SHARES = (0.0001, 0.001, 0.01, 0.1)
 SUB_WINDOWS = (100, 500, 1000, 1500, 2000, 2500, 3000, 10_000)
 MEMORY_ROWS = (100, 1_000, 10_000, 100_000)
 HOPELESS = 5.0
+#: Of matches that come in one push: what of the same time of the day before each asks for, over how many seconds they
+#: come, and how many seconds of history each asks for.
+SPREADS = (("all symbols", 60, 60), ("one symbol", 600, 600), ("its own symbol", 86_400, 3_600))
 
 Way = tuple[str, str | None]
 
 
-def query(live_share: float, archive_share: float, hours: float) -> str:
+def query(
+    live_share: float, archive_share: float, hours: float, until: str = "pl.at", on: str = "pa.symbol = pl.symbol"
+) -> str:
     """PL of that share of events, and PA of that share, in so many hours before."""
     bound = 100 * archive_share**0.5
     return (
         "SELECT pl.symbol, pl.volume, pa.low, pa.high FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol ORDER BY ts "
         f"MEASURES M.ts AS at, M.volume AS volume PATTERN (M) DEFINE M AS volume < {round(1000 * live_share)}) AS pl "
-        f"JOIN HISTORY OF ticks FROM pl.at - INTERVAL {round(hours * 60)} MINUTE TO pl.at MATCH_RECOGNIZE ("
+        f"JOIN HISTORY OF ticks FROM {until} - INTERVAL {round(hours * 60)} MINUTE TO {until} MATCH_RECOGNIZE ("
         "PARTITION BY symbol ORDER BY ts MEASURES A.price AS low, B.price AS high PATTERN (A B) "
-        f"DEFINE A AS price < {bound:.6f}, B AS price > {100 - bound:.6f}) AS pa ON pa.symbol = pl.symbol"
+        f"DEFINE A AS price < {bound:.6f}, B AS price > {100 - bound:.6f}) AS pa ON {on}"
     )
 
 
@@ -133,6 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser(__doc__, directory=False)
     options.set_defaults(events=10_000_000, symbols=1_000, days=30)
     options.add_argument("--live", type=int, default=20_000, help="events that are pushed (default 20,000)")
+    options.add_argument("--together", type=int, default=1_000, help="events that come in one push (default 1,000)")
     options.add_argument("--repeat", type=int, default=3, help="rounds; the median counts (default 3)")
     options.add_argument("--grid-live", type=int, default=400_000,
                          help="events of the grid's cells, and a fourth of it (default 400,000)")  # fmt: skip
@@ -176,7 +184,7 @@ def experiments(given: Any) -> Iterator[dict[str, Any]]:
         of_grid = experiment == "grid"
         return {
             "experiment": experiment, "events": events, "symbols": given.symbols, "days": given.days,
-            "live": given.grid_live if of_grid else given.live,
+            "live": {"together": given.together, "grid": given.grid_live}.get(experiment, given.live),
             "repeat": given.grid_repeat if of_grid else given.repeat, "seed": given.seed,
             "machine": answers.machine(), "versions": answers.versions(), "cases": cases,
         }  # fmt: skip
@@ -204,6 +212,12 @@ def experiments(given: Any) -> Iterator[dict[str, Any]]:
         yield result("windows", [
             {"sub_window": n, "runs": [r]} for n, r in zip([None, *SUB_WINDOWS], runs, strict=True)
         ])  # fmt: skip
+    if "together" in given.only:
+        yield result("together", [
+            {"of": of, "spread_s": spread_s, "range_s": range_s,
+             "runs": at_once(given, archive(largest), of, spread_s, range_s)}
+            for of, spread_s, range_s in SPREADS
+        ])  # fmt: skip
     if "memory" in given.only:
         cases = []
         batches = pushed(largest, batch_rows=MEMORY_ROWS[0])
@@ -214,6 +228,17 @@ def experiments(given: Any) -> Iterator[dict[str, Any]]:
         yield result("memory", cases)
     if "grid" in given.only:
         yield result("grid", list(grid(given, archive(largest), pushed)))
+
+
+def at_once(given: Any, directory: Path, of: str, spread_s: int, range_s: int) -> list[dict[str, Any]]:
+    """Matches in one push, spread over some seconds of event time: of all symbols, of one, or each of its own."""
+    on = "pa.low < pl.volume" if of == "all symbols" else "pa.symbol = pl.symbol"
+    text = query(1.0, SHARES[-1], range_s / 3600, "pl.at - INTERVAL 1 DAY", on)
+    symbols = 1 if of == "one symbol" else given.symbols
+    from_us = START_US + given.days * DAY_US
+    n = given.together
+    batches = list(live(n, symbols, given.seed + 1, spread_s * SECOND_US // n, from_us, n))
+    return compared(given.repeat, directory, text, batches, [("llaa", None), ("sllaa", None)])
 
 
 def grid(given: Any, directory: Path, pushed: Any) -> Iterator[dict[str, Any]]:

@@ -30,15 +30,18 @@ def case(seconds: dict[str, float], **at: Any) -> Result:
 def test_every_strategy_gives_the_same_rows(tmp_path: Path) -> None:
     """The run itself fails where they do not."""
     size = ("--directory", str(tmp_path), "--events", "20_000", "--symbols", "20", "--days", "2")
-    few = ("--live", "2_000", "--repeat", "1", "--grid-live", "400", "--grid-repeat", "1")
+    few = ("--live", "2_000", "--together", "100", "--repeat", "1", "--grid-live", "400", "--grid-repeat", "1")
     measured = printed("benchmarks.hybrid.strategies", *size, *few)
     assert [(r["experiment"], r["events"]) for r in measured["results"]] == [
         ("sizes", 10_000), ("sizes", 20_000), *((name, 20_000) for name in page.EXPERIMENTS[1:]),
     ]  # fmt: skip
-    selectivity, windows, memory, grid = (r["cases"] for r in measured["results"][2:])
+    selectivity, windows, together, memory, grid = (r["cases"] for r in measured["results"][2:])
     assert all(c["runs"][0]["matches"] > 20 for c in selectivity)
     assert selectivity[-1]["runs"][0]["rows"] > 20
     assert windows[0]["runs"][0]["reads"] > windows[-1]["runs"][0]["reads"]
+    assert [c["runs"][0]["reads"] for c in together] == [100, 100, 100]
+    assert all(0 < c["runs"][1]["reads"] < 100 for c in together)
+    assert together[-1]["runs"][0]["rows"] > 20
     files = [c["runs"][0]["files"] for c in memory]
     assert files[0] >= 20 > files[1] > files[2] == files[3] == 0
     assert len(grid) == 24
@@ -104,6 +107,12 @@ def test_a_middle_sub_window_is_said_to_be_best_only_where_it_is(seconds: list[f
     said = page.windows_said(result("windows", cases))
     for text in says:
         assert text in said
+
+
+def test_matches_at_once_are_told_by_case() -> None:
+    at = {"of": "one symbol", "spread_s": 600, "range_s": 120}
+    said = page.together_said(result("together", [case({"llaa": 4.0, "sllaa": 0.5}, **at)]))
+    assert said.endswith("LLAA takes, beside SLLAA, 8 times as long with 2 min of one symbol over 10 min.")
 
 
 def test_auto_is_held_against_the_best_of_the_others() -> None:
