@@ -536,15 +536,16 @@ class _Run:
             case Literal(constant, lane):
                 # a scalar broadcasts; it is all valid
                 return np.asarray(constant, np.float64 if lane.floating else np.int64), None
-            case Op("and" | "or" as name, (a, b)):
+            case Op("and" | "or" | "both" | "either" as name, (a, b)):
                 x, xv = run(a)
                 y, yv = run(b)
                 x, y = x != 0, y != 0
+                both = name in ("and", "both")
                 if xv is None and yv is None:
-                    return (x & y if name == "and" else x | y), None
+                    return (x & y if both else x | y), None
                 xv = np.ones(count, np.bool_) if xv is None else xv
                 yv = np.ones(count, np.bool_) if yv is None else yv
-                if name == "and":
+                if both:
                     return x & y & xv & yv, (xv & yv) | (xv & ~x) | (yv & ~y)
                 return (x & xv) | (y & yv), (xv & yv) | (xv & x) | (yv & y)
             case Op("not", (a,)):

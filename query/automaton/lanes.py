@@ -128,7 +128,9 @@ class Op:
 
     name: add sub mul neg abs idiv mod (int64, checked) fadd fsub fmul fdiv fneg fabs; to_float (divides by 10**scale
     of its argument), rescale (multiplies by 10**n up to its own scale); eq ne lt le gt ge (int64), feq fne flt fle fgt
-    fge (NaN equals itself and is the largest); and or not is_null distinct fdistinct; case, coalesce.
+    fge (NaN equals itself and is the largest); not is_null distinct fdistinct; and or (computed up to the operand that
+    decides: what fails behind it does not count), both either (the same, but all operands are computed, as DuckDB does
+    for BETWEEN and IN); case, coalesce.
     """
 
     name: str
@@ -278,6 +280,14 @@ def _on_dates(name: str, x: Lowered, y: Lowered, lane: Lane) -> Lowered:
     return Op("case", (known, x, moved), lane)
 
 
+def _connected(name: str, parts: list[Lowered]) -> Lowered:
+    """The parts by and, or, both or either."""
+    while len(parts) > CHAIN_MAX:  # in pairs: a chain as long as IN can be is too deep to walk
+        parts = [Op(name, (*parts[i : i + 2],), BOOLEAN) if i + 1 < len(parts) else parts[i]
+                 for i in range(0, len(parts), 2)]  # fmt: skip
+    return reduce(lambda left, right: Op(name, (left, right), BOOLEAN), parts)
+
+
 def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> Lowered:
     """The expression in lanes. `leaf` maps sub-expressions that are read from outside (columns, registers).
 
@@ -293,11 +303,7 @@ def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> 
         case Constant():
             return _literal(expression)
         case Call("and" | "or" as name, arguments):
-            parts = [down(argument) for argument in arguments]
-            while len(parts) > CHAIN_MAX:  # in pairs: a chain as long as IN can be is too deep to walk
-                parts = [Op(name, (*parts[i : i + 2],), BOOLEAN) if i + 1 < len(parts) else parts[i]
-                         for i in range(0, len(parts), 2)]  # fmt: skip
-            return reduce(lambda left, right: Op(name, (left, right), BOOLEAN), parts)
+            return _connected(name, [down(argument) for argument in arguments])
         case Call("not", (a,)):
             return Op("not", (down(a),), BOOLEAN)
         case Call("is_null", (a,)):
@@ -320,11 +326,13 @@ def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> 
             distinct = Op(prefix + "distinct", (x, y), BOOLEAN)
             return distinct if name == "is_distinct" else Op("not", (distinct,), BOOLEAN)
         case Call("between", (a, low, high)):
+            name = "and" if isinstance(high, Constant) else "both"
             a, low, high = _alike((a, low, high))
-            return down(Call("and", (Call(">=", (a, low), "BOOLEAN"), Call("<=", (a, high), "BOOLEAN")), "BOOLEAN"))
+            return _connected(name, [down(Call(">=", (a, low), "BOOLEAN")), down(Call("<=", (a, high), "BOOLEAN"))])
         case Call("in", (a, *items)):
+            name = "or" if all(isinstance(item, Constant) for item in items) else "either"
             a, *items = _alike((a, *items))
-            return down(Call("or", tuple(Call("=", (a, item), "BOOLEAN") for item in items), "BOOLEAN"))
+            return _connected(name, [down(Call("=", (a, item), "BOOLEAN")) for item in items])
         case Call("+" | "-" | "*" as name, (a, b), type):
             lane = lane_of(type)
             x, y = down(a), down(b)

@@ -548,6 +548,10 @@ class _Assembler:
                 self.code(b, out)
                 emit(OpCode.AND if name == "and" else OpCode.OR)
                 land(jump)
+            case Op("both" | "either" as name, (a, b)):
+                self.code(a, out)
+                self.code(b, out)
+                emit(OpCode.AND if name == "both" else OpCode.OR)
             case Op("case", parts):
                 ends = []
                 for condition, value in zip(parts[:-1:2], parts[1::2], strict=True):

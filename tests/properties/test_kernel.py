@@ -15,6 +15,8 @@ from matching.matcher import KernelMatcher
 from matching.run_lists import RunLists
 from query.errors import QueryError
 from query.language.ast import AfterMatchKind
+from query.language.parse import parse
+from query.plan.bind import bind
 from query.plan.pattern import Alternation, Exclusion, Repeat, RowPattern, variables
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Plan
@@ -22,8 +24,10 @@ from tests.events import batch_of
 from tests.properties.comparing import (
     Answer,
     answer_of,
+    by_reference,
     compare_at_every_step,
     constant,
+    or_error,
     program_of,
     reference_of,
     run,
@@ -212,3 +216,26 @@ def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_rea
     plan: Plan, rows: list[Row], general: bool, size: int
 ) -> None:
     same_error(plan, kernel_of(plan, general), rows, size)
+
+
+@pytest.mark.parametrize(
+    ("condition", "fails"),
+    [
+        ("LAST(A.v) BETWEEN 9 AND B.v + {max}", True), ("LAST(A.v) BETWEEN 9 AND LAST(A.v) + {max}", True),
+        ("B.v NOT BETWEEN LAST(A.v) AND v * {max}", True), ("LAST(A.v) IN (LAST(A.v), B.v + {max})", True),
+        ("LAST(A.v) NOT IN (B.v + {max}, 3)", True), ("B.v BETWEEN 9 AND B.v + {max}", True),
+        ("B.v IN (B.v, B.v + {max})", True), ("LAST(A.v) BETWEEN 9 AND {max}", False),
+        ("LAST(A.v) IN (3, {max})", False), ("LAST(A.v) = 3 OR LAST(A.v) + {max} = 0", False),
+        ("LAST(A.v) >= 9 AND LAST(A.v) + {max} = 0", False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("general", [False, True])
+def test_what_stands_in_between_and_in_is_computed_and_behind_and_and_or_where_it_counts(
+    condition: str, fails: bool, general: bool
+) -> None:
+    text = f"""SELECT * FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES B.v AS b PATTERN (A B) DEFINE A AS v = 3,
+        B AS {condition.format(max=2**63 - 1)}) AS m"""
+    plan = bind(parse(text), lambda _: SCHEMA).factors[0].plan
+    rows: list[Row] = [{"ts": i * 1_000_000, "k": "p", "s": "a", "v": v, "x": 0.5} for i, v in enumerate((3, 4, 3, 5))]
+    assert (or_error(lambda: answer_of([by_reference(plan, rows)])) is None) == fails
+    same_error(plan, kernel_of(plan, general), rows, 2)
