@@ -36,7 +36,7 @@ MANY_EVENTS = 20_000
 FAR_US = 2**62
 #: Seconds that must hang on what things cost before a sample is read; those that an event takes to be looked at; and,
 #: as long as nothing is known, those that one takes to be matched, and that going on takes.
-SAMPLE_STAKE_S, LOOK_S, GUESS_S, GO_ON_S = 0.05, 8e-8, 3e-7, 0.006
+SAMPLE_STAKE_S, LOOK_S, GUESS_S, GO_ON_S = 0.05, 8e-8, 3e-7, 0.0015
 
 
 @dataclass(frozen=True, slots=True)

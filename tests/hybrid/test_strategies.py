@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from hybrid.strategies.base import Frontier
+from hybrid.strategies.auto import Auto
+from hybrid.strategies.base import AskArchive, Costs, Detect, Frontier
 from hybrid.strategies.llaa import LLAA
+from hybrid.strategies.ollaa import OLLAA
 from hybrid.strategies.sllaa import SLLAA
 
 
@@ -57,3 +61,36 @@ def test_lemma_1_as_it_is_printed_leaves_long_matches_alone() -> None:
     assert requests(SLLAA(10), seen) == [[0, 1, 2]]
     assert requests(SLLAA(10, from_start=True), seen) == [[0], [1], [2]]
     assert requests(SLLAA(51, from_start=True), seen) == [[0, 1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("live", "archive", "ahead"), [(0.1, 0.01, True), (0.01, 0.1, False), (0.1, 0.1, False), (None, 0.01, False),
+                                   (0.1, None, False)],
+)  # fmt: skip
+def test_ollaa_lets_the_side_with_fewer_matches_lead(live: float | None, archive: float | None, ahead: bool) -> None:
+    seen = replace(frontier([10, 20, 90], waiting=(2,)), costs=Costs(live, archive))
+    expected = [(Detect, [0, 1])] if ahead else [(AskArchive, [0]), (AskArchive, [1])]
+    assert [(type(decision), decision.rows.tolist()) for decision in OLLAA().decide(seen)] == expected
+    assert OLLAA().decide(replace(seen, ready=np.zeros(3, bool))) == []
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "asked_s", "ended", "ahead"),
+    [
+        (None, 100.0, False, False),  # it cannot be found ahead
+        (1.0, 0.0, False, False),  # asking takes 0.3 now
+        (1.0, 0.19, False, False),
+        (1.0, 0.21, False, True),  # with what was in vain more than a half
+        (0.59, 0.0, False, True),
+        (0.59, 0.5, True, False),  # nothing comes behind these
+        (0.29, 0.0, True, True),
+    ],
+)
+def test_auto_finds_ahead_once_half_of_that_was_spent_in_vain(
+    ahead_s: float | None, asked_s: float, ended: bool, ahead: bool
+) -> None:
+    costs = Costs(ahead_s=ahead_s, request_s=0.1, match_s=0.1, asked_s=asked_s)
+    seen = replace(frontier([10, 20, 90], waiting=(2,), ended=ended), costs=costs)
+    (decision,) = Auto().decide(seen)
+    assert type(decision) is (Detect if ahead else AskArchive)
+    assert decision.rows.tolist() == [0, 1]
