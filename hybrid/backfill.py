@@ -7,7 +7,7 @@ the way of events that have just come: it is held back until nothing that sorts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -72,11 +72,15 @@ Step: TypeAlias = tuple[str, EventBatch | None, int | None]
 
 def steps(
     names: Sequence[str], snapshots: Mapping[str, HistorySnapshot], low_us: Mapping[str, int],
-    end_us: Mapping[str, int | None],
+    end_us: Mapping[str, int | None], columns: Mapping[str, Collection[str] | None],
 ) -> Iterator[Step]:  # fmt: skip
     """What is kept of several streams, low_us <= time < end_us (None: all), as a chain takes it, all of them going on
-    together. Memory: some batches of each, and what then waits for a stream that ends earlier."""
-    parts = {name: snapshots[name].batches(low_us[name], end_us[name]) for name in names}
+    together, with the columns named (None: all). Memory: some batches of each, and what then waits for a stream that
+    ends earlier."""
+    parts = {
+        name: snapshots[name].batches(low_us[name], end_us[name], columns=columns[name], sorted_max=SORTED_MAX)
+        for name in names
+    }
     heads: dict[str, EventBatch | None] = {name: next(batches, None) for name, batches in parts.items()}
     while some := [head for head in heads.values() if head is not None]:
         last_us = min(int(head.ts_us[-1]) for head in some)  # nothing up to here is still to come
@@ -117,7 +121,9 @@ class Past:
             self.filling.read(self._snapshots[name], self._reached_us[name])
             return
         end = {name: max(low, self._reached_us[name] or low) for name, low in self._low_us.items()}
-        for step in steps(tuple(self.streams), self._snapshots, self._low_us, end):
+        # all columns: what is pushed behind these has them all
+        whole = dict.fromkeys(self.streams)
+        for step in steps(tuple(self.streams), self._snapshots, self._low_us, end, whole):
             take(step)
         self._low_us = end
 

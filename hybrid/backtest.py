@@ -84,7 +84,8 @@ def _in_chain(
     names = plan_streams(plan)
     snapshots = {name: inputs[name].snapshot for name in names}
     chain = Chain(plan, {name: inputs[name].schema for name in names}, static, live_matcher)
-    past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us))
+    columns = {name: chain.columns(name) for name in names}
+    past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us), columns)
     found = [m for step in past for m in chain.push(*step)]
     found += [m for name in names for m in chain.push(name, None, END_US if end_us is None else end_us)]
     return found, chain.reader(snapshots)

@@ -158,6 +158,17 @@ class Chain:
             found += [i.below for i in pattern.inputs if isinstance(i, _Rows) and i.below not in found]
         return found
 
+    def columns(self, stream: str) -> tuple[str, ...] | None:
+        """The columns of a stream that its events are matched and ordered by; None: all, where it is merged with
+        others."""
+        named: set[str] = set()
+        for pattern in self.patterns:
+            for schema in [i.schema for i in pattern.inputs if isinstance(i, _Stream) and i.name == stream]:
+                if pattern.merged is not None:
+                    return None
+                named |= {*pattern.factor.plan.columns, *schema.order}
+        return tuple(sorted(named))
+
     def reader(self, readers: Mapping[str, Reader]) -> Reader:
         """What the last pattern has read, to be found again. readers: of the streams."""
         return self._last.reader(readers)

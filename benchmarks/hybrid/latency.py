@@ -5,9 +5,9 @@
 
 An event completes PL at once; the clock runs from before its push until `fetch` has given its joined rows. `warm` are
 matches of drawn symbols in one process, the first ten left out; `again` are second matches of symbols that have asked
-before; `first` is the first match of a new process, which has asked nothing before, for each of some processes. `read`
-is the archive's read alone, for the same keys and ranges. Milliseconds by the clock. Says how many rows came out and a
-hash of them: the same for every strategy, or the run fails. DIR keeps the database, which the run does not change.
+before; `first` is the first match of a new process, which has asked nothing before, for each of some processes.
+Milliseconds by the clock. Says how many rows came out and a hash of them: the same for every strategy, or the run
+fails. DIR keeps the database, which the run does not change.
 """
 
 from __future__ import annotations
