@@ -236,6 +236,16 @@ class HistorySnapshot:
         stretches = [rows for _, _, rows in self._stretches(wanted, 0)]
         return sum(stretches) + len(self._recent(wanted)), max(stretches, default=0)
 
+    def looked_at(self, low_us: int, last_us: int, keys: int) -> int:
+        """About how many events in files a read of so many keys in [low_us, last_us] has to look at: those of the row
+        groups that have one, where files stand by key."""
+        if self._table is None:
+            return 0
+        from archive.layout import ROW_GROUP_ROWS  # what loads pyarrow.parquet is not needed before there are files
+
+        rows = self._table.rows[self._table.select(low_us, last_us + 1, {})]
+        return int(np.minimum(rows, keys * ROW_GROUP_ROWS).sum())
+
     def about_rows(self, low_us: int, last_us: int) -> int:
         """How many events there are in [low_us, last_us], late ones among them, if those of each file and of each piece
         in memory are spread evenly over its time."""

@@ -32,9 +32,11 @@ RUN_ROWS_MAX = 2_000_000
 READ_KEYS_MAX = 10_000
 #: One request reads at most so many times what its ranges ask for.
 WASTE_MAX = 1.5
-#: So many events may be read in vain before another request is made; how many keys there are is guessed: as many as are
-#: asked for together, and so many at least.
+#: So many events may be read in vain before another request is thought of; how many keys there are is guessed: as many
+#: as are asked for together, and so many at least.
 VAIN_ROWS, KEYS_GUESS = 32 * GAP_ROWS, 1_000
+#: To look at so many events, those of other keys in the same files, takes as long as to be given one.
+LOOKS = 16
 
 
 class Reader(Protocol):
@@ -78,28 +80,36 @@ def read_together(
     ascending. Ranges with nothing in them are in none.
 
     One request reads all keys of a group from its first to its last instant. Ranges that overlap, or nearly so, belong
-    together where that is at most WASTE_MAX times what they ask for; or where the events that it looks at are no more
-    than are read in the time that so many requests take anyway, and those that it gives in vain take little beside
-    one."""
+    together where that is at most WASTE_MAX times what they ask for; where the events that it looks at are no more than
+    are read in the time that so many requests take anyway, and those that it gives in vain are few; and where two
+    requests would take longer, as both look at the same files."""
     archive = reader if isinstance(reader, HistorySnapshot) else None
     gap_us = 0 if archive is None else archive.gap_us()
     groups = [*merged(low_us, last_us, gap_us)][::-1]
     keys_max = max([KEYS_GUESS, *(len(np.unique(codes[group])) for group in groups)])
+
+    def taken(snapshot: HistorySnapshot, group: np.ndarray) -> tuple[float, float]:
+        """How many events a request gives, and what it takes, in such events."""
+        low, last = int(low_us[group].min()), int(last_us[group].max())
+        keys = len(np.unique(codes[group]))
+        given = snapshot.about_rows(low, last) * keys / keys_max
+        return given, GAP_ROWS + snapshot.looked_at(low, last, keys) / LOOKS + given
+
     while groups:
         group = groups.pop()
         low, last = low_us[group], last_us[group]
-        keys = len(np.unique(codes[group]))
-        whole = (int(last.max()) - int(low.min()) + 1) * keys
+        whole = (int(last.max()) - int(low.min()) + 1) * len(np.unique(codes[group]))
         asked = float(np.sum(last.astype(np.float64) - low + 1.0))
         if whole > WASTE_MAX * asked and archive is not None and len(group) > 1:
             events = archive.stretch_rows(int(low.min()), int(last.max()) + 1)[0]
-            vain = events * keys / keys_max * (1 - asked / whole)
-            if events > len(group) * GAP_ROWS or vain > VAIN_ROWS:
+            given, cost = taken(archive, group)
+            if events > len(group) * GAP_ROWS or given * (1 - asked / whole) > VAIN_ROWS:
                 by_time = group[np.argsort(low, kind="stable")]
                 halves = np.sort(by_time[: len(group) // 2]), np.sort(by_time[len(group) // 2 :])
                 parts = [half[part] for half in halves for part in merged(low_us[half], last_us[half], gap_us)]
-                groups += parts[::-1]
-                continue
+                if sum(taken(archive, part)[1] for part in parts) < cost:
+                    groups += parts[::-1]
+                    continue
         yield group
 
 

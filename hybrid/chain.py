@@ -159,14 +159,13 @@ class Chain:
         return found
 
     def columns(self, stream: str) -> tuple[str, ...] | None:
-        """The columns of a stream that its events are matched and ordered by; None: all, where it is merged with
-        others."""
+        """The columns of a stream that its patterns read; None: all, where it is merged with others."""
         named: set[str] = set()
         for pattern in self.patterns:
-            for schema in [i.schema for i in pattern.inputs if isinstance(i, _Stream) and i.name == stream]:
+            if any(isinstance(i, _Stream) and i.name == stream for i in pattern.inputs):
                 if pattern.merged is not None:
                     return None
-                named |= {*pattern.factor.plan.columns, *schema.order}
+                named.update(pattern.factor.plan.columns)
         return tuple(sorted(named))
 
     def reader(self, readers: Mapping[str, Reader]) -> Reader:

@@ -34,9 +34,9 @@ SAMPLE_EVENTS = 50_000
 #: What so many events take tells what an event takes; what fewer take, what it takes to go on at all.
 MANY_EVENTS = 20_000
 FAR_US = 2**62
-#: Seconds that must hang on what things cost before a sample is read; those that an event takes to be looked at; and,
-#: as long as nothing is known, those that one takes to be matched, and that going on takes.
-SAMPLE_STAKE_S, LOOK_S, GUESS_S, GO_ON_S = 0.05, 8e-8, 3e-7, 0.0015
+#: Seconds that must hang on what things cost before a sample is read; those that an event takes to be looked at, and
+#: that beginning takes; and, as long as nothing is known, those that one takes to be matched, and that going on takes.
+SAMPLE_STAKE_S, LOOK_S, BEGIN_S, GUESS_S, GO_ON_S = 0.05, 2e-8, 0.01, 3e-7, 0.0015
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,8 @@ class HistoryCache:
             return None
         begin_us = low_us if known is None else known.covered.last_us + 1
         about = reader.about_rows(begin_us, last_us)
-        return Estimate(selectivity, self.go_on_s + events * LOOK_S + about * self._event_s if events else 0.0)
+        least_s = self.go_on_s if known is not None else BEGIN_S
+        return Estimate(selectivity, least_s + events * LOOK_S + about * self._event_s if events else 0.0)
 
     @property
     def _event_s(self) -> float:

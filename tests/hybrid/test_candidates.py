@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from archive.layout import ROW_GROUP_ROWS
 from hybrid import candidates
 from hybrid.candidates import read_together
 
@@ -14,21 +15,30 @@ HOUR = 3_600_000_000
 
 
 class Archive:
-    """So many events a second, of all keys."""
+    """So many events a second, of all keys; files have those of `file_us` each."""
 
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
+    def __init__(self, rate: float, file_us: int) -> None:
+        self.rate, self.file_us = rate, file_us
 
     def stretch_rows(self, low_us: int, high_us: int) -> tuple[int, int]:
         return int(self.rate * (high_us - low_us) / 1e6), 0
+
+    def looked_at(self, low_us: int, last_us: int, keys: int) -> int:
+        files = last_us // self.file_us - low_us // self.file_us + 1
+        return files * min(int(self.rate * self.file_us / 1e6), keys * ROW_GROUP_ROWS)
+
+    def about_rows(self, low_us: int, last_us: int) -> int:
+        return int(self.rate * (last_us - low_us + 1) / 1e6)
 
     def gap_us(self) -> int:
         return int(candidates.GAP_ROWS / self.rate * 1e6)
 
 
-def groups(monkeypatch: pytest.MonkeyPatch, rate: float, codes: Any, low: Any, last: Any) -> list[list[int]]:
+def groups(
+    monkeypatch: pytest.MonkeyPatch, rate: float, codes: Any, low: Any, last: Any, file_us: int = HOUR
+) -> list[list[int]]:
     monkeypatch.setattr(candidates, "HistorySnapshot", Archive)
-    archive: Any = Archive(rate)
+    archive: Any = Archive(rate, file_us)
     found = read_together(archive, np.array(codes), np.array(low, np.int64), np.array(last, np.int64))
     return [group.tolist() for group in found]
 
@@ -76,3 +86,13 @@ def test_a_day_each_over_a_year_is_not_read_whole(monkeypatch: pytest.MonkeyPatc
     assert 10 < len(found) < n / 100
     read = sum((low[g].max() + day - low[g].min()) / 1e6 * rate * len(np.unique(codes[g])) / keys for g in found)
     assert read < 364 * 86_400 * rate / 5
+
+
+def test_what_lies_in_the_same_files_is_not_cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour each over a day of 1.7 million events: each request would look at all of them."""
+    n, keys, rate = 1_000, 1_000, 20
+    rng = np.random.default_rng(1)
+    low, codes = np.sort(rng.integers(0, 23 * HOUR, n)), rng.integers(0, keys, n)
+    found = groups(monkeypatch, rate, codes, low, low + HOUR, file_us=24 * HOUR)
+    assert sorted(i for group in found for i in group) == list(range(n))
+    assert 2 <= len(found) <= 4
