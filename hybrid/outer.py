@@ -17,6 +17,7 @@ from hybrid.answer import COMPLETE, ROW, Answer, Side, output_schema, side_schem
 from hybrid.evidence import NO_EVIDENCE
 from hybrid.faults import fault
 from query.language.ast import HistoryKind, StatementKind
+from query.plan.bind import ADD_A_COLUMN
 from query.plan.plan import FactorPlan, QueryPlan
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 
@@ -61,8 +62,7 @@ class Outer:
     def __init__(self, plan: QueryPlan, extra: Mapping[str, pa.Table] | None = None) -> None:
         for factor in plan.factors:
             if not len(output_schema(factor.plan)):
-                hint = "add MEASURES, for example count(*) AS n, or ask for ALL ROWS PER MATCH"
-                raise fault("HQ217", f"the matches of {factor.alias} have no column to show", plan.text, hint)
+                raise fault("HQ217", f"the matches of {factor.alias} have no column to show", plan.text, ADD_A_COLUMN)
         self._plan = plan
         self._extra = dict(extra or {})
         self._shows_complete = re.search(rf"\b{COMPLETE}\b", plan.text, re.IGNORECASE) is not None

@@ -42,6 +42,8 @@ from query.schema import Field, Schema
 
 #: What a row of history has that is only looked for, and has nothing else.
 UNSEEN = "__hybrid_found"
+#: What helps where matches have neither PARTITION BY nor MEASURES.
+ADD_A_COLUMN = "add MEASURES, for example count(*) AS n, or ask for ALL ROWS PER MATCH"
 _BARE_NAME = re.compile(r'\s*("(?:[^"]|"")*"|[^\W\d]\w*)\s*')
 
 
@@ -380,11 +382,11 @@ class _Query:
             self.fault("HQ301", f"{schema.name} has no time, so it has no history", join.stream.span, "not a stream",
                        "HISTORY OF takes a stream, or a relation with a time column")
         plan = self.match(join.match, schema) if join.match is not None else None
+        alias = join.alias.written if join.alias else join.stream.written
         if plan is not None and join.match is not None and not output_columns(plan):
-            plan = self.with_a_column(plan, join, join.match.span)
+            plan = self.with_a_column(plan, join.kind, alias, join.match.span)
         self.only_matches(join.match, "a pattern on history")
         self.only_matches(factor.match, "a pattern that is joined with history")
-        alias = join.alias.written if join.alias else join.stream.written
         taken = [live_alias, *(h.alias.written if h.alias else h.stream.written for h in earlier)]
         if alias.lower() in map(str.lower, taken):
             self.fault("HQ300", f"two sides of the join are called {alias}", (join.alias or join.stream).span,
@@ -412,13 +414,12 @@ class _Query:
             join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), rest != [], on_rest,
         )  # fmt: skip
 
-    def with_a_column(self, plan: Plan, join: ast.HistoryJoin, span: Span) -> Plan:
+    def with_a_column(self, plan: Plan, kind: HistoryKind, alias: str, span: Span) -> Plan:
         """Rows without columns cannot be counted: SEMI and ANTI, which show none, get one that nobody sees."""
-        if join.kind in (HistoryKind.SEMI, HistoryKind.ANTI):
+        if kind in (HistoryKind.SEMI, HistoryKind.ANTI):
             return replace(plan, measures=(Measure(UNSEEN, TRUE),))
-        name = join.alias.written if join.alias else join.stream.written
-        self.fault("HQ217", f"the matches of {name} have no column to show", span, "no PARTITION BY, and no MEASURES",
-                   "add MEASURES, for example count(*) AS n, or ask for ALL ROWS PER MATCH")
+        self.fault("HQ217", f"the matches of {alias} have no column to show", span, "no PARTITION BY, and no MEASURES",
+                   ADD_A_COLUMN)
         return plan
 
     def only_matches(self, match: ast.MatchRecognize | None, what: str) -> None:
