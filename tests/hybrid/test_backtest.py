@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import hybrid
+from archive.snapshot import HistorySnapshot
 from matching.matcher import KernelMatcher
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
@@ -60,3 +61,41 @@ def test_only_the_surroundings_of_rare_rows_are_matched(
             live = sorted(map(str, alerts.fetch().to_pylist()))
             assert set(map(str, whole.to_pylist())) <= set(live)
             assert len(live) - len(whole) <= 3  # those of the first minute
+
+
+@pytest.mark.parametrize(
+    ("source", "read"),
+    [
+        ("(SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES LAST(ts) AS ts, B.v AS v PATTERN (A B) "
+         "DEFINE B AS v > A.v) AS below)", {"ts", "k", "v"}),
+        ("MERGE(ticks, others)", {"ts", "k", "v", "unread"}),  # what is merged has the columns of all
+    ],
+)  # fmt: skip
+def test_patterns_over_others_read_the_columns_that_they_need(
+    source: str, read: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = f"SELECT * FROM {source} MATCH_RECOGNIZE (ORDER BY ts MEASURES X.v AS x, Y.v AS y PATTERN (X Y)) AS m"
+    n = 500
+    rng = np.random.default_rng(3)
+    times = pa.array(np.arange(n) * 1_000_000, pa.timestamp("us"))
+    events = pa.table({"ts": times, "k": rng.choice(["p", "q"], n), "v": rng.integers(0, 9, n), "unread": ["x"] * n})
+    seen: set[str] = set()
+    batches = HistorySnapshot.batches
+
+    def watched(*given: Any, **named: Any) -> Any:
+        for batch in batches(*given, **named):
+            seen.update(batch.columns.schema.names)
+            yield batch
+
+    with hybrid.connect(maintenance=False) as db:
+        for name in ("ticks", "others"):
+            db.create_stream(name, COLUMNS | {"unread": "VARCHAR"}, time="ts", key="k")
+        alerts = db.watch(query)
+        for name in ("ticks", "others"):
+            db.push(name, events)
+            db.advance(name, None)
+        monkeypatch.setattr(HistorySnapshot, "batches", watched)
+        found = db.backtest(query, 0).arrow()
+        assert seen == read
+        assert found.to_pylist() == alerts.fetch().to_pylist()
+        assert len(found) > 50
