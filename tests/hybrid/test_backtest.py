@@ -66,8 +66,8 @@ def test_only_the_surroundings_of_rare_rows_are_matched(
 @pytest.mark.parametrize(
     ("source", "read"),
     [
-        ("(SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES LAST(ts) AS ts, B.v AS v PATTERN (A B) "
-         "DEFINE B AS v > A.v) AS below)", {"ts", "k", "v"}),
+        ("(SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES LAST(ts) AS ts, B.v AS v "
+         "PATTERN (A B) DEFINE B AS v > A.v) AS below)", {"ts", "k", "v"}),
         ("MERGE(ticks, others)", {"ts", "k", "v", "unread"}),  # what is merged has the columns of all
     ],
 )  # fmt: skip
