@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,6 +49,10 @@ class MqttSettings:
     unacknowledged: int = 65_535
 
 
+#: A filter that nobody subscribes to.
+_NO_TOPIC = "hybrid/no/topic"
+
+
 @dataclass(frozen=True, slots=True)
 class _Message:
     connection: int  # the how manieth connection it came by: packet identifiers mean nothing in another
@@ -72,6 +75,7 @@ class MqttSource:
         # queued. Then its connection waits, and may break and be made again.
         self._queue: queue.Queue[_Message] = queue.Queue(2 * settings.unacknowledged)
         self._closing = False
+        self._answered = threading.Event()  # to what is asked when we leave
         # Messages handed out and not acknowledged: how many rows had been, with its own, and which it is.
         self._pending: deque[tuple[int, _Message]] = deque()
         self._count = 0  # rows handed out, and those before this process
@@ -113,6 +117,7 @@ class MqttSource:
         client.on_connect_fail = self._on_connect_fail
         client.on_disconnect = self._on_disconnect
         client.on_subscribe = self._on_subscribe
+        client.on_unsubscribe = lambda *_: self._answered.set()
         client.on_message = self._on_message
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = settings.session_s
@@ -168,9 +173,10 @@ class MqttSource:
     def close(self) -> None:
         """Leaves; the session stays, with what is not acknowledged."""
         if self._client is not None:
-            until = time.monotonic() + 1  # acknowledgements that are on their way
-            while self._connected and self._client.want_write() and time.monotonic() < until:
-                time.sleep(0.01)
+            # Acknowledgements have no answer, and a connection that is closed with something unread takes them with it.
+            # The broker answers in order: what it answers behind them says that it has them.
+            if self._connected and self._client.unsubscribe(_NO_TOPIC)[0] == 0:
+                self._answered.wait(1)
             self._closing = True
             self._client.disconnect()
             self._client.loop_stop()
