@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class MqttSettings:
     unacknowledged: int = 65_535
 
 
+#: How long a poll goes on taking while messages come, in seconds, and ten times as long as it waits for the next.
+_GATHER_S = 0.02
 #: A filter that nobody subscribes to.
 _NO_TOPIC = "hybrid/no/topic"
 
@@ -131,13 +134,7 @@ class MqttSource:
     def poll(self, seconds: float) -> list[Piece | Bad]:
         if self._failed is not None:
             raise self._failed
-        messages: list[_Message] = []
-        try:
-            messages.append(self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait())
-            while True:
-                messages.append(self._queue.get_nowait())
-        except queue.Empty:
-            pass
+        messages = self._taken(seconds)
         if not messages:
             return []
         numbers = np.arange(len(messages), dtype=np.int64)
@@ -150,6 +147,25 @@ class MqttSource:
         self._count += rows.num_rows
         self.duplicates += sum(message.duplicate for message in messages)
         return [*(Bad(name, None, one.raw, one.reason) for one in bad), Piece(name, rows, None, None)]
+
+    def _taken(self, seconds: float) -> list[_Message]:
+        """What is there; waits so long for the first message, and, if it may wait, for others while they keep coming:
+        the client's thread reads nothing while Python runs in ours, so that a message at a time would be all there is.
+        """
+        try:
+            messages = [self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()]
+        except queue.Empty:
+            return []
+        until = time.monotonic() + min(seconds, _GATHER_S)
+        came = self._queue.qsize()  # we are the only one who takes
+        while True:
+            messages += [self._queue.get_nowait() for _ in range(came)]
+            if time.monotonic() >= until:
+                return messages
+            time.sleep(_GATHER_S / 10)
+            came = self._queue.qsize()
+            if not came:
+                return messages
 
     def kept(self, positions: Mapping[str, int]) -> None:
         """Acknowledges the messages all of whose rows are kept, by the count of rows; and those without rows behind

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,6 +155,25 @@ def test_the_broker_sends_no_more_than_may_be_unacknowledged(broker, sources):
     assert taken.rows == [0, 1, 2, 3, 4]
     taken.until(source, 12)
     assert taken.rows == list(range(12))
+
+
+def test_a_poll_that_may_wait_goes_on_while_messages_come(sources, monkeypatch):
+    """Each rest lets the client's thread in; the first after which nothing is there is the last."""
+    source = sources(free_port(), "gather")
+    come = iter([1, 2, 0, 1])
+
+    def rest(seconds: float) -> None:
+        assert 0 < seconds < 0.01
+        for i in range(next(come)):
+            source._on_message(None, None, SimpleNamespace(mid=i, payload=payload(i), dup=False))
+
+    source._on_message(None, None, SimpleNamespace(mid=9, payload=payload(9), dup=False))
+    monkeypatch.setattr("live.sources.mqtt.time", SimpleNamespace(sleep=rest, monotonic=lambda: 0.0))
+    taken = Taken("gather")
+    assert taken.take(source, 1) == 1
+    assert taken.rows == [9, 0, 0, 1]
+    assert taken.take(source, 0) == 0  # nothing is there, and it may not wait
+    assert list(come) == [1]
 
 
 def test_a_broker_that_is_away_or_refuses(tmp_path, sources):
