@@ -141,7 +141,7 @@ class Covered:
         """What it knows, in the order in which ranges are answered. The cost of arranging what is new, and of copying
         what is not."""
         if self._kept is None:
-            if self._found:
+            if self._found and self._events is None:  # else they are found anew with the next events
                 self._arranged, self._found = self._arranged.and_more(self._plan, self._found, self._seq), []
             ended = self._others()
             self._kept = self._arranged.and_more(self._plan, ended, self._seq) if ended else self._arranged
