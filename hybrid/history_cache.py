@@ -31,12 +31,14 @@ STRETCH_MAX = 4
 #: About what a match and an event that was matched take, in bytes; and of how many of the last events a sample is made.
 MATCH_BYTES, EVENT_BYTES = 300, 8
 SAMPLE_EVENTS = 50_000
-#: What so many events take tells what an event takes; what fewer take, what it takes to go on at all.
+#: What so many events take tells how long things take here; what fewer take, what it takes to go on at all.
 MANY_EVENTS = 20_000
 FAR_US = 2**62
-#: Seconds that must hang on what things cost before a sample is read; those that an event takes to be looked at, and
-#: that beginning takes; and, as long as nothing is known, those that one takes to be matched, and that going on takes.
-SAMPLE_STAKE_S, LOOK_S, BEGIN_S, GUESS_S, GO_ON_S = 0.05, 2e-8, 0.01, 3e-7, 0.0015
+#: Seconds that must hang on what things cost before a sample is read.
+SAMPLE_STAKE_S = 0.05
+#: Seconds that an event takes to be looked at, and to be read and matched, that beginning takes, and going on: on one
+#: machine, with a pattern of two variables. What was measured tells how many times as long they take here.
+LOOK_S, MATCH_S, BEGIN_S, GO_ON_S = 2e-8, 3e-7, 0.01, 0.0015
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,11 @@ class HistoryCache:
         self._revision: object = None
         self._failed = False
         self._too_large = False  # what all keys have does not fit
-        # Of all keys: events that were matched, and how many matches they had; and seconds that many events took.
-        self._events = self._matches = self._many_events = 0
-        self._many_s = 0.0
-        #: Seconds that going on with what all keys have takes at the least, however few events have come.
-        self.go_on_s = GO_ON_S
-        self._went_on = False
+        # Of all keys: events that were matched, and how many matches they had; and, where they were many at a time,
+        # seconds that these took, and were expected to take.
+        self._events = self._matches = 0
+        self._many_s = self._expected_s = 0.0
+        self._beside_s: float | None = None  # seconds that going on has taken beside its events
         #: Seconds that reading and matching the events of some keys has taken.
         self.asked_s = 0.0
         self.reads = 0
@@ -126,12 +127,12 @@ class HistoryCache:
         of all keys might take less than stake_s, the seconds that hang on it, and more than least_s."""
         if self._failed or self._events or stake_s < SAMPLE_STAKE_S or not isinstance(reader, HistorySnapshot):
             return
-        events = reader.stretch_rows(low_us, last_us + 1)[0]
-        if events * LOOK_S > stake_s or events * GUESS_S < least_s:
+        look_s, match_s = _expected(low_us, last_us, reader)
+        if look_s > stake_s or look_s + match_s < least_s:
             return
-        sample = Covered(self._plan, self._matcher, -FAR_US)
         from_us = reader.time_before_last(SAMPLE_EVENTS)
-        self._measured(sample, _events(reader, from_us, FAR_US, None, late, self._plan.columns), FAR_US, True)
+        sample = Covered(self._plan, self._matcher, -FAR_US if from_us is None else from_us)
+        self._measured(sample, _events(reader, from_us, FAR_US, None, late, self._plan.columns), FAR_US, reader)
 
     def warm(self, events: EventBatch) -> None:
         """Matches some, for nothing but to have done so. Raises what the pattern fails of."""
@@ -150,40 +151,51 @@ class HistoryCache:
         in_all = events + (known.covered.events if known is not None else 0)
         if in_all * ((selectivity or 0.0) * MATCH_BYTES + EVENT_BYTES) > self._bytes_max:
             return None
-        begin_us = low_us if known is None else known.covered.last_us + 1
-        about = reader.about_rows(begin_us, last_us)
-        least_s = self.go_on_s if known is not None else BEGIN_S
-        return Estimate(selectivity, least_s + events * LOOK_S + about * self._event_s if events else 0.0)
+        if not events:
+            return Estimate(selectivity, 0.0)
+        if known is None:
+            return Estimate(selectivity, self._pace * (BEGIN_S + sum(_expected(low_us, last_us, reader))))
+        more_s = sum(_expected(known.covered.last_us + 1, last_us, reader))
+        return Estimate(selectivity, self.go_on_s + self._pace * more_s)
 
     @property
-    def _event_s(self) -> float:
-        return self._many_s / self._many_events if self._many_events else GUESS_S
+    def go_on_s(self) -> float:
+        """Seconds that going on with what all keys have takes at the least, however few events have come."""
+        return self._pace * GO_ON_S if self._beside_s is None else self._beside_s
 
-    def _measured(self, covered: Covered, events: Iterator[EventBatch], last_us: int, of_all: bool) -> None:
-        """Extends it, if that can be. of_all: events of all keys, which tell what things cost."""
-        before, found, began_s = covered.events, len(covered), time.perf_counter()
+    @property
+    def _pace(self) -> float:
+        """How many times as long as expected many events have taken."""
+        return self._many_s / self._expected_s if self._expected_s else 1.0
+
+    def _measured(
+        self, covered: Covered, events: Iterator[EventBatch], last_us: int, of_all: Reader | None
+    ) -> None:
+        """Extends it, if that can be. of_all: where they are events of all keys, which tell what things cost, what they
+        are read from."""
+        before, found, begin_us, began_s = covered.events, len(covered), covered.last_us + 1, time.perf_counter()
         try:
             covered.extend(events, last_us)
-            if of_all:
+            if of_all is not None:
                 covered.arranged()
         except (QueryError, DataError):
             self._failed = True
             self.forget()
             return
         took_s = time.perf_counter() - began_s
-        if not of_all:
+        if of_all is None:
             self.asked_s += took_s
-        else:
-            more = covered.events - before
-            self._events += more
-            self._matches += len(covered) - found
-            if more >= MANY_EVENTS:
-                self._many_events += more
-                self._many_s += took_s
-            elif more:
-                beside_s = max(0.0, took_s - more * self._event_s)
-                self.go_on_s += (beside_s - self.go_on_s) / (4 if self._went_on else 1)
-                self._went_on = True
+            return
+        more = covered.events - before
+        self._events += more
+        self._matches += len(covered) - found
+        if more >= MANY_EVENTS and isinstance(of_all, HistorySnapshot):
+            self._many_s += took_s
+            self._expected_s += sum(_expected(begin_us, last_us, of_all)) + (0.0 if before else BEGIN_S)
+        elif 0 < more < MANY_EVENTS:
+            beside_s = max(0.0, took_s - self._pace * more * MATCH_S)
+            known_s = self._beside_s
+            self._beside_s = beside_s if known_s is None else known_s + (beside_s - known_s) / 4
 
     def unread(self, low_us: int, last_us: int, reader: HistorySnapshot) -> int:
         """No more events than this are read for a range of a join without keys."""
@@ -297,7 +309,7 @@ class HistoryCache:
         """Whether it could be: a pattern that fails on what lies outside of all ranges is left to the ranges."""
         covered = piece.covered
         events = _events(reader, covered.last_us + 1, last_us, piece.read, late, self._plan.columns)
-        self._measured(covered, events, last_us, piece.read is None)
+        self._measured(covered, events, last_us, reader if piece.read is None else None)
         if self._failed:
             return False
         self.reads += 1
@@ -372,6 +384,12 @@ def _unread(piece: _Piece | None, low_us: int, last_us: int, reader: HistorySnap
     """No more events than this are read to answer [low_us, last_us] from a piece."""
     begin_us = low_us if piece is None else piece.covered.last_us + 1
     return reader.stretch_rows(begin_us, last_us + 1)[0] if begin_us <= last_us else 0
+
+
+def _expected(low_us: int, last_us: int, reader: HistorySnapshot) -> tuple[float, float]:
+    """Seconds that the events of [low_us, last_us] would take to be looked at, and to be read and matched, there."""
+    looked_at, _ = reader.stretch_rows(low_us, last_us + 1)
+    return looked_at * LOOK_S, reader.about_rows(low_us, last_us) * MATCH_S
 
 
 def _values(keys: pa.Table) -> dict[str, list[Any]] | None:

@@ -29,7 +29,7 @@ class Auto:
 
     tolerance_us: int | None = None
     name: str = "auto"
-    sample_s: float | None = 1.0
+    sample_s: float | None = 0.3
 
     def __str__(self) -> str:
         waits = "" if self.tolerance_us is None else f"; matches may wait {self.tolerance_us} us for others"
