@@ -57,8 +57,8 @@ HIDDEN: tuple[tuple[str, pa.DataType], ...] = (
 
 #: 16k rows: smaller groups cost more metadata than they save, larger ones prune worse.
 ROW_GROUP_ROWS = 16_384
-#: Bytes of a page before compression, and rows after which its size is looked at: a read of a few keys decompresses only
-#: pages that hold one, and takes a seventh less; files grow by a hundredth.
+#: Bytes of a page before compression, and rows after which its size is looked at: a read of a few keys decompresses
+#: only pages that hold one, and takes a seventh less; files grow by a hundredth.
 PAGE_BYTES, PAGE_CHECK_ROWS = 1 << 14, 1024
 #: Rows of a file at most. One by key covers a range of keys then, which its statistics say, and its footer stays small.
 FILE_ROWS_MAX = 64 * ROW_GROUP_ROWS

@@ -205,9 +205,12 @@ class HistorySnapshot:
 
     def time_before_last(self, events: int) -> int | None:
         """A time from which on there are about so many events, by the statistics of files; None: all of them."""
+        recent = self.recent(late=True)
+        if len(recent) > events:
+            return int(recent.ts_us[-events])
         wanted = self._wanted(None, None, False, None, True, None, None)
         stretches = [(low, rows) for low, _, rows in self._stretches(wanted, 0)]
-        left = events - len(self.recent(late=True))
+        left = events - len(recent)
         for low, rows in reversed(stretches):
             if left < rows:
                 if low is None or self._table is None:
