@@ -8,8 +8,8 @@ from typing import Any
 
 from hybrid.outlet import Outlet
 from hybrid.reader import Reader
+from hybrid.stream import Reached
 from hybrid.times import show_us
-from hybrid.watched import Reached
 
 #: How far back a rate looks, in seconds.
 RATE_OVER_S = 10.0

@@ -16,7 +16,8 @@ from archive.snapshot import HistorySnapshot
 from hybrid.chain import END_US, ChainWatch
 from hybrid.front import live_matcher
 from hybrid.inputs import SORTED_MAX, slices
-from hybrid.watched import Stream, Watch
+from hybrid.stream import Stream
+from hybrid.watched import Watch
 from live.stream import LiveStream
 from matching.batch import EventBatch
 from matching.feed import Feed, Member

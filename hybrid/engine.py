@@ -14,11 +14,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
-from archive.history import KEEPER, History, archived_schema
-from archive.place import Place, place_of
+from archive.history import KEEPER, History
+from archive.place import place_of
 from archive.recent import FILES
 from hybrid.alerts import Alerts
 from hybrid.asking import POOLS, Asking, pools
@@ -26,31 +25,35 @@ from hybrid.backfill import Filling, Past, Step
 from hybrid.backtest import backtest
 from hybrid.chain import END_US, ChainWatch, outermost, plain, plan_streams
 from hybrid.compare import Difference, difference
-from hybrid.declaration import TABLE, UNPACED, Pace, declared, read_declaration, stream_names
+from hybrid.declaration import TABLE, UNPACED, Pace, declared, stream_names
 from hybrid.explain import explain_live
 from hybrid.faults import fault, not_supported
+from hybrid.flow import Flow, guarded
 from hybrid.front import Relations, StreamInput, answer, explain_in
-from hybrid.inputs import SORTED_MAX, fields_of, to_arrow
+from hybrid.inputs import fields_of, to_arrow
 from hybrid.large_ranges import large_ranges
 from hybrid.late import LateEvents
 from hybrid.lookup import lookup_in
 from hybrid.memory import Memory, stats_of
 from hybrid.on_spark import ENGINES, OnSpark
 from hybrid.outer import Outer
+from hybrid.overload import allow, look, shedder_of
 from hybrid.pour import Pour, rows_as_events
 from hybrid.recovery import Asked, check_ahead, state_of
+from hybrid.replay import successor
 from hybrid.result import Lookups, Result
-from hybrid.shedding import REPLAY_EVENTS_MAX, Shed, Shedding
+from hybrid.shedding import Shed, Shedding
 from hybrid.shedding import check as check_shed
 from hybrid.strategies import NAMES, TOLERANT, strategy_of
 from hybrid.strategies.base import Strategy
+from hybrid.stream import Reached, Stream, reopened
 from hybrid.ticker import TICKER, Ticker
 from hybrid.times import duration_us, instant_us, show_us
 from hybrid.waits import waits
-from hybrid.watched import Reached, Stream, Watch
-from live.stream import Arrival, LiveStream
-from matching.batch import EventBatch, Int64Array
-from matching.feed import Feed, Member, needed_from
+from hybrid.watched import Watch
+from live.stream import LiveStream
+from matching.batch import Int64Array
+from matching.feed import Feed, Member
 from matching.ordering import Ordering
 from matching.spill import SpillStats
 from query.errors import DataError, HybridWarning, first_line, nearest
@@ -58,14 +61,13 @@ from query.language import ast
 from query.language.cut import lacks_input
 from query.language.parse import parse
 from query.plan.bind import bind
-from query.plan.plan import Plan, QueryPlan
+from query.plan.plan import QueryPlan
 from query.schema import Schema
 
 if TYPE_CHECKING:
     from archive.ingest import Progress, Report
     from archive.keeper import Keeper
     from archive.log import Policy
-    from matching.shedding import Shedder
 
 
 class Database:
@@ -92,10 +94,8 @@ class Database:
         self._ticker: Ticker | None = None
         self._by_hand = not ticking
         self._memory_limit = memory_limit
-        self._streams: dict[str, Stream] = {}
-        self._watches: list[Watch] = []
-        self._chains: list[ChainWatch] = []
-        self._pours: list[Pour] = []
+        self._flow = Flow(log is not None)
+        self._streams = self._flow.streams
         self._pushers: set[int] = set()
         self._closed = False
         self._keeper: Keeper | None = None
@@ -119,7 +119,8 @@ class Database:
                     f"a log {log!r} cannot be kept in {path}", "open a database on disk with log='fsync' or 'os'"
                 )
             for name in found:
-                self._reopen(self._path / name)
+                stream = reopened(self._path / name, log)
+                self._streams[stream.schema.name.lower()] = stream
             self._memory = Memory(memory_limit, self._path)
             with self._lock:  # queries ask history beside it as soon as they begin
                 self._resume()
@@ -191,32 +192,13 @@ class Database:
 
     def _add_columns(self, stream: Stream, schema: Schema) -> None:
         """Declares a stream with more columns behind the others; events so far have nulls there."""
-        name = schema.name.lower()
-        read = any(w.takes(stream) for w in self._watches)
-        read |= any(name in c.streams or name in c.histories for c in self._chains)
-        if read or any(p.target == name for p in self._pours):
+        if self._flow.reads(stream):
             message = f"stream {schema.name} cannot take columns while live queries read or feed it"
             raise DataError(message, "close them, declare it, and watch again")
         stream.kept.add_columns(schema)
         stream.live.widen(schema)
         stream.schema = schema
         stream.save()
-
-    def _reopen(self, directory: Place) -> None:
-        """Restores a stream: declaration, sequence, offsets and watermark."""
-        schema, saved_us, pace, expected = read_declaration(directory)
-        # A crash may have left the table with columns that the file does not name yet.
-        kept = History(archived_schema(directory / TABLE, schema), directory / TABLE, log=self._log)
-        schema = kept.schema
-        expected = tuple(source for source in expected if source not in kept.offsets)
-        watermark_us = saved_us if expected else _watermark_again(kept, saved_us, schema)
-        if kept.logged_watermark_us is not None:
-            watermark_us = max(kept.logged_watermark_us, watermark_us or kept.logged_watermark_us)
-        live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
-        live.expect(expected)
-        now_s = clock.monotonic()
-        heard_s = dict.fromkeys((*kept.offsets, *expected), now_s) if pace != UNPACED else {}
-        self._streams[schema.name.lower()] = Stream(schema, live, kept, directory, pace=pace, heard_s=heard_s)
 
     def streams(self) -> dict[str, dict[str, Any]]:
         """For each stream: its columns, watermark, the offset that is expected next from each source, the sources
@@ -248,7 +230,7 @@ class Database:
         Returns how many rows were new, when they are kept (with a log: on disk) and every watch has seen them. All or
         nothing: raises DataError and changes nothing.
         """
-        for alerts in [*(w.alerts for w in self._watches), *(w.alerts for w in self._chains)]:
+        for alerts in [watch.alerts for watch in self._flow.running]:
             if alerts.unread_count >= alerts.unread_max:
                 alerts.make_room()  # not under the lock: whoever fetches may need it
         with self._lock:
@@ -256,7 +238,9 @@ class Database:
             if source == FILES:
                 raise DataError(f"{FILES} is the source of archived files", "give this source another name")
             self._pushers.add(threading.get_ident())
-            taken, trouble = self._take(state, data, source, offset)
+            taken, trouble = self._flow.take(state, data, source, offset)
+            if self._keeper is not None:
+                trouble += self._keeper.take_trouble()
             trouble += self._checkpoint_if_due()
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
@@ -308,47 +292,6 @@ class Database:
             state.kept.refresh()
         return report
 
-    def _take(
-        self, state: Stream, data: Any, source: str = "default", offset: int | Int64Array | None = None
-    ) -> tuple[int, list[str]]:
-        """Takes events into a stream and all that watches it. How many were new, and what could not be archived."""
-        before = state.live.to_dict() if self._log is not None else None
-        arrival = state.live.accept(data, source, offset)
-        state.hear(source, clock.monotonic())
-        trouble: list[str] = []
-        if len(arrival.batch):
-            try:
-                state.kept.append(arrival.batch, arrival.late)
-                state.forget()
-            except (DataError, OSError) as error:
-                if before is not None and state.kept.last_seq < int(arrival.batch.seq[-1]):
-                    state.live = LiveStream.from_dict(state.schema, before)  # they are not in the log: none was taken
-                    raise
-                # the events are in memory; only the files could not be written
-                trouble.append(f"{state.schema.name}: events stay in memory, they cannot be archived: {error}")
-            if self._keeper is not None:
-                trouble += self._keeper.take_trouble()
-        if state.late is not None and arrival.late.any():
-            state.late.add(arrival.batch, arrival.late)
-        return len(arrival.batch), trouble + self._give(state, arrival)
-
-    def _give(self, state: Stream, arrival: Arrival) -> list[str]:
-        """Hands events on to all that watches their stream; what could not be archived by that."""
-        on_time = arrival.on_time
-        if state.feed is not None:
-            state.feed.push(on_time, arrival.watermark_us)
-            self._collect(state)
-        trouble = self._spill_trouble(state)
-        self._settle(state)
-        self._chain(state, on_time)
-        return trouble + self._pour(state)
-
-    def _spill_trouble(self, state: Stream) -> list[str]:
-        """What has gone wrong lately when partial matches were to leave memory."""
-        holders = [p for c in self._chains for p in c.chain.patterns]
-        feed = state.feed.take_trouble() if state.feed is not None else []
-        return feed + [trouble for pattern in holders for trouble in pattern.take_trouble()]
-
     def advance(self, stream: str, time: Any) -> None:
         """Raises the stream's watermark to `time` ("2024-01-02 10:00", a datetime, microseconds) without events: no
         event before it will come. None ends the stream. Raises DataError."""
@@ -358,7 +301,7 @@ class Database:
             t_us = None if time is None else instant_us(time, "the time to advance to")
             if t_us is not None:
                 state.kept.reach(t_us)
-            trouble = self._reach(state, t_us)
+            trouble = self._flow.reach(state, t_us)
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
 
@@ -386,7 +329,7 @@ class Database:
             before = state.live.watermark_us
             state.live.idle([source])
             reached_us = state.live.watermark_us
-            trouble = self._raised(state, reached_us) if reached_us is not None and reached_us != before else []
+            trouble = self._flow.raised(state, reached_us) if reached_us is not None and reached_us != before else []
         for message in trouble:
             warnings.warn(message, HybridWarning, stacklevel=2)
 
@@ -407,22 +350,12 @@ class Database:
                     continue
                 reached_us = state.tick(now_s, wall_us)
                 if reached_us is not None:
-                    trouble += self._raised(state, reached_us)
-            for watch in [w for w in self._watches if w.shedding is not None and w.member is not None]:
-                trouble += self._shed(watch, now_s, wall_us)
+                    trouble += self._flow.raised(state, reached_us)
+            for watch in [w for w in self._flow.watches if w.shedding is not None and w.member is not None]:
+                trouble += look(watch, now_s, wall_us)
             trouble += self._checkpoint_if_due()
         for message in trouble:
             warnings.warn(message, HybridWarning, stacklevel=2)
-
-    def _raised(self, state: Stream, t_us: int) -> list[str]:
-        """Says of a watermark that silence has raised to all that watches, and to the log; what went wrong. A log that
-        cannot be written is no reason to stop: a replay waits for the clock again."""
-        trouble: list[str] = []
-        try:
-            state.kept.reach(t_us)
-        except DataError as error:
-            trouble.append(str(error))
-        return trouble + self._reach(state, t_us)
 
     # ---- overload
 
@@ -430,79 +363,22 @@ class Database:
         """How a running query may leave out keys from now on, see `watch`; None takes all of them in again. Raises
         DataError where that needs events that are not kept any more, and QueryError."""
         with self._lock:
-            watch = next((w for w in self._watches if w.alerts is alerts and w.member is not None), None)
+            watch = next((w for w in self._flow.watches if w.alerts is alerts and w.member is not None), None)
             if watch is None or watch.member is None:
-                if shed is not None and any(w.alerts is alerts for w in self._chains):
+                if shed is not None and any(w.alerts is alerts for w in self._flow.chains):
                     check_shed(alerts.plan, None)
                 return
             if shed == (None if watch.shedding is None else watch.shedding.shed):
                 return
             if shed is not None:
-                check_shed(alerts.plan, next((p.target for p in self._pours if p.alerts is alerts), None))
-            was, out = watch.shedding, watch.shedding is not None and watch.shedding.pressure.share < 1
-            watch.shedding = None if shed is None else Shedding(shed)
-            if was is not None and watch.shedding is not None:
-                watch.shedding.pressure.share, watch.shedding.decisions = was.pressure.share, was.decisions
-                watch.shedding.shedder = was.shedder
-            elif not out and shed is None:
-                watch.member.shedder = None
-            else:
-                try:
-                    self._rebuild(watch)
-                except DataError:
-                    watch.shedding = was
-                    raise
+                check_shed(alerts.plan, next((p.target for p in self._flow.pours if p.alerts is alerts), None))
+            allow(watch, shed)
             self._wind()
-
-    def _shed(self, watch: Watch, now_s: float, wall_us: int) -> list[str]:
-        """Lets a query leave out keys, or take them in again, as the load has it; what is to be said of that."""
-        shedding, live = watch.shedding, watch.stream.live
-        assert shedding is not None
-        assert watch.member is not None
-        came = live.accepted_count != shedding.looked_count and live.newest_us is not None
-        shedding.looked_count = live.accepted_count
-        lag_us = wall_us - live.newest_us if came and live.newest_us is not None else None
-        share = shedding.pressure.look(now_s, lag_us)
-        if share == shedding.pressure.share:
-            return []
-        name = "a live query" if watch.asked is None else f"query {watch.asked.name}"
-        if share == 1:
-            try:
-                self._rebuild(watch)
-            except DataError as error:
-                return [f"{name} cannot take in all keys again: {error}"]
-        else:
-            assert watch.member.shedder is not None
-            watch.member.shedder.keep(share)
-        late = "no overload any more" if lag_us is None or share == 1 else f"{lag_us / 1e6:.1f} s late"
-        shedding.decided(live.newest_us, share, late)
-        return [f"{name} keeps {share:.3g} of its keys: {late}"]
-
-    def _rebuild(self, watch: Watch) -> None:
-        """Lets a query go on as if no key had ever been left out, from the events that are kept. Raises DataError, and
-        nothing has changed, where they are not, or too many."""
-        feed, old = watch.stream.feed, watch.member
-        assert feed is not None
-        assert old is not None
-        shedder = None
-        if watch.shedding is not None:
-            shedder = old.shedder or _shedder(watch)
-        member = self._replayed(watch, watch.factor.plan, shedder, REPLAY_EVENTS_MAX)
-        if member is None:
-            raise DataError(
-                "events since the query began are no longer kept, or are too many", "close it, and watch it anew"
-            )
-        self._guarded(watch, Watch.collect)
-        feed.remove(old)
-        watch.member = member
-        if watch.shedding is not None and shedder is not None:
-            watch.shedding.shedder = shedder
-            shedder.keep(1.0)
 
     def _wind(self) -> None:
         """Starts the thread that looks at the clocks, if it is needed and does not run."""
         needed = self._checkpoint_every_us is not None or any(s.pace != UNPACED for s in self._streams.values())
-        needed |= any(w.shedding is not None for w in self._watches)
+        needed |= any(w.shedding is not None for w in self._flow.watches)
         if needed and self._ticker is None and not self._by_hand:
             self._ticker = Ticker(self.tick)
             self._ticker.start()
@@ -515,66 +391,6 @@ class Database:
                 state.late = LateEvents(state.live.columns)
             return state.late
 
-    def _reach(self, state: Stream, t_us: int | None) -> list[str]:
-        """Raises the watermark of a stream, for all that watches it too; what could not be archived by that."""
-        state.live.advance(t_us)
-        watermark_us = None if t_us is None else state.live.watermark_us
-        if state.feed is not None:
-            state.feed.advance(watermark_us)
-            self._collect(state)
-        self._settle(state)
-        self._chain(state, None)
-        return self._pour(state)
-
-    def _pour(self, state: Stream) -> list[str]:
-        """Lets the rows that have come of a change of a stream into the streams they are to go to; what could not be
-        archived."""
-        trouble: list[str] = []
-        for pour in [p for p in self._pours if state.schema.name.lower() in p.reads]:
-            target = self._streams[pour.target]
-            try:
-                rows = pour.alerts.fetch()
-                if rows.num_rows:
-                    trouble += self._take(target, rows)[1]
-                reached_us = pour.reached()
-                behind = target.watermark_us is None or (reached_us or 0) - pour.lag_us > target.watermark_us
-                if reached_us == END_US:
-                    trouble += self._reach(target, None)
-                elif reached_us is not None and behind:
-                    trouble += self._reach(target, reached_us - pour.lag_us)
-            except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's: its alerts raise it)
-                pour.alerts.fail(error)
-            if pour.alerts.failed or target.ended:
-                self._pours.remove(pour)
-                target.live.driven = False
-        return trouble
-
-    def _chain(self, state: Stream, batch: EventBatch | None) -> None:
-        """Hands new on-time events, or a new watermark, to the queries that read several streams or patterns."""
-        name, watermark_us = state.schema.name.lower(), END_US if state.ended else state.watermark_us
-        for watch in self._chains:
-            if name in watch.streams:
-                self._guarded(watch, lambda w: w.push(name, batch, watermark_us))
-            if name in watch.streams or name in watch.histories:
-                self._guarded(watch, ChainWatch.settle)
-        self._chains = [w for w in self._chains if not (w.alerts.failed or w.alerts.done)]
-
-    def _collect(self, state: Stream) -> None:
-        for watch in self._watches:
-            member = watch.member
-            if watch.stream is state and member is not None and (member.found or member.failure is not None):
-                self._guarded(watch, Watch.collect)
-
-    def _settle(self, state: Stream) -> None:
-        for watch in self._watches:
-            if (watch.driver is not None or state.ended or watch.member is None) and watch.takes(state):
-                self._guarded(watch, Watch.settle)
-        over = [w for w in self._watches if w.alerts.failed or w.alerts.done]
-        for watch in over:
-            watch.leave()
-        if over:
-            self._watches = [w for w in self._watches if w not in over]
-
     def _answered(self, watch: Watch | ChainWatch) -> None:
         """A request of a query is over: somebody takes its answer, unless a push does so before."""
         if not self._closed:
@@ -582,8 +398,8 @@ class Database:
 
     def _take_answers(self, watch: Watch | ChainWatch) -> None:
         with self._lock:
-            if not self._closed and (watch in self._watches or watch in self._chains):
-                self._guarded(watch, type(watch).settle)
+            if not self._closed and watch in self._flow.running:
+                guarded(watch, type(watch).settle)
 
     def _catch_up(self, watch: Watch | ChainWatch) -> None:
         """Returns when no history is being read for a query."""
@@ -592,15 +408,6 @@ class Database:
             self._take_answers(watch)
             if watch.asking.running is running:
                 return  # it is not the database's any more
-
-    def _guarded(self, watch: Watch | ChainWatch, act: Callable[[Any], None]) -> None:
-        """A watch that fails is marked and left out from then on; the stream and the others go on."""
-        if watch.alerts.failed:
-            return
-        try:
-            act(watch)
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is the watch's: its alerts raise it)
-            watch.alerts.fail(error)
 
     # ---- queries
 
@@ -694,11 +501,11 @@ class Database:
             watch.shedding = None if shed is None else Shedding(shed)
             self._begin(watch)
         else:
-            self._chains.append(watch)
+            self._flow.chains.append(watch)
             self._share_memory()
         if into is not None:
             try:
-                self._pours.append(self._poured(plan, watch, into, time))
+                self._flow.pours.append(self._poured(plan, watch, into, time))
             except Exception:
                 self._stop(watch)
                 raise
@@ -715,15 +522,15 @@ class Database:
         for state in streams.values():
             extent, *_ = state.kept.snapshot().extent()
             if state.watermark_us is None and not state.live.expected and extent is not None:
-                self._reach(state, extent[1] - state.schema.lateness_us)
+                self._flow.reach(state, extent[1] - state.schema.lateness_us)
         filling = None
         if isinstance(watch, Watch):
             watch.shedding = None if shed is None else Shedding(shed)
-            filling = Filling(watch.factor.plan, from_us, _shedder(watch))
+            filling = Filling(watch.factor.plan, from_us, shedder_of(watch))
         return Past(watch, plan, streams, from_us, filling)
 
     def _taking(self, watch: Watch | ChainWatch) -> Callable[[Step], None]:
-        return lambda step: self._guarded(watch, lambda w: w.push(*step))
+        return lambda step: guarded(watch, lambda w: w.push(*step))
 
     def _go_on(self, past: Past) -> None:
         """Lets a live query begin that has read the archive, with what has come meanwhile."""
@@ -739,11 +546,11 @@ class Database:
             member = past.filling.enter(self._feed(stream), stream.kept.snapshot(), stream.live)
             watch.accepted_before = stream.on_time_count - past.filling.count
             self._begin(watch, member)
-            self._guarded(watch, Watch.collect)
+            guarded(watch, Watch.collect)
         else:
-            self._chains.append(watch)
+            self._flow.chains.append(watch)
             self._share_memory()
-        self._guarded(watch, type(watch).settle)
+        guarded(watch, type(watch).settle)
 
     def _running(self, asked: Asked) -> Alerts | None:
         """The alerts of the query that runs under a name, if there is one."""
@@ -851,10 +658,10 @@ class Database:
             stream = self._streams[name]
             if not stream.live.driven:  # the rows of a query come again from the query
                 for batch, late in stream.kept.snapshot().since(stream.live.next_seq):
-                    self._give(stream, stream.live.replay(batch, late))
+                    self._flow.give(stream, stream.live.replay(batch, late))
                 logged_us = stream.kept.logged_watermark_us
                 if logged_us is not None and (stream.watermark_us is None or logged_us > stream.watermark_us):
-                    self._reach(stream, logged_us)
+                    self._flow.reach(stream, logged_us)
 
     def _restore_feed(self, stream: Stream, saved: Mapping[str, Any]) -> None:
         """Puts the members of a stream's feed in the places of those that have just begun."""
@@ -892,14 +699,14 @@ class Database:
         waits for history still comes there. Raises QueryError, DataError; the old version then goes on.
         """
         with self._lock:
-            old = next((w for w in self._watches if w.alerts is alerts and w.member is not None), None)
+            old = next((w for w in self._flow.watches if w.alerts is alerts and w.member is not None), None)
             self._check_open()
-            if any(c.alerts is alerts for c in self._chains):
+            if any(c.alerts is alerts for c in self._flow.chains):
                 message = "a query over several streams or patterns cannot be replaced while it runs"
                 raise DataError(message, "close it, and start the new version with db.watch")
             if old is None:
                 raise DataError("this query is not running", "start the new version with db.watch")
-            if any(p.alerts is alerts for p in self._pours):
+            if any(p.alerts is alerts for p in self._flow.pours):
                 raise DataError("this query feeds a stream", "close it, and start the new version with db.watch")
             strategy = strategy_of("auto") if old.driver is None else old.driver.strategy
             watch, _ = self._asked(text, strategy, tables or {}, evidence)
@@ -912,7 +719,7 @@ class Database:
                 raise fault("HQ400", f"the new version reads {now}, the old one {was}", text, hint)
             if old.shedding is not None:
                 check_shed(watch.alerts.plan, None)
-            member = self._successor(old, watch.factor.plan, fresh)
+            member = successor(old, watch.factor.plan, fresh)
             watch.shedding = old.shedding
             if member is not None:
                 watch.since_seq, watch.accepted_before = old.since_seq, old.accepted_before
@@ -926,61 +733,13 @@ class Database:
                 self._named[old.asked.name] = watch
                 self._keep_names()
             old.leave()
-            self._settle(old.stream)
+            self._flow.settle(old.stream)
         for message in waits(watch.factor.plan):
             warnings.warn(message, HybridWarning, stacklevel=2)
         if member is None:
             message = "events since the old version began are no longer kept: the new one begins with an empty state"
             warnings.warn(message, HybridWarning, stacklevel=2)
         return watch.alerts
-
-    def _successor(self, old: Watch, plan: Plan, fresh: bool) -> Member | None:
-        """The member of a new version as if it had run since the old one began; None: it may begin afresh instead."""
-        stream, feed = old.stream, old.stream.feed
-        assert feed is not None
-        assert old.member is not None
-        reader = stream.reader()
-        member = feed.succeed(old.member, plan, lambda low, high: reader.read(low, high, closed=True))
-        if member is not None:
-            return member
-        shedder = old.member.shedder
-        member = self._replayed(old, plan, None if shedder is None else shedder.anew(plan.partition_by))
-        if member is None and not fresh:
-            raise DataError(
-                "the new version cannot go on where the old one is: events since that began are no longer kept",
-                "db.replace(..., fresh=True) begins with an empty state; a longer retention keeps them",
-            )
-        return member
-
-    def _replayed(
-        self, watch: Watch, plan: Plan, shedder: Shedder | None, events_max: int | None = None
-    ) -> Member | None:
-        """A member that is as if the plan had run since a query began, from the events that are kept; None where they
-        are not, or are more than `events_max`."""
-        stream, feed = watch.stream, watch.stream.feed
-        assert feed is not None
-        reader = stream.kept.snapshot()
-        low_us = needed_from(plan, feed.advanced_us)
-        dropped_us = stream.dropped_us
-        if watch.from_us is not None:
-            filling = Filling(plan, watch.from_us, shedder, low_us)
-            few = events_max is None or reader.stretch_rows(filling.reached_us)[0] <= events_max
-            if not few or (dropped_us is not None and dropped_us > filling.reached_us):
-                return None
-            member = filling.enter(feed, reader, stream.live)
-            if member.failure is not None:
-                feed.remove(member)
-                raise member.failure
-            member.found = []
-            return member
-        whole = low_us is None or (dropped_us is not None and dropped_us > low_us)
-        if events_max is not None and reader.stretch_rows(None if whole else low_us)[0] > events_max:
-            return None
-        events = reader.read(None if whole else low_us, None)
-        mine = np.flatnonzero(events.seq >= watch.since_seq)
-        if whole and len(mine) != stream.on_time_count - watch.accepted_before:
-            return None
-        return feed.replay(plan, watch.since_seq, events.take(mine), shedder)
 
     def rows_of(self, text: str, shed: Shed | None = None) -> tuple[pa.Schema, tuple[str, ...]]:
         """What a live query would give, with the identity of its matches, and the streams it would read, in lower case;
@@ -1063,11 +822,11 @@ class Database:
     def _begin(self, watch: Watch, member: Member | None = None) -> None:
         """Lets a live query begin, with an empty state or as that member."""
         stream = watch.stream
-        watch.member = member or self._feed(stream).add(watch.factor.plan, watch.since_seq, _shedder(watch))
+        watch.member = member or self._feed(stream).add(watch.factor.plan, watch.since_seq, shedder_of(watch))
         if watch.shedding is not None:
             watch.shedding.shedder = watch.member.shedder
             watch.shedding.looked_count = stream.live.accepted_count
-        self._watches.append(watch)
+        self._flow.watches.append(watch)
         self._share_memory()
         if watch.shedding is not None:
             self._wind()
@@ -1075,9 +834,9 @@ class Database:
     def _share_memory(self) -> None:
         """Says to all that hold partial matches, or what was found in history, how much is theirs."""
         feeds = [s.feed for s in self._streams.values() if s.feed is not None]
-        self._memory.share_out([*feeds, *(p for c in self._chains for p in c.chain.patterns)])
-        running: list[Watch | ChainWatch] = [*self._watches, *self._chains]
-        self._memory.share_kept([cache for w in running if w.driver is not None for cache in w.driver.caches])
+        self._memory.share_out([*feeds, *(p for c in self._flow.chains for p in c.chain.patterns)])
+        drivers = [w.driver for w in self._flow.running if w.driver is not None]
+        self._memory.share_kept([cache for driver in drivers for cache in driver.caches])
 
     def _spill_stats(self, watch: Watch | ChainWatch) -> list[SpillStats]:
         """Of each pattern of a live query."""
@@ -1092,12 +851,8 @@ class Database:
                 watch.leave()
             if watch.driver is not None:
                 watch.driver.discard()
-            self._watches = [w for w in self._watches if w is not watch]
-            self._chains = [w for w in self._chains if w is not watch]
+            self._flow.remove(watch)
             self._share_memory()
-            for pour in [p for p in self._pours if p.alerts is watch.alerts]:
-                self._pours.remove(pour)
-                self._streams[pour.target].live.driven = False
             if watch.asked is not None and self._named.get(watch.asked.name) is watch:
                 del self._named[watch.asked.name]
                 if not self._closed:
@@ -1108,11 +863,11 @@ class Database:
         """Declares the stream that the rows of a new live query go to."""
         reads, target = frozenset(plan_streams(plan)), into.lower()
         upstream = set(reads)
-        while more := {name for p in self._pours if p.target in upstream for name in p.reads} - upstream:
+        while more := {name for p in self._flow.pours if p.target in upstream for name in p.reads} - upstream:
             upstream |= more
         if target in upstream:
             raise DataError(f"the rows cannot go into {into}, which they are made of", "choose another name")
-        if any(p.target == target for p in self._pours):
+        if any(p.target == target for p in self._flow.pours):
             raise DataError(f"stream {into} is fed by a live query already", "choose another name")
         rows = rows_as_events(plan, watch.alerts.schema, time)
         keeping = [self._streams[name].schema.retention_us for name in reads]
@@ -1288,16 +1043,15 @@ class Database:
             try:
                 if self._keeper is not None:
                     self._keeper.stop()
-                running: list[Watch | ChainWatch] = [*self._watches, *self._chains]
-                for watch in running:
+                for watch in self._flow.running:
                     self._catch_up(watch)
                 self.flush()
                 if self._named:
                     self.checkpoint()
             finally:
                 self._closed = True
-                for alerts in (*(w.alerts for w in self._watches), *(w.alerts for w in self._chains)):
-                    alerts.finish()
+                for watch in self._flow.running:
+                    watch.alerts.finish()
                 for stream in self._streams.values():
                     stream.kept.close()
                 self._memory.close()
@@ -1330,22 +1084,6 @@ class Database:
         return found
 
 
-def _watermark_again(kept: History, saved_us: int | None, schema: Schema) -> int | None:
-    """The watermark of a reopened stream. Events may have been archived since it was written down: then it is that of
-    the source that is furthest behind, and stays where it was while one of them has sent nothing newer."""
-    # Rows of files are history: they say nothing of what is still to come.
-    named = {name for name in kept.offsets if name != FILES}
-    newest: dict[str, int] = {}
-    for batch in kept.snapshot().batches(saved_us, None, columns=(), sorted_max=SORTED_MAX):
-        for code, name in enumerate(batch.sources):
-            times = batch.ts_us[batch.source == code]
-            if name in named and len(times):
-                newest[name] = int(times[-1])
-    if not newest or newest.keys() != named:
-        return saved_us
-    reached_us = min(newest.values()) - schema.lateness_us
-    return reached_us if saved_us is None else max(saved_us, reached_us)
-
 
 def _is_sparks(thread: threading.Thread) -> bool:
     """Whether a thread belongs to the client of Spark, by what it is or runs."""
@@ -1359,14 +1097,6 @@ def _is_sparks(thread: threading.Thread) -> bool:
 def _name(text: str) -> str:
     return text.strip().strip('"').lower()
 
-
-def _shedder(watch: Watch) -> Shedder | None:
-    """What leaves out partitions of a query, if it may."""
-    if watch.shedding is None:
-        return None
-    from matching.shedding import Shedder
-
-    return Shedder(watch.factor.plan.partition_by)
 
 
 def _input(stream: Stream, late: bool) -> StreamInput:

@@ -12,7 +12,8 @@ from query.errors import DataError
 
 if TYPE_CHECKING:
     from hybrid.chain import ChainWatch
-    from hybrid.watched import Stream, Watch
+    from hybrid.stream import Stream
+    from hybrid.watched import Watch
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,120 +1,23 @@
-"""One stream of a database, with what takes its events in and what keeps them; and one live query over one stream."""
+"""One live query over one stream."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from archive.history import History
-from archive.place import Place
 from hybrid.alerts import Alerts
 from hybrid.answer import count_matches
 from hybrid.asking import Asking
-from hybrid.candidates import Reader
 from hybrid.chain import END_US
-from hybrid.declaration import UNPACED, Pace, write_declaration
 from hybrid.driver import Driver
 from hybrid.front import live_matcher
 from hybrid.large_ranges import LargeRanges
-from hybrid.late import LateEvents
 from hybrid.recovery import Asked
 from hybrid.shedding import Shedding, shedding_of
 from hybrid.strategies.base import Strategy
-from live.stream import LiveStream
-from matching.feed import Feed, Member
+from hybrid.stream import Stream
+from matching.feed import Member
 from query.plan.plan import FactorPlan
-from query.schema import Schema
-
-
-@dataclass(slots=True)
-class Stream:
-    """One stream: what takes its events in, and what keeps them. As a history it is what the driver asks."""
-
-    schema: Schema
-    live: LiveStream
-    kept: History
-    directory: Place | None
-    dropped_us: int | None = None
-    feed: Feed | None = None
-    pace: Pace = UNPACED
-    heard_s: dict[str, float] = field(default_factory=dict)
-    late: LateEvents | None = None
-
-    @property
-    def watermark_us(self) -> int | None:
-        return self.live.watermark_us
-
-    @property
-    def ended(self) -> bool:
-        return self.live.ended
-
-    @property
-    def on_time_count(self) -> int:
-        """How many on-time events it has taken since it was opened."""
-        return self.live.accepted_count - self.live.late_count
-
-    @property
-    def revision(self) -> object:
-        return self.kept.revision
-
-    def begins_us(self) -> int | None:
-        first_us, watermark_us, retention_us = self.kept.first_us, self.live.watermark_us, self.schema.retention_us
-        if first_us is None or watermark_us is None or retention_us is None:
-            return first_us
-        return max(first_us, watermark_us - retention_us)
-
-    def reader(self, in_files: bool = False) -> Reader:
-        if in_files:
-            self.kept.flush()
-        return self.kept.snapshot()
-
-    def forget(self) -> None:
-        """Drops what lies behind retention, a tenth of it at a time."""
-        watermark_us, retention_us, first_us = self.live.watermark_us, self.schema.retention_us, self.kept.first_us
-        if watermark_us is None or retention_us is None or first_us is None:
-            return
-        edge_us = watermark_us - retention_us
-        since_us = first_us if self.dropped_us is None else max(first_us, self.dropped_us)
-        if edge_us - since_us > retention_us // 10:
-            self.kept.drop_before(edge_us)
-            self.dropped_us = edge_us
-
-    def save(self) -> None:
-        """Writes what the archive does not hold itself. Atomic."""
-        if self.directory is not None:
-            write_declaration(self.directory, self.schema, self.live.watermark_us, self.pace, self.live.expected)
-
-    def hear(self, source: str, now_s: float) -> None:
-        """Something came from a source, at that time of a clock that never goes back."""
-        if self.pace.idle_us is not None or self.pace.heartbeat_us is not None:
-            self.heard_s[source] = now_s
-
-    def tick(self, now_s: float, wall_us: int) -> int | None:
-        """Looks at the clocks: the first never goes back, the second is the time of day. The watermark that there is by
-        that, if it is another one."""
-        before = self.live.watermark_us
-        if self.pace.idle_us is not None:
-            silent_s = self.pace.idle_us / 1e6
-            # in the order in which they fell silent, so that it does not matter how often somebody looks
-            for source, heard in sorted(self.heard_s.items(), key=lambda item: item[1]):
-                if now_s - heard >= silent_s:
-                    self.live.idle([source])
-        if self.pace.heartbeat_us is not None and before is not None:
-            last = max(self.heard_s.values(), default=now_s)
-            if now_s - last >= self.pace.heartbeat_us / 1e6:
-                self.live.advance(wall_us - self.pace.heartbeat_us - self.schema.lateness_us)
-        return self.live.watermark_us if self.live.watermark_us != before else None
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """How far a stream has come. positions: for each source the offset expected next; watermark_us, newest_us (the
-    largest event time): None before the first event."""
-
-    positions: dict[str, int]
-    watermark_us: int | None
-    newest_us: int | None
 
 
 class Watch:

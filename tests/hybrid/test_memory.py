@@ -201,7 +201,7 @@ def test_joins_share_what_may_be_kept_of_history(
         monkeypatch.setattr("hybrid.memory.BYTES_MAX", kept_max)
         with opened(None, None) as db:
             alerts = [db.watch(query, strategy=strategy) for _ in range(3)]
-            caches = [cache for watch in db._watches if watch.driver for cache in watch.driver.caches]
+            caches = [cache for watch in db._flow.watches if watch.driver for cache in watch.driver.caches]
             assert [cache._bytes_max for cache in caches] == [kept_max // 3] * 3
             alerts.pop().close()
             caches.pop()

@@ -1,0 +1,145 @@
+"""One stream of a database: what takes its events in, and what keeps them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from archive.history import History, archived_schema
+from archive.place import Place
+from archive.recent import FILES
+from hybrid.candidates import Reader
+from hybrid.declaration import TABLE, UNPACED, Pace, read_declaration, write_declaration
+from hybrid.inputs import SORTED_MAX
+from hybrid.late import LateEvents
+from live.stream import LiveStream
+from matching.feed import Feed
+from query.schema import Schema
+
+if TYPE_CHECKING:
+    from archive.log import Policy
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream: what takes its events in, and what keeps them. As a history it is what the driver asks."""
+
+    schema: Schema
+    live: LiveStream
+    kept: History
+    directory: Place | None
+    dropped_us: int | None = None
+    feed: Feed | None = None
+    pace: Pace = UNPACED
+    heard_s: dict[str, float] = field(default_factory=dict)
+    late: LateEvents | None = None
+
+    @property
+    def watermark_us(self) -> int | None:
+        return self.live.watermark_us
+
+    @property
+    def ended(self) -> bool:
+        return self.live.ended
+
+    @property
+    def on_time_count(self) -> int:
+        """How many on-time events it has taken since it was opened."""
+        return self.live.accepted_count - self.live.late_count
+
+    @property
+    def revision(self) -> object:
+        return self.kept.revision
+
+    def begins_us(self) -> int | None:
+        first_us, watermark_us, retention_us = self.kept.first_us, self.live.watermark_us, self.schema.retention_us
+        if first_us is None or watermark_us is None or retention_us is None:
+            return first_us
+        return max(first_us, watermark_us - retention_us)
+
+    def reader(self, in_files: bool = False) -> Reader:
+        if in_files:
+            self.kept.flush()
+        return self.kept.snapshot()
+
+    def forget(self) -> None:
+        """Drops what lies behind retention, a tenth of it at a time."""
+        watermark_us, retention_us, first_us = self.live.watermark_us, self.schema.retention_us, self.kept.first_us
+        if watermark_us is None or retention_us is None or first_us is None:
+            return
+        edge_us = watermark_us - retention_us
+        since_us = first_us if self.dropped_us is None else max(first_us, self.dropped_us)
+        if edge_us - since_us > retention_us // 10:
+            self.kept.drop_before(edge_us)
+            self.dropped_us = edge_us
+
+    def save(self) -> None:
+        """Writes what the archive does not hold itself. Atomic."""
+        if self.directory is not None:
+            write_declaration(self.directory, self.schema, self.live.watermark_us, self.pace, self.live.expected)
+
+    def hear(self, source: str, now_s: float) -> None:
+        """Something came from a source, at that time of a clock that never goes back."""
+        if self.pace.idle_us is not None or self.pace.heartbeat_us is not None:
+            self.heard_s[source] = now_s
+
+    def tick(self, now_s: float, wall_us: int) -> int | None:
+        """Looks at the clocks: the first never goes back, the second is the time of day. The watermark that there is by
+        that, if it is another one."""
+        before = self.live.watermark_us
+        if self.pace.idle_us is not None:
+            silent_s = self.pace.idle_us / 1e6
+            # in the order in which they fell silent, so that it does not matter how often somebody looks
+            for source, heard in sorted(self.heard_s.items(), key=lambda item: item[1]):
+                if now_s - heard >= silent_s:
+                    self.live.idle([source])
+        if self.pace.heartbeat_us is not None and before is not None:
+            last = max(self.heard_s.values(), default=now_s)
+            if now_s - last >= self.pace.heartbeat_us / 1e6:
+                self.live.advance(wall_us - self.pace.heartbeat_us - self.schema.lateness_us)
+        return self.live.watermark_us if self.live.watermark_us != before else None
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a stream has come. positions: for each source the offset expected next; watermark_us, newest_us (the
+    largest event time): None before the first event."""
+
+    positions: dict[str, int]
+    watermark_us: int | None
+    newest_us: int | None
+
+
+def reopened(directory: Place, log: Policy | None) -> Stream:
+    """A stream as it was left: declaration, sequence, offsets and watermark. Raises DataError."""
+    schema, saved_us, pace, expected = read_declaration(directory)
+    # A crash may have left the table with columns that the file does not name yet.
+    kept = History(archived_schema(directory / TABLE, schema), directory / TABLE, log=log)
+    schema = kept.schema
+    expected = tuple(source for source in expected if source not in kept.offsets)
+    watermark_us = saved_us if expected else _watermark_again(kept, saved_us, schema)
+    if kept.logged_watermark_us is not None:
+        watermark_us = max(kept.logged_watermark_us, watermark_us or kept.logged_watermark_us)
+    live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
+    live.expect(expected)
+    now_s = time.monotonic()
+    heard_s = dict.fromkeys((*kept.offsets, *expected), now_s) if pace != UNPACED else {}
+    return Stream(schema, live, kept, directory, pace=pace, heard_s=heard_s)
+
+
+def _watermark_again(kept: History, saved_us: int | None, schema: Schema) -> int | None:
+    """The watermark of a reopened stream. Events may have been archived since it was written down: then it is that of
+    the source that is furthest behind, and stays where it was while one of them has sent nothing newer."""
+    # Rows of files are history: they say nothing of what is still to come.
+    named = {name for name in kept.offsets if name != FILES}
+    newest: dict[str, int] = {}
+    for batch in kept.snapshot().batches(saved_us, None, columns=(), sorted_max=SORTED_MAX):
+        for code, name in enumerate(batch.sources):
+            times = batch.ts_us[batch.source == code]
+            if name in named and len(times):
+                newest[name] = int(times[-1])
+    if not newest or newest.keys() != named:
+        return saved_us
+    reached_us = min(newest.values()) - schema.lateness_us
+    return reached_us if saved_us is None else max(saved_us, reached_us)
