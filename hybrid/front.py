@@ -101,6 +101,11 @@ def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **ta
         return compress(plan, relations)
 
 
+def _is_option(data: Any) -> bool:
+    """Whether something was meant to be anything but a table."""
+    return data is None or isinstance(data, bool | int | float) or (isinstance(data, str) and not set("./") & set(data))
+
+
 def explain_tables(text: str, stage: str, tables: Mapping[str, Any]) -> str:
     """Explains a statement over named tables, of which only the columns are read."""
     return explain_in(text, stage, Relations(text, tables))
@@ -174,6 +179,10 @@ class Relations:
         self.reports: dict[str, Report] = {}
         if lacks_input(text):
             self._words |= {*self._given, *self._streams}
+        for key, (name, data) in self._given.items():
+            if key not in self._words and _is_option(data):
+                message = f"there is no option {name}, and the text names no table {name}"
+                raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
         self._own = connection is None
         self.connection = duck.cursor(memory_limit) if connection is None else connection
 

@@ -62,6 +62,14 @@ def test_a_missing_table_is_told_with_the_names_there_are() -> None:
     assert "duckdb_" not in str(caught.value)
 
 
+@pytest.mark.parametrize("data", ["reference", True, 3, None])
+def test_an_option_that_there_is_not_is_no_table(data: Any) -> None:
+    with pytest.raises(hybrid.DataError, match="there is no option engine, and the text names no table engine"):
+        hybrid.sql(QUERY, ticks=TICKS, engine=data)
+    for table in (TICKS, "a/b.csv"):
+        assert sorted(rows(hybrid.sql(QUERY, ticks=TICKS, engine=table))) == ANSWER
+
+
 def test_a_match_without_columns_is_refused() -> None:
     with pytest.raises(hybrid.QueryError, match="HQ217"):
         hybrid.sql("SELECT count(*) FROM ticks MATCH_RECOGNIZE (ORDER BY ts PATTERN (A B))", ticks=TICKS)
