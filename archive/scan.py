@@ -152,7 +152,18 @@ def _whole_file(path: Place, schema: Schema, wanted: Wanted, with_source: bool) 
         types = file.schema_arrow
         if any(types.get_field_index(n) < 0 or types.field(n).type != stored.field(n).type for n in names):
             return None
-        return file.read(list(names), use_threads=_cores() > 1)
+        needed = [name for name in names if name != LATE or not _none_late(file.metadata)]
+        return file.read(needed, use_threads=_cores() > 1)
+
+
+def _none_late(footer: pq.FileMetaData) -> bool:
+    """Whether statistics say that no row of a file is late."""
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        late = group.column(group.num_columns - 1)
+        if late.path_in_schema != LATE or late.statistics is None or late.statistics.max is not False:
+            return False
+    return True
 
 
 def _cores() -> int:
@@ -213,7 +224,7 @@ def _events(
     """Stored rows as events, without the late ones unless they are wanted, and how many of these there are. source: the
     one that all are of, if that is known."""
     left_out = 0
-    if not wanted.late:
+    if not wanted.late and LATE in rows.column_names:  # else there are none
         marked = rows.column(LATE)
         if pc.any(marked).as_py():
             left_out = pc.sum(marked).as_py()

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Int64Array = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -46,12 +47,11 @@ class EventBatch:
         )
 
     def take(self, index: Int64Array) -> EventBatch:
-        """The rows at `index`, in that order."""
-        source = self.source[index] if len(self.sources) > 1 else np.zeros(len(index), np.int32)
-        return EventBatch(
-            self.columns.take(pa.array(index)), self.ts_us[index], source, self.offset[index], self.seq[index],
-            self.sources,
-        )
+        """The rows at `index`, numbers from 0 on, in that order. Raises IndexError for one that is too large."""
+        source = self.source.take(index) if len(self.sources) > 1 else np.zeros(len(index), np.int32)
+        ts_us, offset, seq = self.ts_us.take(index), self.offset.take(index), self.seq.take(index)  # these check bounds
+        columns = pc.take(self.columns, pa.array(index), boundscheck=False)
+        return EventBatch(columns, ts_us, source, offset, seq, self.sources)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def total_order(batch: EventBatch, schema: Schema) -> Int64Array:
             from matching.kernels.radix import radix_argsort  # loads numba, which few rows are not worth
 
             order = radix_argsort(ts_us)
-        ts_us = ts_us[order]
+        ts_us = ts_us.take(order)
     equal = ts_us[1:] == ts_us[:-1]
     tied = np.zeros(n, np.bool_)
     tied[1:] |= equal
