@@ -11,12 +11,14 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archive.history import History
 from archive.recent import FILES, KeyRange, Windows
+from archive.scan import _none_late
 from archive.snapshot import HistorySnapshot
 from matching.batch import EventBatch
 from matching.types import arrow_schema
@@ -537,3 +539,20 @@ def test_rows_are_in_the_windows_around_others(events, anchors, reach_us, keyed)
     )
     assert [t for part in found for t in part] == wanted
     assert history.snapshot().count_in(windows, None, None) == len(wanted)
+
+
+def test_marks_of_late_events_are_read_where_there_may_be_some(tmp_path: Path) -> None:
+    events = run_of(40_000)
+    for name, late_at in (("none", ()), ("some", (39_999,))):
+        history = History(TICKS, tmp_path / name, memory_rows_max=10**9)
+        history.append(*batch_of([e._replace(late=i in late_at) for i, e in enumerate(events)]))
+        history.flush()
+        (path,) = (tmp_path / name).rglob("*.parquet")
+        assert _none_late(pq.read_metadata(path)) is (not late_at)
+        for statistics in (True, False):
+            if not statistics:
+                pq.write_table(pq.read_table(path, partitioning=None), path, write_statistics=False)
+                assert not _none_late(pq.read_metadata(path))
+            snapshot = history.snapshot()
+            assert len(snapshot.read(None, None)) == len(events) - len(late_at)
+            assert snapshot.late_left_out == len(late_at)
