@@ -44,7 +44,8 @@ class Flow:
     def take(
         self, state: Stream, data: Any, source: str = "default", offset: int | Int64Array | None = None
     ) -> tuple[int, list[str]]:
-        """Takes events into a stream and all that watches it. How many were new, and what could not be archived."""
+        """Takes events into a stream and all that watches it. How many were new, and what could not be archived.
+        Raises DataError for what is no such event, and for a log that cannot be written; nothing has changed then."""
         before = state.live.to_dict() if self._logged else None
         arrival = state.live.accept(data, source, offset)
         state.hear(source, time.monotonic())

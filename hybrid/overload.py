@@ -36,14 +36,15 @@ def allow(watch: Watch, shed: Shed | None) -> None:
         watch.member.shedder = None
     else:
         try:
-            rebuild(watch)
+            _rebuild(watch)
         except DataError:
             watch.shedding = was
             raise
 
 
 def look(watch: Watch, now_s: float, wall_us: int) -> list[str]:
-    """Lets a query leave out keys, or take them in again, as the load has it; what is to be said of that."""
+    """Lets a query leave out keys, or take them in again, as the load has it; what is to be said of that.
+    now_s, wall_us: the clocks of Database.tick."""
     shedding, live = watch.shedding, watch.stream.live
     assert shedding is not None
     assert watch.member is not None
@@ -56,7 +57,7 @@ def look(watch: Watch, now_s: float, wall_us: int) -> list[str]:
     name = "a live query" if watch.asked is None else f"query {watch.asked.name}"
     if share == 1:
         try:
-            rebuild(watch)
+            _rebuild(watch)
         except DataError as error:
             return [f"{name} cannot take in all keys again: {error}"]
     else:
@@ -67,7 +68,7 @@ def look(watch: Watch, now_s: float, wall_us: int) -> list[str]:
     return [f"{name} keeps {share:.3g} of its keys: {late}"]
 
 
-def rebuild(watch: Watch) -> None:
+def _rebuild(watch: Watch) -> None:
     """Lets a query go on as if no key had ever been left out, from the events that are kept. Raises DataError, and
     nothing has changed, where they are not, or too many."""
     feed, old = watch.stream.feed, watch.member

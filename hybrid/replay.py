@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def successor(old: Watch, plan: Plan, fresh: bool) -> Member | None:
-    """The member of a new version as if it had run since the old one began; None: it may begin afresh instead."""
+    """The member of a new version as if it had run since the old one began; None: it may begin afresh instead.
+    fresh: whether it may, where events since then are not kept; else that is a DataError."""
     stream, feed = old.stream, old.stream.feed
     assert feed is not None
     assert old.member is not None
@@ -39,7 +40,7 @@ def replayed(
     watch: Watch, plan: Plan, shedder: Shedder | None, events_max: int | None = None
 ) -> Member | None:
     """A member that is as if the plan had run since a query began, from the events that are kept; None where they
-    are not, or are more than `events_max`."""
+    are not, or are more than `events_max`. Raises what the query fails of, and DataError for files that are gone."""
     stream, feed = watch.stream, watch.stream.feed
     assert feed is not None
     reader = stream.kept.snapshot()
