@@ -49,10 +49,13 @@ def ingest(where: Where, job: Job, told: Told = lambda progress: None) -> Report
 
     Raises DataError as one process does, and where Spark fails."""
     session = spark_session(where)
-    with quietly(), in_words("Spark has failed", "nothing has changed"):
+    with quietly():
         return embedded.run(job, told, partial(_scan, session), partial(_write, session))
 
 
+# In words here, not around the job: a connection that Java no longer takes is an OSError, and embedded.run would say of
+# it that the archive cannot be written.
+@in_words("Spark has failed", "nothing has changed")
 def _scan(session: SparkSession, readings: Sequence[Reading], told: Told) -> list[tuple[Chunk, ...]]:
     places = [(r.file, start, end, r.delimiter) for r in readings for start, end in chunks_of(r.file)]
     sizes = [end - start for _, start, end, _ in places]
@@ -70,6 +73,7 @@ def _scan(session: SparkSession, readings: Sequence[Reading], told: Told) -> lis
     return [tuple(next(chunks) for _ in chunks_of(reading.file)) for reading in readings]
 
 
+@in_words("Spark has failed", "nothing has changed")
 def _write(session: SparkSession, job: Job, todo: Sequence[Todo], told: Told, number: int) -> Written:
     parts = [(one.number, part) for one in todo for part in _parts(one)]
     shares = Counter(n for n, _ in parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import subprocess
 import sys
@@ -227,6 +228,20 @@ def test_java_that_ends_in_the_middle_is_said_in_a_line(tmp_path):
     assert said in run.stdout, run.stderr
     assert verify(Table.open(table)) == []
     assert embedded.ingest(Job(TICKS, place_of(table), (str(tmp_path / "a.csv"),))).rows == 1
+
+
+def test_a_connection_that_java_refuses_is_no_trouble_of_the_disk(spark, files, tmp_path, monkeypatch):
+    from archive.spark import ingest as module
+
+    def refused(*args):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    monkeypatch.setattr(module, "_written", refused)
+    with pytest.raises(DataError, match="Spark has failed: its Java has ended"):
+        module.ingest(spark, job(tmp_path / "t", files / "a.ndjson"))
+    monkeypatch.undo()
+    assert verify(Table.open(tmp_path / "t")) == []
+    assert module.ingest(spark, job(tmp_path / "t", files / "a.ndjson")).rows > 0
 
 
 def test_compaction(spark, files, tmp_path, small):
