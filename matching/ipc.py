@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pyarrow as pa
 
 
-def to_ipc(rows: pa.Table | pa.RecordBatch) -> bytes:
-    """Every type, the metadata of the schema too."""
+def to_ipc(rows: pa.Table | pa.RecordBatch, compression: Literal["lz4"] | None = None) -> bytes:
+    """Every type, the metadata of the schema too. What is compressed is read like any other."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write(rows)
     return sink.getvalue().to_pybytes()
 

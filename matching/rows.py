@@ -31,8 +31,9 @@ from query.plan.expression import Column, Expression, Navigation, walk
 SLACK = 1 << 17
 #: So many rows and nodes are worth a look before they are written down.
 FEW = 1 << 10
-#: Keys from which on those that are idle are forgotten.
-KEYS_MIN = 1 << 16
+#: Keys from which on those that are idle are forgotten. Not a power of two: what there is by key doubles at these, and
+#: keys that come until rows are dropped the next time would pay for as many again.
+KEYS_MIN = 3 << 14
 
 #: Expressions whose values are computed together: those of one row; of a row and its neighbours, by the first row that
 #: is seen; and those that are codes, by matcher.

@@ -1,6 +1,8 @@
 """The state of a matcher as bytes: one Arrow IPC stream of a single row, each array a cell of bytes.
 
 numpy's own container is a zip archive, which takes several times as long for the many small arrays of a matcher.
+Compressed, for arrays by partition are mostly zeros: 14 MB of 65,000 visitors are 0.3 MB, in less time than it takes to
+copy them, and a state is copied several times on its way to a file.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def pack(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
         cells.append(pa.Array.from_buffers(_CELL, 1, [None, pa.py_buffer(bounds), pa.py_buffer(content)]))
         fields.append(pa.field(name, _CELL, metadata={_TYPE: array.dtype.str, _SHAPE: json.dumps(array.shape)}))
     schema = pa.schema(fields, {_HEAD: json.dumps(head)})
-    return to_ipc(pa.RecordBatch.from_arrays(cells, schema=schema))
+    return to_ipc(pa.RecordBatch.from_arrays(cells, schema=schema), "lz4")
 
 
 def unpack(state: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
