@@ -136,7 +136,7 @@ def plot(result: dict[str, Any], path: str) -> None:
     axes.set(xscale="log", yscale="log", xlabel="microseconds from push to callback", ylabel="events",
              title=f"one event at a time, {result['keys']:,} keys with an open match")  # fmt: skip
     axes.legend()
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+    figure.savefig(path, dpi=120)
 
 
 def benchmark(keys: int, events: int, seed: int, progress: bool) -> dict[str, Any]:

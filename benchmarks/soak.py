@@ -322,7 +322,7 @@ def plot(result: dict[str, Any], path: str) -> None:
     runs.set(xlabel="minutes", ylabel="partial matches")
     for axes in (memory, lag, runs):
         axes.set_ylim(bottom=0)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+    figure.savefig(path, dpi=120)
 
 
 def main(arguments: list[str] | None = None) -> int:

