@@ -330,3 +330,13 @@ def test_arrays_of_a_state_come_back_as_they_were(array: np.ndarray) -> None:
     assert (arrays["a"].dtype, arrays["a"].shape) == (array.dtype, array.shape)
     assert np.array_equal(arrays["a"], array)
     arrays["a"][...] = 1  # may be written to
+
+
+def test_room_by_key_that_is_not_used_takes_no_room_in_a_state() -> None:
+    blocks = np.zeros((1 << 16, 8), np.int64)
+    blocks[7] = 5
+    state = pack({}, {"blocks": blocks})
+    assert len(state) < blocks.nbytes // 50
+    assert np.array_equal(unpack(state)[1]["blocks"], blocks)
+    noise = np.random.default_rng(1).integers(0, 256, 1 << 16, np.uint8)
+    assert len(pack({}, {"noise": noise})) < len(noise) + 2000  # what cannot be compressed grows by little
