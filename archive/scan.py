@@ -465,10 +465,10 @@ def declared_sql(schema: Schema, name: str) -> str:
 
 
 def _unreadable(directory: Place | None, schema: Schema, error: Exception) -> DataError:
-    return DataError(
-        f"the archive of {schema.name} in {directory} cannot be read: {first_line(error)}",
-        "a file of it was removed or changed",
-    )
+    hint = "a file of it was removed or changed"
+    if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
+        hint = "it needs more memory, or room for what is sorted on disk: TMPDIR says where"
+    return DataError(f"the archive of {schema.name} in {directory} cannot be read: {first_line(error)}", hint)
 
 
 def scan_since(

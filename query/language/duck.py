@@ -13,7 +13,7 @@ from typing import Any
 
 import duckdb
 
-from query.errors import first_line
+from query.errors import DataError, first_line
 from query.schema import Field
 
 #: Connections that wait for their next query, see `lent`.
@@ -194,13 +194,23 @@ def _fault(detail: Mapping[str, Any], sql: str, prefix: int) -> DuckFault:
 
 
 def _error(error: duckdb.Error, sql: str, prefix: int = 0) -> DuckFault:
-    """An exception of a connection with errors_as_json."""
+    """An exception of a connection with errors_as_json. Raises DataError where no SQL is to blame."""
     text = str(error)
     try:
         detail = json.loads(text[text.index("{") :])
     except ValueError:
         detail = {"exception_message": text.splitlines()[0], "exception_type": type(error).__name__}
+    if isinstance(error, duckdb.OutOfMemoryException):
+        raise out_of_memory(str(detail.get("exception_message")))
     return _fault(detail, sql, prefix)
+
+
+def out_of_memory(why: str) -> DataError:
+    """The error that says of a statement that DuckDB has too little memory for it. why: in DuckDB's words."""
+    line = next(iter(why.splitlines()), "").removeprefix("Out of Memory Error: ")
+    message = f"DuckDB has too little memory for this statement: {line}"
+    hint = "give it more (memory_limit= of hybrid.connect, SET memory_limit on a connection of yours), or read less"
+    return DataError(message, hint)
 
 
 def _new_binder() -> duckdb.DuckDBPyConnection:

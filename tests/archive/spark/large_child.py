@@ -36,6 +36,7 @@ def pushed(turn: int) -> list[dict[str, Any]]:
 
 def main(directory: str, address: str, *kills: str) -> None:
     left, ask = 0, search._ask
+    killed: list[int] = []
 
     def killing(*given: Any) -> Any:
         """Asks Spark, whose Java is killed at that moment as often as is left to do."""
@@ -44,7 +45,8 @@ def main(directory: str, address: str, *kills: str) -> None:
             left -= 1
             from pyspark import SparkContext
 
-            os.kill(SparkContext._gateway.proc.pid, 9)
+            killed.append(SparkContext._gateway.proc.pid)
+            os.kill(killed[-1], 9)
         return ask(*given)
 
     search._ask = killing  # type: ignore[assignment]
@@ -60,7 +62,7 @@ def main(directory: str, address: str, *kills: str) -> None:
             rows.append(alerts.fetch().to_pylist())
         stats = alerts.stats()
     told = [str(w.message) for w in said if issubclass(w.category, hybrid.HybridWarning)]
-    sys.stdout.write(json.dumps({"rows": rows, "stats": stats, "told": told}) + "\n")
+    sys.stdout.write(json.dumps({"rows": rows, "stats": stats, "told": told, "killed": killed}) + "\n")
 
 
 if __name__ == "__main__":
