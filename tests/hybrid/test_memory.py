@@ -290,7 +290,7 @@ def test_too_little_memory_for_a_statement_is_said_as_that(limit: str) -> None:
         db.create_stream("ticks", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
         db.push("ticks", events)
         for statement in (text, pattern):
-            with pytest.raises(DataError, match="DuckDB has too little memory for this statement: .* used") as error:
+            with pytest.raises(DataError, match=r"DuckDB has too little memory for this statement: .* used") as error:
                 db.sql(statement)
             assert "memory_limit" in error.value.hint
             assert "\n" not in error.value.message
