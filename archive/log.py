@@ -42,7 +42,7 @@ class Log:
 
     Raises DataError where it cannot be written; what was being appended is then not in it."""
 
-    __slots__ = ("_directory", "_file", "_length", "_policy", "_schema", "_segment", "_watermark_us")
+    __slots__ = ("_directory", "_file", "_head_length", "_length", "_policy", "_schema", "_segment", "_watermark_us")
 
     def __init__(self, directory: Path, schema: Schema, policy: Policy) -> None:
         """Goes on behind the segments that are there, in one of its own."""
@@ -50,7 +50,7 @@ class Log:
         self._schema = schema
         self._policy = policy
         self._file: int | None = None  # its descriptor
-        self._length = 0
+        self._length = self._head_length = 0
         self._watermark_us: int | None = None
         self._segment = max((_number(path) for path in segments(directory)), default=0)
 
@@ -70,6 +70,27 @@ class Log:
         self._schema = schema
         return segments(self._directory)
 
+    def mark(self) -> tuple[int, int]:
+        """Where the next frame will stand, for `rewind`: the segment and the position in it (0: after its head)."""
+        return (self._segment, self._length) if self._file is not None else (self._segment + 1, 0)
+
+    def rewind(self, mark: tuple[int, int]) -> None:
+        """Takes back what was appended since the mark, none of which anybody has been told of. If that fails, the log
+        goes on in a new segment."""
+        segment, length = mark
+        if self._file is None or segment != self._segment:
+            return
+        self._cut(max(length, self._head_length))
+
+    def _cut(self, length: int) -> None:
+        assert self._file is not None
+        try:
+            os.ftruncate(self._file, length)
+            os.lseek(self._file, length, os.SEEK_SET)
+            self._length = length
+        except OSError:  # the segment is left as it is, with a torn end
+            self.close()
+
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
@@ -86,12 +107,7 @@ class Log:
                 if self._policy == "fsync":
                     os.fsync(self._file)
             except OSError:
-                # what is half written goes; if that fails too, the segment is left as it is, with a torn end
-                try:
-                    os.ftruncate(self._file, self._length)
-                    os.lseek(self._file, self._length, os.SEEK_SET)
-                except OSError:
-                    self.close()
+                self._cut(self._length)  # what is half written goes
                 raise
             self._length += len(data)
         except OSError as error:
@@ -117,7 +133,7 @@ class Log:
             path.unlink(missing_ok=True)
             raise
         self._segment += 1
-        self._file, self._length = file, len(head)
+        self._file, self._length, self._head_length = file, len(head), len(head)
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from archive.history import KEEPER, History
+from archive.interrupts import Deferred
 from archive.place import place_of
 from archive.recent import FILES
 from hybrid.alerts import Alerts
@@ -94,7 +95,7 @@ class Database:
         self._ticker: Ticker | None = None
         self._by_hand = not ticking
         self._memory_limit = memory_limit
-        self._flow = Flow(log is not None)
+        self._flow = Flow()
         self._streams = self._flow.streams
         self._pushers: set[int] = set()
         self._closed = False
@@ -161,7 +162,7 @@ class Database:
             None if idle is None else duration_us(idle, "idle"),
             None if heartbeat is None else duration_us(heartbeat, "heartbeat"),
         )
-        with self._lock:
+        with self._lock, Deferred():
             self._check_open()
             existing = self._streams.get(name.lower())
             if existing is not None:
@@ -233,7 +234,7 @@ class Database:
         for alerts in [watch.alerts for watch in self._flow.running]:
             if alerts.unread_count >= alerts.unread_max:
                 alerts.make_room()  # not under the lock: whoever fetches may need it
-        with self._lock:
+        with self._lock, Deferred():
             state = self._open_stream(stream)
             if source == FILES:
                 raise DataError(f"{FILES} is the source of archived files", "give this source another name")
@@ -295,7 +296,7 @@ class Database:
     def advance(self, stream: str, time: Any) -> None:
         """Raises the stream's watermark to `time` ("2024-01-02 10:00", a datetime, microseconds) without events: no
         event before it will come. None ends the stream. Raises DataError."""
-        with self._lock:
+        with self._lock, Deferred():
             state = self._open_stream(stream)
             self._pushers.add(threading.get_ident())
             t_us = None if time is None else instant_us(time, "the time to advance to")
@@ -310,7 +311,7 @@ class Database:
         has sent one, so that none is late because another was first. With `idle` it does not wait for ever.
         `streams()` says for whom it waits. Takes a checkpoint where queries have names: events that are matched again
         from the one before would not wait for them."""
-        with self._lock:
+        with self._lock, Deferred():
             state = self._open_stream(stream)
             new = set(state.live.expected)
             state.live.expect(sources)
@@ -324,7 +325,7 @@ class Database:
 
     def leave(self, stream: str, source: str) -> None:
         """Nothing more comes from a source, as far as is known: it no longer holds the watermark back."""
-        with self._lock:
+        with self._lock, Deferred():
             state = self._open_stream(stream)
             before = state.live.watermark_us
             state.live.idle([source])
@@ -341,7 +342,7 @@ class Database:
         now_s: of time.monotonic; wall_us: microseconds since 1970, UTC."""
         now_s = clock.monotonic() if now_s is None else now_s
         wall_us = clock.time_ns() // 1000 if wall_us is None else wall_us
-        with self._lock:
+        with self._lock, Deferred():
             if self._closed:
                 return
             trouble: list[str] = []
@@ -362,7 +363,7 @@ class Database:
     def shed(self, alerts: Alerts, shed: Shed | None) -> None:
         """How a running query may leave out keys from now on, see `watch`; None takes all of them in again. Raises
         DataError where that needs events that are not kept any more, and QueryError."""
-        with self._lock:
+        with self._lock, Deferred():
             watch = next((w for w in self._flow.watches if w.alerts is alerts and w.member is not None), None)
             if watch is None or watch.member is None:
                 if shed is not None and any(w.alerts is alerts for w in self._flow.chains):
@@ -397,7 +398,7 @@ class Database:
             pools().takers.submit(self._take_answers, watch)
 
     def _take_answers(self, watch: Watch | ChainWatch) -> None:
-        with self._lock:
+        with self._lock, Deferred():
             if not self._closed and watch in self._flow.running:
                 guarded(watch, type(watch).settle)
 
@@ -473,17 +474,23 @@ class Database:
                     running.unread_max = running.unread_max if unread_max is None else unread_max
                     self.shed(running, shed)
                     return running
-            if past is not None:
-                watch, plan = past.watch, past.plan
-                self._go_on(past)
-            else:
-                watch, plan = self._start(text, chosen, tables or {}, evidence, into, time, shed)
-            watch.asked = asked
-            if unread_max is not None:
-                watch.alerts.unread_max = unread_max
-            if asked is not None:
-                self._named[asked.name] = watch
-                self._keep_names()
+            before = self._flow.running
+            try:
+                if past is not None:
+                    watch, plan = past.watch, past.plan
+                    self._go_on(past)
+                else:
+                    watch, plan = self._start(text, chosen, tables or {}, evidence, into, time, shed)
+                watch.asked = asked
+                if unread_max is not None:
+                    watch.alerts.unread_max = unread_max
+                if asked is not None:
+                    self._named[asked.name] = watch
+                    self._keep_names()
+            except BaseException:
+                with Deferred():
+                    self._withdraw(before)
+                raise
             kept_in = self._memory.notes(self._spill_stats(watch))
         for message in dict.fromkeys([*(m for f in plan.factors for m in waits(f.plan)), *kept_in]):
             warnings.warn(message, HybridWarning, stacklevel=2)
@@ -582,10 +589,15 @@ class Database:
         this one then stands."""
         from hybrid import checkpoint
 
-        with self._lock:
+        with self._lock, Deferred():
             self._check_open()
             if self._path is None:
                 raise DataError("a database in memory has no checkpoints", "hybrid.connect(path) keeps them")
+            if interrupted := self._interrupted():
+                raise DataError(
+                    f"query {interrupted[0]} was interrupted in the middle of a batch: what it has become is not kept",
+                    "close the database and open it again: its queries go on from the checkpoint before",
+                )
             number = self._checkpointed[0] + 1
             self.notes = self.notes if notes is None else dict(notes)
             state = state_of(self._streams, self._named, self.notes)
@@ -595,9 +607,13 @@ class Database:
             for stream in streams:
                 stream.kept.flush()
         checkpoint.write(self._path, number, state)
-        with self._lock:
+        with self._lock, Deferred():
             self._memory.kept()
         return number
+
+    def _interrupted(self) -> list[str]:
+        """The names of the queries that an interrupt ended in the middle of a batch."""
+        return [name for name, watch in self._named.items() if watch.alerts.interrupted]
 
     def _keep_names(self) -> None:
         """Takes a checkpoint when a query with a name has begun or ended: what runs then goes on after a crash."""
@@ -698,7 +714,7 @@ class Database:
         and the new version sees the events from now on. The alerts of the old version keep what it has found, and what
         waits for history still comes there. Raises QueryError, DataError; the old version then goes on.
         """
-        with self._lock:
+        with self._lock, Deferred():
             old = next((w for w in self._flow.watches if w.alerts is alerts and w.member is not None), None)
             self._check_open()
             if any(c.alerts is alerts for c in self._flow.chains):
@@ -846,7 +862,7 @@ class Database:
 
     def _stop(self, watch: Watch | ChainWatch) -> None:
         """Ends one live query; nothing else changes."""
-        with self._lock:
+        with self._lock, Deferred():
             if isinstance(watch, Watch):
                 watch.leave()
             if watch.driver is not None:
@@ -858,6 +874,16 @@ class Database:
                 if not self._closed:
                     self._keep_names()
             watch.alerts.finish("closed")
+
+    def _withdraw(self, before: Sequence[Watch | ChainWatch]) -> None:
+        """Ends the queries that are not among those before: one that could not begin whole."""
+        for watch in [w for w in self._flow.running if w not in before]:
+            self._stop(watch)
+        for stream in self._streams.values():
+            if stream.feed is not None:
+                stream.feed.keep_only([w.member for w in self._flow.watches if w.member is not None])
+                if not len(stream.feed):
+                    stream.feed = None
 
     def _poured(self, plan: QueryPlan, watch: Watch | ChainWatch, into: str, time: str | None) -> Pour:
         """Declares the stream that the rows of a new live query go to."""
@@ -1026,7 +1052,7 @@ class Database:
 
     def flush(self) -> None:
         """Writes everything that is only in memory to the archive."""
-        with self._lock:
+        with self._lock, Deferred():
             self._check_open()
             for stream in self._streams.values():
                 stream.kept.flush()
@@ -1045,16 +1071,23 @@ class Database:
                     self._keeper.stop()
                 for watch in self._flow.running:
                     self._catch_up(watch)
-                self.flush()
-                if self._named:
-                    self.checkpoint()
-            finally:
-                self._closed = True
-                for watch in self._flow.running:
-                    watch.alerts.finish()
-                for stream in self._streams.values():
-                    stream.kept.close()
-                self._memory.close()
+            finally:  # an interrupt ends the waiting, and nothing else
+                with Deferred():
+                    self._finish()
+
+    def _finish(self) -> None:
+        """Writes what is to be kept, and closes."""
+        try:
+            self.flush()
+            if self._named and not self._interrupted():
+                self.checkpoint()
+        finally:
+            self._closed = True
+            for watch in self._flow.running:
+                watch.alerts.finish()
+            for stream in self._streams.values():
+                stream.kept.close()
+            self._memory.close()
 
     def __enter__(self) -> Database:
         return self

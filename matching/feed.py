@@ -399,6 +399,12 @@ class Feed:
                     group.rows.remove(member.kernel)
         self._groups = [group for group in self._groups if group.members]
 
+    def keep_only(self, members: Collection[Member]) -> None:
+        """Forgets all other queries."""
+        for group in self._groups:
+            for member in [m for m in group.members if m not in members]:
+                self.remove(member)
+
     def push(self, batch: EventBatch, watermark_us: int | None) -> None:
         """Takes n on-time events and the stream's watermark after them, or None if it has none yet."""
         self._give(self.ordering.push(batch, watermark_us), batch, watermark_us)
