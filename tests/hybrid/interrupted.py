@@ -21,6 +21,9 @@ from hybrid.engine import Database
 ROOT = str(Path(hybrid.__file__).parents[1])
 OURS = tuple(f"{ROOT}/{name}/" for name in ("hybrid", "live", "archive", "matching", "query"))
 
+#: The standard library's own way to the system.
+BETWEEN = ("/pathlib.py", "/os.py", "/shutil.py", "/tempfile.py", "<frozen os>", "<frozen posixpath>")
+
 START = dt.datetime(2024, 1, 1)
 FALLS = """
     SELECT * FROM ticks MATCH_RECOGNIZE (
@@ -158,9 +161,12 @@ class Disturbance:
         return self._reached
 
     def _called(self, frame: FrameType, event: str, function: Any) -> None:
-        if event == "c_call" and getattr(function, "__module__", None) in ("posix", "_io", "io"):
-            if frame.f_code.co_filename.startswith(OURS):
-                self._one(frame)
+        if event == "c_call" and getattr(function, "__module__", None) in ("posix", "_io", "io", "fcntl"):
+            caller: FrameType | None = frame
+            while caller is not None and caller.f_code.co_filename.endswith(BETWEEN):
+                caller = caller.f_back
+            if caller is not None and caller.f_code.co_filename.startswith(OURS):
+                self._one(caller)
 
     def _one(self, frame: FrameType) -> None:
         self.count += 1

@@ -4,6 +4,7 @@ INTERRUPTS=all tries every point (hours); otherwise it is so many seconds of eac
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -26,6 +27,10 @@ KINDS: dict[str, Callable[[], None]] = {
     "KeyboardInterrupt": raising(KeyboardInterrupt),
     "MemoryError": raising(MemoryError),
 }
+
+
+def full_disk() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.fixture(scope="module", params=["memory", "disk"])
@@ -78,8 +83,28 @@ def test_every_line(place: Path | None, wanted: Session, kind: str, record_prope
     assert tried > 5
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_every_call(tmp_path: Path, record_property: Callable[..., None]) -> None:
+    """The system refuses one call: the disk is full at that moment."""
+    place = tmp_path
+    undisturbed(fresh(place))
+    wanted = undisturbed(fresh(place))
+    until = time.monotonic() + (float("inf") if CHOSEN == "all" else float(CHOSEN))
+    tried = 0
+    everything = chosen(points(fresh(place), calls=True))
+    for name, at in everything:
+        if time.monotonic() > until:
+            break
+        check(place, wanted, "OSError", name, at)
+        tried += 1
+    record_property("examples", f"{tried:,} of {len(everything):,} points")
+    assert tried > 5
+
+
 def check(place: Path | None, wanted: Session, kind: str, name: str, at: int) -> None:
-    session, disturbance, seen = disturbed(fresh(place), name, at, KINDS[kind], reopen=at % 2 == 0)
+    act, calls = (full_disk, True) if kind == "OSError" else (KINDS[kind], False)
+    session, disturbance, seen = disturbed(fresh(place), name, at, act, calls, reopen=at % 2 == 0)
     where = f"{kind} at point {at} of {name}, {disturbance.where}"
     if not disturbance.where:
         return  # this time the step had fewer points
