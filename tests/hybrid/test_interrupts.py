@@ -1,7 +1,7 @@
 """A session ended at any line of our code, or at any call of the system, goes on as if it had not been.
 
-INTERRUPTS=all tries every line that a step reaches, at a drawn one of the times when it does (hours); otherwise it is so
-many seconds of each kind, a seeded choice (SEED) of these."""
+INTERRUPTS=all tries every line that a step reaches, at a drawn one of the times when it does (hours); otherwise it is
+so many seconds of each kind, a seeded choice (SEED) of these."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ def check(place: Path | None, wanted: Session, kind: str, name: str, at: int) ->
         found = session.rows.get(query, {})
         if query in session.failed:
             # the query says so, and has given nothing that is wrong; after a Ctrl-C it goes on
-            assert kind != "ctrl-c" and "interrupted" in session.failed[query], (where, session.failed)
+            assert kind != "ctrl-c", where
+            assert "interrupted" in session.failed[query], (where, session.failed)
             assert place is None, where
             assert all(rows[key] == some for key, some in found.items()), where
         else:
