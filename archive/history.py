@@ -115,10 +115,12 @@ class History:
         self._take_in(found)
         if policy is not None:
             self._log = Log(directory, self.schema, policy, found.segment, found.next_frame, found.watermark_us)
-        elif segments(directory):
+        else:
             self.flush()
+        if not self._recent.row_count:  # what there was is in files
             for path in segments(directory):
-                path.unlink()
+                if self._log is None or not self._log.writes(path):
+                    path.unlink()
 
     def _take_in(self, found: Contents) -> None:
         """Takes what a log has into memory."""

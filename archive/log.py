@@ -89,11 +89,13 @@ class Log:
 
     def append(self, batch: EventBatch, late: BoolArray) -> None:
         """Rows in the order in which they came. late: bool (n,)."""
-        self._write(rows_frame(self._next, batch, late, self._schema))
+        file = self._ready()
+        self._write(file, rows_frame(self._next, batch, late, self._schema))
 
     def reach(self, watermark_us: int) -> None:
         """The watermark was raised without events."""
-        self._write(mark_frame(self._next, watermark_us))
+        file = self._ready()
+        self._write(file, mark_frame(self._next, watermark_us))
         self._watermark_us = watermark_us
 
     def rotate(self, schema: Schema | None = None) -> list[Path]:
@@ -109,6 +111,10 @@ class Log:
                     self.close()  # it has the columns of before: the next append begins one
         return [path for path in segments(self._directory) if number_of(path) < self._segment]
 
+    def writes(self, path: Path) -> bool:
+        """Whether it is the segment that is written to."""
+        return number_of(path) == self._segment
+
     def is_gone(self) -> bool:
         """Whether somebody has removed the file that is written to."""
         return self._file is not None and os.fstat(self._file).st_nlink == 0
@@ -118,12 +124,16 @@ class Log:
             os.close(self._file)
             self._file = None
 
-    def _write(self, parts: list[Buffer]) -> None:
-        with self._told():
-            if self._file is None:
+    def _ready(self) -> int:
+        """The file to append to: after an append that could not be taken back a new segment."""
+        if self._file is None:
+            with self._told():
                 self._begin()
-            file = self._file
-            assert file is not None
+        assert self._file is not None
+        return self._file
+
+    def _write(self, file: int, parts: list[Buffer]) -> None:
+        with self._told():
             try:
                 length = _write_all(file, parts)
                 if self._policy == "fsync":
@@ -330,7 +340,7 @@ class _Reading:
         if before is not None and segment.number != before.number + 1:
             self._fault(before, before.end, f"segments {before.number + 1} to {segment.number - 1} are missing")
             self._expected = first
-        elif segment.format and first is None:
+        elif segment.format and (first is None or not segment.frames or segment.frames[0].number != first):
             self._fault(segment, 0, "its head is damaged")
         elif first is not None and self._expected is not None and before is not None and first > self._expected:
             self._fault(before, before.end, f"{first - self._expected:,} appends are not readable there")

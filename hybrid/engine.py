@@ -1125,13 +1125,15 @@ class Database:
             self._lock.release()
 
     def disown(self) -> None:
-        """What hybrid.leaving does in a child after a fork: the database is the parent's."""
+        """What hybrid.leaving does in a child after a fork: the database is the parent's. Writes nothing."""
         self._lock = threading.RLock()
         self._closed = True
         if self._when_left is not None:
             self._when_left.detach()
         for stream in self._streams.values():
             stream.kept.release()
+        if self._writer is not None:
+            self._writer.release()  # the parent's end is to free it, however long the child goes on
 
     def __enter__(self) -> Database:
         return self
