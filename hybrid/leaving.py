@@ -99,9 +99,14 @@ def writer_of(place: Place, tables: Sequence[Place]) -> Writer:
     except Locked as error:
         if not error.mine:
             raise
-    gc.collect()  # it may only not be known yet that nobody has it
-    settle()
+    collect()
     return claim(place, tables)
+
+
+def collect() -> None:
+    """Settles those too of which it is not known yet that nobody has them."""
+    gc.collect()
+    settle()
 
 
 def weakly(method: Callable[[], None]) -> Callable[[], None]:
