@@ -201,18 +201,31 @@ class _Told:
 def write_segment(path: Path, number: int, first: int, following: int, parts: list[Buffer]) -> tuple[int, int]:
     """A segment with frames, in place whole or not at all: its descriptor, for appending, and its length. first,
     following: the numbers of its first frame and of the one behind its last."""
-    part = path.with_suffix(".part")
+    part = path.with_suffix(f".{os.getpid()}.part")
     file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         begun = head(number, first)
         length = _write_all(file, [begun[:COUNT_AT], count(following), *parts])
         os.fsync(file)  # a segment without a head would be one that somebody has emptied
-        os.rename(part, path)
+        _name(part, path)
     except BaseException:
         os.close(file)
-        part.unlink(missing_ok=True)
         raise
+    finally:
+        part.unlink(missing_ok=True)
     return file, length
+
+
+def _name(part: Path, path: Path) -> None:
+    """Gives a file its name, which no other has: another process may take this log for its own."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if path.exists():
+            raise
+        os.rename(part, path)
 
 
 def _write_all(file: int, parts: list[Buffer]) -> int:

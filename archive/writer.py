@@ -5,9 +5,9 @@ On disk the file WRITER is held locked (flock): the lock goes with the process, 
 no locks, it is a lease: renewed every few seconds, and free when it has not been for LEASE_S.
 
 Each writer has an epoch, above that of the last: milliseconds since 1970, so that it is new also where nobody knows the
-last. Where the one before may still be alive (a lease that ran out, a lock file
-that somebody has removed) the tables are claimed: a commit to each names the epoch, and from then on what an older
-writer appends is refused (archive.table). So two that take each other for dead never both write.
+last. Where the one before may still be alive (a lease that ran out, a lock file that somebody has removed) the tables
+are claimed: a commit to each names the epoch, and from then on what an older writer appends is refused (archive.table).
+So two that take each other for dead never both write.
 """
 
 from __future__ import annotations
@@ -224,7 +224,8 @@ def _claimed(holder: Holder, tables: Sequence[Place]) -> Holder:
 
 def _mine(last: int) -> Holder:
     since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return Holder(max(last + 1, time.time_ns() // 1_000_000), os.getpid(), socket.gethostname(), since, uuid.uuid4().hex)
+    epoch = max(last + 1, time.time_ns() // 1_000_000)
+    return Holder(epoch, os.getpid(), socket.gethostname(), since, uuid.uuid4().hex)
 
 
 def _say(file: int, holder: Holder) -> None:

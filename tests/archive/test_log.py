@@ -147,8 +147,9 @@ def test_a_flush_that_fails_keeps_the_log(tmp_path, monkeypatch):
                 history.flush()
     assert len(segments(tmp_path / LOG)) == 2, "a keeper that tries again does not make a segment each time"
     history.append(*batch_of(run_of(1, first=5)))
-    assert offsets(History(TICKS, tmp_path, log="os")) == list(range(6))
-    history.flush()
+    again = History(TICKS, tmp_path, log="os")
+    assert offsets(again) == list(range(6))
+    again.flush()
     assert logged(tmp_path / LOG) == []
 
 
@@ -425,9 +426,10 @@ def test_no_room_for_a_new_segment(tmp_path, monkeypatch):
         history.flush()
         history.append(*batch_of(run_of(2, first=2)))
         assert logged(tmp_path / LOG) == [0, 1, 2, 3]
-    assert offsets(History(TICKS, tmp_path, log="os")) == [0, 1, 2, 3]
+    history.append(*batch_of(run_of(1, first=4)))
     history.flush()
     assert logged(tmp_path / LOG) == []
+    assert offsets(History(TICKS, tmp_path, log="os")) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("what", ["directory", "segment"])
@@ -446,6 +448,18 @@ def test_a_log_that_is_removed_while_it_is_written(tmp_path, what):
     assert offsets(History(TICKS, tmp_path, log="os")) == list(range(6))
 
 
+def test_two_that_take_one_log_for_their_own(tmp_path):
+    """A segment is never written over: the second one to begin it is refused."""
+    first, second = Log(tmp_path, TICKS, "os"), Log(tmp_path, TICKS, "os", 1, 1)
+    second.append(*batch_of(run_of(2)))
+    first.append(*batch_of(run_of(2)))
+    assert first.rotate() == []
+    first.close()
+    with pytest.raises(DataError, match=r"cannot be written: .*File exists"):
+        first.append(*batch_of(run_of(2, first=2)))
+    assert logged(tmp_path) == [0, 1]
+
+
 # ---- formats
 
 
@@ -458,8 +472,9 @@ def test_a_log_of_the_releases_before_is_read(tmp_path):
         (e.ts_us, e.price) for e in run_of(10) if e.offset not in (1, 4)
     ]
     history.append(*batch_of(run_of(2, first=10)))
-    assert offsets(History(TICKS, tmp_path, log="os")) == list(range(12))
-    history.flush()
+    again = History(TICKS, tmp_path, log="os")
+    assert offsets(again) == list(range(12))
+    again.flush()
     assert logged(tmp_path / LOG) == [77]
 
 
