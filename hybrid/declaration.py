@@ -83,27 +83,30 @@ UNPACED = Pace()
 
 
 def write_declaration(
-    directory: Place, schema: Schema, watermark_us: int | None, pace: Pace = UNPACED, expected: Sequence[str] = ()
+    directory: Place, schema: Schema, watermark_us: int | None, pace: Pace = UNPACED, expected: Sequence[str] = (),
+    logged: bool = False,
 ) -> None:
-    """Keeps a declaration, where the watermark stands, and the sources it waits for, in the directory of the stream.
-    Atomic."""
+    """Keeps a declaration, where the watermark stands, the sources it waits for, and whether there is a log, in the
+    directory of the stream. Atomic."""
     state = {
         "version": STREAM_VERSION, **schema.to_dict(), "watermark_us": watermark_us, "idle_us": pace.idle_us,
-        "heartbeat_us": pace.heartbeat_us, "expected": list(expected),
+        "heartbeat_us": pace.heartbeat_us, "expected": list(expected), "logged": logged,
     }  # fmt: skip
     (directory / STREAM_FILE).write_text(json.dumps(state, indent=1))
 
 
-def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[str, ...]]:
-    """The stream that is declared in a directory, where its watermark stood, its pace, and the sources that the
-    watermark waited for. Raises DataError."""
+def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[str, ...], bool]:
+    """The stream that is declared in a directory, where its watermark stood, its pace, the sources that the watermark
+    waited for, and whether there must be a log. Raises DataError."""
     file = directory / STREAM_FILE
     try:
         state = json.loads(file.read_text())
         if state["version"] != STREAM_VERSION:
             raise DataError(f"{file} has version {state['version']}", f"this program reads version {STREAM_VERSION}")
         pace = Pace(state.get("idle_us"), state.get("heartbeat_us"))
-        return Schema.from_dict(state), state["watermark_us"], pace, tuple(state.get("expected", ()))
+        return Schema.from_dict(state), state["watermark_us"], pace, tuple(state.get("expected", ())), bool(
+            state.get("logged", False)
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
 

@@ -7,6 +7,7 @@ import re
 import threading
 import time as clock
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
@@ -18,8 +19,9 @@ import pyarrow as pa
 
 from archive.history import KEEPER, History
 from archive.interrupts import Deferred
-from archive.place import place_of
+from archive.place import Place, place_of
 from archive.recent import FILES
+from archive.writer import RENEWER, Writer
 from hybrid.alerts import Alerts
 from hybrid.asking import POOLS, Asking, pools
 from hybrid.backfill import Filling, Past, Step
@@ -34,6 +36,7 @@ from hybrid.front import Relations, StreamInput, answer, explain_in
 from hybrid.inputs import fields_of, to_arrow
 from hybrid.large_ranges import large_ranges
 from hybrid.late import LateEvents
+from hybrid.leaving import Left, watch_over, weakly, writer_of
 from hybrid.lookup import lookup_in
 from hybrid.memory import Memory, stats_of
 from hybrid.on_spark import ENGINES, OnSpark
@@ -80,12 +83,18 @@ class Database:
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, memory_limit: str | None = None,
-        storage_options: Mapping[str, str] | None = None, maintenance: bool = True, log: Policy | None = None,
-        checkpoint: Any = None, ticking: bool = True, spark: Any = None, spark_events: int | None = None,
+        storage_options: Mapping[str, str] | None = None, maintenance: bool = True,
+        log: Policy | Literal["default"] | None = "default", checkpoint: Any = None, ticking: bool = True,
+        spark: Any = None, spark_events: int | None = None, read_only: bool = False,
     ) -> None:  # fmt: skip
         self._large = large_ranges(spark, spark_events, path is not None)
         self._lock = threading.RLock()
+        self._path = place_of(path, storage_options) if path is not None else None
+        if log == "default":
+            log = "os" if self._path is not None and self._path.on_disk and not read_only else None
         self._log = log
+        self._read_only = read_only
+        self._writer: Writer | None = None
         every_us = None if checkpoint is None else duration_us(checkpoint, "the time between checkpoints")
         self._checkpoint_every_us = every_us
         self._checkpointed = (0, clock.monotonic())
@@ -99,38 +108,67 @@ class Database:
         self._streams = self._flow.streams
         self._pushers: set[int] = set()
         self._closed = False
+        self._when_left: weakref.finalize[..., Any] | None = None
         self._keeper: Keeper | None = None
-        self._path = place_of(path, storage_options) if path is not None else None
         self._memory = Memory(None, None)
         if memory_limit is not None:
             from hybrid import duck
 
             duck.check_memory_limit(memory_limit)
             self._memory = Memory(memory_limit, None)
+        if self._path is None and read_only:
+            raise DataError("a database in memory is nobody's to read", "hybrid.connect(path, read_only=True)")
         if self._path is not None:
-            if self._path.on_disk and os.path.exists(self._path) and not os.path.isdir(self._path):
-                raise DataError(f"{path} is a file", "a database is a directory")
-            try:
-                self._path.make()
-                found = stream_names(self._path)
-            except OSError as error:
-                raise DataError(f"{path} cannot be opened: {first_line(error)}", "check the place") from None
+            names = self._found(str(path))
             if log is not None and (log not in ("fsync", "os") or not self._path.on_disk):
                 raise DataError(
                     f"a log {log!r} cannot be kept in {path}", "open a database on disk with log='fsync' or 'os'"
                 )
-            for name in found:
-                stream = reopened(self._path / name, log)
-                self._streams[stream.schema.name.lower()] = stream
-            self._memory = Memory(memory_limit, self._path)
-            with self._lock:  # queries ask history beside it as soon as they begin
-                self._resume()
-            self._wind()
-            if maintenance:
-                from archive.keeper import Keeper
+            if not read_only:
+                self._writer = writer_of(self._path, [self._path / name / TABLE for name in names])
+            try:
+                self._open(self._path, names, memory_limit, maintenance)
+            except BaseException:
+                self._release()
+                raise
 
-                self._keeper = Keeper(lambda: [s.kept for s in list(self._streams.values())])
-                self._keeper.start()
+    def _found(self, path: str) -> list[str]:
+        """The streams of the database at its place, which is made if it is not there."""
+        assert self._path is not None
+        if self._path.on_disk and os.path.exists(self._path) and not os.path.isdir(self._path):
+            raise DataError(f"{path} is a file", "a database is a directory")
+        try:
+            if not self._read_only:
+                self._path.make()
+            elif self._path.on_disk and not os.path.exists(self._path):
+                raise DataError(f"there is no database {path}", "hybrid.connect creates one")
+            return stream_names(self._path)
+        except OSError as error:
+            raise DataError(f"{path} cannot be opened: {first_line(error)}", "check the place") from None
+
+    def _open(self, path: Place, names: Sequence[str], memory_limit: str | None, maintenance: bool) -> None:
+        """Goes on where the database was left."""
+        for name in names:
+            stream = reopened(path / name, self._log, self._epoch, self._read_only)
+            self._streams[stream.schema.name.lower()] = stream
+        if self._read_only:
+            return
+        self._memory = Memory(memory_limit, path)
+        with self._lock:  # queries ask history beside it as soon as they begin
+            self._resume()
+        self._wind()
+        left = Left(self._streams, self._writer)
+        if maintenance:
+            from archive.keeper import Keeper
+
+            streams = self._streams
+            self._keeper = left.keeper = Keeper(lambda: [s.kept for s in list(streams.values())])
+            self._keeper.start()
+        self._when_left = watch_over(self, left)
+
+    @property
+    def _epoch(self) -> int | None:
+        return None if self._writer is None else self._writer.epoch
 
     # ---- streams
 
@@ -163,7 +201,7 @@ class Database:
             None if heartbeat is None else duration_us(heartbeat, "heartbeat"),
         )
         with self._lock, Deferred():
-            self._check_open()
+            self._check_writes("create a stream")
             existing = self._streams.get(name.lower())
             if existing is not None:
                 if pace not in (UNPACED, existing.pace):
@@ -185,7 +223,7 @@ class Database:
             if self._path is not None:
                 directory = self._path / schema.name
                 directory.make()
-            kept = History(schema, directory / TABLE if directory else None, log=self._log)
+            kept = History(schema, directory / TABLE if directory else None, log=self._log, epoch=self._epoch)
             stream = Stream(schema, live, kept, directory, pace=pace)
             stream.save()
             self._streams[name.lower()] = stream
@@ -205,6 +243,7 @@ class Database:
         """For each stream: its columns, watermark, the offset that is expected next from each source, the sources
         that the watermark waits for, and how many events were accepted, late and redelivered."""
         with self._lock:
+            self._refresh()
             return {
                 s.schema.name: {
                     "columns": {f.name: f.type for f in s.schema.fields},
@@ -381,7 +420,7 @@ class Database:
         needed = self._checkpoint_every_us is not None or any(s.pace != UNPACED for s in self._streams.values())
         needed |= any(w.shedding is not None for w in self._flow.watches)
         if needed and self._ticker is None and not self._by_hand:
-            self._ticker = Ticker(self.tick)
+            self._ticker = Ticker(weakly(self.tick))
             self._ticker.start()
 
     def late(self, stream: str) -> LateEvents:
@@ -445,6 +484,8 @@ class Database:
         left out and estimates the recall, and the archive has all of it. Raises QueryError, and DataError for rows
         that cannot be such events, for a name under which another query runs, and for files that cannot be read.
         """
+        if self._read_only:
+            self._check_writes("watch a stream")
         if strategy not in NAMES:
             raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), NAMES))
         if tolerance is not None and strategy not in TOLERANT:
@@ -590,7 +631,7 @@ class Database:
         from hybrid import checkpoint
 
         with self._lock, Deferred():
-            self._check_open()
+            self._check_writes("take a checkpoint")
             if self._path is None:
                 raise DataError("a database in memory has no checkpoints", "hybrid.connect(path) keeps them")
             if interrupted := self._interrupted():
@@ -941,7 +982,7 @@ class Database:
         whether they have ended. Those of Spark's client never push, and live as long as its session."""
         own = threading.get_ident()
         paced = any(s.pace != UNPACED for s in self._streams.values())
-        quiet = (KEEPER,) if paced else (KEEPER, TICKER)  # time alone may decide something
+        quiet = (KEEPER, RENEWER) if paced else (KEEPER, RENEWER, TICKER)  # time alone may decide something
         others = [
             t for t in threading.enumerate()
             if t.ident != own and t.name not in quiet and not t.name.startswith(POOLS) and not _is_sparks(t)
@@ -985,6 +1026,7 @@ class Database:
             raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
         with self._lock:
             self._check_open()
+            self._refresh()
             words = {w.lower() for w in re.findall(r"\w+", text)}
             words |= self._streams.keys() if lacks_input(text) else set()
             asked = {key: stream for key, stream in self._streams.items() if key in words}
@@ -1029,6 +1071,7 @@ class Database:
             raise DataError("a backtest ends before it starts", "backtest(text, start, end)")
         with self._lock:
             self._check_open()
+            self._refresh()
             plans = [self._live_plan(text, tables or {}) for text in texts]
             joined = {h.schema.name.lower() for _, plan, *_ in plans for h in plan.factors[-1].histories}
             for name in joined:
@@ -1053,7 +1096,7 @@ class Database:
     def flush(self) -> None:
         """Writes everything that is only in memory to the archive."""
         with self._lock, Deferred():
-            self._check_open()
+            self._check_writes("flush")
             for stream in self._streams.values():
                 stream.kept.flush()
                 stream.save()
@@ -1078,16 +1121,52 @@ class Database:
     def _finish(self) -> None:
         """Writes what is to be kept, and closes."""
         try:
-            self.flush()
+            if not self._read_only:
+                self.flush()
             if self._named and not self._interrupted():
                 self.checkpoint()
         finally:
             self._closed = True
             for watch in self._flow.running:
                 watch.alerts.finish()
-            for stream in self._streams.values():
-                stream.kept.close()
-            self._memory.close()
+            self._release()
+
+    def _release(self) -> None:
+        """Gives back what it holds of files and of the right to write."""
+        if self._keeper is not None:
+            self._keeper.stop()
+        for stream in self._streams.values():
+            stream.kept.release()
+        self._memory.close()
+        if self._when_left is not None:
+            self._when_left.detach()
+        if self._writer is not None:
+            self._writer.release()
+
+    def end_with_process(self, patience_s: float) -> None:
+        """What hybrid.leaving does at the end of the process: events in memory go into files. Raises DataError if
+        another thread holds the database for longer."""
+        if not self._lock.acquire(timeout=patience_s):
+            raise DataError(f"another thread uses {self._path}", "close databases before the process ends")
+        try:
+            if not self._closed and self._when_left is not None:
+                self._closed = True
+                found = self._when_left.detach()
+                assert found is not None
+                found[2][0].finish()
+        finally:
+            self._lock.release()
+
+    def disown(self) -> None:
+        """What hybrid.leaving does in a child after a fork: the database is the parent's. Writes nothing."""
+        self._lock = threading.RLock()
+        self._closed = True
+        if self._when_left is not None:
+            self._when_left.detach()
+        for stream in self._streams.values():
+            stream.kept.release()
+        if self._writer is not None:
+            self._writer.release()  # the parent's end is to free it, however long the child goes on
 
     def __enter__(self) -> Database:
         return self
@@ -1097,12 +1176,33 @@ class Database:
     ) -> None:
         self.close()
 
+    def _check_writes(self, what: str) -> None:
+        """Raises DataError where the database is not open for that, and where another process writes it."""
+        self._check_open()
+        if self._read_only:
+            hint = "hybrid.connect(path), without read_only"
+            raise DataError(f"this database is open for reading only: it cannot {what}", hint)
+        if self._writer is not None:
+            self._writer.check()
+
+    def _refresh(self) -> None:
+        """Takes over what the process that writes has taken, where this one only reads."""
+        if self._read_only and self._path is not None and not self._closed:
+            for name in stream_names(self._path):
+                known = self._streams.get(name.lower())
+                if known is None or not known.reread():
+                    stream = reopened(self._path / name, None, read_only=True)
+                    self._streams[stream.schema.name.lower()] = stream
+
     def _check_open(self) -> None:
         if self._closed:
+            if self._writer is not None:
+                self._writer.check()  # it may be that of a parent
             raise DataError("this database is closed", "open it again with hybrid.connect")
 
     def _open_stream(self, name: str) -> Stream:
         """A stream that may be pushed to."""
+        self._check_writes("take events")
         state = self._stream(name)
         if state.live.driven:
             raise DataError(f"stream {state.schema.name} is fed by a live query", "push to the streams that it reads")

@@ -256,7 +256,7 @@ def _existing(directory: Path) -> Any:
 
     if not directory.is_dir():
         raise DataError(f"there is no database {directory}", "hybrid.connect creates one")
-    return Database(directory)
+    return Database(directory, read_only=True)
 
 
 def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:

@@ -20,6 +20,7 @@ from hybrid.asking import Asking
 from hybrid.driver import Driver
 from hybrid.engine import Database
 from query.errors import DataError, HybridWarning
+from tests.hybrid.ends import opened_again
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 START = dt.datetime(2024, 1, 1)
@@ -56,7 +57,7 @@ Step = tuple[str, int, str, int] | int
 
 
 def opened(path: Path, log: Any) -> Database:
-    return hybrid.connect(path, maintenance=False, log=log)
+    return opened_again(path, maintenance=False, log=log)
 
 
 def begun(db: Database, queries: dict[str, str], lateness: str = "0s") -> dict[str, Any]:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hybrid
 from archive import partials
 from archive.partials import PARTIALS
 from hybrid.engine import Database
 from hybrid.memory import bytes_of
 from query.errors import DataError, HybridWarning
+from tests.hybrid.ends import opened_again
 
 START = dt.datetime(2024, 1, 1)
 #: Run by tables, starts, blocks, lists and graphs of runs.
@@ -54,7 +54,7 @@ def batches(count: int = 60, size: int = 20) -> list[list[dict[str, Any]]]:
 
 
 def opened(path: Path | None, limit: str | None) -> Database:
-    db = hybrid.connect(path, memory_limit=limit, maintenance=False)
+    db = opened_again(path, memory_limit=limit, maintenance=False)
     if not db.streams():
         db.create_stream("ticks", {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}, "ts", "k")
     return db
