@@ -126,6 +126,10 @@ class Chain:
         """All that it has become, for hybrid.saved."""
         return {"reached": dict(self._reached), "last": self._last.save()}
 
+    def fits(self, saved: Mapping[str, Any]) -> bool:
+        """Whether it can go on from what `save` gave."""
+        return self._last.fits(saved["last"])
+
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Goes on from what `save` gave, in a chain of the same query. Raises DataError for another one."""
         self._reached = dict(saved["reached"])
@@ -196,7 +200,8 @@ class ChainWatch:
     for it."""
 
     __slots__ = (
-        "_warned", "alerts", "asked", "asking", "chain", "driver", "factor", "from_us", "histories", "streams"
+        "_new", "_warned", "alerts", "asked", "asking", "chain", "driver", "factor", "from_us", "histories", "since",
+        "streams",
     )  # fmt: skip
 
     def __init__(
@@ -209,7 +214,10 @@ class ChainWatch:
         self.factor = plan.factors[-1]
         self.streams, self.histories = dict(streams), dict(histories)
         make = partial(live_matcher, spill=spill)
-        self.chain = Chain(plan, {name: s.schema for name, s in streams.items()}, static, make)
+        self._new = partial(Chain, plan, {name: s.schema for name, s in streams.items()}, static, make)
+        self.chain = self._new()
+        #: By stream the ingest sequence of the first event that it may see, where from_us is None.
+        self.since = {name: s.live.next_seq for name, s in streams.items()} if from_us is None else {}
         ordered = plan.alert is not None
         self.driver = None
         if self.factor.histories:
@@ -225,11 +233,26 @@ class ChainWatch:
 
     def save(self) -> dict[str, Any]:
         """What it has become, for hybrid.saved."""
-        return self.chain.save() | {"from_us": self.from_us}
+        return self.chain.save() | {"from_us": self.from_us, "since": dict(self.since)}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        """Goes on from what `save` gave. False: its state is of a release to which it meant something else, and it must
+        be replayed."""
+        self.from_us, self.since = saved.get("from_us"), dict(saved.get("since", {}))  # format 1 has none
+        if not self.chain.fits(saved):
+            return False
         self.chain.restore(saved)
-        self.from_us = saved.get("from_us")
+        return True
+
+    def replay(self, events: Mapping[str, EventBatch]) -> None:
+        """Goes on as if it had run since it began. events: by stream, in lower case, those on time that it has had
+        since then. What it finds in them has come out already."""
+        chain = self._new()
+        for name, batch in events.items():
+            chain.push(name, batch, None)
+        for name, stream in self.streams.items():
+            chain.push(name, None, END_US if stream.ended else stream.watermark_us)
+        self.chain = chain
 
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> None:
         """See Chain.push. Warns, once, when a stream that is behind makes many events of the others wait."""
@@ -344,6 +367,10 @@ class _Pattern:
     def save(self) -> dict[str, Any]:
         inputs = [i.save() if isinstance(i, _Rows) else None for i in self.inputs]
         return {"drive": self.drive.snapshot(), "ended": self.ended, "inputs": inputs}
+
+    def fits(self, saved: Mapping[str, Any]) -> bool:
+        below = (i.below.fits(kept["below"]) for i, kept in zip(self.inputs, saved["inputs"]) if isinstance(i, _Rows))
+        return self.drive.fits(saved["drive"]) and all(below)
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         self.drive.restore(saved["drive"])

@@ -43,7 +43,7 @@ from hybrid.on_spark import ENGINES, OnSpark
 from hybrid.outer import Outer
 from hybrid.overload import allow, look, shedder_of
 from hybrid.pour import Pour, rows_as_events
-from hybrid.recovery import Asked, check_ahead, state_of
+from hybrid.recovery import Asked, check_ahead, read_asked, state_of
 from hybrid.replay import successor
 from hybrid.result import Lookups, Result
 from hybrid.shedding import Shed, Shedding
@@ -684,6 +684,7 @@ class Database:
             return
         number, state = found
         self._checkpointed, self.notes = (number, clock.monotonic()), state["notes"]
+        anew: list[Watch | ChainWatch] = []
         for name, saved in state["streams"].items():
             stream = self._streams.get(name)
             if stream is None:
@@ -694,7 +695,7 @@ class Database:
             check_ahead(stream, saved["live"]["next_seq"])
             stream.live = LiveStream.from_dict(stream.schema, {**saved["live"], "ended": False})
         for name, saved in state["queries"].items():
-            asked = Asked(**saved["asked"])
+            asked = read_asked(saved["asked"])
             done = saved["alerts"]["over"] is not None
             strategy = strategy_of(asked.strategy, asked.tolerance_us)
             if done:
@@ -705,12 +706,14 @@ class Database:
                 )
             watch.asked = asked
             watch.alerts.restore(saved["alerts"])
-            watch.restore(saved["own"])
+            if not watch.restore(saved["own"]) and not done:
+                anew.append(watch)
             if watch.driver is not None:
                 watch.driver.restore(saved["driver"])
             self._named[name] = watch
         for name, saved in state["streams"].items():
-            self._restore_feed(self._streams[name], saved)
+            anew += self._restore_feed(self._streams[name], saved)
+        self._make_anew(anew, state["version"])
         for name in state["streams"]:
             stream = self._streams[name]
             if not stream.live.driven:  # the rows of a query come again from the query
@@ -720,22 +723,54 @@ class Database:
                 if logged_us is not None and (stream.watermark_us is None or logged_us > stream.watermark_us):
                     self._flow.reach(stream, logged_us)
 
-    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any]) -> None:
-        """Puts the members of a stream's feed in the places of those that have just begun."""
+    def _make_anew(self, watches: Sequence[Watch | ChainWatch], version: int) -> None:
+        """Lets queries whose state in the checkpoint means something else to this release go on from their events."""
+        from hybrid import checkpoint
+        from hybrid.replay import chain_made_anew, made_anew
+
+        if not watches:
+            return
+        if len(watches) == sum(not watch.alerts.done for watch in self._named.values()):
+            self._memory.begins_anew()
+        lost = []
+        for watch in watches:
+            try:
+                if isinstance(watch, Watch):
+                    whole = made_anew(watch)
+                else:
+                    whole = chain_made_anew(watch, {name: self._streams[name] for name in watch.streams})
+            except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's own)
+                watch.alerts.fail(error)
+                whole = True
+            assert watch.asked is not None
+            lost += [] if whole else [watch.asked.name]
+        names = [name for name, watch in self._named.items() if any(watch is one for one in watches)]
+        for message in checkpoint.replaced(names, lost, version):
+            warnings.warn(message, HybridWarning, stacklevel=5)
+        self._share_memory()
+
+    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any]) -> list[Watch]:
+        """Puts the members of a stream's feed in the places of those that have just begun. The queries that must be
+        made anew."""
         from hybrid.kernels import builder
 
         watches = [self._named[name] for name in saved["members"]]
+        anew: list[Watch] = []
         if not watches:
-            return
+            return anew
         feed = Feed(stream.schema, builder(), self._memory.spill())
         members = feed.restore(saved["feed"], [w.factor.plan for w in watches])
         for watch, member in zip(watches, members, strict=True):
             assert isinstance(watch, Watch)
+            if member is None:
+                anew.append(watch)
+                continue
             watch.member = member
             if watch.shedding is not None:
                 watch.shedding.shedder = member.shedder
         stream.feed = feed
         self._share_memory()
+        return anew
 
     def replace(
         self,
@@ -946,8 +981,8 @@ class Database:
             raise DataError(f"stream {into} has ended", "choose another name")
         state.live.driven = True
         if isinstance(watch, ChainWatch):
-            chain = watch.chain
-            return Pour(watch.alerts, reads, target, rows.lag_us, lambda: chain.watermark_us)
+            chained = watch
+            return Pour(watch.alerts, reads, target, rows.lag_us, lambda: chained.watermark_us)
         read = watch.stream
         return Pour(watch.alerts, reads, target, rows.lag_us, lambda: END_US if read.ended else read.watermark_us)
 
