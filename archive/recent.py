@@ -303,7 +303,7 @@ def _in_windows(batch: EventBatch, windows: Windows) -> BoolArray:
     """For each row whether it lies in one of the windows."""
     from query.language.duck import quiet_connection
 
-    cursor = quiet_connection().cursor()
+    cursor = quiet_connection()
     read = {name: batch.columns.column(name) for name in windows.columns}
     times = pa.array(batch.ts_us).view(pa.timestamp("us", "UTC"))
     rows = pa.table({**read, "__hybrid_time": times, "__hybrid_row": np.arange(len(batch))})
@@ -321,7 +321,7 @@ def meets(columns: pa.RecordBatch, condition: Expression) -> BoolArray:
     from query.language.duck import quiet_connection
 
     read = dict.fromkeys(e.name for e in walk(condition) if isinstance(e, Column)) or columns.schema.names[:1]
-    cursor = quiet_connection().cursor()
+    cursor = quiet_connection()
     cursor.register("rows", pa.Table.from_batches([columns.select(list(read))]))
     found = cursor.sql(f"SELECT coalesce({to_sql(condition)}, false) AS {quote('met')} FROM rows").to_arrow_table()
     return np.asarray(found.column(0).combine_chunks().to_numpy(zero_copy_only=False), np.bool_)

@@ -244,7 +244,7 @@ class Alerts:
                 self.suppressor.forget(bound_us)
                 if len(sources):
                     self._last, self._last_sources = answer, sources
-        except QueryError as error:
+        except (QueryError, DataError) as error:
             self.fail(error)
             raise
         self._row_count += table.num_rows

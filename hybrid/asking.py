@@ -37,8 +37,7 @@ class Pools:
 
 
 def pools() -> Pools:
-    """Those of this process, for all its databases: a thread has DuckDB connections of its own, which cost more than a
-    request."""
+    """Those of this process, for all its databases."""
     return _pools(os.getpid())
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from archive.place import Place
-from hybrid.times import duration_us
+from hybrid.times import duration_us, positive_us, show_duration
 from query.errors import DataError, first_line, nearest
 from query.language.duck import canonical_type
 from query.schema import Field, Schema
@@ -52,8 +52,51 @@ def declared(
         keys=tuple(known("the key", k) for k in keys),
         order=tuple(known("the tie column", o) for o in ties),
         lateness_us=duration_us(lateness, "lateness"),
-        retention_us=None if retention is None else duration_us(retention, "retention"),
+        retention_us=None if retention is None else positive_us(retention, "retention"),
     )
+
+
+def differences(was: Schema, now: Schema) -> list[str]:
+    """What a declaration says otherwise than the one before it, in words; nothing where they are equal. Names compare
+    without case."""
+    found = []
+    before, after = ({f.name.lower(): f for f in schema.fields} for schema in (was, now))
+    for name, field in before.items():
+        if name not in after:
+            found.append(f"column {field.name} is left out")
+        elif after[name].type != field.type:
+            found.append(f"column {field.name} is {field.type}, not {after[name].type}")
+    new = [f.name for name, f in after.items() if name not in before]
+    if new:
+        found.append(f"it has no column {', '.join(new)}")
+    elif not found and list(before) != list(after):
+        found.append(f"its columns are {', '.join(was.names)} in this order")
+    for what, one, other in (
+        ("the time", was.time or "", now.time or ""), ("the key", ", ".join(was.keys), ", ".join(now.keys)),
+        ("the order", ", ".join(was.order), ", ".join(now.order)),
+    ):  # fmt: skip
+        if one.lower() != other.lower():
+            found.append(f"{what} is {one or 'none'}, not {other or 'none'}")
+    for what, us, other_us in (
+        ("lateness", was.lateness_us, now.lateness_us), ("retention", was.retention_us, now.retention_us)
+    ):  # fmt: skip
+        if us != other_us:
+            found.append(f"{what} is {show_duration(us)}, not {show_duration(other_us)}")
+    return found
+
+
+def widened(was: Schema, now: Schema) -> Schema | None:
+    """The declaration before with what a new one has behind its columns; None where that is not all that is new."""
+    count = len(was.fields)
+    if len(now.fields) <= count or differences(was, replace(now, fields=now.fields[:count])):
+        return None
+    return replace(was, fields=(*was.fields, *now.fields[count:]))
+
+
+def otherwise(was: Schema, now: Schema) -> DataError:
+    """The error that says in which a declaration differs from the one before it."""
+    message = f"stream {was.name} is there already, and is declared otherwise: {'; '.join(differences(was, now))}"
+    return DataError(message, "declare it as it is, with new columns behind the others; or choose another name")
 
 
 def _type(stream: str, column: str, type: str) -> str:

@@ -28,7 +28,7 @@ from hybrid.backfill import Filling, Past, Step
 from hybrid.backtest import backtest
 from hybrid.chain import END_US, ChainWatch, outermost, plain, plan_streams
 from hybrid.compare import Difference, difference
-from hybrid.declaration import TABLE, UNPACED, Pace, declared, stream_names
+from hybrid.declaration import TABLE, UNPACED, Pace, declared, differences, otherwise, stream_names, widened
 from hybrid.explain import explain_live
 from hybrid.faults import fault, not_supported
 from hybrid.flow import Flow, guarded
@@ -52,7 +52,7 @@ from hybrid.strategies import NAMES, TOLERANT, strategy_of
 from hybrid.strategies.base import Strategy
 from hybrid.stream import Reached, Stream, reopened
 from hybrid.ticker import TICKER, Ticker
-from hybrid.times import duration_us, instant_us, show_us
+from hybrid.times import duration_us, instant_us, positive_us, show_us
 from hybrid.waits import waits
 from hybrid.watched import Watch
 from live.stream import LiveStream
@@ -95,7 +95,7 @@ class Database:
         self._log = log
         self._read_only = read_only
         self._writer: Writer | None = None
-        every_us = None if checkpoint is None else duration_us(checkpoint, "the time between checkpoints")
+        every_us = None if checkpoint is None else positive_us(checkpoint, "the time between checkpoints")
         self._checkpoint_every_us = every_us
         self._checkpointed = (0, clock.monotonic())
         #: What whoever took the checkpoint that this database goes on from has noted in it.
@@ -197,26 +197,23 @@ class Database:
         """
         schema = declared(name, columns, time, key, order, lateness, retention)
         pace = Pace(
-            None if idle is None else duration_us(idle, "idle"),
-            None if heartbeat is None else duration_us(heartbeat, "heartbeat"),
+            None if idle is None else positive_us(idle, "idle"),
+            None if heartbeat is None else positive_us(heartbeat, "heartbeat"),
         )
         with self._lock, Deferred():
             self._check_writes("create a stream")
             existing = self._streams.get(name.lower())
             if existing is not None:
+                wider = widened(existing.schema, schema)
+                if wider is not None:
+                    self._add_columns(existing, wider)
+                elif differences(existing.schema, schema):
+                    raise otherwise(existing.schema, schema)
                 if pace not in (UNPACED, existing.pace):
                     existing.pace = pace
                     existing.save()
                     self._wind()
-                if existing.schema == schema:
-                    return
-                if schema.widens(existing.schema):
-                    self._add_columns(existing, schema)
-                    return
-                raise DataError(
-                    f"there is a stream {existing.schema.name} already, and it is declared otherwise",
-                    f"it is {existing.schema}; choose another name",
-                )
+                return
             directory = None
             live = LiveStream(schema)
             Ordering(schema)  # refuses tie columns that have no order
@@ -279,9 +276,7 @@ class Database:
                 raise DataError(f"{FILES} is the source of archived files", "give this source another name")
             self._pushers.add(threading.get_ident())
             taken, trouble = self._flow.take(state, data, source, offset)
-            if self._keeper is not None:
-                trouble += self._keeper.take_trouble()
-            trouble += self._checkpoint_if_due()
+            trouble += self._beside() + self._checkpoint_if_due()
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
             return taken
@@ -393,7 +388,7 @@ class Database:
                     trouble += self._flow.raised(state, reached_us)
             for watch in [w for w in self._flow.watches if w.shedding is not None and w.member is not None]:
                 trouble += look(watch, now_s, wall_us)
-            trouble += self._checkpoint_if_due()
+            trouble += self._beside() + self._checkpoint_if_due()
         for message in trouble:
             warnings.warn(message, HybridWarning, stacklevel=2)
 
@@ -447,7 +442,17 @@ class Database:
             wait([running])
             self._take_answers(watch)
             if watch.asking.running is running:
-                return  # it is not the database's any more
+                break  # it is not the database's any more
+        self._say_beside()
+
+    def _beside(self) -> list[str]:
+        """What has gone wrong lately beside the calls of users: when tables were looked after, and Spark searched."""
+        found = [] if self._keeper is None else self._keeper.take_trouble()
+        return found if self._large is None else found + self._large.take_trouble()
+
+    def _say_beside(self) -> None:
+        for message in self._beside():
+            warnings.warn(message, HybridWarning, stacklevel=3)
 
     # ---- queries
 
@@ -1074,7 +1079,9 @@ class Database:
             text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large
         )
         with relations.open():
-            return answer(text, relations)
+            found = answer(text, relations)
+        self._say_beside()
+        return found
 
     def backtest(self, text: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None) -> Result:
         """Replays archived events as live: exactly what a watch started at `start` would have found up to `end`.
@@ -1113,7 +1120,9 @@ class Database:
                 if self._may_be_large(self._streams[name]):
                     self._streams[name].kept.flush()
             inputs = {key: _input(stream, late=False) for key, stream in self._streams.items()}
-        return [backtest(*planned, inputs, start_us, end_us, self._large) for planned in plans]
+        found = [backtest(*planned, inputs, start_us, end_us, self._large) for planned in plans]
+        self._say_beside()
+        return found
 
     def _may_be_large(self, stream: Stream) -> bool:
         """Whether a range of it may be Spark's, which searches in files only."""

@@ -357,7 +357,7 @@ class DuckEvaluation:
         sql = expression.sql(names) if isinstance(expression, Aggregate) else to_sql(expression, names)
         table = {f"l{i}": to_arrow(v if whole else [v], leaf.type) for i, (leaf, v) in enumerate(columns.items())}
         rows = len(next(iter(leaves.values()))) if whole else 1
-        cursor = quiet_connection().cursor()
+        cursor = quiet_connection()
         try:
             cursor.execute("SET timezone='UTC'")
             cursor.register("leaves", pa.table(table or {"nothing": pa.nulls(rows)}))

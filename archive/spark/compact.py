@@ -13,7 +13,7 @@ from archive.ingest import NONE, Told
 from archive.place import Place
 from archive.spark.files import Rereads
 from archive.spark.ingest import laid_out, packed
-from archive.spark.session import Where, in_words, quietly, spark_session
+from archive.spark.session import Where, ignore_pandas, in_words, spark_session
 from archive.table import Table, TableSnapshot
 from query.errors import DataError
 
@@ -39,7 +39,8 @@ def compact(
     sizes = [place_size(place / path) for path in wanted]
     tasks = packed(wanted, sizes)
     argument = ("archive.spark.files:reread", pickle.dumps(Rereads(table.schema, place, tasks)))
-    with quietly(), in_words("Spark has failed", "nothing has changed"):
+    ignore_pandas()
+    with in_words("Spark has failed", "nothing has changed"):
         files, found = laid_out(session, table.schema, place, argument, len(tasks), told, sum(sizes))
     read = sum((count for loaded in found for count in loaded.counts.values()), NONE).rows
     expected, written = sum(rows[path] for path in wanted), sum(file.rows for file in files)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -13,10 +13,14 @@ from typing import Any
 
 import duckdb
 
-from query.errors import first_line
+from query.errors import DataError, first_line
 from query.schema import Field
 
-_local = threading.local()
+#: Connections that wait for their next query, see `lent`.
+_idle: list[duckdb.DuckDBPyConnection] = []
+_idle_binders: list[duckdb.DuckDBPyConnection] = []
+#: So many wait at the most; more are closed.
+IDLE_MAX = 16
 #: How many answers of DuckDB are kept, of each kind of question. What it says of a text hangs on nothing else, and the
 #: same pieces come again: within a query, in the next version of it, in queries over one stream.
 _KEPT = 512
@@ -30,17 +34,57 @@ def hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
         pass  # a Jupyter without ipywidgets: there is none, and DuckDB refuses to be told so
 
 
+@contextmanager
+def lent(
+    idle: list[duckdb.DuckDBPyConnection], make: Callable[[], duckdb.DuckDBPyConnection]
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection for one query, of one thread: one that is idle, or a new one. It is idle again afterwards; one that
+    was interrupted is not, since a result that nobody has read to its end blocks it.
+
+    Connections are in no threading.local: subprocess with a preexec_fn (so pyspark starts Java) ends the thread-locals
+    of all other threads in its child, and to end a connection of DuckDB's there is signal 11."""
+    try:
+        connection = idle.pop()
+    except IndexError:
+        connection = make()
+    whole = False
+    try:
+        yield connection
+        whole = True
+    except duckdb.Error as error:
+        whole = not isinstance(error, duckdb.InterruptException)
+        raise
+    finally:
+        if whole and len(idle) < IDLE_MAX:
+            idle.append(connection)
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """One in-memory database for all that asks DuckDB about texts and values: UTC, no threads of its own. Queries use
+    cursors of it: a shared connection gives one thread the rows of another."""
+    database = duckdb.connect(":memory:", config={"threads": 1})
+    # common_subexpressions would take a failing cast out of the TRY or CASE around it
+    database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL disabled_optimizers='common_subexpressions'")
+    return database
+
+
 def quiet_connection() -> duckdb.DuckDBPyConnection:
-    """An in-memory connection of this thread for parsing, typing and folding constants: UTC, one thread."""
-    connection: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
-    if connection is None:
-        connection = duckdb.connect(":memory:", config={"threads": 1})
-        connection.execute("SET timezone='UTC'")
-        hide_progress(connection)
-        # it would take a failing cast out of the TRY or CASE around it
-        connection.execute("SET disabled_optimizers='common_subexpressions'")
-        _local.connection = connection
+    """A connection for parsing, typing and folding constants, for one query of one thread: in memory, UTC, one thread.
+    What is registered on it goes with it. Costs 10 microseconds."""
+    return _database().cursor()
+
+
+def _new_quiet() -> duckdb.DuckDBPyConnection:
+    connection = quiet_connection()
+    hide_progress(connection)
     return connection
+
+
+def _rows(sql: str, values: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+    """The rows of a SELECT."""
+    with lent(_idle, _new_quiet) as connection:
+        return connection.execute(sql, list(values)).fetchall()
 
 
 @lru_cache(maxsize=_KEPT)
@@ -50,7 +94,7 @@ def syntax_error(sql: str) -> tuple[str, int, int] | None:
     ("", 0, 0) stands for a statement that parses and is no SELECT. About 0.5 ms.
     """
     try:
-        found = quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0]
+        found = _rows("SELECT json_serialize_sql(?)", [sql])[0]
     except duckdb.Error as error:
         return first_line(error), 0, len(sql)
     answer = json.loads(found[0]) if found else {}
@@ -71,7 +115,8 @@ def command_error(sql: str) -> tuple[str, int, int] | None:
     """DuckDB's complaint about the syntax of one statement of any kind: (message, start, end) in characters, or None if
     it parses."""
     try:
-        _binder().extract_statements(sql)
+        with lent(_idle_binders, _new_binder) as binder:
+            binder.extract_statements(sql)
     except duckdb.Error as error:
         fault = _error(error, sql)
         start = len(sql) if fault.start is None else fault.start
@@ -83,11 +128,8 @@ def command_error(sql: str) -> tuple[str, int, int] | None:
 def interval_parts(sql: str) -> tuple[int, int] | None:
     """(whole months, microseconds beside them) of an INTERVAL literal, or None where DuckDB cannot read it."""
     try:
-        found = (
-            quiet_connection()
-            .execute(f"SELECT datepart('year', i) * 12 + datepart('month', i), epoch_us(i) FROM (SELECT {sql} AS i)")
-            .fetchall()[0]
-        )
+        parts = "datepart('year', i) * 12 + datepart('month', i), epoch_us(i)"
+        found = _rows(f"SELECT {parts} FROM (SELECT {sql} AS i)")[0]
     except duckdb.Error:
         return None
     return (int(found[0]), int(found[1])) if found else None
@@ -152,32 +194,35 @@ def _fault(detail: Mapping[str, Any], sql: str, prefix: int) -> DuckFault:
 
 
 def _error(error: duckdb.Error, sql: str, prefix: int = 0) -> DuckFault:
-    """An exception of a connection with errors_as_json."""
+    """An exception of a connection with errors_as_json. Raises DataError where no SQL is to blame."""
     text = str(error)
     try:
         detail = json.loads(text[text.index("{") :])
     except ValueError:
         detail = {"exception_message": text.splitlines()[0], "exception_type": type(error).__name__}
+    if isinstance(error, duckdb.OutOfMemoryException):
+        raise out_of_memory(str(detail.get("exception_message")))
     return _fault(detail, sql, prefix)
 
 
-def _binder() -> duckdb.DuckDBPyConnection:
-    """A cursor of this thread whose errors carry positions and which sees no Python variables as tables."""
-    cursor: duckdb.DuckDBPyConnection | None = getattr(_local, "binder", None)
-    if cursor is None:
-        cursor = _local.binder = _new_binder()
-    return cursor
+def out_of_memory(why: str) -> DataError:
+    """The error that says of a statement that DuckDB has too little memory for it. why: in DuckDB's words."""
+    line = next(iter(why.splitlines()), "").removeprefix("Out of Memory Error: ")
+    message = f"DuckDB has too little memory for this statement: {line}"
+    hint = "give it more (memory_limit= of hybrid.connect, SET memory_limit on a connection of yours), or read less"
+    return DataError(message, hint)
 
 
 def _new_binder() -> duckdb.DuckDBPyConnection:
-    cursor = quiet_connection().cursor()
-    cursor.execute("SET errors_as_json=true; SET python_enable_replacements=false; SET timezone='UTC'")
-    return cursor
+    """A connection whose errors carry positions and which sees no Python variables as tables."""
+    binder = quiet_connection()
+    binder.execute("SET errors_as_json=true; SET python_enable_replacements=false; SET timezone='UTC'")
+    return binder
 
 
 @lru_cache(maxsize=_KEPT)
 def _serialized(sql: str) -> str:
-    return str(quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0])
+    return str(_rows("SELECT json_serialize_sql(?)", [sql])[0][0])
 
 
 def _serialize(sql: str, prefix: int) -> list[Node]:
@@ -259,12 +304,12 @@ def _nowhere(value: Any) -> Any:
 
 @lru_cache(maxsize=_KEPT)
 def _deserialized(select: str) -> str:
-    return str(quiet_connection().execute("SELECT json_deserialize_sql(?)", [select]).fetchall()[0][0])
+    return str(_rows("SELECT json_deserialize_sql(?)", [select])[0][0])
 
 
 @cache
 def _empty_select() -> str:
-    return str(quiet_connection().execute("SELECT json_serialize_sql('SELECT 1')").fetchall()[0][0])
+    return str(_rows("SELECT json_serialize_sql('SELECT 1')")[0][0])
 
 
 def parse_statement(sql: str) -> Node:
@@ -295,7 +340,8 @@ def describe(expressions: Sequence[str], tables: Mapping[str, Sequence[Field]]) 
 @lru_cache(maxsize=_KEPT)
 def _described(sql: str) -> tuple[str, ...]:
     try:
-        rows = _binder().execute(sql).fetchall()
+        with lent(_idle_binders, _new_binder) as binder:
+            rows = binder.execute(sql).fetchall()
     except duckdb.Error as error:
         raise _error(error, sql) from None
     return tuple(str(row[1]) for row in rows)
@@ -313,11 +359,13 @@ def fold(sql: str) -> Folded | None:
     if re.fullmatch("[0-9]{1,9}", sql):
         return Folded(int(sql), "INTEGER", str(int(sql)))
     try:
-        row = _binder().execute(f"SELECT x, typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)").fetchone()
+        with lent(_idle_binders, _new_binder) as binder:
+            rows = binder.execute(f"SELECT x, typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)").fetchall()
     except (duckdb.Error, ValueError, OverflowError):
-        row = None
-    if row is None:
+        rows = []
+    if not rows:
         return None
+    row = rows[0]
     value, type, text = row[0], str(row[1]), row[2]
     if value is None:
         return Folded(None, type, None)
@@ -332,27 +380,25 @@ def fold(sql: str) -> Folded | None:
 @cache
 def aggregate_names() -> frozenset[str]:
     """Names of DuckDB's aggregate functions, lower case, with the macros that stand for an aggregate."""
-    rows = quiet_connection().execute("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
-    return frozenset(row[0].lower() for row in rows.fetchall()) | {"geomean", "geometric_mean", "wavg", "weighted_avg"}
+    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
+    return frozenset(row[0].lower() for row in rows) | {"geomean", "geometric_mean", "wavg", "weighted_avg"}
 
 
 @cache
 def lambda_names() -> frozenset[str]:
     """Names of functions that take a lambda; `x -> y` in any other place is the arrow of JSON."""
-    rows = quiet_connection().execute(
-        "SELECT function_name FROM duckdb_functions() WHERE list_contains(parameter_types, 'LAMBDA')"
-    )
-    return frozenset(row[0].lower() for row in rows.fetchall())
+    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE list_contains(parameter_types, 'LAMBDA')")
+    return frozenset(row[0].lower() for row in rows)
 
 
 @cache
 def volatile_names() -> frozenset[str]:
     """Names of functions whose value is not a function of their arguments: volatile ones, the clock, the session."""
-    rows = quiet_connection().execute("SELECT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'")
+    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'")
     # `error` never has a value; reservoir_quantile draws a sample; the others are macros and keywords over the clock
     # and the session
     others = {"ago", "reservoir_quantile"} | CLOCK_WORDS
-    return (frozenset(row[0].lower() for row in rows.fetchall()) - {"error"}) | others
+    return (frozenset(row[0].lower() for row in rows) - {"error"}) | others
 
 
 CLOCK_WORDS = frozenset(
