@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import secrets
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +20,8 @@ from query.errors import first_line
 from query.schema import Field
 
 _local = threading.local()
-#: How many answers of DuckDB are kept, of each kind of question. What it says of a text hangs on nothing else, and the
-#: same pieces come again: within a query, in the next version of it, in queries over one stream.
+#: How many answers of DuckDB are kept, of each kind of question. What it says of a text depends on nothing else, and
+#: the same pieces come again: within a query, in the next version of it, in queries over one stream.
 _KEPT = 512
 
 
@@ -30,17 +33,40 @@ def hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
         pass  # a Jupyter without ipywidgets: there is none, and DuckDB refuses to be told so
 
 
+def shut(connection: duckdb.DuckDBPyConnection, files: Sequence[str] = (), folders: Sequence[str] = ()) -> None:
+    """Takes files, directories and the network away from a connection and its cursors, for good: only these files and
+    those below these folders are read, no extension is loaded, and no setting changes but how errors are told."""
+    connection.execute("SET autoinstall_known_extensions=false; SET autoload_known_extensions=false")
+    # what does not fit into memory goes there, and DuckDB lets every statement read it: a place that nobody else has
+    private = os.path.join(tempfile.gettempdir(), f"hybrid-{secrets.token_hex(16)}")
+    connection.execute(f"SET temp_directory={_text(private)}")
+    connection.execute("SET allowed_configs=['errors_as_json']")
+    connection.execute(f"SET allowed_paths=[{', '.join(map(_text, files))}]")
+    connection.execute(f"SET allowed_directories=[{', '.join(map(_text, folders))}]")
+    connection.execute("SET enable_external_access=false; SET lock_configuration=true")
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
 def quiet_connection() -> duckdb.DuckDBPyConnection:
-    """An in-memory connection of this thread for parsing, typing and folding constants: UTC, one thread."""
+    """An in-memory connection of this thread for parsing, typing, folding constants and evaluating expressions: in UTC,
+    with one thread, without files."""
     connection: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
     if connection is None:
-        connection = duckdb.connect(":memory:", config={"threads": 1})
+        connection = duckdb.connect(":memory:", config={"threads": 1, "python_enable_replacements": False})
         connection.execute("SET timezone='UTC'")
         hide_progress(connection)
         # it would take a failing cast out of the TRY or CASE around it
         connection.execute("SET disabled_optimizers='common_subexpressions'")
+        shut(connection)
         _local.connection = connection
     return connection
+
+
+#: What an entry of WITH is that writes, in a syntax tree.
+_WRITING_NODE = re.compile(r'"type":"(INSERT|UPDATE|DELETE|MERGE|COPY)_QUERY_NODE"')
 
 
 @lru_cache(maxsize=_KEPT)
@@ -55,7 +81,8 @@ def syntax_error(sql: str) -> tuple[str, int, int] | None:
         return first_line(error), 0, len(sql)
     answer = json.loads(found[0]) if found else {}
     if not answer.get("error"):
-        return None
+        writes = _WRITING_NODE.search(found[0])
+        return None if writes is None else (f"WITH may hold SELECT only, and this is {writes[1]}", 0, len(sql))
     if answer.get("error_type") != "parser":
         return "", 0, 0
     data = sql.encode()
@@ -77,6 +104,16 @@ def command_error(sql: str) -> tuple[str, int, int] | None:
         start = len(sql) if fault.start is None else fault.start
         return fault.message, start, start if fault.end is None else fault.end
     return None
+
+
+def statement_count(sql: str) -> int:
+    """How many statements DuckDB would run; 1 for a text that it cannot parse."""
+    if ";" not in sql:
+        return 1
+    try:
+        return len(_binder().extract_statements(sql))
+    except duckdb.Error:
+        return 1
 
 
 @lru_cache(maxsize=1024)
@@ -171,7 +208,7 @@ def _binder() -> duckdb.DuckDBPyConnection:
 
 def _new_binder() -> duckdb.DuckDBPyConnection:
     cursor = quiet_connection().cursor()
-    cursor.execute("SET errors_as_json=true; SET python_enable_replacements=false; SET timezone='UTC'")
+    cursor.execute("SET errors_as_json=true")
     return cursor
 
 
@@ -360,13 +397,15 @@ CLOCK_WORDS = frozenset(
 )
 
 
-def bind_statement(sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True) -> tuple[Field, ...]:
+def bind_statement(
+    sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, *, on: duckdb.DuckDBPyConnection | None = None
+) -> tuple[Field, ...]:
     """The output columns of a SELECT over empty tables of these columns; none of any other statement (select=False),
-    which is bound all the same. Raises DuckFault with character offsets.
-
-    Nothing is computed, but files that the statement names are opened for their columns."""
-    cursor = _new_binder()
+    which is bound all the same. on: a fresh cursor to bind it with, which may open the files that the statement names
+    for their columns; left out: no file is opened. Raises DuckFault with character offsets. Nothing is computed."""
+    cursor = on or _new_binder()
     try:
+        cursor.execute("SET errors_as_json=true")
         for name, fields in tables.items():
             columns = ", ".join(f"{_quote(f.name)} {f.type if f.type != NULL_TYPE else 'INTEGER'}" for f in fields)
             create = f"CREATE TEMP TABLE {_quote(name)}({columns or 'nothing INTEGER'})"
