@@ -32,6 +32,7 @@ from hybrid.app_tables import (
     StreamTable,
     Table,
 )
+from hybrid.declaration import NAME_BYTES_MAX
 from hybrid.shedding import Shed
 from hybrid.toml_places import Places, read_toml
 from live.sinks.base import Sink
@@ -196,9 +197,10 @@ class _Check:
         streams = {name: self.table(StreamTable, ("streams", name)) for name in self.names("streams")}
         for section in ("sources", "queries", "sinks"):
             for name in self.names(section, silent=True):
-                if not re.fullmatch(r"[A-Za-z_][\w-]*", name):
+                if not re.fullmatch(r"[A-Za-z_][\w-]*", name) or len(name.encode()) > NAME_BYTES_MAX:
                     span = self.places.key((section, name))
-                    self.fault("HQ703", f"{name!r} is no name", span, hint="use letters, digits, _ and -")
+                    hint = f"use letters, digits, _ and -, and at most {NAME_BYTES_MAX} bytes"
+                    self.fault("HQ703", f"{name!r} is no name", span, hint=hint)
         sources = {name: self.kind(SOURCES, ("sources", name)) for name in self.names("sources")}
         sinks = {name: self.kind(SINKS, ("sinks", name)) for name in self.names("sinks")}
         asked = {name: self.table(QueryTable, ("queries", name)) for name in self.names("queries")}

@@ -25,7 +25,7 @@ from hybrid.backfill import Filling, Past, Step
 from hybrid.backtest import backtest
 from hybrid.chain import END_US, ChainWatch, outermost, plain, plan_streams
 from hybrid.compare import Difference, difference
-from hybrid.declaration import TABLE, UNPACED, Pace, declared, stream_names
+from hybrid.declaration import TABLE, UNPACED, Pace, check_query_name, declared, stream_names
 from hybrid.duck import ANYTHING, Access, binder, check_memory_limit
 from hybrid.explain import explain_live
 from hybrid.faults import fault, not_supported
@@ -121,7 +121,10 @@ class Database:
                 )
             for name in found:
                 stream = reopened(self._path / name, log)
-                self._streams[stream.schema.name.lower()] = stream
+                twin = self._streams.setdefault(stream.schema.name.lower(), stream)
+                if twin is not stream:
+                    names = " and ".join(str(s.directory) for s in (twin, stream))
+                    raise DataError(f"two streams have one name: {names}", "names compare without case: move one away")
             self._memory = Memory(memory_limit, self._path)
             with self._lock:  # queries ask history beside it as soon as they begin
                 self._resume()
@@ -455,6 +458,7 @@ class Database:
         chosen = strategy_of(strategy, tolerance_us)
         asked = None
         if name is not None:
+            check_query_name(name)
             static = {key: to_arrow(data, key, self._access) for key, data in (tables or {}).items()}
             asked = Asked(name, text, strategy, tolerance_us, evidence, into, time, static, from_us)
         past = None

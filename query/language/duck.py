@@ -56,7 +56,7 @@ def quiet_connection() -> duckdb.DuckDBPyConnection:
     connection: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
     if connection is None:
         connection = duckdb.connect(":memory:", config={"threads": 1, "python_enable_replacements": False})
-        connection.execute("SET timezone='UTC'")
+        connection.execute("SET GLOBAL timezone='UTC'")
         hide_progress(connection)
         # it would take a failing cast out of the TRY or CASE around it
         connection.execute("SET disabled_optimizers='common_subexpressions'")
