@@ -100,7 +100,7 @@ class Chain:
 
     def __init__(
         self, plan: QueryPlan, schemas: Mapping[str, Schema], static: Mapping[str, pa.Table],
-        make: Callable[[Plan], Matcher],
+        make: Callable[[Plan], Matcher], access: duck.Access = duck.NOTHING,
     ) -> None:
         patterns: list[_Pattern] = []
         for factor in plan.factors:
@@ -109,7 +109,7 @@ class Chain:
                 if rows_of is None:
                     inputs.append(_Stream(schemas[stream_key(sql)]))
                 else:
-                    inputs.append(_Rows(patterns[rows_of.factor], sql, rows_of, factor, k, static))
+                    inputs.append(_Rows(patterns[rows_of.factor], sql, rows_of, factor, k, static, access))
             patterns.append(_Pattern(factor, inputs, make))
         self._last = patterns[-1]
         self.streams = self._last.streams
@@ -207,14 +207,14 @@ class ChainWatch:
     def __init__(
         self, plan: QueryPlan, streams: Mapping[str, Source], histories: Mapping[str, Source],
         static: Mapping[str, pa.Table], strategy: Strategy, spill: Spill | None = None, from_us: int | None = None,
-        spark: LargeRanges | None = None,
+        spark: LargeRanges | None = None, access: duck.Access = duck.NOTHING,
     ) -> None:  # fmt: skip
         """strategy, spark: see Driver. spill: where partial matches go that do not fit in memory. from_us: it is to
         read what is kept from then on, before anything is pushed."""
         self.factor = plan.factors[-1]
         self.streams, self.histories = dict(streams), dict(histories)
         make = partial(live_matcher, spill=spill)
-        self._new = partial(Chain, plan, {name: s.schema for name, s in streams.items()}, static, make)
+        self._new = partial(Chain, plan, {name: s.schema for name, s in streams.items()}, static, make, access)
         self.chain = self._new()
         #: By stream the ingest sequence of the first event that it may see, where from_us is None.
         self.since = {name: s.live.next_seq for name, s in streams.items()} if from_us is None else {}
@@ -427,13 +427,14 @@ class _Rows:
 
     def __init__(
         self, below: _Pattern, sql: str, rows_of: RowsOf, factor: FactorPlan, k: int, static: Mapping[str, pa.Table],
+        access: duck.Access,
     ) -> None:
         self.below = below
         self.streams: tuple[str, ...] = below.streams
         self.time = rows_of.time
         own = factor.members[k].schema if factor.members else factor.plan.schema
         self.schema: Schema = replace(own, time=rows_of.time)
-        self._sql, self._lag_us, self._static = sql, rows_of.lag_us, static
+        self._sql, self._lag_us, self._static, self._access = sql, rows_of.lag_us, static, access
         self._table = factor_name(rows_of.factor)
         time = self.schema.column(rows_of.time)
         # merged rows go by their time alone, as those of a table do
@@ -478,7 +479,7 @@ class _Rows:
 
     def _hold(self, found: list[Matches]) -> None:
         rows = pa.concat_tables([m.rows for m in found])
-        connection = duck.cursor()
+        connection = duck.cursor(access=self._access)
         try:
             for name, table in self._static.items():
                 connection.register(name, table)

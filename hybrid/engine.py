@@ -28,7 +28,18 @@ from hybrid.backfill import Filling, Past, Step
 from hybrid.backtest import backtest
 from hybrid.chain import END_US, ChainWatch, outermost, plain, plan_streams
 from hybrid.compare import Difference, difference
-from hybrid.declaration import TABLE, UNPACED, Pace, declared, differences, otherwise, stream_names, widened
+from hybrid.declaration import (
+    TABLE,
+    UNPACED,
+    Pace,
+    check_query_name,
+    declared,
+    differences,
+    otherwise,
+    stream_names,
+    widened,
+)  # fmt: skip
+from hybrid.duck import ANYTHING, Access, binder, check_memory_limit
 from hybrid.explain import explain_live
 from hybrid.faults import fault, not_supported
 from hybrid.flow import Flow, guarded
@@ -85,7 +96,7 @@ class Database:
         self, path: str | os.PathLike[str] | None = None, memory_limit: str | None = None,
         storage_options: Mapping[str, str] | None = None, maintenance: bool = True,
         log: Policy | Literal["default"] | None = "default", checkpoint: Any = None, ticking: bool = True,
-        spark: Any = None, spark_events: int | None = None, read_only: bool = False,
+        spark: Any = None, spark_events: int | None = None, read_only: bool = False, access: Access = ANYTHING,
     ) -> None:  # fmt: skip
         self._large = large_ranges(spark, spark_events, path is not None)
         self._lock = threading.RLock()
@@ -104,6 +115,7 @@ class Database:
         self._ticker: Ticker | None = None
         self._by_hand = not ticking
         self._memory_limit = memory_limit
+        self._access = access
         self._flow = Flow()
         self._streams = self._flow.streams
         self._pushers: set[int] = set()
@@ -112,9 +124,7 @@ class Database:
         self._keeper: Keeper | None = None
         self._memory = Memory(None, None)
         if memory_limit is not None:
-            from hybrid import duck
-
-            duck.check_memory_limit(memory_limit)
+            check_memory_limit(memory_limit)
             self._memory = Memory(memory_limit, None)
         if self._path is None and read_only:
             raise DataError("a database in memory is nobody's to read", "hybrid.connect(path, read_only=True)")
@@ -150,7 +160,10 @@ class Database:
         """Goes on where the database was left."""
         for name in names:
             stream = reopened(path / name, self._log, self._epoch, self._read_only)
-            self._streams[stream.schema.name.lower()] = stream
+            twin = self._streams.setdefault(stream.schema.name.lower(), stream)
+            if twin is not stream:
+                both = " and ".join(str(s.directory) for s in (twin, stream))
+                raise DataError(f"two streams have one name: {both}", "names compare without case: move one away")
         if self._read_only:
             return
         self._memory = Memory(memory_limit, path)
@@ -501,7 +514,8 @@ class Database:
         chosen = strategy_of(strategy, tolerance_us)
         asked = None
         if name is not None:
-            static = {key: to_arrow(data, key) for key, data in (tables or {}).items()}
+            check_query_name(name)
+            static = {key: to_arrow(data, key, self._access) for key, data in (tables or {}).items()}
             asked = Asked(name, text, strategy, tolerance_us, evidence, into, time, static, from_us)
         past = None
         if from_us is not None:
@@ -882,7 +896,9 @@ class Database:
             lookups, stats = lambda: self._lookups(simple), lambda: self._watch_stats(simple)
         else:
             spill = self._memory.spill()
-            watch = chained = ChainWatch(plan, streams, histories, static, strategy, spill, from_us, self._large)
+            watch = chained = ChainWatch(
+                plan, streams, histories, static, strategy, spill, from_us, self._large, self._access
+            )
             lookups, stats = chained.lookups, chained.stats
 
         def explained(stage: str) -> str:
@@ -1046,9 +1062,12 @@ class Database:
             return stream.schema
 
         words = {w.lower() for w in re.findall(r"\w+", text)}
-        static = {name: to_arrow(data, name) for name, data in tables.items() if name.lower() in words}
-        plan = bind(query, resolve, live=True, relations={name: fields_of(t) for name, t in static.items()})
-        outer = Outer(outermost(plan), static)
+        static = {
+            name: to_arrow(data, name, self._access) for name, data in tables.items() if name.lower() in words
+        }
+        relations = {name: fields_of(t) for name, t in static.items()}
+        plan = bind(query, resolve, live=True, relations=relations, describe=binder(self._access))
+        outer = Outer(outermost(plan), static, self._access)
         outer.schema()  # DuckDB's own view of the outer SELECT, before any event
         return query, plan, outer, static
 
@@ -1076,7 +1095,8 @@ class Database:
             streams = {key: _input(stream, late) for key, stream in asked.items()}
         on_spark = OnSpark(spark) if engine == "spark" else None
         relations = Relations(
-            text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large
+            text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large,
+            access=self._access,
         )
         with relations.open():
             found = answer(text, relations)
@@ -1133,7 +1153,7 @@ class Database:
         with self._lock:
             self._check_open()
             streams = {key: _input(stream, late=True) for key, stream in self._streams.items()}
-        return explain_in(text, stage, Relations(text, tables or {}, streams))
+        return explain_in(text, stage, Relations(text, tables or {}, streams, access=self._access))
 
     # ---- life
 

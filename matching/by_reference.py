@@ -359,7 +359,6 @@ class DuckEvaluation:
         rows = len(next(iter(leaves.values()))) if whole else 1
         cursor = quiet_connection()
         try:
-            cursor.execute("SET timezone='UTC'")
             cursor.register("leaves", pa.table(table or {"nothing": pa.nulls(rows)}))
             found = cursor.sql(f"SELECT CAST({sql} AS {expression.type}) AS x FROM leaves").to_arrow_table()
         finally:

@@ -201,6 +201,10 @@ def _origin_from(
     return (name, column) if name.startswith(FACTOR_TABLE) else None
 
 
+#: The hint where a statement reads what it may not.
+NO_ACCESS = "only files that were named may be read: hybrid.connect(..., external=False, files=[...])"
+
+
 class Describe(Protocol):
     """Asks DuckDB for the output columns of a SELECT over these tables and whatever else it knows; other statements
     (select=False) are only bound. Raises DuckFault with character offsets."""
@@ -281,6 +285,8 @@ def _diagnostic(fault: DuckFault, statement: Statement, text: str, names: Names)
         return Diagnostic("HQ201", first_line, span, "in more than one table")
     if fault.kind in ("SYNTAX_ERROR", "parser", "Parser"):
         return Diagnostic("HQ100", first_line, span)
+    if fault.kind == "Permission":
+        return Diagnostic("HQ100", first_line, span, "", NO_ACCESS)
     if fault.kind == "IO":
         return Diagnostic("HQ200", first_line, span)
     if fault.kind in ("NO_MATCHING_FUNCTION", "Binder", "Conversion"):

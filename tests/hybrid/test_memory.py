@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import hybrid
 from archive import partials
 from archive.partials import PARTIALS
 from hybrid.engine import Database
