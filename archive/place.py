@@ -115,6 +115,10 @@ class Place:
         """Of a file, in bytes."""
         return int(self.filesystem.get_file_info(self.key).size)
 
+    def written_us(self) -> int:
+        """When a file was last written, in microseconds UTC."""
+        return int(self.filesystem.get_file_info(self.key).mtime_ns) // 1000
+
     def entries(self) -> Iterator[Entry]:
         """All files below, in order of their paths; none where there is nothing."""
         from pyarrow.fs import FileSelector, FileType

@@ -169,23 +169,28 @@ class RBuffer:
         self.row_count = 0
 
     def append(self, piece: Piece) -> None:
+        """Takes a piece, or raises and has not."""
         sealed, middle, small = self._levels
-        self._pieces = None
-        self.row_count += len(piece)
+        more: list[Piece] = []  # of sealed ones
         if len(piece) >= SEALED_ROWS:
             if middle or small:
-                sealed.append(joined([*middle, *small]))
-                middle.clear()
-                small.clear()
-            sealed.append(piece)
-            return
-        small.append(piece)
-        if len(small) == FAN_OUT:
-            middle.append(joined(small))
-            small.clear()
-            if len(middle) == FAN_OUT or sum(map(len, middle)) >= SEALED_ROWS:
-                sealed.append(joined(middle))
-                middle.clear()
+                more.append(joined([*middle, *small]))
+            more.append(piece)
+            middle, small = [], []
+        else:
+            small = [*small, piece]
+            if len(small) == FAN_OUT:
+                middle, small = [*middle, joined(small)], []
+                if len(middle) == FAN_OUT or sum(map(len, middle)) >= SEALED_ROWS:
+                    more.append(joined(middle))
+                    middle = []
+        whole = len(sealed)
+        try:
+            sealed += more
+            self._levels, self._pieces, self.row_count = (sealed, middle, small), None, self.row_count + len(piece)
+        except BaseException:
+            del sealed[whole:]
+            raise
 
     def pieces(self) -> tuple[Piece, ...]:
         """All pieces, in order of arrival. O(number of pieces) after an append, else nothing."""

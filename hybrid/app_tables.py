@@ -75,6 +75,8 @@ class DatabaseTable(Table):
     """the Spark that searches in large ranges of history, such as spark://host:7077; else none does"""
     spark_events: Annotated[int, Field(ge=0)] | None = None
     """ranges of history with more events than so many are large; 100 million"""
+    files: Names = ()
+    """that queries may read, a file or a list, a directory standing for all in it; they read no others"""
 
 
 class StreamTable(Table):

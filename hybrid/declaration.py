@@ -17,6 +17,8 @@ from query.schema import Field, Schema
 #: In the directory of a stream: its declaration, and the table of its archive.
 STREAM_FILE, TABLE = "stream.json", "table"
 STREAM_VERSION = 1
+#: Of a name, in UTF-8: names of files may have 255, and what stands beside a stream has its name with an ending.
+NAME_BYTES_MAX = 200
 
 
 def declared(
@@ -26,6 +28,9 @@ def declared(
     """The schema of a declaration. Raises DataError for what does not hang together."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise DataError(f"{name!r} cannot name a stream", "use letters, digits and underscores")
+    if name.startswith("_"):
+        raise DataError(f"{name} cannot name a stream", "names with an underscore in front are the database's own")
+    check_length(name, "stream")
     fields = []
     seen: set[str] = set()
     for column, type in columns.items():
@@ -95,8 +100,23 @@ def widened(was: Schema, now: Schema) -> Schema | None:
 
 def otherwise(was: Schema, now: Schema) -> DataError:
     """The error that says in which a declaration differs from the one before it."""
-    message = f"stream {was.name} is there already, and is declared otherwise: {'; '.join(differences(was, now))}"
+    message = f"stream {was.name} already exists with a different declaration: {'; '.join(differences(was, now))}"
     return DataError(message, "declare it as it is, with new columns behind the others; or choose another name")
+
+
+def check_query_name(name: Any) -> None:
+    """Raises DataError for what cannot name a query, in a checkpoint and in what is told of it."""
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise DataError(f"{name!r} cannot name a query", "use a text without control characters, such as 'falls'")
+    check_length(name, "query")
+
+
+def check_length(name: str, what: str) -> None:
+    """Raises DataError for a name that is too long."""
+    size = len(name.encode())
+    if size > NAME_BYTES_MAX:
+        message = f"the name of the {what} {name[:20]}... has {size} bytes"
+        raise DataError(message, f"use at most {NAME_BYTES_MAX}")
 
 
 def _type(stream: str, column: str, type: str) -> str:
@@ -126,27 +146,30 @@ UNPACED = Pace()
 
 
 def write_declaration(
-    directory: Place, schema: Schema, watermark_us: int | None, pace: Pace = UNPACED, expected: Sequence[str] = ()
+    directory: Place, schema: Schema, watermark_us: int | None, pace: Pace = UNPACED, expected: Sequence[str] = (),
+    logged: bool = False,
 ) -> None:
-    """Keeps a declaration, where the watermark stands, and the sources it waits for, in the directory of the stream.
-    Atomic."""
+    """Keeps a declaration, where the watermark stands, the sources it waits for, and whether there is a log, in the
+    directory of the stream. Atomic."""
     state = {
         "version": STREAM_VERSION, **schema.to_dict(), "watermark_us": watermark_us, "idle_us": pace.idle_us,
-        "heartbeat_us": pace.heartbeat_us, "expected": list(expected),
+        "heartbeat_us": pace.heartbeat_us, "expected": list(expected), "logged": logged,
     }  # fmt: skip
     (directory / STREAM_FILE).write_text(json.dumps(state, indent=1))
 
 
-def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[str, ...]]:
-    """The stream that is declared in a directory, where its watermark stood, its pace, and the sources that the
-    watermark waited for. Raises DataError."""
+def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[str, ...], bool]:
+    """The stream that is declared in a directory, where its watermark stood, its pace, the sources that the watermark
+    waited for, and whether there must be a log. Raises DataError."""
     file = directory / STREAM_FILE
     try:
         state = json.loads(file.read_text())
         if state["version"] != STREAM_VERSION:
             raise DataError(f"{file} has version {state['version']}", f"this program reads version {STREAM_VERSION}")
         pace = Pace(state.get("idle_us"), state.get("heartbeat_us"))
-        return Schema.from_dict(state), state["watermark_us"], pace, tuple(state.get("expected", ()))
+        return Schema.from_dict(state), state["watermark_us"], pace, tuple(state.get("expected", ())), bool(
+            state.get("logged", False)
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
 

@@ -162,6 +162,7 @@ class Relations:
         search_rows_min: int | None = None,
         spark: OnSpark | None = None,
         large: LargeRanges | None = None,
+        access: duck.Access = duck.ANYTHING,
     ) -> None:
         self._search_rows_min = SEARCH_ROWS_MIN if search_rows_min is None else search_rows_min
         self.spark = spark
@@ -184,7 +185,13 @@ class Relations:
                 message = f"there is no option {name}, and the text names no table {name}"
                 raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
         self._own = connection is None
-        self.connection = duck.cursor(memory_limit) if connection is None else connection
+        self._access = access
+        self.connection = connection or duck.cursor(memory_limit, access, self._viewed())
+
+    def _viewed(self) -> list[str]:
+        """The archived files that `load` may let DuckDB read."""
+        named = [s for key, s in self._streams.items() if key in self._words and key not in self._given]
+        return [path for s in named if s.snapshot.rows_max > WHOLE_ROWS_MAX for path in s.snapshot.paths()]
 
     def names(self) -> tuple[str, ...]:
         """What the named tables and the streams are called."""
@@ -253,7 +260,7 @@ class Relations:
         """A named table as Arrow."""
         if key not in self._arrow:
             name, data = self._given[key]
-            self._arrow[key] = to_arrow(data, name)
+            self._arrow[key] = to_arrow(data, name, self._access)
         return self._arrow[key]
 
     def stream(self, text: str) -> StreamInput | None:
@@ -271,7 +278,10 @@ class Relations:
         return [s.schema.name for key, s in self._streams.items() if key in words and key not in self._given]
 
     def allow(self, query: ast.Query) -> None:
-        """Raises QueryError for a statement that would write into a connection that ends with it."""
+        """Raises QueryError for a statement that would write into a connection that ends with it, or without access."""
+        if query.kind is ast.StatementKind.COPY and not self._access.outside:
+            what = "COPY writes a file, and this database has external=False"
+            raise fault("HQ100", what, query.text, "take the rows from the result", query_head(query))
         if self._own and query.kind in (ast.StatementKind.INSERT, ast.StatementKind.CREATE_TABLE):
             hint = "hybrid.sql(text, connection): its result then is DuckDB's, the number of rows"
             what = f"{query.kind.value} needs a DuckDB connection to write to"

@@ -19,6 +19,7 @@ from matching.types import arrow_type, duckdb_type
 from query.errors import DataError, first_line
 from query.plan.expression import quote
 from query.plan.plan import Order
+from query.plan.statement import NO_ACCESS
 from query.schema import Field, Schema
 
 BATCH_ROWS = 65_536
@@ -30,15 +31,17 @@ TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 # ---- anything to Arrow -----------------------------------------------------------------------------------------
 
 
-def to_arrow(data: Any, name: str) -> pa.Table:
+def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Table:
     """A named table as Arrow, in the types DuckDB hands out: plain strings, microseconds, no dictionaries.
 
     Takes Arrow tables, batches and readers, pandas and polars frames, DuckDB relations, anything with the PyCapsule
     protocol, a list of dicts, a dict of columns, and the path of a file that DuckDB reads by its name (Parquet, CSV,
-    JSON). Raises DataError, also for times that are no exact microsecond.
+    JSON), if `access` has it. Raises DataError, also for times that are no exact microsecond.
     """
     try:
-        table = _arrow(data, name)
+        table = _arrow(data, name, access)
+    except duckdb.PermissionException as error:
+        raise DataError(f"table {name}: {first_line(error)}", NO_ACCESS) from None
     except duckdb.Error as error:
         raise DataError(f"table {name}: {first_line(error)}", "a text is the path of a file") from None
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
@@ -51,9 +54,9 @@ def to_arrow(data: Any, name: str) -> pa.Table:
     return conform(table, name)
 
 
-def _arrow(data: Any, name: str) -> pa.Table | None:
+def _arrow(data: Any, name: str, access: duck.Access) -> pa.Table | None:
     if isinstance(data, str | os.PathLike):
-        data = duck.cursor().sql(f"SELECT * FROM '{str(os.fspath(data)).replace(chr(39), chr(39) * 2)}'")
+        data = duck.cursor(access=access).sql(f"SELECT * FROM '{str(os.fspath(data)).replace(chr(39), chr(39) * 2)}'")
     if isinstance(data, duckdb.DuckDBPyRelation):
         return table_of(data, name)
     if isinstance(data, pa.Table):

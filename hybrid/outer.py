@@ -57,13 +57,16 @@ def _nothing(factor: FactorPlan) -> tuple[Side, ...]:
 class Outer:
     """The outer SELECT of one statement. `extra` are the tables it names besides the factors."""
 
-    __slots__ = ("_extra", "_plan", "_projection", "_shows_complete")
+    __slots__ = ("_access", "_extra", "_plan", "_projection", "_shows_complete")
 
-    def __init__(self, plan: QueryPlan, extra: Mapping[str, pa.Table] | None = None) -> None:
+    def __init__(
+        self, plan: QueryPlan, extra: Mapping[str, pa.Table] | None = None, access: duck.Access = duck.NOTHING
+    ) -> None:
         for factor in plan.factors:
             if not len(output_schema(factor.plan)):
                 raise fault("HQ217", f"the matches of {factor.alias} have no column to show", plan.text, ADD_A_COLUMN)
         self._plan = plan
+        self._access = access
         self._extra = dict(extra or {})
         self._shows_complete = re.search(rf"\b{COMPLETE}\b", plan.text, re.IGNORECASE) is not None
         self._projection: Projection | None = None
@@ -71,6 +74,11 @@ class Outer:
             columns = {factor_name(0): output_schema(plan.factors[0].plan).names}
             columns |= {side_name(0, k): side.rows.column_names for k, side in enumerate(_nothing(plan.factors[0]))}
             self._projection = _projection(plan.select_sql, columns)
+
+    @property
+    def access(self) -> duck.Access:
+        """What its SELECT may read besides tables."""
+        return self._access
 
     @property
     def text(self) -> str:
@@ -152,7 +160,7 @@ class Outer:
         self, select_sql: str, tables: Mapping[str, pa.Table], connection: duckdb.DuckDBPyConnection | None
     ) -> pa.Table:
         tables = self._extra | dict(tables)
-        on = connection or duck.cursor()
+        on = connection or duck.cursor(access=self._access)
         registered: list[str] = []
         try:
             for name, table in tables.items():

@@ -90,7 +90,7 @@ def ingest(
     from archive.ingest import Job, format_of
     from archive.place import place_of
     from hybrid.declaration import TABLE, stream_directory
-    from hybrid.engine import Database
+    from hybrid.stream import declare_beside
     from query.errors import DataError
 
     wanted = format_of(None if format is None else format.value)
@@ -107,9 +107,7 @@ def ingest(
     created = new and folder.on_disk and not folder.exists()
     try:
         if new:
-            with Database(directory) as db:
-                types = {field.name: field.type for field in schema.fields}
-                db.create_stream(schema.name, types, schema.time or "", schema.keys)
+            declare_beside(place_of(directory), schema)  # another process may have the database open
         with _shown() as told:
             report = _run(job, told, spark, memory)
     except DataError:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import secrets
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +24,8 @@ _idle: list[duckdb.DuckDBPyConnection] = []
 _idle_binders: list[duckdb.DuckDBPyConnection] = []
 #: So many wait at the most; more are closed.
 IDLE_MAX = 16
-#: How many answers of DuckDB are kept, of each kind of question. What it says of a text hangs on nothing else, and the
-#: same pieces come again: within a query, in the next version of it, in queries over one stream.
+#: How many answers of DuckDB are kept, of each kind of question. What it says of a text depends on nothing else, and
+#: the same pieces come again: within a query, in the next version of it, in queries over one stream.
 _KEPT = 512
 
 
@@ -59,13 +62,31 @@ def lent(
             idle.append(connection)
 
 
+def shut(connection: duckdb.DuckDBPyConnection, files: Sequence[str] = (), folders: Sequence[str] = ()) -> None:
+    """Takes files, directories and the network away from a connection and its cursors, for good: only these files and
+    those below these folders are read, no extension is loaded, and no setting changes but how errors are told."""
+    connection.execute("SET autoinstall_known_extensions=false; SET autoload_known_extensions=false")
+    # what does not fit into memory goes there, and DuckDB lets every statement read it: a place that nobody else has
+    private = os.path.join(tempfile.gettempdir(), f"hybrid-{secrets.token_hex(16)}")
+    connection.execute(f"SET temp_directory={_text(private)}")
+    connection.execute("SET allowed_configs=['errors_as_json', 'enable_progress_bar']")
+    connection.execute(f"SET allowed_paths=[{', '.join(map(_text, files))}]")
+    connection.execute(f"SET allowed_directories=[{', '.join(map(_text, folders))}]")
+    connection.execute("SET enable_external_access=false; SET lock_configuration=true")
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
-    """One in-memory database for all that asks DuckDB about texts and values: UTC, no threads of its own. Queries use
-    cursors of it: a shared connection gives one thread the rows of another."""
-    database = duckdb.connect(":memory:", config={"threads": 1})
+    """One in-memory database for all that asks DuckDB about texts and values: UTC, no threads of its own, no files.
+    Queries use cursors of it: a shared connection gives one thread the rows of another."""
+    database = duckdb.connect(":memory:", config={"threads": 1, "python_enable_replacements": False})
     # common_subexpressions would take a failing cast out of the TRY or CASE around it
     database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL disabled_optimizers='common_subexpressions'")
+    shut(database)
     return database
 
 
@@ -87,6 +108,10 @@ def _rows(sql: str, values: Sequence[str] = ()) -> list[tuple[Any, ...]]:
         return connection.execute(sql, list(values)).fetchall()
 
 
+#: What an entry of WITH is that writes, in a syntax tree.
+_WRITING_NODE = re.compile(r'"type":"(INSERT|UPDATE|DELETE|MERGE|COPY)_QUERY_NODE"')
+
+
 @lru_cache(maxsize=_KEPT)
 def syntax_error(sql: str) -> tuple[str, int, int] | None:
     """DuckDB's complaint about the syntax of a SELECT: (message, start, end) in characters, or None if it parses.
@@ -99,7 +124,8 @@ def syntax_error(sql: str) -> tuple[str, int, int] | None:
         return first_line(error), 0, len(sql)
     answer = json.loads(found[0]) if found else {}
     if not answer.get("error"):
-        return None
+        writes = _WRITING_NODE.search(found[0])
+        return None if writes is None else (f"WITH may hold SELECT only, and this is {writes[1]}", 0, len(sql))
     if answer.get("error_type") != "parser":
         return "", 0, 0
     data = sql.encode()
@@ -122,6 +148,17 @@ def command_error(sql: str) -> tuple[str, int, int] | None:
         start = len(sql) if fault.start is None else fault.start
         return fault.message, start, start if fault.end is None else fault.end
     return None
+
+
+def statement_count(sql: str) -> int:
+    """How many statements DuckDB would run; 1 for a text that it cannot parse."""
+    if ";" not in sql:
+        return 1
+    try:
+        with lent(_idle_binders, _new_binder) as binder:
+            return len(binder.extract_statements(sql))
+    except duckdb.Error:
+        return 1
 
 
 @lru_cache(maxsize=1024)
@@ -214,9 +251,9 @@ def out_of_memory(why: str) -> DataError:
 
 
 def _new_binder() -> duckdb.DuckDBPyConnection:
-    """A connection whose errors carry positions and which sees no Python variables as tables."""
+    """A connection whose errors carry positions."""
     binder = quiet_connection()
-    binder.execute("SET errors_as_json=true; SET python_enable_replacements=false; SET timezone='UTC'")
+    binder.execute("SET errors_as_json=true")
     return binder
 
 
@@ -406,13 +443,15 @@ CLOCK_WORDS = frozenset(
 )
 
 
-def bind_statement(sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True) -> tuple[Field, ...]:
+def bind_statement(
+    sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, *, on: duckdb.DuckDBPyConnection | None = None
+) -> tuple[Field, ...]:
     """The output columns of a SELECT over empty tables of these columns; none of any other statement (select=False),
-    which is bound all the same. Raises DuckFault with character offsets.
-
-    Nothing is computed, but files that the statement names are opened for their columns."""
-    cursor = _new_binder()
+    which is bound all the same. on: a fresh cursor to bind it with, which may open the files that the statement names
+    for their columns; left out: no file is opened. Raises DuckFault with character offsets. Nothing is computed."""
+    cursor = on or _new_binder()
     try:
+        cursor.execute("SET errors_as_json=true")
         for name, fields in tables.items():
             columns = ", ".join(f"{_quote(f.name)} {f.type if f.type != NULL_TYPE else 'INTEGER'}" for f in fields)
             create = f"CREATE TEMP TABLE {_quote(name)}({columns or 'nothing INTEGER'})"

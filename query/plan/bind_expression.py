@@ -219,7 +219,7 @@ class _Binder:
             return Constant(None, folded.type, span)
         if folded.type == "INTERVAL":
             if folded.microseconds is None:
-                return Opaque(sql, (), "INTERVAL", span)
+                return Opaque(f"CAST('{folded.text}' AS INTERVAL)", (), "INTERVAL", span)
             return Constant(folded.microseconds, "INTERVAL", span, f"CAST('{folded.text}' AS INTERVAL)")
         if folded.type == "BOOLEAN":
             return Constant(folded.value, "BOOLEAN", span)

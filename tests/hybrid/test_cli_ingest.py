@@ -57,7 +57,7 @@ def test_the_same_command_may_be_repeated(tmp_path):
     with pytest.raises(DataError) as error:
         run("ticks", *command[1:4], "--columns", "ts TIMESTAMP, symbol VARCHAR, price DOUBLE, size BIGINT")
     assert error.value.message == (
-        "stream ticks is there already, and is declared otherwise: column price is DECIMAL(9,2), not DOUBLE; "
+        "stream ticks already exists with a different declaration: column price is DECIMAL(9,2), not DOUBLE; "
         "it has no column size"
     )
 
@@ -71,7 +71,7 @@ def test_a_failure_leaves_no_stream_behind(tmp_path):
     with pytest.raises(DataError, match="has no column size"):
         run(*where, "--columns", "ts TIMESTAMP, size DOUBLE")
     assert run(*where)[0] == 0
-    with pytest.raises(DataError, match="is declared otherwise: the key is none, not symbol"):
+    with pytest.raises(DataError, match="a different declaration: the key is none, not symbol"):
         run(*where, "--key", "symbol")
     path.write_text("ts,symbol\n")
     with pytest.raises(DataError, match="has no column price"):

@@ -236,7 +236,7 @@ def test_an_equal_declaration_is_none_and_another_is_told_apart_field_by_field(t
             told = {"columns": COLUMNS, "time": "ts", "key": "k", "lateness": "1s", "idle": "5s"} | change
             with pytest.raises(hybrid.DataError) as error:  # before: that it is declared otherwise, and not in what
                 db.create_stream("e", **told)
-            assert error.value.message == f"stream e is there already, and is declared otherwise: {says}"
+            assert error.value.message == f"stream e already exists with a different declaration: {says}"
         assert db._streams["e"].pace.idle_us == 30_000_000  # before: 5 s, though the declaration was refused
 
 

@@ -19,6 +19,7 @@ from archive.partials import PARTIALS
 from hybrid.engine import Database
 from hybrid.memory import bytes_of
 from query.errors import DataError, HybridWarning
+from tests.hybrid.ends import opened_again
 
 START = dt.datetime(2024, 1, 1)
 #: Run by tables, starts, blocks, lists and graphs of runs.
@@ -55,7 +56,7 @@ def batches(count: int = 60, size: int = 20) -> list[list[dict[str, Any]]]:
 
 
 def opened(path: Path | None, limit: str | None) -> Database:
-    db = hybrid.connect(path, memory_limit=limit, maintenance=False)
+    db = opened_again(path, memory_limit=limit, maintenance=False)
     if not db.streams():
         db.create_stream("ticks", {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}, "ts", "k")
     return db

@@ -18,6 +18,7 @@ from hybrid.shedding import CALM, Pressure, Shed
 from matching.shedding import BUCKETS, Shedder
 from query.errors import DataError, HybridWarning, QueryError
 from query.plan.expression import Column
+from tests.hybrid.ends import opened_again
 
 RISES = """SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol ORDER BY ts
     MEASURES MATCH_NUMBER() AS n, FIRST(price) AS low, LAST(price) AS high
@@ -43,7 +44,7 @@ def ticks(seed: int, events: int, keys: int, skew: float = 0.0) -> pa.Table:
 
 
 def database(path: Path | None = None) -> Database:
-    db = Database(path, maintenance=False, ticking=False)
+    db = opened_again(path, maintenance=False, ticking=False)
     db.create_stream("ticks", {"ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE"}, time="ts", key="symbol")
     return db
 

@@ -189,7 +189,7 @@ def test_evidence_names_every_event() -> None:
     assert evidence.column("price").to_pylist() == [6.0, 5.5, 7.0]
     assert evidence.column("side").to_pylist() == ["pl"] * 3
     assert len(set(evidence.column("match_id").to_pylist())) == 1
-    assert all(len(name) == 16 for name in evidence.column("match_id").to_pylist())
+    assert all(len(name) == 32 for name in evidence.column("match_id").to_pylist())
 
 
 def test_evidence_of_a_grouped_select_lists_all_matches() -> None:

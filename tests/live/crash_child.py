@@ -132,12 +132,14 @@ def _lay_points(death: Death) -> None:
     write_all, write_table, commit = log._write_all, layout.pq.write_table, Table._commit
     write, replace, unlink = checkpoint.write, os.replace, Path.unlink
 
-    def log_write(file: int, data: bytes) -> None:
+    def log_write(file: int, parts: list[Any]) -> int:
         if death.next_at("log half written"):
+            data = b"".join(map(bytes, parts))
             os.write(file, data[: len(data) // 2])
         passing("log half written")
-        write_all(file, data)
+        length = write_all(file, parts)
         passing("log written")
+        return length
 
     def parquet(rows: Any, path: str, **options: Any) -> None:
         write_table(rows, path, **options)
