@@ -13,6 +13,8 @@ from archive.table import Table
 #: How often it looks, and how often it vacuums, in seconds.
 EVERY_S = 1.0
 VACUUM_EVERY_S = 3600.0
+#: How long its end is waited for, in seconds.
+STOP_S = 5.0
 
 
 class Keeper:
@@ -36,10 +38,11 @@ class Keeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the thread has ended; a rewrite under way is given up."""
+        """Returns when the thread has ended; a rewrite under way is given up. A thread that a disk or a store keeps for
+        longer than STOP_S is left alone: what it does is a commit or nothing, as from another process."""
         self._stopping.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(STOP_S)
             self._thread = None
 
     def take_trouble(self) -> list[str]:

@@ -49,10 +49,10 @@ class Alerts:
         self, plan: QueryPlan, outer: Outer, lookups: Callable[[], Lookups], explain: Callable[[str], str],
         stats: Callable[[], dict[str, Any]], may_wait: Callable[[], bool], leave: Callable[[], None],
         identified: bool = False, rows_from: Callable[[], int | None] = lambda: None,
-        catch_up: Callable[[], None] = lambda: None,
+        catch_up: Callable[[float | None], None] = lambda seconds: None,
     ) -> None:
         """rows_from: no row whose last event has a time below that can still come out, or None. catch_up: returns when
-        history that has been asked for has been answered."""
+        history that has been asked for has been answered, or so many seconds are over."""
         self.plan = plan
         self._factor = plan.factors[0]
         self._outer = outer
@@ -190,13 +190,14 @@ class Alerts:
         still be fetched. Closing it again does nothing."""
         self._leave()
 
-    def fetch(self, wait: bool = True) -> pa.Table:
+    def fetch(self, wait: bool | float = True) -> pa.Table:
         """The rows found since the last fetch, possibly none, always in the columns of `schema`. wait: for matches
-        whose history is being read too; a push does not wait for a slow archive, and then their rows come later.
+        whose history is being read too, so many seconds at the most; a push does not wait for a slow archive, and then
+        their rows come later.
 
         Raises QueryError or DataError if the query failed and all it found before has been fetched."""
         if wait:
-            self._catch_up()
+            self._catch_up(None if wait is True else wait)
         bound_us = self._rows_from() if self.suppressor is not None else None  # before what came by then is taken
         taken = self._taken = _Taken()
         try:
@@ -265,7 +266,7 @@ class Alerts:
 
     def __iter__(self) -> Iterator[pa.Table]:
         while True:
-            self._catch_up()
+            self._catch_up(None)
             with self._changed:
                 while not (self._matches or self._answers or self._failure or self._done) and self._may_wait():
                     # Woken now and then to see whether the threads that push are still there.

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from hybrid.answer import Answer
+from hybrid.daemons import Daemons
 from hybrid.driver import Driver, History
 
 #: The share of the time that pushes may wait for answers, and the seconds that one may wait if none has waited lately.
@@ -32,8 +33,8 @@ class Pools:
     """The threads that ask. readers: read history, so many at a time; takers: one, which takes answers that came late,
     and may wait for the lock of a database."""
 
-    readers: ThreadPoolExecutor
-    takers: ThreadPoolExecutor
+    readers: Executor
+    takers: Executor
 
 
 def pools() -> Pools:
@@ -43,7 +44,7 @@ def pools() -> Pools:
 
 @cache
 def _pools(process: int) -> Pools:
-    return Pools(ThreadPoolExecutor(READERS_MAX, f"{POOLS}history"), ThreadPoolExecutor(1, f"{POOLS}answers"))
+    return Pools(Daemons(READERS_MAX, f"{POOLS}history"), Daemons(1, f"{POOLS}answers"))
 
 
 class Asking:

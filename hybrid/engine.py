@@ -449,10 +449,13 @@ class Database:
             if not self._closed and watch in self._flow.running:
                 guarded(watch, type(watch).settle)
 
-    def _catch_up(self, watch: Watch | ChainWatch) -> None:
-        """Returns when no history is being read for a query."""
+    def _catch_up(self, watch: Watch | ChainWatch, seconds: float | None = None) -> None:
+        """Returns when no history is being read for a query, or so many seconds are over."""
+        until_s = None if seconds is None else clock.monotonic() + seconds
         while watch.asking is not None and (running := watch.asking.running) is not None:
-            wait([running])
+            wait([running], None if until_s is None else max(0.0, until_s - clock.monotonic()))
+            if not running.done():
+                break
             self._take_answers(watch)
             if watch.asking.running is running:
                 break  # it is not the database's any more
@@ -909,7 +912,7 @@ class Database:
 
         watch.alerts = Alerts(
             outermost(plan), outer, lookups, explained, stats, self._may_wait, lambda: self._stop(watch), evidence,
-            lambda: self._rows_from(watch, plan), lambda: self._catch_up(watch),
+            lambda: self._rows_from(watch, plan), lambda seconds: self._catch_up(watch, seconds),
         )
         if watch.driver is not None:
             # what flows on into another stream comes in its turn
@@ -1167,9 +1170,12 @@ class Database:
                 stream.kept.flush()
                 stream.save()
 
-    def close(self) -> None:
+    def close(self, wait: bool | float = True) -> None:
         """Flushes, takes a last checkpoint if queries have names, and ends every iteration over alerts. What is ready
-        can still be fetched."""
+        can still be fetched.
+
+        wait: for history that is being read; so many seconds at the most. What still waits for it then is in the
+        checkpoint, if its query has a name."""
         if self._ticker is not None:  # before the lock, for which it may wait
             self._ticker.stop()
         with self._lock:
@@ -1178,8 +1184,8 @@ class Database:
             try:
                 if self._keeper is not None:
                     self._keeper.stop()
-                for watch in self._flow.running:
-                    self._catch_up(watch)
+                for watch in self._flow.running if wait else ():
+                    self._catch_up(watch, None if wait is True else wait)
             finally:  # an interrupt ends the waiting, and nothing else
                 with Deferred():
                     self._finish()
@@ -1240,7 +1246,7 @@ class Database:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(wait=kind is None or issubclass(kind, Exception))  # who has been interrupted does not wait
 
     def _check_writes(self, what: str) -> None:
         """Raises DataError where the database is not open for that, and where another process writes it."""

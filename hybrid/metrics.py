@@ -52,7 +52,7 @@ class Endpoint:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        self._thread.join(5.0)  # a reader that never ends its request is not waited for
 
 
 def serve(host: str, port: int, status: Callable[[], dict[str, Any]]) -> Endpoint:

@@ -222,9 +222,11 @@ class Service:
             reader.pause()
         self._say("stopping" if not over else "every source has ended")
         until = self._clock.ticks() + DRAIN_S
+        # What still waits for history when it is stopped is in the checkpoint.
+        wait = True if over or self.app.database.path is None else DRAIN_S
         while self._push({}) and self._clock.ticks() < until:
-            self._fetch()
-        self._fetch()
+            self._fetch(wait)
+        self._fetch(wait)
         while any(o.waiting and not o.failures for o in self._all_outlets()) and self._clock.ticks() < until:
             if not self._threads:
                 for outlet in self._all_outlets():
@@ -243,7 +245,7 @@ class Service:
         failed = [r.name for r in self._readers.values() if r.failure is not None]
         failed += [name for name, running in self._queries.items() if running.failure is not None]
         try:
-            self.db.close()
+            self.db.close(wait is True)
         except (DataError, OSError) as error:
             self._say(f"the database was not closed well: {error}")
             failed.append("database")
@@ -421,7 +423,7 @@ class Service:
         except (QueryError, DataError) as error:
             self._fault(f"query {name}", _said(error))
 
-    def _fetch(self, wait: bool = True) -> bool:
+    def _fetch(self, wait: bool | float = True) -> bool:
         """Hands what the queries have found, and late events, to their sinks. wait: for history that is being read."""
         busy = False
         for name, stream in self.app.streams.items():

@@ -11,6 +11,8 @@ from query.errors import HybridWarning
 #: What the thread is called, and how often it looks, in seconds.
 TICKER = "hybrid-ticker"
 EVERY_S = 0.25
+#: How long its end is waited for, in seconds.
+STOP_S = 5.0
 
 
 class Ticker:
@@ -27,10 +29,11 @@ class Ticker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the thread has ended. Not to be called by whoever holds what `tick` waits for."""
+        """Returns when the thread has ended, or STOP_S are over. Not to be called by whoever holds what `tick` waits
+        for."""
         self._stopping.set()
         if self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(STOP_S)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._every_s):

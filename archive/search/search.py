@@ -40,6 +40,8 @@ _UNITS_PER_WORKER = 4
 #: costs that reads while the other matches; and what a sort of files costs that overlap in time and are too many rows
 #: to be held.
 _LOOKS_MAX, _LOOKS_MAX_UNSORTED = 1.5, 4
+#: How long the end of a thread is waited for that may be reading, in seconds; it ends with what it reads.
+STOP_S = 5.0
 #: Matches of a unit that wait to be taken; its worker waits then.
 _WAITING_MAX = 8
 
@@ -226,7 +228,7 @@ def _ahead(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
         yield from _taken(parts)
     finally:
         stopped.set()
-        thread.join()
+        thread.join(STOP_S)
 
 
 def _in_parallel(walks: list[Callable[[], Iterator[Matches]]], workers: int) -> Iterator[Matches]:
@@ -253,4 +255,4 @@ def _in_parallel(walks: list[Callable[[], Iterator[Matches]]], workers: int) -> 
     finally:
         stopped.set()
         for thread in threads:
-            thread.join()
+            thread.join(STOP_S)
