@@ -30,9 +30,10 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from archive.layout import FORMAT_VERSION, SOURCE, DataFile, stored_schema, time_name, to_stored, write_files
+from archive.layout import FORMAT_VERSION, OFFSET, SOURCE, DataFile, stored_schema, time_name, to_stored, write_files
 from archive.place import Place, place_of
 from archive.recent import FILES, BoolArray, KeyRange, fresh_rows, next_offsets
+from archive.sums import Damaged
 from matching.batch import EventBatch, Int64Array
 from query.errors import DataError, first_line
 from query.schema import Schema
@@ -117,6 +118,19 @@ class TableSnapshot:
         """The source of all rows of these files, if their statistics say that there is only one."""
         bounds = self._bounds(SOURCE)
         return None if bounds is None else bounds.only_value(index)
+
+    def missing(self, damaged: Damaged) -> str:
+        """The events that cannot be read of a damaged file, in words: how many, of which source, from which offset to
+        which; by the bounds of its row groups, or else of the file."""
+        at = self.paths.index(damaged.path)
+        if damaged.sums is not None and damaged.groups is not None and {SOURCE, OFFSET} <= damaged.sums.bounds.keys():
+            rows = sum(damaged.sums.rows[group] for group in damaged.groups)
+            source, offset = ([part[damaged.groups] for part in damaged.sums.bounds[c][:2]] for c in (SOURCE, OFFSET))
+            return in_words(rows, min(source[0]), max(source[1]), min(offset[0]), max(offset[1]))
+        bounds = [self._bounds(SOURCE), self._bounds(OFFSET)]
+        known = [None if b is None else (b.least[at], b.greatest[at]) for b in bounds]
+        (first, last), (low, high) = (k if k is not None else (None, None) for k in known)
+        return in_words(int(self.rows[at]), first, last, low, high)
 
     def _bounds(self, name: str) -> _Bounds | None:
         """The bounds of a column of strings or integers, or None where there are none."""
@@ -514,6 +528,14 @@ class Table:
     ) -> DataError:
         where = f"the archive of {self.schema.name} in {self.directory}"
         return DataError(f"{where} cannot be written: {first_line(why)}", hint)
+
+
+def in_words(rows: int, first: str | None, last: str | None, low: int | None, high: int | None) -> str:
+    """So many events of sources from first to last, with offsets from low to high."""
+    said = f"{rows:,} event{'s' * (rows != 1)}"
+    if first is None or low is None:
+        return said
+    return f"{said} of {f'source {first}' if first == last else f'sources {first} to {last}'}, offsets {low} to {high}"
 
 
 def schema_to_json(schema: Schema) -> str:

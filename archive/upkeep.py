@@ -45,6 +45,7 @@ from archive.layout import (
     write_sorted,
 )
 from archive.place import Place
+from archive.scan import checked
 from archive.table import Table, TableSnapshot
 from query.errors import DataError, first_line
 from query.language.duck import hide_progress
@@ -174,12 +175,12 @@ def rewrite(
     was stopped."""
     written: list[DataFile] = []
     try:
-        for file in _files(table, what, memory_limit):
+        for file in _files(table, before, what, memory_limit):
             written.append(file)
             if stopped():
                 _forget(table.directory, written)
                 return False
-    except (OSError, duckdb.Error, pa.ArrowException) as error:
+    except (OSError, duckdb.Error, pa.ArrowException, DataError) as error:
         _forget(table.directory, written)
         raise DataError(
             f"the archive of {table.schema.name} in {table.directory} cannot be compacted: {first_line(error)}",
@@ -209,8 +210,11 @@ def _forget(directory: Place, files: Iterable[DataFile]) -> None:
             pass
 
 
-def _files(table: Table, what: Rewrite, memory_limit: str) -> Iterator[DataFile]:
+def _files(table: Table, before: TableSnapshot, what: Rewrite, memory_limit: str) -> Iterator[DataFile]:
     stored = stored_schema(table.schema)
+    chosen = set(what.paths)
+    index = np.array([i for i, path in enumerate(before.paths) if path in chosen], np.int64)
+    checked(table.directory, before, index, table.schema, None)
     keys = [(table.directory / path).key for path in what.paths]
     rows = ds.dataset(keys, schema=stored, format="parquet", filesystem=table.directory.filesystem)
     if what.unit is None:
