@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -30,12 +31,13 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from archive import head
 from archive.layout import FORMAT_VERSION, OFFSET, SOURCE, DataFile, stored_schema, time_name, to_stored, write_files
 from archive.place import Place, place_of
 from archive.recent import FILES, BoolArray, KeyRange, fresh_rows, next_offsets
 from archive.sums import Damaged
 from matching.batch import EventBatch, Int64Array
-from query.errors import DataError, first_line
+from query.errors import DataError, HybridWarning, first_line
 from query.schema import Schema
 
 _FORMAT, _STREAM, _SOURCES, _ADDED = "hybrid.format", "hybrid.stream", "hybrid.sources", "hybrid.added"
@@ -212,6 +214,7 @@ class Table:
         directory = place_of(where)
         columns = stored_schema(schema)
         if not _is_table(directory):
+            _check_empty(directory)
             try:
                 directory.make()
                 DeltaTable.create(
@@ -228,7 +231,7 @@ class Table:
                     raise_if_key_not_exists=False,
                     storage_options=directory.storage_options,
                 )
-                _sync_log(directory, 0, 0)
+                _committed(directory, 0, 0)
             except (DeltaError, OSError) as error:
                 # Another process may have been first: then its table is the one.
                 if not _is_table(directory):
@@ -250,6 +253,8 @@ class Table:
         """The table that is there."""
         directory = place_of(where)
         try:
+            for fault in head.check(directory):
+                warnings.warn(f"{fault}: hybrid archive repair writes it anew", HybridWarning, stacklevel=2)
             delta = DeltaTable(directory.delta_uri, storage_options=directory.storage_options)
             configuration = delta.metadata().configuration
             protocol = delta.protocol()
@@ -376,6 +381,7 @@ class Table:
         """Declares the stream with more columns, see Schema.widens. In two commits: a table that has only the first
         has columns that nobody reads yet, and the same call goes on from there. Files stay as they are."""
         self._update()
+        before = self._delta.version()
         added = [field.name for field in schema.fields[len(self.schema.fields) :]]
         try:
             present = {field.name for field in self._delta.schema().fields}
@@ -386,10 +392,8 @@ class Table:
                 )
                 self._update()
             properties = {_STREAM: schema_to_json(schema), _ADDED: json.dumps([*self.added, *added])}
-            self._delta.alter.set_table_properties(
-    properties, raise_if_not_exists=False, post_commithook_properties=_KEEP_LOG
-)
-            self._update()
+            self._alter(properties)
+            _committed(self.directory, before + 1, self._delta.version())
         except (DeltaError, OSError) as error:
             raise DataError(
                 f"the archive of {self.schema.name} in {self.directory} cannot take columns: {first_line(error)}",
@@ -418,11 +422,14 @@ class Table:
     def _vacuum(self, grace_hours: int, dry_run: bool, full: bool) -> list[str]:
         try:
             self._update()
+            version = self._delta.version()
             found: list[str] = self._delta.vacuum(
                 retention_hours=grace_hours, dry_run=dry_run, enforce_retention_duration=False, full=full,
                 post_commithook_properties=_KEEP_LOG,
             )
             self._update()
+            if self._delta.version() > version:
+                _committed(self.directory, version + 1, self._delta.version())
         except (DeltaError, OSError) as error:
             raise self._not_written(error) from error
         return found
@@ -471,7 +478,7 @@ class Table:
                     raise failed
                 raise CommitFailedError("others have gone on")
         self._update()
-        _sync_log(self.directory, version + 1, self._delta.version())
+        _committed(self.directory, version + 1, self._delta.version())
 
     def _update(self) -> None:
         """Catches up with the log. Entries may be deleted while it looks: then it begins with the last checkpoint."""
@@ -490,11 +497,15 @@ class Table:
         known = self._sources()
         new = [name for name in names if name not in known]
         if new:
-            properties = {_SOURCES: json.dumps([*known, *new])}
-            self._delta.alter.set_table_properties(
-    properties, raise_if_not_exists=False, post_commithook_properties=_KEEP_LOG
-)
-            self._update()
+            self._alter({_SOURCES: json.dumps([*known, *new])})
+
+    def _alter(self, properties: dict[str, str]) -> None:
+        version = self._delta.version()
+        self._delta.alter.set_table_properties(
+            properties, raise_if_not_exists=False, post_commithook_properties=_KEEP_LOG
+        )
+        self._update()
+        _committed(self.directory, version + 1, self._delta.version())
 
     def _sources(self) -> list[str]:
         return json.loads(self._delta.metadata().configuration.get(_SOURCES, "[]"))
@@ -583,6 +594,28 @@ def _is_table(directory: Place) -> bool:
 
 def _log_retention(directory: Place) -> str:
     return f"interval {_LOG_SECONDS_ON_DISK if directory.on_disk else _LOG_SECONDS_IN_STORE} seconds"
+
+
+def _committed(directory: Place, first: int, last: int) -> None:
+    """Forces the entries of a commit to disk, and lets the head of the log name them."""
+    _sync_log(directory, first, last)
+    try:
+        head.advance(directory)
+    except OSError:
+        pass  # the commit stands; the next one tries it again
+
+
+def _check_empty(directory: Place) -> None:
+    """Raises DataError where there is no log, but what belongs to one: a new table would hide it."""
+    if not directory.exists():
+        return
+    head.check(directory)
+    left = next((e.path for e in directory.entries() if e.path.endswith(".parquet") and not e.path.startswith("_")), "")
+    if left:
+        raise DataError(
+            f"{directory} has data files, {left} among them, but no log that names them",
+            "restore _delta_log from a copy, or let hybrid archive repair take in the files that it can read",
+        )
 
 
 def _sync_log(directory: Place, first: int, last: int) -> None:
