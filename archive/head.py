@@ -3,7 +3,7 @@
 A Delta log ends where its last entry is: one that was removed or emptied takes its files with it, and nothing says so.
 So each commit of ours leaves `_head/<version>.head` behind: the entries that a reader needs at that version (the newest
 checkpoint, and what came after it) with their SHA-256, and copies of them. A head is written once and never changed,
-under a name that grows: writers that race cannot take it back. The two newest stay.
+under a name that grows: writers that race cannot take it back.
 
 A log that goes further than its head is no fault: another program has written to it, or a process has ended between
 commit and head; the next commit of ours takes it over. A log that has less is one, and so is an entry with other bytes:
@@ -33,7 +33,8 @@ _HINT = "_last_checkpoint"
 _MAGIC = b"hybrid head 1 "
 _SUFFIX = ".head"
 _ENTRY = re.compile(r"^(\d{20})\.(json|checkpoint\..*parquet)$")
-_KEPT = 2
+#: So many are left of _TIDY_FROM: to remove a file costs more than to write one.
+_KEPT, _TIDY_FROM = 2, 8
 _ATTEMPTS_MAX = 5
 
 
@@ -107,7 +108,7 @@ def advance(directory: Place) -> None:
             _put(heads, f"{version:020}{_SUFFIX}", _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         except FileNotFoundError:
             continue  # another writer has gone on, with a newer checkpoint or this very head
-        heads.sync()
+        # Its name need not be on disk: a head that a loss of power takes is behind the log, and no fault.
         _tidy(heads)
         return
 
@@ -150,6 +151,8 @@ def _packed(head: Head) -> bytes:
 def _tidy(heads: Place) -> None:
     """Removes all but the last heads and the last copies of checkpoints, and what was never finished."""
     names = heads.names()
+    if len(names) < _TIDY_FROM:
+        return
     checkpoints = sorted({name[:20] for name in names if _ENTRY.match(name)})[-_KEPT:]
     kept = {f"{number:020}{_SUFFIX}" for number in _numbered(names)[:_KEPT]}
     kept |= {name for name in names if _ENTRY.match(name) and name[:20] in checkpoints}
@@ -238,15 +241,26 @@ def copies_damaged(directory: Place) -> list[LogFault]:
     return found
 
 
+def copy_again(directory: Place, path: str) -> None:
+    """Makes the copy of a checkpoint anew, from the log."""
+    name = path.removeprefix(f"{HEAD}/")
+    _put(directory / HEAD, name, (directory / LOG / name).read_bytes())
+
+
+def has_log(directory: Place) -> bool:
+    """Whether there are entries, damaged or not."""
+    return _newest((directory / LOG).names()) != (-1, -1)
+
+
 def check(directory: Place) -> list[str]:
     """Raises DataError where the log has less than its head says. Returns what is damaged but not needed."""
     found = faults(directory)
     lost = [fault for fault in found if fault.path.startswith(LOG)]
     if lost:
         fault = lost[0]
-        missing = "; ".join(filter(None, (_missing(one) for one in lost)))
+        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
         raise DataError(
-            f"the log of {directory} is not what was written: {', '.join(map(str, lost))}{missing and '; ' + missing}",
+            f"the log of {directory} is not what was written: {fault}{more}{_missing(lost)}",
             "nothing was changed: hybrid archive repair puts the copy of it back"
             if all(one.copy is not None for one in lost)
             else f"restore {fault.path} from a copy, or let hybrid archive repair take in the files that it can read",
@@ -254,12 +268,12 @@ def check(directory: Place) -> list[str]:
     return [f"{fault} in {directory}; the log is whole without it" for fault in found]
 
 
-def _missing(fault: LogFault) -> str:
-    """The events that an entry has added, in words."""
+def _missing(lost: list[LogFault]) -> str:
+    """The events that entries have added, in words."""
     from archive.table import in_words
 
     rows, sources, offsets = 0, [], []
-    for action in entry_actions(fault.copy or b""):
+    for action in (action for fault in lost for action in entry_actions(fault.copy or b"")):
         add = action.get("add")
         if add and add.get("stats") and add.get("dataChange", True):
             stats = json.loads(add["stats"])
@@ -271,7 +285,7 @@ def _missing(fault: LogFault) -> str:
     if not rows:
         return ""
     bounds = (min(sources), max(sources), min(offsets), max(offsets)) if sources else (None, None, None, None)
-    return f"without it {in_words(rows, *bounds)} would be missing"
+    return f"; without it {in_words(rows, *bounds)} would be missing"
 
 
 def entry_actions(data: bytes) -> Iterator[Mapping[str, dict[str, Any]]]:

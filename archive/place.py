@@ -112,8 +112,11 @@ class Place:
         return bool(self.filesystem.get_file_info(self.key).type != FileType.NotFound)
 
     def size(self) -> int:
-        """Of a file, in bytes."""
-        return int(self.filesystem.get_file_info(self.key).size)
+        """Of a file, in bytes. FileNotFoundError where there is none."""
+        size = self.filesystem.get_file_info(self.key).size
+        if size is None:
+            raise FileNotFoundError(f"there is no file {self}")
+        return int(size)
 
     def entries(self) -> Iterator[Entry]:
         """All files below, in order of their paths; none where there is nothing."""

@@ -38,6 +38,10 @@ _ERRORS = (duckdb.Error, pa.ArrowException, OSError)
 SORT_MEMORY = "192MB"
 #: Up to so many key values stand in the query text, where they prune row groups; more are joined.
 _VALUES_IN_TEXT_MAX = 64
+#: Parquet, the checksums of its pages looked at: all that is done for files in a store.
+CHECKED = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
 _thread = threading.local()
 
 
@@ -508,7 +512,7 @@ def scan_since(
     checked(directory, table, index, schema, columns)
     try:
         keys = [(directory / table.paths[i]).key for i in index]
-        files = ds.dataset(keys, schema=stored, format="parquet", filesystem=directory.filesystem)
+        files = ds.dataset(keys, schema=stored, format=CHECKED, filesystem=directory.filesystem)
         rows = files.to_table(filter=(ds.field(SEQ) >= low) & (ds.field(SEQ) < end)).sort_by(SEQ)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(directory, schema, error) from error

@@ -253,9 +253,9 @@ def said(groups: list[int], of: int) -> str:
     return f"row group{'s' * (len(groups) > 1)} {', '.join(str(g + 1) for g in groups)} of {of}"
 
 
-def inspect(place: Place, path: str, size: int) -> tuple[Sums, list[int]] | None:
-    """The sums of a file, on disk or in a store, and which of its row groups are damaged, all bytes read; None for one
-    that has no sums. Raises Damaged where the footer is, and OSError."""
+def inspect(place: Place, path: str, size: int, deep: bool = True) -> tuple[Sums, list[int]] | None:
+    """The sums of a file, on disk or in a store, and which of its row groups are damaged (none if not deep: these are
+    not read then); None for one that has no sums. Raises Damaged where the footer is, and OSError."""
     if not has_sums(path):
         return None
     with (place / path).filesystem.open_input_file((place / path).key) as file:
@@ -266,4 +266,4 @@ def inspect(place: Place, path: str, size: int) -> tuple[Sums, list[int]] | None
             return bytes(file.read_at(end - start, start))
 
         sums = read_sums(path, size, read)
-        return sums, damaged_groups(sums, range(len(sums.crcs)), read)
+        return sums, damaged_groups(sums, range(len(sums.crcs)), read) if deep else []

@@ -3,12 +3,13 @@
 What is in the log besides files, from format version 1 on:
 
 * table properties `hybrid.format` (this version), `hybrid.stream` (the declared schema as JSON), `hybrid.sources` (the
-  names of all sources, as JSON) and `hybrid.added` (the columns that older files may lack, as JSON). They are metadata
+  names of all sources, as JSON), `hybrid.added` (the columns that older files may lack, as JSON) and `hybrid.gaps` (the
+  ingest sequences that are known to be lost, from and to, as JSON; older tables lack it). They are metadata
   of the table rather than a file beside it: written by the very commit that creates it, they cannot be torn, forgotten
   in a copy, or missing on an object store.
 * application transactions: `<stream>/<source>` with the last offset taken, `seq` with the last ingest sequence, and
   `maintenance`, counted up by every commit that removes files; `ingest`, the mark of the last job that archived files
-  (archive/ingest.py), which names the list of them.
+  (archive/ingest.py), which names the list of them; `expired`, the time before which events were taken out.
 
 deltalake records transactions but compares them only between commits that raced: so each verb loads, compares, commits,
 and starts again on a conflict. Every append carries `seq`, so two writers always conflict, and each row goes in once.
@@ -26,13 +27,24 @@ from os import PathLike
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from archive import head
-from archive.layout import FORMAT_VERSION, OFFSET, SOURCE, DataFile, stored_schema, time_name, to_stored, write_files
+from archive.layout import (
+    FORMAT_VERSION,
+    OFFSET,
+    SEQ,
+    SOURCE,
+    DataFile,
+    stored_schema,
+    time_name,
+    to_stored,
+    write_files,
+)
 from archive.place import Place, place_of
 from archive.recent import FILES, BoolArray, KeyRange, fresh_rows, next_offsets
 from archive.sums import Damaged
@@ -41,7 +53,8 @@ from query.errors import DataError, HybridWarning, first_line
 from query.schema import Schema
 
 _FORMAT, _STREAM, _SOURCES, _ADDED = "hybrid.format", "hybrid.stream", "hybrid.sources", "hybrid.added"
-_SEQ, _MAINTENANCE, _INGEST = "seq", "maintenance", "ingest"
+_GAPS = "hybrid.gaps"
+_SEQ, _MAINTENANCE, _INGEST, _EXPIRED = "seq", "maintenance", "ingest", "expired"
 _CONFIGURATION = {"delta.checkpointInterval": "10"}
 #: How long entries of the log stay that a checkpoint has made superfluous: every commit looks through them. Clocks of a
 #: store and of those who write to it differ.
@@ -212,30 +225,13 @@ class Table:
         """A new table, or the one that is there already if its stream is declared the same or has more columns now,
         behind the others; older rows have nulls there."""
         directory = place_of(where)
-        columns = stored_schema(schema)
+        stored_schema(schema)
         if not _is_table(directory):
-            _check_empty(directory)
             try:
-                directory.make()
-                DeltaTable.create(
-                    directory.delta_uri,
-                    schema=columns,
-                    name=schema.name,
-                    configuration={
-                        **_CONFIGURATION,
-                        "delta.logRetentionDuration": _log_retention(directory),
-                        _FORMAT: str(FORMAT_VERSION),
-                        _STREAM: schema_to_json(schema),
-                        _SOURCES: "[]",
-                    },
-                    raise_if_key_not_exists=False,
-                    storage_options=directory.storage_options,
-                )
-                _committed(directory, 0, 0)
-            except (DeltaError, OSError) as error:
-                # Another process may have been first: then its table is the one.
-                if not _is_table(directory):
-                    raise _no_table(directory, error) from error
+                _check_empty(directory)
+            except OSError as error:
+                raise _no_table(directory, error) from error
+            cls.begin(directory, schema)
         table = cls.open(directory)
         if schema.widens(table.schema):
             table.add_columns(schema)
@@ -248,6 +244,33 @@ class Table:
             )
         return table
 
+    @staticmethod
+    def begin(directory: Place, schema: Schema) -> None:
+        """Begins a log in which there is no file yet."""
+        columns = stored_schema(schema)
+        try:
+            directory.make()
+            DeltaTable.create(
+                directory.delta_uri,
+                schema=columns,
+                name=schema.name,
+                configuration={
+                    **_CONFIGURATION,
+                    "delta.logRetentionDuration": _log_retention(directory),
+                    _FORMAT: str(FORMAT_VERSION),
+                    _STREAM: schema_to_json(schema),
+                    _SOURCES: "[]",
+                    _GAPS: "[]",
+                },
+                raise_if_key_not_exists=False,
+                storage_options=directory.storage_options,
+            )
+            _committed(directory, 0, 0)
+        except (DeltaError, OSError) as error:
+            # Another process may have been first: then its table is the one.
+            if not _is_table(directory):
+                raise _no_table(directory, error) from error
+
     @classmethod
     def open(cls, where: str | PathLike[str] | Place) -> Table:
         """The table that is there."""
@@ -259,6 +282,7 @@ class Table:
             configuration = delta.metadata().configuration
             protocol = delta.protocol()
         except TableNotFoundError as error:
+            _check_empty(directory)
             raise DataError(f"there is no archived stream in {directory}", "create it first") from error
         except (DeltaError, OSError) as error:
             raise _no_table(directory, error) from error
@@ -372,9 +396,58 @@ class Table:
             old = [path for path, last_us in zip(before.paths, before.max_us) if last_us < time_us]
             if not old:
                 return before
-            after = self._maintain(before, [_removed(path, data_change=True) for path in old])
+            edge = [Transaction(_EXPIRED, max(time_us, self.expired_us))] if time_us > 0 else []
+            after = self._maintain(before, [_removed(path, data_change=True) for path in old], edge)
             if after is not None:
                 return after
+        raise self._not_written("other writers were always faster")
+
+    @property
+    def gaps(self) -> list[tuple[int, int]] | None:
+        """Ingest sequences that are known to be lost, from and to; None for a table of an earlier release, of which it
+        is not known what was taken out for its age."""
+        text = self._delta.metadata().configuration.get(_GAPS)
+        return None if text is None else [(low, high) for low, high in json.loads(text)]
+
+    def note_gaps(self, gaps: Iterable[tuple[int, int]]) -> None:
+        """Puts down which ingest sequences are lost: they are no fault any more."""
+        try:
+            self._alter({_GAPS: json.dumps(list(gaps))})
+        except (DeltaError, OSError) as error:
+            raise self._not_written(error) from error
+
+    @property
+    def expired_us(self) -> int:
+        """Events before this time were taken out, as far as is known. As of the last verb."""
+        return self._delta.transaction_version(_EXPIRED) or _INT64.min
+
+    def set_aside(
+        self, before: TableSnapshot, removed: Iterable[str], added: Iterable[DataFile], mark: int | None = None
+    ) -> TableSnapshot | None:
+        """Takes files out that are damaged, with what could be read of them in their place. before: see replace. mark:
+        of the list of archived input files, if that changes with it."""
+        out = [_removed(path, data_change=True) for path in removed]
+        marked = [] if mark is None else [Transaction(_INGEST, mark)]
+        return self._maintain(before, [*out, *(_added(file) for file in added)], marked)
+
+    def take_in(self, files: Iterable[DataFile], rows: pa.Table) -> None:
+        """Adds files whose commit was lost. rows: theirs, as they are stored."""
+        names = [name for name in pc.unique(rows.column(SOURCE)).to_pylist() if name != FILES]
+        for _ in range(_COMMIT_ATTEMPTS_MAX):
+            try:
+                self._register(names)
+                last = {name: self.last_offset(name) for name in names}
+                for name in names:
+                    top = pc.max(rows.filter(pc.equal(rows.column(SOURCE), name)).column(OFFSET)).as_py()
+                    last[name] = max(top, -1 if last[name] is None else last[name])
+                transactions = [Transaction(self._application(name), int(top or 0)) for name, top in last.items()]
+                sequence = Transaction(_SEQ, max(self.last_seq, pc.max(rows.column(SEQ)).as_py()))
+                self._commit([_added(file) for file in files], [*transactions, sequence] if names else [])
+                return
+            except CommitFailedError:
+                continue
+            except (DeltaError, OSError) as error:
+                raise self._not_written(error) from error
         raise self._not_written("other writers were always faster")
 
     def add_columns(self, schema: Schema) -> None:
@@ -434,12 +507,14 @@ class Table:
             raise self._not_written(error) from error
         return found
 
-    def _maintain(self, before: TableSnapshot, actions: list[AddAction | RemoveAction]) -> TableSnapshot | None:
+    def _maintain(
+        self, before: TableSnapshot, actions: list[AddAction | RemoveAction], also: Iterable[Transaction] = ()
+    ) -> TableSnapshot | None:
         now = self.snapshot()
         if now.maintenance != before.maintenance:
             return None
         try:
-            self._commit(actions, [Transaction(_MAINTENANCE, now.maintenance + 1)])
+            self._commit(actions, [Transaction(_MAINTENANCE, now.maintenance + 1), *also])
         except CommitFailedError:
             now = self.snapshot()
             added = {action.path for action in actions if isinstance(action, AddAction)}

@@ -527,7 +527,7 @@ def test_killed_at_a_named_point_and_run_again(tmp_path, point, round):
 def test_without_the_list_of_archived_files_nothing_is_archived_twice(tmp_path):
     path = write(tmp_path / "a.csv", HEADER + LINES)
     run(tmp_path / "t", path)
-    (listed,) = (tmp_path / "t" / "_ingest").glob("*.arrow")
+    (listed,) = (tmp_path / "t" / "_ingest").glob("*.list")
     whole = listed.read_bytes()
     for harm in (lambda: listed.write_bytes(whole[:-20]), listed.unlink):
         harm()
