@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from archive import ingested
+from archive import head, ingested
 from archive.head import LogFault
 from archive.layout import OFFSET, SEQ, SOURCE, stored_schema, time_name
 from archive.recent import FILES, KeyRange
@@ -41,10 +41,12 @@ class FileFault:
 
 @dataclass(frozen=True, slots=True)
 class LostRows:
-    """A data file that no commit names, with events that no file of the table has: their commit was lost."""
+    """A data file outside of the table, with events that no file of the table has. committed: there was a commit of
+    them, or of later ones, and it is lost; else a process may have ended before it made one."""
 
     path: str
     message: str
+    committed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,17 @@ def lost_rows(table: Table, waiting: bool) -> Iterator[tuple[LostRows, pa.Table]
                 numbers = listed.column("number").combine_chunks()
             known = pc.is_in(pc.shift_right(rows.column(OFFSET), RECORD_BITS), numbers)
             rows = rows.filter(pc.or_(pc.invert(from_files), known))
-        rows = _absent(table, table.snapshot(), rows)
+        snapshot = table.snapshot()
+        rows = _absent(table, snapshot, rows)
         if rows.num_rows:
-            yield LostRows(path, f"is not in the table, but alone has {span(rows)}"), rows
+            committed = not head.knows(table.directory) or _are_committed(snapshot, rows)
+            yield LostRows(path, f"is not in the table, but alone has {span(rows)}", committed), rows
+
+
+def _are_committed(snapshot: TableSnapshot, rows: pa.Table) -> bool:
+    """Whether the table has gone past one of the rows of events."""
+    firsts = rows.group_by(SOURCE).aggregate([(OFFSET, "min")]).to_pylist()
+    return any(one[f"{OFFSET}_min"] < snapshot.offsets.get(one[SOURCE], 0) or one[SOURCE] == FILES for one in firsts)
 
 
 def _absent(table: Table, snapshot: TableSnapshot, rows: pa.Table) -> pa.Table:
@@ -138,10 +148,10 @@ def _absent(table: Table, snapshot: TableSnapshot, rows: pa.Table) -> pa.Table:
         return rows
     with tempfile.TemporaryDirectory(prefix="hybrid-sort-") as scratch, sorting(scratch, MEMORY_LIMIT) as connection:
         connection.register("kept", identities(table, [snapshot.paths[i] for i in index]))
-        connection.register("some", rows.append_column("position", pa.array(np.arange(rows.num_rows))))
+        connection.register("loose", rows.append_column("position", pa.array(np.arange(rows.num_rows))))
         text = (
-            f"SELECT position FROM some ANTI JOIN kept ON some.{SOURCE} = kept.{SOURCE} "
-            f"AND some.{OFFSET} = kept.{OFFSET} ORDER BY 1"
+            f"SELECT position FROM loose ANTI JOIN kept ON loose.{SOURCE} = kept.{SOURCE} "
+            f"AND loose.{OFFSET} = kept.{OFFSET} ORDER BY 1"
         )
         return rows.take(pa.array(connection.execute(text).fetchnumpy()["position"]))
 

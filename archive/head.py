@@ -90,7 +90,7 @@ def advance(directory: Place) -> None:
     log, heads = directory / LOG, directory / HEAD
     for _ in range(_ATTEMPTS_MAX):
         names = log.names()
-        version, checkpoint = _newest(names)
+        version, checkpoint = newest(names)
         known = next(_readable(directory), None)
         if version < 0 or (known is not None and known.version >= version):
             return
@@ -123,10 +123,24 @@ def _put(heads: Place, name: str, data: bytes) -> None:
     os.replace(part, heads / name)
 
 
-def _newest(names: list[str]) -> tuple[int, int]:
+def newest(names: list[str]) -> tuple[int, int]:
     """The last version that a log has, and that of its newest checkpoint; -1 for none."""
     found = [(int(m[1]), m[2] != "json") for name in names if (m := _ENTRY.match(name))]
     return max((v for v, _ in found), default=-1), max((v for v, whole in found if whole), default=-1)
+
+
+def needed(directory: Place) -> dict[str, bytes]:
+    """The entries that a reader needs now, by name: the newest checkpoint, and what came after it."""
+    log = directory / LOG
+    for _ in range(_ATTEMPTS_MAX):
+        names = log.names()
+        _, checkpoint = newest(names)
+        wanted = [n for n in names if (m := _ENTRY.match(n)) and _is_needed(int(m[1]), m[2], checkpoint)]
+        try:
+            return {name: (log / name).read_bytes() for name in wanted + [_HINT] * (_HINT in names)}
+        except FileNotFoundError:
+            continue  # a newer checkpoint has made it superfluous meanwhile
+    raise DataError(f"the log of {directory} changes all the time", "try again when less is written")
 
 
 def _is_needed(version: int, kind: str, checkpoint: int) -> bool:
@@ -199,7 +213,7 @@ def faults(directory: Place) -> list[LogFault]:
     log = directory / LOG
     names = set(log.names())  # behind the head: it has all that the head has, or something newer in its place
     for _ in range(_ATTEMPTS_MAX):
-        _, checkpoint = _newest(sorted(names))
+        _, checkpoint = newest(sorted(names))
         needed = [e for e in head.entries if checkpoint <= head.checkpoint or e.version > checkpoint]
         with ThreadPoolExecutor(8) as pool:
             read = list((map if directory.on_disk else pool.map)(lambda e: _content(log, e.name), needed))
@@ -247,9 +261,14 @@ def copy_again(directory: Place, path: str) -> None:
     _put(directory / HEAD, name, (directory / LOG / name).read_bytes())
 
 
+def knows(directory: Place) -> bool:
+    """Whether there is a head, so that a commit that is lost would be missed."""
+    return next(_readable(directory), None) is not None
+
+
 def has_log(directory: Place) -> bool:
     """Whether there are entries, damaged or not."""
-    return _newest((directory / LOG).names()) != (-1, -1)
+    return newest((directory / LOG).names()) != (-1, -1)
 
 
 def check(directory: Place) -> list[str]:

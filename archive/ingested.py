@@ -19,7 +19,7 @@ from archive.place import Place
 from archive.table import Table
 from query.errors import DataError, first_line
 
-_LISTS, QUARANTINE = "_ingest", "_quarantine"
+LISTS, QUARANTINE = "_ingest", "_quarantine"
 _JOBS = "jobs"
 #: A list is _MAGIC, the SHA-256 of the rest, and an Arrow file; a copy lies beside it.
 _MAGIC, _SUFFIX, _COPY = b"hybrid list 1\n", ".list", ".copy"
@@ -53,10 +53,10 @@ def read_list(directory: Place, mark: int | None) -> tuple[pa.Table, list[DataFi
     """The files archived up to the job of that mark, and what that job quarantined."""
     if mark is None:
         return LISTED.empty_table(), []
-    path = directory / _LISTS / f"{mark}{_SUFFIX}"
+    path = directory / LISTS / f"{mark}{_SUFFIX}"
     try:
-        if (directory / _LISTS / f"{mark}.arrow").exists():  # of an earlier release: without a checksum
-            path = directory / _LISTS / f"{mark}.arrow"
+        if (directory / LISTS / f"{mark}.arrow").exists():  # of an earlier release: without a checksum
+            path = directory / LISTS / f"{mark}.arrow"
             body = path.read_bytes()
         else:
             found = _body(path.read_bytes())
@@ -75,7 +75,7 @@ def read_list(directory: Place, mark: int | None) -> tuple[pa.Table, list[DataFi
 def write_list(directory: Place, mark: int, files: pa.Table, quarantined: Iterable[DataFile]) -> None:
     """Puts down which files are archived once the commit of that mark is made; rows as LISTED."""
     named = json.dumps([[f.path, f.size, f.rows, f.statistics] for f in quarantined])
-    folder = directory / _LISTS
+    folder = directory / LISTS
     folder.make()
     out = pa.BufferOutputStream()
     feather.write_feather(files.replace_schema_metadata({"quarantine": named}), out, compression="zstd")
@@ -88,7 +88,7 @@ def write_list(directory: Place, mark: int, files: pa.Table, quarantined: Iterab
 def restore_list(directory: Place, mark: int | None, aside: Callable[[str], str]) -> str | None:
     """Puts the copy of a list in its place; gives its path, or None if the copy is no better. aside: moves away what
     is at a path."""
-    path, copy = f"{_LISTS}/{mark}{_SUFFIX}", directory / _LISTS / f"{mark}{_COPY}"
+    path, copy = f"{LISTS}/{mark}{_SUFFIX}", directory / LISTS / f"{mark}{_COPY}"
     data = copy.read_bytes() if copy.exists() else b""
     if _body(data) is None:
         return None
@@ -99,7 +99,7 @@ def restore_list(directory: Place, mark: int | None, aside: Callable[[str], str]
 
 def newest_mark(directory: Place) -> int | None:
     """The mark of the last list that is whole, for a log that no longer says it."""
-    marks = {int(name.partition(".")[0]) for name in (directory / _LISTS).names() if name.partition(".")[0].isdigit()}
+    marks = {int(name.partition(".")[0]) for name in (directory / LISTS).names() if name.partition(".")[0].isdigit()}
     for mark in sorted(marks, reverse=True):
         try:
             read_list(directory, mark)
@@ -120,9 +120,9 @@ def tidy(directory: Place, mark: int) -> None:
     a job that runs may need."""
     before_us = time.time_ns() // 1000 - _LEFT_US
     try:
-        for entry in (directory / _LISTS).entries():
+        for entry in (directory / LISTS).entries():
             if entry.written_us < before_us and entry.path.partition(".")[0] != str(mark):
-                (directory / _LISTS / entry.path).remove()
+                (directory / LISTS / entry.path).remove()
         quarantine = directory / QUARANTINE
         if DeltaTable.is_deltatable(quarantine.delta_uri, quarantine.storage_options):
             table = DeltaTable(quarantine.delta_uri, storage_options=quarantine.storage_options)

@@ -267,3 +267,14 @@ def inspect(place: Place, path: str, size: int, deep: bool = True) -> tuple[Sums
 
         sums = read_sums(path, size, read)
         return sums, damaged_groups(sums, range(len(sums.crcs)), read) if deep else []
+
+
+def inspect_bytes(path: str, size: int, data: bytes) -> None:
+    """Raises Damaged where these are not the bytes of a file. size: what the log says, negative if it says nothing."""
+    if size >= 0 and len(data) != size:
+        raise Damaged(path, f"has {len(data):,} bytes, not {size:,}")
+    if size >= 0 and has_sums(path):
+        sums = read_sums(path, size, lambda start, end: data[start:end])
+        bad = damaged_groups(sums, range(len(sums.crcs)), lambda start, end: data[start:end])
+        if bad:
+            raise Damaged(path, f"is damaged in {said(bad, len(sums.crcs))}", sums, bad)

@@ -272,13 +272,13 @@ class Table:
                 raise _no_table(directory, error) from error
 
     @classmethod
-    def open(cls, where: str | PathLike[str] | Place) -> Table:
-        """The table that is there."""
+    def open(cls, where: str | PathLike[str] | Place, version: int | None = None) -> Table:
+        """The table that is there. version: as it was then, to be read only."""
         directory = place_of(where)
         try:
             for fault in head.check(directory):
                 warnings.warn(f"{fault}: hybrid archive repair writes it anew", HybridWarning, stacklevel=2)
-            delta = DeltaTable(directory.delta_uri, storage_options=directory.storage_options)
+            delta = DeltaTable(directory.delta_uri, version, storage_options=directory.storage_options)
             configuration = delta.metadata().configuration
             protocol = delta.protocol()
         except TableNotFoundError as error:
@@ -290,10 +290,10 @@ class Table:
             raise DataError(
                 f"{directory} is a Delta table, but no archived stream", "read it with read_parquet or another engine"
             )
-        version = configuration[_FORMAT]
-        if not version.isdigit() or int(version) > FORMAT_VERSION:
+        format = configuration[_FORMAT]
+        if not format.isdigit() or int(format) > FORMAT_VERSION:
             raise DataError(
-                f"{directory} has archive format {version}; this program reads formats up to {FORMAT_VERSION}",
+                f"{directory} has archive format {format}; this program reads formats up to {FORMAT_VERSION}",
                 "open it with a newer release",
             )
         # The files are read directly: a feature that changes what they mean (deletion vectors, say) must be refused.
@@ -304,6 +304,10 @@ class Table:
                 "rewrite the table without them",
             )
         return cls(directory, schema_from_json(configuration[_STREAM]), delta)
+
+    def opened(self) -> TableSnapshot:
+        """The table as it was opened."""
+        return self._read()
 
     def snapshot(self) -> TableSnapshot:
         """The newest version of the table. Costs under a millisecond if nothing is new, else O(files)."""
@@ -354,9 +358,10 @@ class Table:
             return self.snapshot()
         raise self._not_written("other writers were always faster")
 
-    def ingest_mark(self) -> int | None:
-        """The mark of the last job that archived files, now."""
-        self._update()
+    def ingest_mark(self, *, newest: bool = True) -> int | None:
+        """The mark of the last job that archived files, now; or as of the last verb."""
+        if newest:
+            self._update()
         return self._delta.transaction_version(_INGEST)
 
     def ingest(self, files: Iterable[DataFile], before: int | None, mark: int) -> TableSnapshot | None:

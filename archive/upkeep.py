@@ -320,7 +320,8 @@ def verify(table: Table, deep: bool = False, progress: Callable[[int, int], None
         if path in waiting:
             found.append(Finding("waiting", path, "was taken out of the table"))
         elif path in lost:
-            found.append(Finding("broken", path, lost[path].message))
+            kind: Literal["broken", "orphan"] = "broken" if lost[path].committed else "orphan"
+            found.append(Finding(kind, path, f"{lost[path].message}; hybrid archive repair takes them in"))
         else:
             found.append(Finding("orphan", path, "was never in the table"))
     return found

@@ -18,6 +18,8 @@ from query.schema import Field, Schema
 
 #: In the directory of a stream: its declaration, and the table of its archive.
 STREAM_FILE, TABLE = "stream.json", "table"
+#: In the directory of a database: it is a copy that was not finished.
+INCOMPLETE = "_incomplete"
 #: Version 1 has no `sum`, the SHA-256 of all else.
 STREAM_VERSION = 2
 
@@ -128,8 +130,11 @@ def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[
 
 
 def stream_names(database: Place) -> list[str]:
-    """The directories of streams in one of a database, in order."""
-    places = ((name, database / name) for name in database.names() if not name.startswith("_"))
+    """The directories of streams in one of a database, in order. Raises DataError for a copy that was not finished."""
+    names = database.names()
+    if INCOMPLETE in names:
+        raise DataError(f"{database} is a snapshot that was not finished", "run hybrid archive snapshot again")
+    places = ((name, database / name) for name in names if not name.startswith("_"))
     return [name for name, at in places if (at / STREAM_FILE).exists() or (at / TABLE / "_delta_log").exists()]
 
 

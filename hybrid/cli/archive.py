@@ -169,6 +169,21 @@ def repair(directory: Where, stream: Stream = None) -> None:
 
 
 @app.command()
+def snapshot(
+    target: Annotated[str, typer.Argument(help="Where the copy goes: a directory, or s3://bucket/prefix.")],
+    directory: Where,
+) -> None:
+    """Copies a database, also one that another process writes to: archive, log and checkpoints, as of one moment. Where
+    a copy is already, only what is new."""
+    from archive.place import place_of
+    from hybrid.backup import snapshot as copy
+
+    done = copy(place_of(directory), place_of(target))
+    say(f"{done.streams:,} streams in {target}: {done.files:,} data files of {done.bytes:,} bytes are new, "
+        f"{done.known:,} were there")  # fmt: skip
+
+
+@app.command()
 def search(
     text: Annotated[str, typer.Argument(help="The statement, or the name of a file that holds it.")],
     directory: Where,

@@ -68,7 +68,8 @@ def test_verify_fails_where_something_is_wrong(market):
     path.unlink()
     code, out, said = run("verify", "-d", market)
     assert code == 1
-    assert out == f"ticks: broken: {path.relative_to(table)} is gone, with 60 rows\n"
+    lost = "60 events of source default, offsets 0 to 59"
+    assert out == f"ticks: broken: {path.relative_to(table)} is gone, with {lost}\n"
     assert "1 faults" in said
     shutil.rmtree(table)
     code, out, _ = run("verify", "-d", market)
