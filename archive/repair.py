@@ -91,7 +91,7 @@ def aside(directory: Place, path: str) -> str:
             break
         number += 1
     if place.exists():
-        place.filesystem.move(place.key, (folder / name).key)
+        place.move(folder / name)
         folder.sync()
     return f"{ASIDE}/{name}"
 
