@@ -164,7 +164,9 @@ def span(rows: pa.Table) -> str:
 def sequence_gaps(table: Table, snapshot: TableSnapshot) -> list[tuple[int, int]]:
     """Ingest sequences, from and to, that were given and that no event has; none where some were taken out for their
     age."""
-    if table.gaps is None or table.expired_us > np.iinfo(np.int64).min or snapshot.boundary_sequence < 0:
+    if table.gaps is None or table.schema.retention_us is not None or snapshot.boundary_sequence < 0:
+        return []  # what is too old may go from memory, and never come into a file
+    if table.expired_us > np.iinfo(np.int64).min:
         return []
     rows = identities(table, snapshot.paths) if snapshot.paths else pa.table({SEQ: pa.array([], pa.int64())})
     end = snapshot.boundary_sequence + 1

@@ -101,60 +101,73 @@ class Damaged(Exception):
         self.groups = groups
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one column, for each row group: least and greatest value, whether these are known, and whether there is a
+    null."""
+
+    least: np.ndarray
+    greatest: np.ndarray
+    known: BoolArray
+    null: BoolArray
+
+    def may_hold(self, values: pa.Array) -> BoolArray:
+        """For each row group whether it may hold one of the values."""
+        some = sorted(set(values.drop_null().to_pylist()))
+        found = ~self.known
+        if values.null_count:
+            found |= self.null
+        if some:
+            known = np.flatnonzero(self.known)
+            least, greatest = self.least[known], self.greatest[known]
+            if 1 < len(some) <= _VALUES_MAX:
+                wanted = np.array(some, object)
+                at = np.searchsorted(wanted, least)
+                inside = (at < len(wanted)) & (wanted[np.minimum(at, len(wanted) - 1)] <= greatest)
+            else:
+                inside = (greatest >= some[0]) & (least <= some[-1])
+            found[known] |= inside.astype(np.bool_)
+        return found
+
+
 @dataclass(slots=True)
 class Sums:
-    """Of one file: where its row groups end, their CRC-32 and rows, the bounds of some columns in each (least,
-    greatest, nulls), and which groups have been found whole."""
+    """Of one file: where its row groups end, their CRC-32 and rows, the bounds of some columns in each, and
+    which groups have been found whole."""
 
     ends: Int64Array
     crcs: list[int]
     rows: list[int]
-    bounds: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
+    bounds: Mapping[str, Bounds]
     whole: BoolArray = field(repr=False)
 
     def may_hold(self, wanted: Wanted, time: str) -> BoolArray:
         """For each row group whether it may be read for what is wanted."""
         found = np.ones(len(self.crcs), np.bool_)
-        if time in self.bounds:
-            least, greatest, _ = self.bounds[time]
+        if time in self.bounds and (wanted.low_us is not None or wanted.end_us is not None):
+            of = self.bounds[time]
             if wanted.low_us is not None:
-                found &= (greatest >= wanted.low_us).astype(np.bool_)
+                found &= (of.greatest >= wanted.low_us).astype(np.bool_)
             if wanted.end_us is not None:
-                found &= (least < wanted.end_us).astype(np.bool_)
+                found &= (of.least < wanted.end_us).astype(np.bool_)
         for name, values in wanted.keys.items():
             if name in self.bounds and (pa.types.is_string(values.type) or pa.types.is_integer(values.type)):
-                found &= self._among(name, values)
+                found &= self.bounds[name].may_hold(values)
         if wanted.span is not None and wanted.span.column in self.bounds:
-            least, greatest, _ = self.bounds[wanted.span.column]
-            for i in np.flatnonzero(found):
-                low, high = least[i], greatest[i]
-                if low is not None:
-                    below = wanted.span.end is not None and low >= wanted.span.end
-                    found[i] = not below and (wanted.span.low is None or high >= wanted.span.low)
+            of = self.bounds[wanted.span.column]
+            known = np.flatnonzero(of.known)
+            if wanted.span.low is not None:
+                found[known] &= (of.greatest[known] >= wanted.span.low).astype(np.bool_)
+            if wanted.span.end is not None:
+                found[known] &= (of.least[known] < wanted.span.end).astype(np.bool_)
         return found
-
-    def _among(self, name: str, values: pa.Array) -> BoolArray:
-        least, greatest, nulls = self.bounds[name]
-        some = sorted(set(values.drop_null().to_pylist()))
-        found = (nulls > 0) & (values.null_count > 0)
-        unknown = np.array([low is None for low in least], np.bool_)
-        if not some:
-            return found | unknown
-        known = np.flatnonzero(~unknown)
-        if len(some) > _VALUES_MAX:
-            inside = (greatest[known] >= some[0]) & (least[known] <= some[-1])
-        else:
-            wanted = np.array(some, object)
-            at = np.searchsorted(wanted, least[known])
-            inside = (at < len(wanted)) & (wanted[np.minimum(at, len(wanted) - 1)] <= greatest[known])
-        found[known] |= inside.astype(np.bool_)
-        return found | unknown
 
     def range_of(self, group: int) -> tuple[int, int]:
         """Where the bytes of a row group stand."""
         return int(self.ends[group - 1]) if group else 0, int(self.ends[group])
 
 
+_KNOWN_MAX = 20_000
 #: What is known of the files of this process: by path, with what the operating system says of the file.
 _known: dict[str, tuple[tuple[int, int, int], Sums | None]] = {}
 
@@ -199,6 +212,9 @@ def _sums_on_disk(full: str, path: str, size: int) -> Sums | None:
         if has_sums(path):
             with open(full, "rb", buffering=0) as file:
                 sums = read_sums(path, size, lambda start, end: os.pread(file.fileno(), end - start, start))
+        if len(_known) > _KNOWN_MAX:  # files come and go for as long as a process lives
+            for old in list(_known)[: _KNOWN_MAX // 2]:
+                _known.pop(old, None)
         known = _known[full] = (stamp, sums)
     sums = known[1]
     if sums is not None and sums.whole.all():
@@ -218,12 +234,15 @@ def read_sums(path: str, size: int, read: Any) -> Sums:
         raise Damaged(path, "is damaged in its footer")
     at = footer.index(SUMS.encode())
     found, _ = json.JSONDecoder().raw_decode(footer[footer.index(b"{", at) :].decode("latin-1"))
-    bounds = {
-        name: tuple(np.array(part, object) for part in parts)
-        for name, parts in found["bounds"].items()
-    }  # fmt: skip
+    bounds = {name: _bounds_of(*parts) for name, parts in found["bounds"].items()}
     ends = np.array(found["ends"], np.int64)
-    return Sums(ends, found["crcs"], found["rows"], bounds, np.zeros(len(ends), np.bool_))  # type: ignore[arg-type]
+    return Sums(ends, found["crcs"], found["rows"], bounds, np.zeros(len(ends), np.bool_))
+
+
+def _bounds_of(least: list[Any], greatest: list[Any], nulls: list[int]) -> Bounds:
+    known = np.array([value is not None for value in least], np.bool_)
+    number = np.int64 if known.all() and not isinstance(least[0], str) else object
+    return Bounds(np.array(least, number), np.array(greatest, number), known, np.array(nulls) > 0)
 
 
 def _check_groups(directory: Place, path: str, sums: Sums, groups: list[int]) -> None:

@@ -140,8 +140,12 @@ class TableSnapshot:
         at = self.paths.index(damaged.path)
         if damaged.sums is not None and damaged.groups is not None and {SOURCE, OFFSET} <= damaged.sums.bounds.keys():
             rows = sum(damaged.sums.rows[group] for group in damaged.groups)
-            source, offset = ([part[damaged.groups] for part in damaged.sums.bounds[c][:2]] for c in (SOURCE, OFFSET))
-            return in_words(rows, min(source[0]), max(source[1]), min(offset[0]), max(offset[1]))
+            source, offset = damaged.sums.bounds[SOURCE], damaged.sums.bounds[OFFSET]
+            some = damaged.groups
+            return in_words(
+                rows, min(source.least[some]), max(source.greatest[some]), min(offset.least[some]),
+                max(offset.greatest[some]),
+            )  # fmt: skip
         bounds = [self._bounds(SOURCE), self._bounds(OFFSET)]
         known = [None if b is None else (b.least[at], b.greatest[at]) for b in bounds]
         (first, last), (low, high) = (k if k is not None else (None, None) for k in known)
@@ -242,6 +246,7 @@ class Table:
                 "declare it as it is archived, with new columns behind the others if there are any, or give it another "
                 "name",
             )
+        _take_over(directory)
         return table
 
     @staticmethod
@@ -679,10 +684,15 @@ def _log_retention(directory: Place) -> str:
 def _committed(directory: Place, first: int, last: int) -> None:
     """Forces the entries of a commit to disk, and lets the head of the log name them."""
     _sync_log(directory, first, last)
+    _take_over(directory)
+
+
+def _take_over(directory: Place) -> None:
+    """Lets the head name what is in the log, also of commits of others, and of one before whose head a crash came."""
     try:
         head.advance(directory)
     except OSError:
-        pass  # the commit stands; the next one tries it again
+        pass  # the commits stand; the next one tries it again
 
 
 def _check_empty(directory: Place) -> None:

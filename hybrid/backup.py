@@ -26,6 +26,8 @@ from hybrid.checkpoint import CHECKPOINTS
 from hybrid.declaration import INCOMPLETE, STREAM_FILE, TABLE, stream_names
 from query.errors import DataError, first_line
 
+#: What a service keeps beside its database, unless it is told otherwise.
+SERVICE = "_service"
 #: In a copy: what it is, and the versions of its tables.
 SNAPSHOT = "_snapshot.json"
 _NOT_FINISHED = "hybrid archive snapshot was not finished: run it again\n"
@@ -68,7 +70,7 @@ def snapshot(source: Place, target: Place, told: Callable[[int, int], None] = la
         raise DataError(f"{target} and {source} lie in each other", "copy to another place")
     try:
         before = _versions(source, target)
-        checkpoints = _unmoving(source / CHECKPOINTS, CHECKPOINTS)
+        checkpoints = _checkpoints(source)
         files = known = size = 0
         small: list[_Small] = []
         for name in names:
@@ -103,6 +105,21 @@ def _versions(source: Place, target: Place) -> dict[str, int] | None:
     target.make()
     (target / INCOMPLETE).write_text(_NOT_FINISHED)
     return None
+
+
+def _checkpoints(source: Place) -> dict[str, bytes]:
+    """The checkpoints, and what a service keeps of its sinks, which the newest of them names."""
+    for _ in range(_ATTEMPTS_MAX):
+        found = _unmoving(source / CHECKPOINTS, CHECKPOINTS)
+        service = source / SERVICE
+        paths = [entry.path for entry in service.entries() if entry.path.startswith(("delivery-", "undelivered-"))]
+        try:
+            delivery = {f"{SERVICE}/{path}": (service / path).read_bytes() for path in paths}
+        except FileNotFoundError:
+            continue
+        if found.keys() == {f"{CHECKPOINTS}/{name}" for name in (source / CHECKPOINTS).names()}:
+            return {**found, **delivery}
+    raise DataError(f"the checkpoints of {source} change all the time", "run it again when less is written")
 
 
 def _unmoving(directory: Place, prefix: str) -> dict[str, bytes]:
@@ -191,7 +208,7 @@ def _replace(target: Place, small: list[_Small], checkpoints: dict[str, bytes]) 
     wanted = dict(checkpoints)
     for one in small:
         wanted |= one.contents
-    replaced = [target / CHECKPOINTS]
+    replaced = [target / CHECKPOINTS, target / SERVICE]
     for one in small:
         at = target / one.name / TABLE
         replaced += [at / LOG, at / head.LOG, at / head.HEAD, at / LISTS]
@@ -201,8 +218,8 @@ def _replace(target: Place, small: list[_Small], checkpoints: dict[str, bytes]) 
     for path, data in wanted.items():
         (target / path).write_bytes(data)
     for place in replaced:
-        for name in place.names():
-            path = f"{place}/{name}".removeprefix(f"{target}/")
+        for entry in place.entries():
+            path = f"{place}/{entry.path}".removeprefix(f"{target}/")
             if path not in wanted:
                 (target / path).remove()
     for one in small:
