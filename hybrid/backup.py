@@ -117,7 +117,8 @@ def _checkpoints(source: Place) -> dict[str, bytes]:
             delivery = {f"{SERVICE}/{path}": (service / path).read_bytes() for path in paths}
         except FileNotFoundError:
             continue
-        if found.keys() == {f"{CHECKPOINTS}/{name}" for name in (source / CHECKPOINTS).names()}:
+        now = (source / CHECKPOINTS).names()
+        if found.keys() == {f"{CHECKPOINTS}/{name}" for name in now if not name.endswith(".part")}:
             return {**found, **delivery}
     raise DataError(f"the checkpoints of {source} change all the time", "run it again when less is written")
 

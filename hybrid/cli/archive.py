@@ -124,6 +124,7 @@ def verify(
     """Compares each table with its files; exit code 1 if something is wrong."""
     from archive import upkeep
     from archive.place import place_of
+    from archive.sums import has_sums
     from hybrid.cli.output import progress
     from hybrid.mending import declaration_fault
     from query.errors import DataError
@@ -146,6 +147,9 @@ def verify(
             if finding.kind != "waiting":
                 print(f"{name}: {finding.kind}: {finding.path + ' ' if finding.path else ''}{finding.message}")
         wrong |= kinds["broken"] > 0
+        plain = sum(not has_sums(path) for path in table.snapshot().paths)
+        if plain:
+            say(f"{name}: {plain:,} files without checksums, of an earlier release or of another program")
         say(f"{name}: {count:,} files, {kinds['broken']:,} faults; beside them {kinds['waiting']:,} taken out "
             f"and {kinds['orphan']:,} left by a crash, for hybrid archive expire")  # fmt: skip
     if wrong:

@@ -1,6 +1,7 @@
 """Damage to files, point by point: each bit flipped, each length that a file can be cut to, each file removed.
 
-DAMAGE=all tries all of them (make nightly); else those that say most, and others by a seed until the time is over."""
+DAMAGE=all tries all of one file of each kind, and one in RARE of the others (make nightly); else those that say most,
+and others by a seed until the time is over."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from query.errors import DataError
 
 ALL = os.environ.get("DAMAGE") == "all"
+RARE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,25 @@ def points(directory: Path, left_out: tuple[str, ...]) -> Iterator[Point]:
             yield from (Point(path, "flip", bit) for bit in range(8 * size))
 
 
+def one_of_each_kind(found: list[Point]) -> list[Point]:
+    """The points of the last file of each kind, and some of the others."""
+    last: dict[tuple[str, str], str] = {}
+    for path in sorted({point.path for point in found}):
+        folder, _, name = path.rpartition("/")
+        if not (folder.endswith("_head") and name.endswith(".parquet")) and not name.endswith(".copy"):
+            last[folder if "_" in folder else "data", name.rpartition(".")[2]] = path
+    wanted = set(last.values())
+    return [point for i, point in enumerate(found) if point.path in wanted or i % RARE == 0]
+
+
 def try_all(
     found: list[Point], seconds: float, everything: bool, ask: Callable[[Point], tuple[bool, str]]
 ) -> tuple[Counter[str], list[tuple[Point, str]]]:
     """Asks again at each point: how it went, counted, and where fewer events or others came without a word, or with one
     that does not name the file. ask: whether the answers are the same, and the warnings; raises DataError."""
     plain = [p for p in found if p.what == "remove" or (p.what == "cut" and p.at == 0)]
-    rest = found[:] if everything else random.Random(7).sample(found, min(len(found), int(seconds * 400)))
+    some = min(len(found), int(seconds * 400))
+    rest = one_of_each_kind(found) if everything else random.Random(7).sample(found, some)
     end = time.monotonic() + seconds
     counts: Counter[str] = Counter()
     silent: list[tuple[Point, str]] = []

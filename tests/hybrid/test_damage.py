@@ -61,7 +61,6 @@ def answers(directory: Path) -> tuple[list[object], str]:
 
 
 def test_each_file_damaged(tmp_path, record_property, monkeypatch):
-    # Before: of 200 points 61 gave fewer events, or other ones, and no word; 4 could not be opened any more.
     monkeypatch.setattr(os, "fsync", lambda file: None)  # of nothing that a loss of power is to survive
     intact, damaged = tmp_path / "intact", tmp_path / "damaged"
     make(intact)
