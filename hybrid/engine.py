@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from archive.ingest import Progress, Report
     from archive.keeper import Keeper
     from archive.log import Policy
+    from hybrid.backup import Copied
 
 
 class Database:
@@ -1164,6 +1165,19 @@ class Database:
             for stream in self._streams.values():
                 stream.kept.flush()
                 stream.save()
+
+    def snapshot(self, target: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> Copied:
+        """Copies the database to a directory or an `s3://` address, as it is now: archive, log and the last checkpoint;
+        only what is new where a copy of it is there already. Others may push meanwhile. Raises DataError."""
+        from hybrid.backup import snapshot
+
+        with self._lock:
+            self._check_open()
+            if self._path is None:
+                raise DataError("a database in memory has nothing to copy", "hybrid.connect(path) keeps one")
+            if self._log is None:
+                self.flush()
+        return snapshot(self._path, place_of(target, storage_options))
 
     def close(self) -> None:
         """Flushes, takes a last checkpoint if queries have names, and ends every iteration over alerts. What is ready
