@@ -260,7 +260,7 @@ def watched_merged(case: Case, tables: dict[str, pa.Table], plan: QueryPlan, siz
             time = member.schema.time or ""
             db.create_stream(member.name, {f.name: f.type for f in member.schema.fields}, time=time)
             order = (Order(Column(time, "TIMESTAMP")),)
-            rows = Ordered.of(member.name, tables[member.input_sql], order, time).table
+            rows = Ordered.of(member.name, tables[member.input_sql], order, time).rows()
             parts.append([(member.name, rows.slice(at, size)) for at in range(0, rows.num_rows, size)])
         alerts = db.watch(case.query)
         for turn in zip_longest(*parts):
