@@ -60,8 +60,9 @@ def of_select(
         known = None if schema else named(name)
         if known is not None:
             return known
-        texts = [text for (s, n), text in views.items() if n == name and schema in ("", s)]
-        return all(of_text(_body(text)) for text in texts)
+        meant = [view for view in views if view[1] == name and schema in ("", view[0])]
+        # taken out: a view that names itself means another one, of another schema
+        return all([of_text(_body(text)) for text in [views.pop(view) for view in meant]])
 
     def of_text(text: str | None) -> bool:
         tree = None if text is None else _tree(text)
