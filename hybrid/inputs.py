@@ -36,7 +36,8 @@ def to_arrow(data: Any, name: str) -> pa.Table:
 
     Takes Arrow tables, batches and readers, pandas and polars frames, DuckDB relations, anything with the PyCapsule
     protocol, a list of dicts, a dict of columns, and the path of a file that DuckDB reads by its name (Parquet, CSV,
-    JSON). Raises DataError, also for times that are no exact microsecond.
+    JSON). NaN of pandas is null, as pandas means it, NaN of others is NaN. A key that a dict lacks is null there.
+    Raises DataError, also for times that are no exact microsecond.
     """
     try:
         table = _arrow(data, name)
@@ -75,7 +76,8 @@ def _arrow(data: Any, name: str) -> pa.Table | None:
     if isinstance(data, Mapping):
         return pa.table(dict(data))
     if isinstance(data, Sequence) and not isinstance(data, str | bytes) and all(isinstance(r, Mapping) for r in data):
-        return pa.Table.from_pylist([dict(r) for r in data])
+        names = dict.fromkeys(name for row in data for name in row)  # of all rows: the first may lack some
+        return pa.table({name: [row.get(name) for row in data] for name in names})
     return None
 
 

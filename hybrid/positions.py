@@ -62,7 +62,7 @@ def of_select(
             return known
         meant = [view for view in views if view[1] == name and schema in ("", view[0])]
         # taken out: a view that names itself means another one, of another schema
-        return all([of_text(_body(text)) for text in [views.pop(view) for view in meant]])
+        return all(of_text(_body(text)) for text in [views.pop(view) for view in meant])
 
     def of_text(text: str | None) -> bool:
         tree = None if text is None else _tree(text)
