@@ -655,7 +655,7 @@ class Database:
                 watch.driver.restore(saved["driver"])
             self._named[name] = watch
         for name, saved in state["streams"].items():
-            anew += self._restore_feed(self._streams[name], saved)
+            self._restore_feed(self._streams[name], saved, anew)
         self._make_anew(anew, state["version"])
         for name in state["streams"]:
             stream = self._streams[name]
@@ -692,15 +692,14 @@ class Database:
             warnings.warn(message, HybridWarning, stacklevel=5)
         self._share_memory()
 
-    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any]) -> list[Watch]:
-        """Puts the members of a stream's feed in the places of those that have just begun. The queries that must be
-        made anew."""
+    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any], anew: list[Watch | ChainWatch]) -> None:
+        """Puts the members of a stream's feed in the places of those that have just begun. Adds the queries that must
+        be made anew."""
         from hybrid.kernels import builder
 
         watches = [self._named[name] for name in saved["members"]]
-        anew: list[Watch] = []
         if not watches:
-            return anew
+            return
         feed = Feed(stream.schema, builder(), self._memory.spill())
         members = feed.restore(saved["feed"], [w.factor.plan for w in watches])
         for watch, member in zip(watches, members, strict=True):
@@ -713,7 +712,6 @@ class Database:
                 watch.shedding.shedder = member.shedder
         stream.feed = feed
         self._share_memory()
-        return anew
 
     def replace(
         self,
