@@ -53,7 +53,7 @@ from hybrid.waits import waits
 from hybrid.watched import Watch
 from live.stream import LiveStream
 from matching.batch import Int64Array
-from matching.feed import Feed, Member
+from matching.feed import Feed, Member, Unread
 from matching.ordering import Ordering
 from matching.spill import SpillStats
 from query.errors import DataError, HybridWarning, first_line, nearest
@@ -704,8 +704,10 @@ class Database:
         members = feed.restore(saved["feed"], [w.factor.plan for w in watches])
         for watch, member in zip(watches, members, strict=True):
             assert isinstance(watch, Watch)
-            if member is None:
+            if isinstance(member, Unread):
                 anew.append(watch)
+                if watch.shedding is not None:
+                    watch.shedding.shedder = member.shedder
                 continue
             watch.member = member
             if watch.shedding is not None:
