@@ -68,7 +68,7 @@ from hybrid.waits import waits
 from hybrid.watched import Watch
 from live.stream import LiveStream
 from matching.batch import Int64Array
-from matching.feed import Feed, Member
+from matching.feed import Feed, Member, Unread
 from matching.ordering import Ordering
 from matching.spill import SpillStats
 from query.errors import DataError, HybridWarning, first_line, nearest
@@ -732,7 +732,7 @@ class Database:
                 watch.driver.restore(saved["driver"])
             self._named[name] = watch
         for name, saved in state["streams"].items():
-            anew += self._restore_feed(self._streams[name], saved)
+            self._restore_feed(self._streams[name], saved, anew)
         self._make_anew(anew, state["version"])
         for name in state["streams"]:
             stream = self._streams[name]
@@ -769,28 +769,28 @@ class Database:
             warnings.warn(message, HybridWarning, stacklevel=5)
         self._share_memory()
 
-    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any]) -> list[Watch]:
-        """Puts the members of a stream's feed in the places of those that have just begun. The queries that must be
-        made anew."""
+    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any], anew: list[Watch | ChainWatch]) -> None:
+        """Puts the members of a stream's feed in the places of those that have just begun. Adds the queries that must
+        be made anew."""
         from hybrid.kernels import builder
 
         watches = [self._named[name] for name in saved["members"]]
-        anew: list[Watch] = []
         if not watches:
-            return anew
+            return
         feed = Feed(stream.schema, builder(), self._memory.spill())
         members = feed.restore(saved["feed"], [w.factor.plan for w in watches])
         for watch, member in zip(watches, members, strict=True):
             assert isinstance(watch, Watch)
-            if member is None:
+            if isinstance(member, Unread):
                 anew.append(watch)
+                if watch.shedding is not None:
+                    watch.shedding.shedder = member.shedder
                 continue
             watch.member = member
             if watch.shedding is not None:
                 watch.shedding.shedder = member.shedder
         stream.feed = feed
         self._share_memory()
-        return anew
 
     def replace(
         self,
