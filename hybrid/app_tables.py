@@ -197,7 +197,7 @@ class SimulatorSource(Source):
 class ShedTable(Table):
     lag: Positive = timedelta(seconds=10)
     """how old the newest event may be, by the clock, when it is taken: "10s", say"""
-    after: Positive = timedelta(seconds=5)
+    after: Duration = timedelta(seconds=5)
     """for how long it has to be older before half of the keys are left out"""
     least: float = Field(default=1 / 16, gt=0, le=1)
     """the share of the keys that is kept whatever comes"""

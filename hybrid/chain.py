@@ -36,6 +36,7 @@ from hybrid.recovery import Asked
 from hybrid.result import Lookups
 from hybrid.strategies.base import Strategy
 from hybrid.times import show_us
+from hybrid.waits import endless_of
 from live.stream import LiveStream
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import Drive
@@ -306,6 +307,7 @@ class ChainWatch:
         if stuck:
             found["skips_stuck"] = stuck
         found |= stats_of(pattern.spill for pattern in self.chain.patterns)
+        found |= endless_of(pattern.factor for pattern in self.chain.patterns)
         return found | (self.driver.stats() if self.driver is not None else {})
 
 

@@ -64,7 +64,7 @@ from hybrid.strategies.base import Strategy
 from hybrid.stream import Reached, Stream, reopened
 from hybrid.ticker import TICKER, Ticker
 from hybrid.times import duration_us, instant_us, positive_us, show_us
-from hybrid.waits import waits
+from hybrid.waits import endless_of, waits
 from hybrid.watched import Watch
 from live.stream import LiveStream
 from matching.batch import Int64Array
@@ -553,7 +553,8 @@ class Database:
                     self._withdraw(before)
                 raise
             kept_in = self._memory.notes(self._spill_stats(watch))
-        for message in dict.fromkeys([*(m for f in plan.factors for m in waits(f.plan)), *kept_in]):
+        slow = [m for f in plan.factors for m in waits(f.plan, f.alias if name is None else f"query {name}")]
+        for message in dict.fromkeys([*slow, *kept_in]):
             warnings.warn(message, HybridWarning, stacklevel=2)
         return watch.alerts
 
@@ -846,7 +847,8 @@ class Database:
                 self._keep_names()
             old.leave()
             self._flow.settle(old.stream)
-        for message in waits(watch.factor.plan):
+        of = watch.factor.alias if watch.asked is None else f"query {watch.asked.name}"
+        for message in waits(watch.factor.plan, of):
             warnings.warn(message, HybridWarning, stacklevel=2)
         if member is None:
             message = "events since the old version began are no longer kept: the new one begins with an empty state"
@@ -1027,7 +1029,7 @@ class Database:
                 found["skips_stuck"] = watch.stuck_count
             if watch.shedding is not None and watch.shedding.shedder is not None:
                 found |= watch.shedding.stats()
-            found |= stats_of(self._spill_stats(watch))
+            found |= stats_of(self._spill_stats(watch)) | endless_of([watch.factor])
             if watch.driver is not None:
                 found |= watch.driver.stats()
             return found

@@ -45,7 +45,7 @@ class Shed:
 
     def __post_init__(self) -> None:
         positive_us(self.lag, "lag")
-        positive_us(self.after, "after")
+        duration_us(self.after, "after")
         if not 0 < self.least <= 1:
             raise DataError(f"least is {self.least}", "it is a share of the keys: more than 0, and 1 at most")
 

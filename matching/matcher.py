@@ -611,11 +611,14 @@ class KernelMatcher:
         rows, spilled = self.rows, self.rows.spilled
         self.engine.reserve(len(self.keys))
         runs = int(np.count_nonzero(self.engine.busy(np.arange(len(self.keys)))))
+        held, since_us = rows.needed_by(self)
         if spilled is None:
-            return SpillStats(self.why, runs=runs, bytes=rows.used_bytes, bytes_of_keys=rows.key_bytes)
+            return SpillStats(
+                self.why, runs=runs, bytes=rows.used_bytes, bytes_of_keys=rows.key_bytes, rows=held, since_us=since_us
+            )
         return SpillStats(
             rows.why, spilled.spill.policy.value, spilled.trouble, runs, spilled.out_count, spilled.written_count,
-            spilled.read_count, rows.used_bytes, rows.key_bytes,
+            spilled.read_count, rows.used_bytes, rows.key_bytes, held, since_us,
         )  # fmt: skip
 
     @property
