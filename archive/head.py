@@ -29,7 +29,8 @@ from query.errors import DataError
 HEAD, LOG = "_head", "_delta_log"
 #: What damaged files are called when they are set aside.
 ASIDE = ".damaged"
-_HINT = "_last_checkpoint"
+#: What spares a reader of the log the look at all names.
+HINT = "_last_checkpoint"
 _MAGIC = b"hybrid head 1 "
 _SUFFIX = ".head"
 _ENTRY = re.compile(r"^(\d{20})\.(json|checkpoint\..*parquet)$")
@@ -48,11 +49,11 @@ class Entry:
 
     @property
     def version(self) -> int:
-        return int(self.name[:20]) if self.name != _HINT else -1
+        return int(self.name[:20])
 
     @property
     def is_checkpoint(self) -> bool:
-        return "checkpoint" in self.name and self.name != _HINT
+        return not self.name.endswith(".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,12 @@ class Head:
 @dataclass(frozen=True, slots=True)
 class LogFault:
     """A file of the log, or of its heads, that is not what was written. path: below the table; copy: what stood in it,
-    None if that is not known."""
+    None if that is not known; needed: whether the log is not whole without it."""
 
     path: str
     what: Literal["missing", "damaged"]
     copy: bytes | None
+    needed: bool = True
 
     def __str__(self) -> str:
         return f"{self.path} is {'gone' if self.what == 'missing' else 'damaged'}"
@@ -98,9 +100,6 @@ def advance(directory: Place) -> None:
         old = {} if known is None else {entry.name: entry for entry in known.entries}
         # An entry that was there and is needed, but is gone, stays in the head: so it is missed when the log is read.
         wanted += [n for n, e in old.items() if e.version > checkpoint and n not in wanted]
-        if _HINT in names and checkpoint >= 0:
-            wanted.append(_HINT)
-            old.pop(_HINT, None)
         heads.make()
         try:
             entries = [old[name] if name in old else _entry(directory, name) for name in sorted(wanted)]
@@ -120,7 +119,7 @@ def _put(heads: Place, name: str, data: bytes) -> None:
         return
     part = heads / f"{uuid.uuid4().hex}.part"
     part.write_bytes(data)
-    os.replace(part, heads / name)
+    os.replace(part.root, (heads / name).root)
 
 
 def newest(names: list[str]) -> tuple[int, int]:
@@ -130,16 +129,22 @@ def newest(names: list[str]) -> tuple[int, int]:
 
 
 def needed(directory: Place) -> dict[str, bytes]:
-    """The entries that a reader needs now, by name: the newest checkpoint, and what came after it."""
+    """The entries that a reader or a writer needs now, by name: the newest checkpoint, what came after it, and that of
+    its own version with the hint, without one of which Delta appends nothing to a log that ends there."""
     log = directory / LOG
     for _ in range(_ATTEMPTS_MAX):
         names = log.names()
         _, checkpoint = newest(names)
         wanted = [n for n in names if (m := _ENTRY.match(n)) and _is_needed(int(m[1]), m[2], checkpoint)]
+        own = f"{checkpoint:020}.json"
         try:
-            return {name: (log / name).read_bytes() for name in wanted + [_HINT] * (_HINT in names)}
+            found = {name: (log / name).read_bytes() for name in wanted}
         except FileNotFoundError:
             continue  # a newer checkpoint has made it superfluous meanwhile
+        found |= {name: data for name in (own, HINT) if (data := _content(log, name)) is not None}
+        if HINT in found and _hinted(found[HINT]) != checkpoint:
+            del found[HINT]
+        return found
     raise DataError(f"the log of {directory} changes all the time", "try again when less is written")
 
 
@@ -150,9 +155,9 @@ def _is_needed(version: int, kind: str, checkpoint: int) -> bool:
 def _entry(directory: Place, name: str) -> Entry:
     data = (directory / LOG / name).read_bytes()
     digest = hashlib.sha256(data).hexdigest()
-    if name == _HINT or name.endswith(".json"):
+    if name.endswith(".json"):
         return Entry(name, digest, data)
-    (directory / LOG / name).sync()
+    (directory / LOG / name).sync()  # which Delta does not
     _put(directory / HEAD, name, data)
     return Entry(name, digest, None)
 
@@ -207,13 +212,14 @@ def faults(directory: Place) -> list[LogFault]:
     """What of the log is gone or damaged, as far as its head knows; the head itself among it."""
     broken: list[str] = []
     head = next(_readable(directory, broken=broken), None)
-    found = [LogFault(path, "damaged", None) for path in broken]
+    found = [LogFault(path, "damaged", None, False) for path in broken]
     if head is None:
         return found
     log = directory / LOG
     names = set(log.names())  # behind the head: it has all that the head has, or something newer in its place
     for _ in range(_ATTEMPTS_MAX):
-        _, checkpoint = newest(sorted(names))
+        torn = _torn_checkpoints(log, names, head.checkpoint)
+        _, checkpoint = newest(sorted(names - torn))
         needed = [e for e in head.entries if checkpoint <= head.checkpoint or e.version > checkpoint]
         with ThreadPoolExecutor(8) as pool:
             read = list((map if directory.on_disk else pool.map)(lambda e: _content(log, e.name), needed))
@@ -221,13 +227,46 @@ def faults(directory: Place) -> list[LogFault]:
         if again == names:
             break
         names = again
+    found += [LogFault(f"{LOG}/{name}", "damaged", None, False) for name in sorted(torn)]
+    if HINT in names and _misleads(log, checkpoint):
+        found.append(LogFault(f"{LOG}/{HINT}", "damaged", None, False))
     for entry, data in zip(needed, read):
-        if data is None and entry.name == _HINT:
-            continue  # it only spares readers a look at the names
         if data is None or hashlib.sha256(data).hexdigest() != entry.sha256:
             what: Literal["missing", "damaged"] = "missing" if data is None else "damaged"
             found.append(LogFault(f"{LOG}/{entry.name}", what, _copy(directory, entry)))
     return found
+
+
+def _misleads(log: Place, checkpoint: int) -> bool:
+    """Whether the hint names a checkpoint behind the last one: Delta reads no further then. What it cannot read, and an
+    older one, does no harm."""
+    return _hinted(_content(log, HINT) or b"") > checkpoint
+
+
+def _hinted(data: bytes) -> int:
+    """The version that a hint names, -1 for none."""
+    try:
+        return int(json.loads(data).get("version", -1))
+    except (ValueError, TypeError, AttributeError):
+        return -1
+
+
+def _torn_checkpoints(log: Place, names: set[str], above: int) -> set[str]:
+    """Checkpoints behind a version that are no Parquet files: their writer has lost its power."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    torn = set()
+    for name in names:
+        match = _ENTRY.match(name)
+        if match is not None and match[2] != "json" and int(match[1]) > above:
+            try:
+                pq.read_metadata(pa.BufferReader((log / name).read_bytes()))
+            except pa.ArrowInvalid:
+                torn.add(name)
+            except FileNotFoundError:
+                pass
+    return torn
 
 
 def _content(log: Place, name: str) -> bytes | None:
@@ -280,8 +319,8 @@ def check(directory: Place) -> list[str]:
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
         raise DataError(
             f"the log of {directory} is not what was written: {fault}{more}{_missing(lost)}",
-            "nothing was changed: hybrid archive repair puts the copy of it back"
-            if all(one.copy is not None for one in lost)
+            "nothing was changed: hybrid archive repair puts the log in order again"
+            if all(one.copy is not None or not one.needed for one in lost)
             else f"restore {fault.path} from a copy, or let hybrid archive repair take in the files that it can read",
         )
     return [f"{fault} in {directory}; the log is whole without it" for fault in found]

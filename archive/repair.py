@@ -51,7 +51,7 @@ class Repaired:
     again: str = ""
 
     def __str__(self) -> str:
-        missing = f"; missing are {self.missing}" if self.missing else ""
+        missing = f"; missing: {self.missing}" if self.missing else ""
         return f"{self.path} {self.done}{missing}{self.again and '; ' + self.again}"
 
 
@@ -101,8 +101,8 @@ def _was(what: str) -> str:
 
 
 def _log(directory: Place, schema: Schema | None) -> Iterator[Repaired]:
-    faults = head.faults(directory)
-    lost = [fault for fault in faults if fault.path.startswith(head.LOG) and fault.copy is None]
+    faults = head.faults(directory)  # a torn checkpoint among them takes its hint with it
+    lost = [fault for fault in faults if fault.needed and fault.copy is None]
     if lost or not head.has_log(directory):
         yield _anew(directory, schema, [fault.path for fault in lost])
         return
@@ -111,7 +111,7 @@ def _log(directory: Place, schema: Schema | None) -> Iterator[Repaired]:
         if fault.copy is not None:
             (directory / fault.path).write_bytes(fault.copy)
             (directory / head.LOG).sync()
-        put = " and its copy put back" if fault.copy is not None else "; it is written anew"
+        put = " and its copy put back" if fault.copy is not None else "; nothing is missing without it"
         yield Repaired(fault.path, f"was {_was(fault.what)}: {f'it is {where} now' if where else 'it is'}{put}")
     head.advance(directory)
 

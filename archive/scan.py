@@ -484,7 +484,7 @@ def checked(
         sums.check(directory, ((table.paths[i], int(table.sizes[i])) for i in index), wanted, time_name(schema))
     except sums.Damaged as error:
         raise DataError(
-            f"the archive of {schema.name} in {directory} cannot be read: {error}; missing are {table.missing(error)}",
+            f"the archive of {schema.name} in {directory} cannot be read: {error}; missing: {table.missing(error)}",
             "restore the file from a copy, or let hybrid archive repair set it aside: the rest can be read then",
         ) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ from archive import head, layout
 from archive.history import History
 from archive.layout import to_stored, write_files
 from archive.place import place_of
+from archive.repair import repair
 from archive.table import Table, _added
 from query.errors import DataError, HybridWarning
 from tests.archive.events import TICKS, batch_of, events_of, run_of
@@ -48,12 +50,12 @@ def test_the_last_commit_is_missed(tmp_path, how):
         assert "hybrid archive repair" in raised.value.hint
 
 
-def test_an_entry_in_the_middle_a_checkpoint_and_its_hint(tmp_path):
+def test_an_entry_in_the_middle_and_a_checkpoint(tmp_path):
     # Before: the entry took 10 events with it; a checkpoint with another number of rows was read as it was.
     filled(tmp_path / "whole", 14)
     log = tmp_path / "whole" / "_delta_log"
     (checkpoint,) = (path.name for path in log.glob("*.checkpoint.parquet"))
-    for name, at in ((f"{int(checkpoint[:20]) + 2:020}.json", 300), (checkpoint, 900), ("_last_checkpoint", 12)):
+    for name, at in ((f"{int(checkpoint[:20]) + 2:020}.json", 300), (checkpoint, 900)):
         shutil.copytree(tmp_path / "whole", tmp_path / "t")
         data = bytearray((log / name).read_bytes())
         data[at] ^= 1
@@ -61,6 +63,22 @@ def test_an_entry_in_the_middle_a_checkpoint_and_its_hint(tmp_path):
         with pytest.raises(DataError, match=f"_delta_log/{name} is damaged"):
             Table.open(tmp_path / "t")
         shutil.rmtree(tmp_path / "t")
+
+
+def test_the_hint_of_a_checkpoint(tmp_path):
+    """One that names no checkpoint is a fault, for Delta reads no further; all else is as good as none."""
+    filled(tmp_path, 14)
+    hint = tmp_path / "_delta_log" / "_last_checkpoint"
+    whole = json.loads(hint.read_text())
+    for text in ("", "{", "[]", "{}", json.dumps({**whole, "size": 1}), json.dumps({**whole, "version": 0})):
+        hint.write_text(text)
+        assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == run_of(140)
+    hint.write_text(json.dumps({**whole, "version": whole["version"] + 1}))
+    with pytest.raises(DataError, match="_delta_log/_last_checkpoint is damaged"):
+        History(TICKS, tmp_path)
+    (done,) = repair(place_of(tmp_path), TICKS)
+    assert str(done).startswith("_delta_log/_last_checkpoint was damaged: it is _aside/_delta_log-_last_checkpoint now")
+    assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == run_of(140)
 
 
 def test_a_log_that_is_gone_is_not_begun_anew(tmp_path):
@@ -162,3 +180,21 @@ def test_a_table_of_an_earlier_release_gets_a_head(tmp_path):
     with pytest.raises(DataError, match="is gone"):
         Table.open(tmp_path)
     assert layout.FORMAT_VERSION == 1
+
+
+def test_a_checkpoint_that_a_loss_of_power_has_torn(tmp_path, monkeypatch):
+    # Before: the table could not be opened any more, and why was said by Delta alone.
+    with monkeypatch.context() as patch:
+        history = filled(tmp_path, 7)
+        patch.setattr(head, "advance", lambda directory: None)
+        while not list((tmp_path / "_delta_log").glob("*.checkpoint.parquet")):
+            n = history.offsets["default"]
+            history.append(*batch_of(run_of(10, first=n)))
+            history.flush()
+    (checkpoint,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(b"")
+    with pytest.raises(DataError, match=f"_delta_log/{checkpoint.name} is damaged"):
+        History(TICKS, tmp_path)
+    done = repair(place_of(tmp_path), TICKS)
+    assert all("nothing is missing without it" in str(one) for one in done)
+    assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == run_of(history.offsets["default"])

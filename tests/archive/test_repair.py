@@ -86,7 +86,7 @@ def test_a_row_group_is_lost_and_the_others_are_kept(tmp_path, small_groups):
     moved = f"_aside/{path.replace('/', '-')}"
     assert done.startswith(
         f"{path} is damaged in row group 1 of 6: it is {moved} now, its other 80 events in another file; "
-        "missing are 16 events of source default, offsets 0 to 45; "
+        "missing: 16 events of source default, offsets 0 to 45; "
     )
     assert done.endswith("hybrid archive ingest")
     assert (tmp_path / moved).exists()
@@ -106,7 +106,7 @@ def test_a_file_is_lost(tmp_path, how):
     else:
         file.write_bytes(file.read_bytes()[:-20])
     (done,) = mend(tmp_path)
-    assert "missing are 20 events of source default, offsets" in done
+    assert "missing: 20 events of source default, offsets" in done
     assert len(events(tmp_path)) == 40
     history = History(TICKS, tmp_path)
     assert history.offsets == {"default": 60}

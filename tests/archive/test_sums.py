@@ -51,7 +51,7 @@ def test_a_flipped_bit_is_named_with_what_is_missing(tmp_path, small_groups):
     with pytest.raises(DataError) as raised:
         history.snapshot().read(None, None)
     said = f"{file.parent.name}/{file.name} is damaged in row group 4 of 6"
-    assert raised.value.message.endswith(f"{said}; missing are 16 events of source default, offsets 49 to 94")
+    assert raised.value.message.endswith(f"{said}; missing: 16 events of source default, offsets 49 to 94")
     assert "hybrid archive repair" in raised.value.hint
 
 
@@ -80,7 +80,7 @@ def test_only_what_is_read_is_checked(tmp_path, small_groups):
 def test_the_footer_is_known_by_the_name(tmp_path, small_groups, at):
     history, file = filled(tmp_path)
     flip(file, at)
-    with pytest.raises(DataError, match=r"in its footer; missing are 96 events of source default, offsets 0 to 95"):
+    with pytest.raises(DataError, match=r"in its footer; missing: 96 events of source default, offsets 0 to 95"):
         history.snapshot().read(None, None, keys={"symbol": ["A"]})
 
 
