@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from archive.place import Place
-from query.errors import DataError, first_line
+from query.errors import DataError, NotKept, first_line
 
 #: In the directory of a database.
 WRITER = "_writer"
@@ -86,7 +86,7 @@ class Writer:
         return self._holder.epoch
 
     def check(self) -> None:
-        """Raises DataError if somebody else may write. On disk it costs a microsecond or two."""
+        """Raises NotKept if somebody else may write. On disk it costs a microsecond or two."""
         path = f"{self._place}/{WRITER}"
         if self._holder.process != os.getpid():
             raise DataError(
@@ -94,7 +94,7 @@ class Writer:
                 "open it in the process that uses it",
             )
         if self._lost is not None:
-            raise DataError(
+            raise NotKept(
                 f"{self._place} has been taken over by {self._lost}, as the lease was not renewed in time",
                 "close this database; events that were in no file yet were not taken over",
             )
@@ -105,7 +105,7 @@ class Writer:
             except FileNotFoundError:
                 same = False
             if not same:
-                raise DataError(
+                raise NotKept(
                     f"{path} was removed or replaced while the database is open: another process may write it",
                     "close this database and open it again",
                 )
