@@ -313,13 +313,16 @@ def read(
 
 
 def read_beside(directory: Path) -> list[Segment]:
-    """The segments of a log that another process may be writing. What that removes meanwhile is in the table by then.
-    Raises DataError, and OSError."""
+    """The segments of a log that another process may be writing, as they stood together at some moment. Raises
+    DataError, and OSError."""
     for _ in range(100):
+        paths = segments(directory)
         try:
-            return [read_segment(path) for path in segments(directory)]
+            found = [read_segment(path) for path in paths]
         except FileNotFoundError:
-            continue
+            continue  # it is in the table by now
+        if segments(directory) == paths:
+            return found
     raise DataError(f"the log in {directory} is written faster than it can be read", "try again")
 
 
