@@ -121,6 +121,7 @@ class Database:
         self._streams = self._flow.streams
         self._pushers: set[int] = set()
         self._closed = False
+        self._left = Left(self._streams)
         self._when_left: weakref.finalize[..., Any] | None = None
         self._keeper: Keeper | None = None
         self._memory = Memory(None, None)
@@ -137,9 +138,12 @@ class Database:
                 )
             if not read_only:
                 self._writer = writer_of(self._path, [self._path / name / TABLE for name in names])
+            self._left.writer = self._writer
             try:
-                self._open(self._path, names, memory_limit, maintenance)
+                self._open(self._path, self._found(str(path)), memory_limit, maintenance)  # others may have made some
             except BaseException:
+                if self._ticker is not None:
+                    self._ticker.stop()
                 self._release()
                 raise
 
@@ -171,14 +175,13 @@ class Database:
         with self._lock:  # queries ask history beside it as soon as they begin
             self._resume()
         self._wind()
-        left = Left(self._streams, self._writer)
         if maintenance:
             from archive.keeper import Keeper
 
             streams = self._streams
-            self._keeper = left.keeper = Keeper(lambda: [s.kept for s in list(streams.values())])
+            self._keeper = self._left.keeper = Keeper(lambda: [s.kept for s in list(streams.values())])
             self._keeper.start()
-        self._when_left = watch_over(self, left)
+        self._when_left = watch_over(self, self._left)
 
     @property
     def _epoch(self) -> int | None:
@@ -429,7 +432,7 @@ class Database:
         needed = self._checkpoint_every_us is not None or any(s.pace != UNPACED for s in self._streams.values())
         needed |= any(w.shedding is not None for w in self._flow.watches)
         if needed and self._ticker is None and not self._by_hand:
-            self._ticker = Ticker(weakly(self.tick))
+            self._ticker = self._left.ticker = Ticker(weakly(self.tick))
             self._ticker.start()
 
     def late(self, stream: str) -> LateEvents:
@@ -1231,9 +1234,8 @@ class Database:
         try:
             if not self._closed and self._when_left is not None:
                 self._closed = True
-                found = self._when_left.detach()
-                assert found is not None
-                found[2][0].finish()
+                self._when_left.detach()
+                self._left.finish()
         finally:
             self._lock.release()
 
