@@ -18,7 +18,7 @@ from archive.recent import BoolArray, Piece, RBuffer, fresh_rows, joined, next_o
 from archive.snapshot import HistorySnapshot
 from matching.batch import EventBatch
 from matching.types import arrow_schema
-from query.errors import DataError, HybridWarning
+from query.errors import DataError, HybridWarning, NotKept
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class History:
         try:
             self.flush()
         except DataError as error:
-            raise DataError(f"{gone}, and the {held:,} events in memory cannot be archived: {error}") from error
+            raise NotKept(f"{gone}, and the {held:,} events in memory cannot be archived: {error}") from error
         message = f"{gone}; the {held:,} events that were in memory are archived, and a new log begins"
         warnings.warn(message, HybridWarning, stacklevel=2)
 

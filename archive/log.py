@@ -48,7 +48,7 @@ from archive.place import place_of
 from archive.recent import BoolArray, next_offsets
 from matching.batch import EventBatch
 from matching.types import arrow_schema
-from query.errors import DataError, first_line
+from query.errors import DataError, NotKept, first_line
 from query.schema import Schema
 
 #: When a log is forced to disk. fsync: before a push returns, so that it survives a loss of power; os: it survives the
@@ -63,7 +63,7 @@ REPAIR = "hybrid archive repair sets what is damaged aside and keeps every other
 class Log:
     """Appends to the newest segment. Not thread safe.
 
-    Raises DataError where it cannot be written; what was being appended is then not in it."""
+    Raises NotKept where it cannot be written; what was being appended is then not in it."""
 
     __slots__ = (
         "_begun", "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_used",
@@ -210,7 +210,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """Makes a DataError of an OSError."""
+    """Makes NotKept of an OSError."""
 
     stream: str
     directory: Path
@@ -220,7 +220,7 @@ class _Told:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
-            raise DataError(
+            raise NotKept(
                 f"the log of {self.stream} in {self.directory} cannot be written: {first_line(error)}",
                 "nothing was taken: make room or give permission, and push it again",
             ) from error
@@ -341,13 +341,16 @@ def read(
 
 
 def read_beside(directory: Path) -> list[Segment]:
-    """The segments of a log that another process may be writing. What that removes meanwhile is in the table by then.
-    Raises DataError, and OSError."""
+    """The segments of a log that another process may be writing, as they stood together at some moment. Raises
+    DataError, and OSError."""
     for _ in range(100):
+        paths = segments(directory)
         try:
-            return [read_segment(path) for path in segments(directory)]
+            found = [read_segment(path) for path in paths]
         except FileNotFoundError:
-            continue
+            continue  # it is in the table by now
+        if segments(directory) == paths:
+            return found
     raise DataError(f"the log in {directory} is written faster than it can be read", "try again")
 
 

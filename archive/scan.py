@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from archive import sums
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, stored_schema, time_name
 from archive.place import SCHEME, Place
 from archive.recent import TIME_MAX_US, TIME_MIN_US, BoolArray, KeyRange, Wanted, columns_schema, concatenated
@@ -39,6 +40,10 @@ SORT_MEMORY = "192MB"
 _VALUES_IN_TEXT_MAX = 64
 #: Cursors for reads from disk that wait for their next read, see `query.language.duck.lent`.
 _idle: list[duckdb.DuckDBPyConnection] = []
+#: Parquet, the checksums of its pages looked at: all that is done for files in a store.
+CHECKED = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
 
 
 @cache
@@ -104,6 +109,7 @@ def scan(
     source = table.only_source(index)
     found = []
     whole = _read_whole(directory, table, index, wanted)
+    checked(directory, table, index[whole], schema, None)
     try:
         for i in index[whole]:
             rows = _whole_file(directory / table.paths[i], schema, wanted, source is None)
@@ -248,6 +254,7 @@ def first_time_us(directory: Place, table: TableSnapshot, schema: Schema) -> int
     for i in np.argsort(table.min_us, kind="stable"):
         if first is not None and table.min_us[i] >= first:
             break
+        checked(directory, table, np.array([i]), schema, None)
         text = f"SELECT min(epoch_us({name})) FROM read_parquet($files, hive_partitioning=false) WHERE NOT {LATE}"
         try:
             found = _cursor(directory).execute(text, {"files": [str(directory / table.paths[i])]}).fetchone()
@@ -291,6 +298,7 @@ def row_groups(
         "FROM parquet_metadata($files) WHERE path_in_schema IN ($time, $column) "
         "ORDER BY file_name, row_group_id"
     )
+    checked(directory, table, index, schema, sums.FOOTERS)
     try:
         files = table.uris(directory, index)
         given = {"files": files, "time": time, "column": column}
@@ -379,6 +387,7 @@ def _query(
     wanted: Wanted, with_source: bool, in_order: bool = False,
 ) -> duckdb.DuckDBPyRelation:  # fmt: skip
     """The wanted rows of the files at `index`, in stored types."""
+    checked(directory, table, index, schema, wanted)
     stored = stored_schema(schema)
     values: dict[str, object] = {"files": table.uris(directory, index)}
     where: list[str] = []
@@ -430,7 +439,9 @@ def _query(
 def select_sql(directory: Place, table: TableSnapshot, schema: Schema, late: bool) -> str:
     """SQL of all archived events in their declared columns, for a connection whose time zone is UTC. late: late ones
     too."""
-    uris = table.uris(directory, np.argsort(table.min_us, kind="stable"))
+    index = np.argsort(table.min_us, kind="stable")
+    checked(directory, table, index, schema, None)
+    uris = table.uris(directory, index)
     files = ", ".join("'" + uri.replace("'", "''") + "'" for uri in uris)
     columns = ", ".join(f"{declared_sql(schema, name)} AS {quote(name)}" for name in schema.names)
     text = f"SELECT {columns} FROM {_files_sql(f'[{files}]', table, schema)}"
@@ -464,6 +475,20 @@ def declared_sql(schema: Schema, name: str) -> str:
     return f"CAST({column} AS {field.type})"
 
 
+def checked(
+    directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: Wanted | None
+) -> None:
+    """Raises DataError where a file is gone or damaged whose row groups may hold what is wanted (None: any); it says
+    which events are missing. Each row group is looked at once in a process: about 3 GB/s."""
+    try:
+        sums.check(directory, ((table.paths[i], int(table.sizes[i])) for i in index), wanted, time_name(schema))
+    except sums.Damaged as error:
+        raise DataError(
+            f"the archive of {schema.name} in {directory} cannot be read: {error}; missing: {table.missing(error)}",
+            "restore the file from a copy, or let hybrid archive repair set it aside: the rest can be read then",
+        ) from None
+
+
 def _unreadable(directory: Place | None, schema: Schema, error: Exception) -> DataError:
     hint = "a file of it was removed or changed"
     if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
@@ -477,9 +502,11 @@ def scan_since(
 ) -> tuple[EventBatch, BoolArray]:
     """The events in the files at `index` with low <= ingest sequence < end, by that, and whether they are late."""
     stored = stored_schema(schema)
+    columns = Wanted(None, None, {}, True, (), span=KeyRange(SEQ, low, end))
+    checked(directory, table, index, schema, columns)
     try:
         keys = [(directory / table.paths[i]).key for i in index]
-        files = ds.dataset(keys, schema=stored, format="parquet", filesystem=directory.filesystem)
+        files = ds.dataset(keys, schema=stored, format=CHECKED, filesystem=directory.filesystem)
         rows = files.to_table(filter=(ds.field(SEQ) >= low) & (ds.field(SEQ) < end)).sort_by(SEQ)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(directory, schema, error) from error

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from archive.place import Place
-from query.errors import DataError, first_line
+from query.errors import DataError, NotKept, first_line
 
 #: In the directory of a database.
 WRITER = "_writer"
@@ -34,23 +34,41 @@ WRITER = "_writer"
 LEASE_S, RENEW_S = 30.0, 5.0
 #: The thread that renews it.
 RENEWER = "hybrid-lease"
+_RUN = uuid.uuid4().hex
 BESIDE = "close it there; or read beside it: hybrid.connect(path, read_only=True)"
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What the file says. token: of this one opening; released: it was closed."""
+    """What the file says. run: of one process, whose number others may have after it; token: of one opening; released:
+    it was closed."""
 
     epoch: int
     process: int
     host: str
     since: str
+    run: str
     token: str
     released: bool = False
 
     @property
     def is_me(self) -> bool:
-        return (self.process, self.host) == (os.getpid(), socket.gethostname())
+        return (self.process, self.run) == (os.getpid(), _RUN)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process is known to have ended."""
+        if self.host != socket.gethostname() or self.run == _RUN:
+            return False
+        if self.process == os.getpid():  # a container that was started again
+            return True
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return False
 
     def __str__(self) -> str:
         where = "this process" if self.is_me else f"process {self.process} on {self.host}"
@@ -86,7 +104,7 @@ class Writer:
         return self._holder.epoch
 
     def check(self) -> None:
-        """Raises DataError if somebody else may write. On disk it costs a microsecond or two."""
+        """Raises NotKept if somebody else may write. On disk it costs a microsecond or two."""
         path = f"{self._place}/{WRITER}"
         if self._holder.process != os.getpid():
             raise DataError(
@@ -94,7 +112,7 @@ class Writer:
                 "open it in the process that uses it",
             )
         if self._lost is not None:
-            raise DataError(
+            raise NotKept(
                 f"{self._place} has been taken over by {self._lost}, as the lease was not renewed in time",
                 "close this database; events that were in no file yet were not taken over",
             )
@@ -105,7 +123,7 @@ class Writer:
             except FileNotFoundError:
                 same = False
             if not same:
-                raise DataError(
+                raise NotKept(
                     f"{path} was removed or replaced while the database is open: another process may write it",
                     "close this database and open it again",
                 )
@@ -194,7 +212,7 @@ def _lock(place: Place, tables: Sequence[Place]) -> Writer:
 def _lease(place: Place, tables: Sequence[Place]) -> Writer:
     where = place / WRITER
     before = _read(where)
-    if before is not None and not before.released:
+    if before is not None and not before.released and not before.is_dead:
         age_s = time.time() - where.written_us() / 1e6
         if age_s < LEASE_S:
             raise _locked(place, before)
@@ -225,7 +243,7 @@ def _claimed(holder: Holder, tables: Sequence[Place]) -> Holder:
 def _mine(last: int) -> Holder:
     since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     epoch = max(last + 1, time.time_ns() // 1_000_000)
-    return Holder(epoch, os.getpid(), socket.gethostname(), since, uuid.uuid4().hex)
+    return Holder(epoch, os.getpid(), socket.gethostname(), since, _RUN, uuid.uuid4().hex)
 
 
 def _say(file: int, holder: Holder) -> None:

@@ -515,7 +515,8 @@ class _Rows:
         self._held = kept
         if not out:
             return None
-        ordered = Ordered.of(self.schema.name, pa.concat_tables(out), self._order_by, self.time)
+        rows = pa.concat_tables(out)
+        ordered = Ordered.of(self.schema.name, rows, self._order_by, self.time, by_content=True)
         columns = one_batch(ordered.table)
         n = columns.num_rows
         columns = pa.RecordBatch.from_arrays(columns.columns, schema=arrow_schema(self.schema))

@@ -72,7 +72,7 @@ def newest(database: Place) -> tuple[int, dict[str, Any]] | None:
             state = load(body)
             for name in broken:
                 message = f"the checkpoint {name} is broken: queries go on from the one before it, nothing is lost"
-                warnings.warn(message, HybridWarning, stacklevel=2)
+                warnings.warn(message, HybridWarning, stacklevel=5)
             return number, state
     except OSError as error:
         message = f"the checkpoints in {directory} cannot be read: {first_line(error)}"
@@ -85,7 +85,7 @@ def newest(database: Place) -> tuple[int, dict[str, Any]] | None:
             f"the checkpoints in {directory} are gone, and with them the queries {', '.join(names)}: begin them anew "
             f"with db.watch, no event is lost; the next checkpoint, or removing {database / NAMES}, ends this warning",
             HybridWarning,
-            stacklevel=2,
+            stacklevel=5,
         )
     return None
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from archive.place import Place
 from hybrid.times import duration_us, positive_us, show_duration
-from query.errors import DataError, first_line, nearest
+from query.errors import DataError, HybridWarning, first_line, nearest
 from query.language.duck import canonical_type
 from query.schema import Field, Schema
 
 #: In the directory of a stream: its declaration, and the table of its archive.
 STREAM_FILE, TABLE = "stream.json", "table"
-STREAM_VERSION = 1
+#: In the directory of a database: it is a copy that was not finished.
+INCOMPLETE = "_incomplete"
+#: Version 1 has no `sum`, the SHA-256 of all else.
+STREAM_VERSION = 2
 #: Of a name, in UTF-8: names of files may have 255, and what stands beside a stream has its name with an ending.
 NAME_BYTES_MAX = 200
 
@@ -155,28 +160,48 @@ def write_declaration(
         "version": STREAM_VERSION, **schema.to_dict(), "watermark_us": watermark_us, "idle_us": pace.idle_us,
         "heartbeat_us": pace.heartbeat_us, "expected": list(expected), "logged": logged,
     }  # fmt: skip
-    (directory / STREAM_FILE).write_text(json.dumps(state, indent=1))
+    (directory / STREAM_FILE).write_text(json.dumps({**state, "sum": _sum(state)}, indent=1))
+
+
+def _sum(state: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[str, ...], bool]:
     """The stream that is declared in a directory, where its watermark stood, its pace, the sources that the watermark
-    waited for, and whether there must be a log. Raises DataError."""
+    waited for, and whether there must be a log. A file that is gone is said, and the table says how the stream is
+    declared. Raises DataError."""
     file = directory / STREAM_FILE
+    if not file.exists():
+        from archive.table import Table
+
+        schema = Table.open(directory / TABLE).schema
+        message = f"{file} is gone: {schema.name} is as its table says, without idle and heartbeat if it had them"
+        warnings.warn(message, HybridWarning, stacklevel=2)
+        return schema, None, UNPACED, (), False
     try:
         state = json.loads(file.read_text())
-        if state["version"] != STREAM_VERSION:
-            raise DataError(f"{file} has version {state['version']}", f"this program reads version {STREAM_VERSION}")
+        version, written = state["version"], state.pop("sum", None)
+        if version not in (1, STREAM_VERSION):
+            raise DataError(f"{file} has version {version}", f"this program reads versions up to {STREAM_VERSION}")
+        if version > 1 and written != _sum(state):
+            raise ValueError("it is not what was written")
         pace = Pace(state.get("idle_us"), state.get("heartbeat_us"))
         return Schema.from_dict(state), state["watermark_us"], pace, tuple(state.get("expected", ())), bool(
             state.get("logged", False)
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
+        hint = "restore it from a copy, or let hybrid archive repair make one from the table"
+        raise DataError(f"{file} is damaged: {error}", hint) from None
 
 
 def stream_names(database: Place) -> list[str]:
-    """The directories of streams in one of a database, in order."""
-    return [name for name in database.names() if (database / name / STREAM_FILE).exists()]
+    """The directories of streams in one of a database, in order. Raises DataError for a copy that was not finished."""
+    names = database.names()
+    if INCOMPLETE in names:
+        raise DataError(f"{database} is a snapshot that was not finished", "run hybrid archive snapshot again")
+    places = ((name, database / name) for name in names if not name.startswith("_"))
+    return [name for name, at in places if (at / STREAM_FILE).exists() or (at / TABLE / "_delta_log").exists()]
 
 
 def stream_directory(database: Place, name: str) -> tuple[Schema | None, Place]:

@@ -68,7 +68,7 @@ from hybrid.waits import endless_of, waits
 from hybrid.watched import Watch
 from live.stream import LiveStream
 from matching.batch import Int64Array
-from matching.feed import Feed, Member
+from matching.feed import Feed, Member, Unread
 from matching.ordering import Ordering
 from matching.spill import SpillStats
 from query.errors import DataError, HybridWarning, first_line, nearest
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from archive.ingest import Progress, Report
     from archive.keeper import Keeper
     from archive.log import Policy
+    from hybrid.backup import Copied
 
 
 class Database:
@@ -120,6 +121,7 @@ class Database:
         self._streams = self._flow.streams
         self._pushers: set[int] = set()
         self._closed = False
+        self._left = Left(self._streams)
         self._when_left: weakref.finalize[..., Any] | None = None
         self._keeper: Keeper | None = None
         self._memory = Memory(None, None)
@@ -136,9 +138,12 @@ class Database:
                 )
             if not read_only:
                 self._writer = writer_of(self._path, [self._path / name / TABLE for name in names])
+            self._left.writer = self._writer
             try:
-                self._open(self._path, names, memory_limit, maintenance)
+                self._open(self._path, self._found(str(path)), memory_limit, maintenance)  # others may have made some
             except BaseException:
+                if self._ticker is not None:
+                    self._ticker.stop()
                 self._release()
                 raise
 
@@ -170,14 +175,13 @@ class Database:
         with self._lock:  # queries ask history beside it as soon as they begin
             self._resume()
         self._wind()
-        left = Left(self._streams, self._writer)
         if maintenance:
             from archive.keeper import Keeper
 
             streams = self._streams
-            self._keeper = left.keeper = Keeper(lambda: [s.kept for s in list(streams.values())])
+            self._keeper = self._left.keeper = Keeper(lambda: [s.kept for s in list(streams.values())])
             self._keeper.start()
-        self._when_left = watch_over(self, left)
+        self._when_left = watch_over(self, self._left)
 
     @property
     def _epoch(self) -> int | None:
@@ -428,7 +432,7 @@ class Database:
         needed = self._checkpoint_every_us is not None or any(s.pace != UNPACED for s in self._streams.values())
         needed |= any(w.shedding is not None for w in self._flow.watches)
         if needed and self._ticker is None and not self._by_hand:
-            self._ticker = Ticker(weakly(self.tick))
+            self._ticker = self._left.ticker = Ticker(weakly(self.tick))
             self._ticker.start()
 
     def late(self, stream: str) -> LateEvents:
@@ -735,7 +739,7 @@ class Database:
                 watch.driver.restore(saved["driver"])
             self._named[name] = watch
         for name, saved in state["streams"].items():
-            anew += self._restore_feed(self._streams[name], saved)
+            self._restore_feed(self._streams[name], saved, anew)
         self._make_anew(anew, state["version"])
         for name in state["streams"]:
             stream = self._streams[name]
@@ -772,28 +776,28 @@ class Database:
             warnings.warn(message, HybridWarning, stacklevel=5)
         self._share_memory()
 
-    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any]) -> list[Watch]:
-        """Puts the members of a stream's feed in the places of those that have just begun. The queries that must be
-        made anew."""
+    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any], anew: list[Watch | ChainWatch]) -> None:
+        """Puts the members of a stream's feed in the places of those that have just begun. Adds the queries that must
+        be made anew."""
         from hybrid.kernels import builder
 
         watches = [self._named[name] for name in saved["members"]]
-        anew: list[Watch] = []
         if not watches:
-            return anew
+            return
         feed = Feed(stream.schema, builder(), self._memory.spill())
         members = feed.restore(saved["feed"], [w.factor.plan for w in watches])
         for watch, member in zip(watches, members, strict=True):
             assert isinstance(watch, Watch)
-            if member is None:
+            if isinstance(member, Unread):
                 anew.append(watch)
+                if watch.shedding is not None:
+                    watch.shedding.shedder = member.shedder
                 continue
             watch.member = member
             if watch.shedding is not None:
                 watch.shedding.shedder = member.shedder
         stream.feed = feed
         self._share_memory()
-        return anew
 
     def replace(
         self,
@@ -1170,6 +1174,19 @@ class Database:
                 stream.kept.flush()
                 stream.save()
 
+    def snapshot(self, target: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> Copied:
+        """Copies the database to a directory or an `s3://` address, as it is now: archive, log and the last checkpoint;
+        only what is new where a copy of it is there already. Others may push meanwhile. Raises DataError."""
+        from hybrid.backup import snapshot
+
+        with self._lock:
+            self._check_open()
+            if self._path is None:
+                raise DataError("a database in memory has nothing to copy", "hybrid.connect(path) keeps one")
+            if self._log is None:
+                self.flush()
+        return snapshot(self._path, place_of(target, storage_options))
+
     def close(self, wait: bool | float = True) -> None:
         """Flushes, takes a last checkpoint if queries have names, and ends every iteration over alerts. What is ready
         can still be fetched.
@@ -1223,9 +1240,8 @@ class Database:
         try:
             if not self._closed and self._when_left is not None:
                 self._closed = True
-                found = self._when_left.detach()
-                assert found is not None
-                found[2][0].finish()
+                self._when_left.detach()
+                self._left.finish()
         finally:
             self._lock.release()
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from archive.keeper import Keeper
     from hybrid.engine import Database
     from hybrid.stream import Stream
+    from hybrid.ticker import Ticker
 
 #: A database that another thread holds for longer is left as it is when the process ends.
 PATIENCE_S = 10.0
@@ -38,16 +39,18 @@ class Left:
     """What there is to be done for a database that nobody has any more."""
 
     streams: dict[str, Stream]
-    writer: Writer | None
+    writer: Writer | None = None
     keeper: Keeper | None = None
+    ticker: Ticker | None = None
     process: int = field(default_factory=os.getpid)
 
     def finish(self) -> None:
-        """Stops the keeper, writes what is in memory, and gives the right to write back."""
+        """Stops its threads, writes what is in memory, and gives the right to write back."""
         if self.process != os.getpid():
             return
-        if self.keeper is not None:
-            self.keeper.stop()
+        for thread in (self.ticker, self.keeper):
+            if thread is not None:
+                thread.stop()
         for stream in list(self.streams.values()):
             try:
                 stream.kept.flush()

@@ -82,7 +82,8 @@ def made_anew(watch: Watch) -> bool:
     assert feed is not None
     shedder = None
     if watch.shedding is not None:
-        shedder = watch.shedding.shedder = Shedder(plan.partition_by)
+        old = watch.shedding.shedder or Shedder(plan.partition_by)
+        shedder = watch.shedding.shedder = old.anew(plan.partition_by)
         if watch.shedding.pressure.share < 1:
             watch.shedding.decided(stream.live.newest_us, 1.0, "a new version")
     events, whole = _had(stream, watch.since_seq, watch.from_us, needed_from(plan, feed.advanced_us))

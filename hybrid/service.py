@@ -36,14 +36,14 @@ from hybrid.status import VERSION, write_status
 from live.sinks.base import Sink
 from live.sources.base import Bad, Piece, Source
 from matching.batch import Int64Array
-from query.errors import DataError, HybridWarning, QueryError
+from query.errors import DataError, HybridWarning, NotKept, QueryError
 from query.schema import Schema
 
 #: Seconds: between two writings of the status and looks at the files; what sinks are given at a checkpoint, and at the
 #: end, to take what they were handed.
 STATUS_EVERY_S, SETTLE_S, DRAIN_S = 1.0, 5.0, 5.0
-#: How often the database looks at the clock, in seconds.
-TICK_EVERY_S = 0.25
+#: How often the database looks at the clock, and what could not be opened is tried again, in seconds.
+TICK_EVERY_S, OPEN_EVERY_S = 0.25, 5.0
 #: How many pieces of one source are taken before the next one has its turn.
 TURN_PIECES = 16
 #: The note of a checkpoint that names what the sinks had by then.
@@ -134,7 +134,7 @@ class Service:
         self._started, self._written_s, self._checkpoint_s, self._ticked_s = self._clock.now(), -1e9, now, now
         self._rates = account.Rates()
         self._files = stamps(app.files)
-        self._looked_s = now
+        self._looked_s = self._opened_s = now
         for name, table in app.sinks.items():
             self._open_sink(name, table)
         for name, alerts in self.db.watching().items():
@@ -211,6 +211,8 @@ class Service:
         now = self._clock.ticks()
         if now - self._checkpoint_s >= self.app.database.checkpoint.total_seconds():
             self.checkpoint()
+        if now - self._opened_s >= OPEN_EVERY_S:
+            self._open_rest()
         if now - self._written_s >= STATUS_EVERY_S:
             self._write_status("running")
         return busy
@@ -319,7 +321,7 @@ class Service:
             if piece.last:
                 with self._warned(f"stream {reader.stream}"):
                     self.db.leave(reader.stream, piece.source)
-        except OSError as error:
+        except (OSError, NotKept) as error:
             # What was taken of it already is told by its offsets.
             reader.give_back(piece)
             self._retry_s[f"stream {reader.stream.lower()}"] = self._clock.ticks() + 1.0
@@ -337,6 +339,8 @@ class Service:
         try:
             with self._warned(f"stream {stream}"):
                 self._rows_in[stream.lower()] += self.db.push(stream, rows, source, offsets)
+        except NotKept:
+            raise  # nothing is wrong with the rows
         except DataError as error:
             if n == 1:
                 raw = json.dumps(_python(rows)[0], default=str, ensure_ascii=False).encode()
@@ -493,6 +497,16 @@ class Service:
         if self._threads:
             outlet.start()
 
+    def _open_rest(self) -> None:
+        """Opens the sinks and sources that could not be opened before, for the disk was full, say."""
+        self._opened_s = self._clock.ticks()
+        for name, sink in self.app.sinks.items():
+            if name not in self._outlets:
+                self._open_sink(name, sink)
+        for name, source in self.app.sources.items():
+            if name not in self._readers:
+                self._open_source(name, source)
+
     def _close_source(self, name: str) -> None:
         """Reads no more of a source, pushes what was read, and lets it go. What cannot be pushed now is read again by
         a source that can resume."""
@@ -641,6 +655,8 @@ class Service:
             write_status(self.app.state, self._status)
         except OSError as error:
             self._fault("status", str(error))
+        else:
+            self._well("status")
 
     def _take_account(self, now: float) -> None:
         for name, outlet in self._outlets.items():

@@ -7,6 +7,7 @@ coming and going, nor their errors enter into its answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,6 +73,13 @@ class Member:
             matches = self.shedder.among(matches)
         if matches is not None and (len(matches) or matches.rows.num_rows):
             self.found.append(matches)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A query whose state means something else to this release: it is to be replayed. shedder: its own, as it was."""
+
+    shedder: Shedder | None
 
 
 class _Group:
@@ -337,10 +345,9 @@ class Feed:
         head = {"version": STATE_VERSION, "groups": groups, "advanced_us": self._advanced_us}
         return pack(head, parts), members
 
-    def restore(self, state: bytes, plans: Sequence[Plan]) -> list[Member | None]:
+    def restore(self, state: bytes, plans: Sequence[Plan]) -> list[Member | Unread]:
         """Takes over a snapshot of a feed of the same stream whose members had these plans; gives its members in their
-        order, None for one that must be replayed: its state is of a release to which it meant something else. It must
-        be new. Raises DataError for any other state; it is then of no use."""
+        order. It must be new. Raises DataError for any other state; it is then of no use."""
         from matching.matcher import make_matcher
         from matching.shedding import Shedder
 
@@ -351,7 +358,7 @@ class Feed:
         self.ordering.restore(parts["ordering"].tobytes())
         self._advanced_us = head["advanced_us"]
         left = list(plans)
-        members: list[Member | None] = []
+        members: list[Member | Unread] = []
         for i, kept in enumerate(head["groups"]):
             shared: list[Rows] | None = [] if kept["kernels"] else None
             group = _Group(None, kept["since_seq"])
@@ -365,12 +372,16 @@ class Feed:
                     left.pop(0), lenient=True, shared=shared, builder=self._builder, spill=self._spill
                 )
                 group.members.append(Member(matcher))
+            shedder = None
+            if shed := {n.removeprefix(f"shed{i}."): a for n, a in parts.items() if n.startswith(f"shed{i}.")}:
+                shedder = Shedder(plans[len(members)].partition_by)
+                shedder.restore(shed)
             states = [parts[f"{i}/{j}"].tobytes() for j in range(len(group.members))]
             alike = all((m.kernel is not None) == kept["kernels"] for m in group.members)
             if not alike or (shared is not None and len(shared) != 1) or not all(
                 m.matcher.fits(state) for m, state in zip(group.members, states, strict=True)
             ):
-                members += [None] * len(states)
+                members += [Unread(shedder)] * len(states)
                 continue
             if shared:
                 group.rows = shared[0]
@@ -382,9 +393,8 @@ class Feed:
                     member.kernel.restore_own(own)
             if group.rows is not None:
                 group.rows.restored()
-            if shed := {n.removeprefix(f"shed{i}."): a for n, a in parts.items() if n.startswith(f"shed{i}.")}:
-                shedder = group.members[0].shedder = Shedder(plans[len(members)].partition_by)
-                shedder.restore(shed)
+            if shedder is not None:
+                group.members[0].shedder = shedder
             self._groups.append(group)
             members += group.members
         return members

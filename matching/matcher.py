@@ -786,7 +786,9 @@ class KernelMatcher:
         """Whether it can go on from a snapshot: whether the plan is the same, and numbers mean the same in it."""
         head = unpack_head(state)
         mine = (STATE_VERSION, self._fingerprint, self._stamp)
-        return (head.get("version"), head.get("plan"), head.get("program")) == mine
+        same = (head.get("version"), head.get("plan"), head.get("program")) == mine
+        # where conditions have failed it goes on with lists
+        return same and head["engine"] in (ENGINE_TAGS[type(self.engine)], ENGINE_TAGS[RunLists])
 
     def restore(self, state: bytes) -> None:
         """Takes over a snapshot of the same plan. Raises DataError for another plan or version."""

@@ -17,16 +17,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from archive.layout import LATE, OFFSET, SOURCE, stored_schema, time_name
 from archive.place import Place
+from archive.scan import checked
 from archive.search.partitions import ROWS_TOGETHER
 from archive.search.slices import SLICE, Slices, reach, slices
 from archive.spark.session import functions, ignore_pandas, in_words
 from archive.spark.ship import task
 from archive.spark.task import COUNT, Gives, Search
 from archive.spark.types import quoted, spark_type
+from archive.sums import FOOTERS
 from archive.table import TableSnapshot
 from matching.batch import Int64Array, Matches
 from matching.ipc import from_ipc
@@ -193,8 +196,12 @@ def _read(session: SparkSession, archived: Archived, wanted: Search, paths: Sequ
     F, schema = functions(session), wanted.plan.schema
     stored = stored_schema(schema)
     ddl = ", ".join(f"{quoted(field.name)} {spark_type(field.type)}" for field in stored)
+    # Executors read the pages themselves, and look at the checksums of these.
+    index = np.flatnonzero(np.isin(np.array(archived.table.paths, object), np.array(paths, object)))
+    checked(archived.place, archived.table, index, schema, FOOTERS)
     with _spark(archived):
-        frame = session.read.schema(ddl).parquet(*(spark_path(archived.place / path) for path in paths))
+        reader = session.read.option("parquet.page.verify-checksum.enabled", "true").schema(ddl)
+        frame = reader.parquet(*(spark_path(archived.place / path) for path in paths))
     time = F.col(quoted(time_name(schema)))
     if archived.low_us is not None:
         frame = frame.where(time >= F.timestamp_micros(F.lit(archived.low_us)))

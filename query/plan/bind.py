@@ -345,7 +345,9 @@ class _Query:
             inner = factors_in(statement.sql)
             if not inner and (bare is not None if names & tables_of(statement) else bare is None):
                 self.fault("HQ500", "a live query over anything but a stream is not supported yet", factor.input_span,
-                           hint="name the stream itself and put the conditions into DEFINE")
+                           hint="let a pattern of one row choose the events: "
+                           "FROM (SELECT ... FROM stream MATCH_RECOGNIZE (ORDER BY time ALL ROWS PER MATCH PATTERN (R) "
+                           "DEFINE R AS condition)) MATCH_RECOGNIZE ( ... )")
                 return None
             self.faults += unbounded_clauses(statement) if inner else []
         if not names & tables_of(statement) and not nested:

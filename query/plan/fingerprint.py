@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
@@ -109,14 +110,39 @@ CHOICES: Mapping[Enum, str] = {
 }  # fmt: skip
 
 
+class _ThisOne:
+    """A plan that equals itself alone: equal ones may have 0.0 and -0.0, which are not the same."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plan: q.Plan) -> None:
+        self.plan = plan
+
+    def __hash__(self) -> int:
+        return id(self.plan)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ThisOne) and self.plan is other.plan
+
+
 def fingerprint(plan: q.Plan) -> str:
     """32 hex digits that name what the plan finds."""
-    return _digest(encoded(plan))
+    return _fingerprint(_ThisOne(plan))
+
+
+@lru_cache(maxsize=256)
+def _fingerprint(one: _ThisOne) -> str:
+    return _digest(encoded(one.plan))
 
 
 def fingerprint_of_rows(name: str) -> str:
     """The same of the plain rows of a stream or table, which are found without a pattern."""
-    return _digest(b"(plain;" + _put(name.lower()) + b")")
+    return _digest(b"(plain;" + _put("" if names_a_file(name) else name.lower()) + b")")
+
+
+def names_a_file(name: str) -> bool:
+    """Whether what stands for an input is the name of a file, which may be moved."""
+    return not set("./\\").isdisjoint(name)
 
 
 def encoded(plan: q.Plan) -> bytes:

@@ -15,6 +15,7 @@ from query.language.lexer import TokenKind, tokenize
 from query.language.pieces import Piece, Statement
 from query.plan.bind_expression import volatile_diagnostic
 from query.plan.expression import quote
+from query.plan.fingerprint import names_a_file
 from query.plan.typed import type_diagnostic
 from query.schema import Field
 
@@ -23,8 +24,6 @@ HISTORY_TABLE = "__hybrid_history_"
 
 #: A name that stands for an input by itself, in quotes or not.
 BARE_NAME = re.compile(r'\s*("(?:[^"]|"")*"|[^\W\d]\w*)\s*')
-
-_FILE = re.compile(r"[./\\]")
 
 #: History joins that add the columns of PA to the rows of PL.
 JOINING = (HistoryKind.JOIN, HistoryKind.LEFT, HistoryKind.NEAREST)
@@ -97,7 +96,7 @@ def origins(sqls: Sequence[str], patterns: Mapping[str, str]) -> tuple[str, ...]
         bare = BARE_NAME.fullmatch(sql)
         found |= {unquoted(bare[1]).lower()} if bare else _relations(sql)
         selects += [] if bare else [_words_of(sql)]
-    return (*sorted(patterns.get(name, name) for name in found if not _FILE.search(name)), *selects)
+    return (*sorted(patterns.get(name, name) for name in found if not names_a_file(name)), *selects)
 
 
 def _words_of(sql: str) -> str:
@@ -115,7 +114,7 @@ def _words_of(sql: str) -> str:
         if token.kind is TokenKind.STRING:
             words.append("file" if read or given else token.text)
         elif token.kind is TokenKind.QUOTED:
-            words.append("file" if read and _FILE.search(name) else quote(name.lower()))
+            words.append("file" if read and names_a_file(name) else quote(name.lower()))
         else:
             words.append(quote(name.lower()) if token.kind is TokenKind.WORD else token.text)
     return " ".join(words)

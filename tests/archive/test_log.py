@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import struct
+import threading
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -539,3 +540,30 @@ def test_a_reader_sees_what_is_in_the_log_once(tmp_path):
         reader.flush()
         assert sorted(path.name for path in (tmp_path / LOG).iterdir()) == files
     assert offsets(History(TICKS, tmp_path, log="os")) == list(range(40))
+
+
+def test_a_reader_beside_a_log_that_is_rotated_all_the_time(tmp_path):
+    writer, taken, over = History(TICKS, tmp_path, log="os"), [0], threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            writer.append(*batch_of(run_of(2, first=taken[0])))
+            taken[0] += 2
+            if taken[0] % 3 == 0:
+                writer.flush()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        reader = History(TICKS, tmp_path, read_only=True)
+        for _ in range(60):
+            before = taken[0]
+            reader.refresh()
+            found = offsets(reader)
+            assert found == list(range(len(found)))
+            assert len(found) >= before
+            assert not [path for path in (tmp_path / LOG).iterdir() if path.name.endswith(TORN)]
+    finally:
+        over.set()
+        thread.join()
+    assert offsets(History(TICKS, tmp_path, log="os")) == list(range(taken[0]))

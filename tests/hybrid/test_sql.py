@@ -208,17 +208,6 @@ def test_match_ids_do_not_depend_on_the_text() -> None:
     assert not set(first) & set(other)
 
 
-def test_bare_rows_of_one_time_go_by_content() -> None:
-    """Columns in schema order, nulls first: 1, then 2, then 3 within one time, however they come."""
-    text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.x AS a, B.x AS b, C.x AS c PATTERN (A B C)) AS m"
-    time = pa.array([5, 5, 5], pa.timestamp("us"))
-    for order in ([None, 1, 2], [2, None, 1], [1, 2, None]):
-        table = pa.table({"ts": time, "x": pa.array(order, pa.int64())})
-        assert rows(hybrid.sql(text, t=table)) == [(None, 1, 2)]
-    floats = pa.table({"ts": time, "x": [float("nan"), 1.0, float("inf")]})
-    assert str(rows(hybrid.sql(text, t=floats))) == "[(1.0, inf, nan)]"
-
-
 @pytest.mark.parametrize(
     ("order", "expected"), [("x", (1, 2, None)), ("x DESC", (2, 1, None)), ("x NULLS FIRST", (None, 1, 2))]
 )

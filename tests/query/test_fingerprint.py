@@ -95,6 +95,7 @@ def test_the_encoding_is_written_down() -> None:
 def test_plain_rows_have_one_by_their_stream() -> None:
     assert fingerprint_of_rows("Ticks") == fingerprint_of_rows("ticks") == "5b8c3981c1d306c3da18c49e89956d42"
     assert fingerprint_of_rows("tocks") != fingerprint_of_rows("ticks")
+    assert fingerprint_of_rows("a.csv") == fingerprint_of_rows("there/b.csv")
 
 
 # ---- nobody forgets
