@@ -293,6 +293,34 @@ def test_events_that_cannot_be_kept_now_are_tried_again(bench: Bench, monkeypatc
     assert bench.status()["trouble"] == {}
 
 
+def test_what_could_not_be_opened_is_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: a sink or a source for which a disk was full stayed closed until the file changed, and in trouble."""
+    full = True
+
+    def failing(make: Any) -> Any:
+        def made(*given: Any) -> Any:
+            if full:
+                raise OSError(28, "No space left on device")
+            return make(*given)
+
+        return made
+
+    monkeypatch.setattr(bench.service, "_make_sink", failing(bench.service._make_sink))
+    monkeypatch.setattr(bench.service, "_make_source", failing(bench.service._make_source))
+    bench.start()
+    for _ in range(3):
+        bench.pass_s(4)
+    assert bench.status()["trouble"].keys() == {"sink alerts", "source feed"}
+    full = False
+    bench.pass_s(6)
+    bench.sources["feed"].given += [piece(5, 3), piece(4, first=2)]
+    for _ in range(3):
+        bench.pass_s(1.1)
+    assert bench.status()["trouble"] == {}
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
+    assert "sink alerts: well again" in bench.said
+
+
 def test_late_events_go_to_their_sink(tmp_path: Path) -> None:
     text = APP.replace('key = "name"', 'key = "name"\nlate = "late"') + '[sinks.late]\ntype = "stdout"\n'
     bench = Bench(tmp_path, text, ("alerts", "late"))
