@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybrid import duck
+from hybrid.session import is_enum
 from matching.batch import EventBatch
 from matching.types import arrow_type, duckdb_type
 from query.errors import DataError, first_line
@@ -165,16 +166,18 @@ def fields_of(table: pa.Table) -> tuple[Field, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One sort key: a column, its direction, and where nulls stand."""
+    """One sort key: a column, its direction, and where nulls stand. enum: its type, if its order is that of an ENUM."""
 
     column: str
     descending: bool = False
     nulls_first: bool = False
+    enum: str = ""
 
     @property
     def sql(self) -> str:
         direction, nulls = "DESC" if self.descending else "ASC", "FIRST" if self.nulls_first else "LAST"
-        return f"{quote(self.column)} {direction} NULLS {nulls}"
+        value = f"CAST({quote(self.column)} AS {self.enum})" if self.enum else quote(self.column)
+        return f"{value} {direction} NULLS {nulls}"
 
 
 def time_of(order_by: tuple[Order, ...]) -> str | None:
@@ -185,7 +188,10 @@ def time_of(order_by: tuple[Order, ...]) -> str | None:
 
 
 def keys_of(order_by: tuple[Order, ...]) -> tuple[Key, ...]:
-    return tuple(Key(o.column.name, o.descending, o.nulls_first) for o in order_by)
+    return tuple(
+        Key(o.column.name, o.descending, o.nulls_first, o.column.type if is_enum(o.column.type) else "")
+        for o in order_by
+    )
 
 
 def order_index(table: pa.Table, order_by: tuple[Order, ...], bare: bool) -> np.ndarray | None:
@@ -249,6 +255,8 @@ def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = Non
 def _compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
     """(left > right, left = right) as bool arrays in the order of the key, or None if the type has no cheap order."""
     type = left.type
+    if key.enum:
+        return None
     primitive = pa.types.is_integer(type) or (pa.types.is_temporal(type) and not pa.types.is_interval(type))
     if primitive and not left.null_count and not right.null_count:
         a, b = _integers(left), _integers(right)

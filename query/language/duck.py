@@ -8,7 +8,7 @@ import re
 import secrets
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -20,6 +20,39 @@ from query.errors import first_line
 from query.schema import Field
 
 _local = threading.local()
+
+#: Settings of DuckDB that differ from ours, by name: TimeZone, integer_division, default_null_order.
+Settings = tuple[tuple[str, str], ...]
+#: Time zones in which a time is what it is in UTC.
+UTC = ("UTC", "Etc/UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A user's connection, as far as the expressions of a pattern depend on it.
+
+    settings: those that are taken over. value: gives SQL of the value of an expression without rows there, None where
+    it has none; None: there is no connection. macros: names of its own functions, lower case."""
+
+    settings: Settings = ()
+    value: Callable[[str], str | None] | None = None
+    macros: frozenset[str] = frozenset()
+
+    @property
+    def nulls_first(self) -> tuple[bool, bool]:
+        """Whether nulls come first in an ascending order, and in a descending one."""
+        order = dict(self.settings).get("default_null_order", "")
+        return order.startswith("NULLS_FIRST"), order in ("NULLS_FIRST", "NULLS_LAST_ON_ASC_FIRST_ON_DESC")
+
+
+NO_SESSION = Session()
+
+
+def zoned(settings: Settings) -> bool:
+    """Whether a time with a time zone reads other than in UTC."""
+    return dict(settings).get("TimeZone", "UTC") not in UTC
+
+
 #: How many answers of DuckDB are kept, of each kind of question. What it says of a text depends on nothing else, and
 #: the same pieces come again: within a query, in the next version of it, in queries over one stream.
 _KEPT = 512
@@ -50,19 +83,35 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def quiet_connection() -> duckdb.DuckDBPyConnection:
-    """An in-memory connection of this thread for parsing, typing, folding constants and evaluating expressions: in UTC,
-    with one thread, without files."""
-    connection: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
+def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
+    """An in-memory connection of this thread for parsing, typing, folding constants and evaluating expressions: in UTC
+    unless the settings say otherwise, with one thread, without files."""
+    connections: dict[Settings, duckdb.DuckDBPyConnection] = _local.__dict__.setdefault("connections", {})
+    connection = connections.get(settings)
     if connection is None:
         connection = duckdb.connect(":memory:", config={"threads": 1, "python_enable_replacements": False})
         connection.execute("SET GLOBAL timezone='UTC'")
         hide_progress(connection)
         # it would take a failing cast out of the TRY or CASE around it
         connection.execute("SET disabled_optimizers='common_subexpressions'")
+        take_over(connection, settings)
         shut(connection)
-        _local.connection = connection
+        if settings:
+            _forget_most(connections)
+        connections[settings] = connection
     return connection
+
+
+def take_over(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
+    """Gives a connection and its cursors the settings of another."""
+    for name, value in settings:
+        connection.execute(f"SET GLOBAL {name}={_text(value)}")
+
+
+def _forget_most(of_settings: dict[Settings, Any]) -> None:
+    """Makes room for one more besides that of our own settings: those of a user seldom change."""
+    for known in [known for known in of_settings if known][:-1]:
+        del of_settings[known]
 
 
 #: What an entry of WITH is that writes, in a syntax tree.
@@ -198,28 +247,30 @@ def _error(error: duckdb.Error, sql: str, prefix: int = 0) -> DuckFault:
     return _fault(detail, sql, prefix)
 
 
-def _binder() -> duckdb.DuckDBPyConnection:
+def _binder(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
     """A cursor of this thread whose errors carry positions and which sees no Python variables as tables."""
-    cursor: duckdb.DuckDBPyConnection | None = getattr(_local, "binder", None)
-    if cursor is None:
-        cursor = _local.binder = _new_binder()
-    return cursor
+    binders: dict[Settings, duckdb.DuckDBPyConnection] = _local.__dict__.setdefault("binders", {})
+    if settings not in binders:
+        if settings:
+            _forget_most(binders)
+        binders[settings] = _new_binder(settings)
+    return binders[settings]
 
 
-def _new_binder() -> duckdb.DuckDBPyConnection:
-    cursor = quiet_connection().cursor()
+def _new_binder(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
+    cursor = quiet_connection(settings).cursor()
     cursor.execute("SET errors_as_json=true")
     return cursor
 
 
 @lru_cache(maxsize=_KEPT)
-def _serialized(sql: str) -> str:
-    return str(quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0])
+def _serialized(sql: str, settings: Settings) -> str:
+    return str(quiet_connection(settings).execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0])
 
 
-def _serialize(sql: str, prefix: int) -> list[Node]:
+def _serialize(sql: str, prefix: int, settings: Settings = ()) -> list[Node]:
     """The statements of `sql`; locations become characters of `sql[prefix:]` in every node (prefix is ASCII)."""
-    answer: Node = json.loads(_serialized(sql))
+    answer: Node = json.loads(_serialized(sql, settings))
     if answer["error"]:
         raise _fault(answer, sql[prefix:], prefix)
     offsets = character_offsets(sql[prefix:])
@@ -243,12 +294,12 @@ def _serialize(sql: str, prefix: int) -> list[Node]:
     return statements
 
 
-def parse_expression(text: str) -> Node:
+def parse_expression(text: str, settings: Settings = ()) -> Node:
     """DuckDB's syntax tree of one scalar expression, `query_location` in characters of `text`.
 
     Raises DuckFault if it is none, or more than one."""
     prefix = "SELECT "
-    statements = _serialize(prefix + text, len(prefix))
+    statements = _serialize(prefix + text, len(prefix), settings)
     node = statements[0]["node"]
     if len(statements) == 1 and node["type"] == "SELECT_NODE" and len(node["select_list"]) == 1:
         item: Node = node["select_list"][0]
@@ -318,7 +369,9 @@ def nulls(fields: Sequence[Field]) -> str:
     return "SELECT " + ", ".join(f"CAST(NULL AS {f.type}) AS {_quote(f.name)}" for f in fields)
 
 
-def describe(expressions: Sequence[str], tables: Mapping[str, Sequence[Field]]) -> tuple[str, ...]:
+def describe(
+    expressions: Sequence[str], tables: Mapping[str, Sequence[Field]], settings: Settings = ()
+) -> tuple[str, ...]:
     """The DuckDB types of expressions over tables, each of one row of nulls. Nothing is computed.
 
     Raises DuckFault (its offsets mean nothing here)."""
@@ -326,13 +379,13 @@ def describe(expressions: Sequence[str], tables: Mapping[str, Sequence[Field]]) 
     names = ", ".join(_quote(name) for name, fields in tables.items() if fields)
     items = ", ".join(f"({e}) AS c{i}" for i, e in enumerate(expressions))
     before, behind = f"WITH {with_list}" if with_list else "", f"FROM {names}" if names else ""
-    return _described(f"DESCRIBE {before} SELECT {items} {behind}")
+    return _described(f"DESCRIBE {before} SELECT {items} {behind}", settings)
 
 
 @lru_cache(maxsize=_KEPT)
-def _described(sql: str) -> tuple[str, ...]:
+def _described(sql: str, settings: Settings) -> tuple[str, ...]:
     try:
-        rows = _binder().execute(sql).fetchall()
+        rows = _binder(settings).execute(sql).fetchall()
     except duckdb.Error as error:
         raise _error(error, sql) from None
     return tuple(str(row[1]) for row in rows)
@@ -345,12 +398,13 @@ def canonical_type(name: str) -> str:
 
 
 @cache
-def fold(sql: str) -> Folded | None:
+def fold(sql: str, settings: Settings = ()) -> Folded | None:
     """The value of an expression without columns, or None if computing it raises."""
     if re.fullmatch("[0-9]{1,9}", sql):
         return Folded(int(sql), "INTEGER", str(int(sql)))
     try:
-        row = _binder().execute(f"SELECT x, typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)").fetchone()
+        text = f"SELECT x, typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)"
+        row = _binder(settings).execute(text).fetchone()
     except (duckdb.Error, ValueError, OverflowError):
         row = None
     if row is None:
@@ -371,6 +425,15 @@ def aggregate_names() -> frozenset[str]:
     """Names of DuckDB's aggregate functions, lower case, with the macros that stand for an aggregate."""
     rows = quiet_connection().execute("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
     return frozenset(row[0].lower() for row in rows.fetchall()) | {"geomean", "geometric_mean", "wavg", "weighted_avg"}
+
+
+@cache
+def session_names() -> frozenset[str]:
+    """Names of functions whose value is one within a statement and another in the next: variables, the schema, now."""
+    rows = quiet_connection().execute(
+        "SELECT function_name FROM duckdb_functions() WHERE stability = 'CONSISTENT_WITHIN_QUERY'"
+    )
+    return frozenset(row[0].lower() for row in rows.fetchall()) | CLOCK_WORDS
 
 
 @cache

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
+from query.language.duck import Settings
 from query.plan.expression import Column, Expression, quote, show, walk
 from query.plan.merge import Member
 from query.plan.pattern import RowPattern
@@ -68,7 +69,7 @@ class Plan:
 
     defines: one for each variable of the pattern and each negated one, in order of appearance; TRUE where DEFINE
     is silent. subsets: union variables with their members. timeout_rows: partial matches that WITHIN ends come out too
-    (TIMEOUT ROWS).
+    (TIMEOUT ROWS). settings: of DuckDB, under which its expressions are computed.
     """
 
     schema: Schema
@@ -83,6 +84,7 @@ class Plan:
     subsets: tuple[tuple[str, tuple[str, ...]], ...]
     defines: tuple[Define, ...]
     timeout_rows: bool = False
+    settings: Settings = ()
 
     def condition(self, variable: str) -> Expression:
         """The DEFINE condition of a variable."""
@@ -114,6 +116,7 @@ class Plan:
             lines.append(f"{'subset' if i == 0 else '':<12}{name} = ({', '.join(members)})")
         for i, d in enumerate(self.defines):
             lines.append(f"{'define' if i == 0 else '':<12}{d.variable} AS {show(d.condition)}")
+        lines += [f"setting     {name} = {value}" for name, value in self.settings]
         return "\n".join(lines)
 
     @property
@@ -141,7 +144,7 @@ class HistoryPlan:
     history.<column>; None where nothing is asked, or what a pattern could not ask.
     equalities: (history column, live output column) pairs of top-level conjuncts of ON that pin a *partition
     column of PA* (or any column of plain history rows) to a value of the PL match; they may be pushed into the
-    read, except under STRICT.
+    read, except under STRICT. settings: of DuckDB, under which its expressions are computed.
     """
 
     kind: HistoryKind
@@ -158,6 +161,7 @@ class HistoryPlan:
     high_shift: Shift | None = None
     on_more: bool = True
     on_rest: Expression | None = None
+    settings: Settings = ()
 
     def __str__(self) -> str:
         upper = "]" if self.closed else ")"

@@ -11,7 +11,10 @@ import pytest
 import hybrid
 
 COLUMNS = {"ts": "TIMESTAMP", "v": "BIGINT"}
-FALL = "SELECT * FROM {} MATCH_RECOGNIZE (ORDER BY ts MEASURES B.ts AS ts, B.v AS v PATTERN (A B) DEFINE B AS v < PREV(v)) AS m"
+FALL = (
+    "SELECT * FROM {} MATCH_RECOGNIZE (ORDER BY ts MEASURES B.ts AS ts, B.v AS v PATTERN (A B) "
+    "DEFINE B AS v < PREV(v)) AS m"
+)
 
 
 # Before: a stream _checkpoint lay among the checkpoints, one of 256 letters was an OSError.
