@@ -26,6 +26,7 @@ from archive.search.slices import SLICE, Slices, reach, slices
 from archive.spark.session import functions, in_words, quietly
 from archive.spark.ship import task
 from archive.spark.task import COUNT, Gives, Search
+from archive.spark.told import hear, hear_matches
 from archive.spark.types import quoted, spark_type
 from archive.table import TableSnapshot
 from matching.batch import Int64Array, Matches
@@ -92,7 +93,7 @@ def matches(
     session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None, sliced: bool | None = None
 ) -> list[Matches]:
     """The same with the events of each match."""
-    return [pickle.loads(part) for part in _search(session, archived, plan, Gives.MATCHES, tasks, sliced)]
+    return [hear_matches(part) for part in _search(session, archived, plan, Gives.MATCHES, tasks, sliced)]
 
 
 def counts(session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None) -> pa.Table:
@@ -181,7 +182,9 @@ def _ask(
     failed, payloads = answer.column("failed").to_pylist(), answer.column("payload")
     for fails, payload in zip(failed, payloads):
         if fails:
-            return [], pickle.loads(payload.as_buffer())
+            error = hear(payload.as_buffer())
+            assert isinstance(error, (DataError, QueryError))
+            return [], error
     return [payload.as_buffer() for payload in payloads], None
 
 
