@@ -305,10 +305,13 @@ class Relations:
     def bind(self, query: ast.Query) -> QueryPlan:
         """The plan of a query over these relations."""
         self.expect(query)
-        session = NO_SESSION if self._own or not query.factors else self._session(query)
-        plan = bind(query, self.resolve, relations=self.others(), describe=self.describe, session=session)
-        if not self._own:
-            self._refuse_collations(query, plan)
+        try:
+            session = NO_SESSION if self._own or not query.factors else self._session(query)
+            plan = bind(query, self.resolve, relations=self.others(), describe=self.describe, session=session)
+            if not self._own:
+                self._refuse_collations(query, plan)
+        except duckdb.Error as error:  # a transaction that was aborted before, say
+            raise duck.query_error(error, self._text) from None
         return plan
 
     def _session(self, query: ast.Query) -> Session:
