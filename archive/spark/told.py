@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from archive.ingest import Count
 from archive.inputs import Chunk
@@ -49,7 +50,11 @@ def hear(data: Any) -> Any:
     try:
         return _get(json.loads(bytes(data)))
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"a task of Spark has told something else than it should: {error}", "look at its log") from None
+        raise _strange(error) from None
+
+
+def _strange(error: Exception) -> DataError:
+    return DataError(f"a task of Spark has told something else than it should: {error}", "look at its log")
 
 
 def _put(value: Any) -> Any:
@@ -118,5 +123,5 @@ def hear_matches(data: Any) -> Matches:
         texts: dict[str, Any] = {name: tuple(map(str, head[name])) for name in _TEXTS}
         given: dict[str, Any] = {**arrays, **texts}
         return Matches(rows=rows, **given)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"a task of Spark has told something else than it should: {error}", "look at its log") from None
+    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        raise _strange(error) from None
