@@ -15,12 +15,15 @@ from hybrid.candidates import BLOCK, Candidates, Ranges, Reader, blocks_of, cand
 from hybrid.evidence import Evidence, concat
 from hybrid.history_cache import HistoryCache
 from hybrid.large_ranges import LargeRanges
+from hybrid.session import enums_of, register
 from matching.batch import Matcher
 from matching.features import Overflow, Values, run_lanes, storable, truth
 from matching.store import lanes
 from query.automaton.lanes import Leaf, Lowered, NoLane, lower
 from query.language.ast import HistoryKind
+from query.plan.bind import history_columns
 from query.plan.expression import Column, Expression, quote
+from query.plan.output import output_columns
 from query.plan.plan import FactorPlan, HistoryPlan
 
 #: Pairs of a match and what may join it that are held at a time.
@@ -172,12 +175,13 @@ def _pairs(
     history: HistoryPlan, factor: FactorPlan, live: pa.Table, live_block: np.ndarray, candidates: Candidates
 ) -> tuple[np.ndarray, np.ndarray]:
     """(live row, candidate row) numbers of one block each that meet ON, in that order."""
-    connection = duck.cursor()
+    connection = duck.cursor(settings=history.settings)
     left = live.append_column(BLOCK, pa.array(live_block)).append_column(ROW, pa.array(np.arange(live.num_rows)))
     right = candidates.rows.append_column(BLOCK, pa.array(candidates.block))
     right = right.append_column(ROW, pa.array(np.arange(right.num_rows)))
-    connection.register("__hybrid_live", left)
-    connection.register("__hybrid_history", right)
+    # as ON is typed: an ENUM has its own order, and is text in Arrow
+    register(connection, "__hybrid_live", left, enums_of(output_columns(factor.plan)))
+    register(connection, "__hybrid_history", right, enums_of(history_columns(history)))
     a, b = quote(factor.alias), quote(history.alias)
     try:
         pairs = connection.sql(

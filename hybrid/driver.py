@@ -23,6 +23,7 @@ from matching.batch import Matcher, Matches
 from matching.sharing import widened
 from query.errors import DataError, QueryError
 from query.plan.plan import FactorPlan, HistoryPlan, Plan
+from query.plan.typed import ZONED
 
 FAR_US = 2**62
 #: What a request for history takes, in seconds, and each of its matches beside that, as long as nothing is known.
@@ -61,10 +62,12 @@ def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
     shifted = _shifted(history, live)
     if shifted is not None:
         return shifted
-    connection = duck.cursor()
+    connection = duck.cursor(settings=history.settings)
     connection.register("__hybrid_live", live)
 
-    low_sql, high_sql = (f"CAST(({sql}) AS TIMESTAMP)" for sql in (history.low_sql, history.high_sql))
+    time = history.schema.column(history.schema.time or "").type
+    type = time if time == ZONED else "TIMESTAMP"  # as it would be compared with: in the time zone that is set
+    low_sql, high_sql = (f"CAST(({sql}) AS {type})" for sql in (history.low_sql, history.high_sql))
     try:
         bounds = connection.sql(f"SELECT {low_sql} AS low, {high_sql} AS high FROM __hybrid_live AS {live_alias}")
         table = bounds.to_arrow_table()
@@ -84,7 +87,7 @@ def _shifted(history: HistoryPlan, live: pa.Table) -> Ranges | None:
     """The same without DuckDB, where bounds are a time of the match and a fixed length of time: a matter of
     microseconds. None where that is not so."""
     low, high = history.low_shift, history.high_shift
-    if low is None or high is None:
+    if low is None or high is None or history.settings:
         return None
     known, bounds = np.ones(live.num_rows, bool), []
     for shift in (low, high):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import duckdb
 
 from query.errors import DataError, Diagnostic, QueryError, Span
-from query.language.duck import bind_statement, hide_progress, out_of_memory, shut
+from query.language.duck import Settings, bind_statement, hide_progress, out_of_memory, shut, take_over
 from query.plan.statement import NO_ACCESS, Describe
 from query.schema import Field
 
@@ -53,26 +53,29 @@ def access_to(external: bool, files: Sequence[str | os.PathLike[str]] = (), home
 
 
 def cursor(
-    memory_limit: str | None = None, access: Access = NOTHING, own_files: Sequence[str] = ()
+    memory_limit: str | None = None, access: Access = NOTHING, own_files: Sequence[str] = (), settings: Settings = ()
 ) -> duckdb.DuckDBPyConnection:
-    """A fresh in-memory connection: UTC, no progress bar, and no look at the caller's Python variables.
+    """A fresh in-memory connection: UTC unless `settings` say otherwise, no progress bar, and no look at the caller's
+    Python variables.
 
     One for each query and thread (a shared connection mixes up rows under threads). Names registered on it are seen by
-    it alone. own_files: files of ours that it reads whatever `access` says. Costs a few microseconds; with own_files or
-    memory_limit some milliseconds.
+    it alone. own_files: files of ours that it reads whatever `access` says. Costs a few microseconds; with own_files,
+    settings or memory_limit some milliseconds.
     """
-    if memory_limit is not None or (own_files and not access.outside):
-        return _database(memory_limit, access, own_files)
+    if memory_limit is not None or settings or (own_files and not access.outside):
+        return _database(memory_limit, access, own_files, settings)
     with _lock:
         if access not in _bases:
-            _bases[access] = _database(None, access, ())
+            _bases[access] = _database(None, access)
         return _bases[access].cursor()
 
 
-def _database(memory_limit: str | None, access: Access, own_files: Sequence[str]) -> duckdb.DuckDBPyConnection:
+def _database(
+    memory_limit: str | None, access: Access, own_files: Sequence[str] = (), settings: Settings = ()
+) -> duckdb.DuckDBPyConnection:
     config = {} if memory_limit is None else {"memory_limit": memory_limit}
     own = duckdb.connect(":memory:", config={"python_enable_replacements": False, **config})
-    own.execute("SET GLOBAL TimeZone='UTC'")
+    take_over(own, (("TimeZone", "UTC"), *settings))
     hide_progress(own)
     if not access.outside:
         shut(own, (*access.files, *own_files), access.folders)

@@ -40,6 +40,7 @@ from hybrid.merged import Merged, MergedReader
 from hybrid.on_spark import OnSpark
 from hybrid.outer import Outer, empty_answer
 from hybrid.result import Lookups, Result, evidence_table, series
+from hybrid.session import collated, enums_of, is_enum, register, session_of, settings_of, unregister
 from hybrid.strategies import strategy_of
 from matching.batch import EventBatch, Matcher
 from matching.drive import run
@@ -48,7 +49,7 @@ from matching.types import arrow_schema
 from query.errors import DataError, QueryError, Span, nearest
 from query.language import ast
 from query.language.cut import lacks_input
-from query.language.duck import describe_on
+from query.language.duck import NO_SESSION, Session, describe_on
 from query.language.parse import parse
 from query.plan.bind import bind, shortened
 from query.plan.expression import Column, quote
@@ -176,7 +177,8 @@ class Relations:
         self._evaluated: dict[str, pa.Table] = {}
         self._positions: dict[str, bool] = {}
         self._history_orders: dict[str, list[str]] = {}
-        self._registered: set[str] = set()
+        #: by name, the columns that are ENUMs on the user's connection
+        self._registered: dict[str, Mapping[str, str]] = {}
         self._views: set[str] = set()
         #: How the patterns over large streams were searched for, by the alias of the factor.
         self.reports: dict[str, Report] = {}
@@ -219,18 +221,24 @@ class Relations:
                 yield self
         finally:
             if not self._own:
-                for name in self._registered:
-                    with suppress(duckdb.TransactionException):  # aborted: it goes with the transaction
-                        self.connection.unregister(name)
+                for name, enums in self._registered.items():
+                    unregister(self.connection, name, enums)
             for name in self._views:  # streams come with connections of our own: what is registered goes with these
                 self.connection.execute(f"DROP VIEW {quote(name)}")
             self._registered.clear()
             self._views.clear()
 
-    def register(self, name: str, table: pa.Table) -> None:
-        """Lets the statement's SQL name a table, until the relations are closed."""
-        self.connection.register(name, table)
-        self._registered.add(name)
+    def register(self, name: str, table: pa.Table, fields: Sequence[Field] = ()) -> None:
+        """Lets the statement's SQL name a table, until the relations are closed. fields: its columns, of which those
+        that are ENUMs on the user's connection are that again."""
+        enums = {} if self._own else enums_of(fields)
+        register(self.connection, name, table, enums)
+        self._registered[name] = enums
+
+    @property
+    def has_enums(self) -> bool:
+        """Whether ENUMs are more than text: on the user's connection."""
+        return not self._own
 
     def load(self, plan: QueryPlan) -> None:
         """Lets DuckDB see the events of the streams that it selects from itself: in the total order where they are few,
@@ -299,7 +307,42 @@ class Relations:
     def bind(self, query: ast.Query) -> QueryPlan:
         """The plan of a query over these relations."""
         self.expect(query)
-        return bind(query, self.resolve, relations=self.others(), describe=self.describe)
+        try:
+            session = NO_SESSION if self._own or not query.factors else self._session(query)
+            plan = bind(query, self.resolve, relations=self.others(), describe=self.describe, session=session)
+            if not self._own:
+                self._refuse_collations(query, plan)
+        except duckdb.Error as error:  # a transaction that was aborted before, say
+            raise duck.query_error(error, self._text) from None
+        return plan
+
+    def _session(self, query: ast.Query) -> Session:
+        """The user's connection, for the patterns of a query. Raises QueryError for settings that they do not have."""
+        taken, refused = settings_of(self.connection)
+        for name, value in refused:
+            message = f"the connection has {name} = {value}, which patterns do not know"
+            raise fault("HQ500", message, query.text, f"RESET {name} before, and SET it again after", query_head(query))
+        return session_of(self.connection, taken)
+
+    def _refuse_collations(self, query: ast.Query, plan: QueryPlan) -> None:
+        """Raises QueryError for a pattern over columns that DuckDB compares otherwise than by their bytes."""
+        inputs = [(f.input_sql, f.plan.columns, query.factors[i].match.span) for i, f in enumerate(plan.factors)]
+        for i, factor in enumerate(plan.factors):
+            joins = [join for join in query.histories if join.factor == i]
+            for h, join in zip(factor.histories, joins, strict=True):
+                columns = h.schema.names if h.plan is None else h.plan.columns
+                inputs.append((quote(h.schema.name), columns, join.span))
+        for sql, columns, span in inputs:
+            key = _bare(sql)
+            if key is not None and key in self._given:
+                continue
+            whole = sql if key is None else f"SELECT * FROM {sql}"
+            for column, collation in collated(self.connection, whole).items():
+                if column in columns:
+                    message = f"{column} is compared under the collation {collation}, which patterns do not know"
+                    own = quote(column)
+                    hint = f"take it off in the input: FROM (SELECT * REPLACE ({own} COLLATE C AS {own}) FROM ...)"
+                    raise fault("HQ500", message, query.text, hint, span)
 
     def resolve(self, text: str) -> Schema:
         """The schema of an input: a stream, a named table, or whatever DuckDB can select from. Reads no rows.
@@ -320,7 +363,10 @@ class Relations:
                 known = [n for n, _ in self._given.values()] + [s.schema.name for s in self._streams.values()]
                 raise LookupError(nearest(name, [*known, *sorted(self._known())])) from None
             raise duck.query_error(error, self._text, text.strip()) from None
-        return self._plain(name, fields_of(empty))
+        fields = fields_of(empty)
+        if self.has_enums:
+            fields = tuple(f if not is_enum(t) else Field(f.name, t) for f, t in zip(fields, map(str, relation.types)))
+        return self._plain(name, fields)
 
     def describe(
         self, sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, /
@@ -329,10 +375,12 @@ class Relations:
         for name, fields in tables.items():
             if name.startswith((FACTOR_TABLE, HISTORY_TABLE)) and name not in self._registered:
                 columns = tuple(fields) or (Field("nothing", "INTEGER"),)  # that there is none is said later
-                self.register(name, arrow_schema(Schema(name, columns)).empty_table())
+                self.register(name, arrow_schema(Schema(name, columns)).empty_table(), columns)
         with duck.settings(self.connection, errors_as_json=True):
             described = describe_on(self.connection, sql, select)
-        return tuple(Field(f.name, plain_type(f.type)) for f in described)
+        return tuple(
+            f if self.has_enums and is_enum(f.type) else Field(f.name, plain_type(f.type)) for f in described
+        )
 
     def _plain(self, name: str, fields: tuple[Field, ...]) -> Schema:
         """A plain relation. Where it serves as history it needs a time: the column it (or else PL) is ordered by, if
@@ -488,7 +536,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
     if relations.spark is not None:
         relations.spark.refuse(plan, relations)
     relations.load(plan)
-    outer = Outer(plan)
+    outer = Outer(plan, has_enums=relations.has_enums)
     counted = counted_select(plan) if make is make_matcher else None
     found: list[tuple[Answer, Lookups]] = []
     bare = make is make_matcher and not any(factor.histories for factor in plan.factors)
@@ -502,7 +550,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
                 raise error if factor.histories else _placed(error, query.factors[i].match, text) from None
             if i + 1 < len(plan.factors):  # a later input may read it
                 for name, rows in outer.tables(i, found[i][0]).items():
-                    relations.register(name, rows)
+                    relations.register(name, rows, outer.fields[name])
 
     connection = relations.connection
     if counted is not None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybrid import duck
+from hybrid.session import is_enum
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
 from matching.types import arrow_type, duckdb_type
@@ -37,8 +38,8 @@ def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Ta
 
     Takes Arrow tables, batches and readers, pandas and polars frames, DuckDB relations, anything with the PyCapsule
     protocol, a list of dicts, a dict of columns, and the path of a file that DuckDB reads by its name (Parquet, CSV,
-    JSON), if `access` has it. NaN of pandas is null, as pandas means it, NaN of others is NaN. A key that a dict lacks is
-    null there. Raises DataError, also for times that are no exact microsecond.
+    JSON), if `access` has it. NaN of pandas is null, as pandas means it, NaN of others is NaN. A key that a dict lacks
+    is null there. Raises DataError, also for times that are no exact microsecond.
     """
     try:
         table = _arrow(data, name, access)
@@ -168,16 +169,18 @@ def fields_of(table: pa.Table) -> tuple[Field, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One sort key: a column, its direction, and where nulls stand."""
+    """One sort key: a column, its direction, and where nulls stand. enum: its type, if its order is that of an ENUM."""
 
     column: str
     descending: bool = False
     nulls_first: bool = False
+    enum: str = ""
 
     @property
     def sql(self) -> str:
         direction, nulls = "DESC" if self.descending else "ASC", "FIRST" if self.nulls_first else "LAST"
-        return f"{quote(self.column)} {direction} NULLS {nulls}"
+        value = f"CAST({quote(self.column)} AS {self.enum})" if self.enum else quote(self.column)
+        return f"{value} {direction} NULLS {nulls}"
 
 
 def time_of(order_by: tuple[Order, ...]) -> str | None:
@@ -188,7 +191,10 @@ def time_of(order_by: tuple[Order, ...]) -> str | None:
 
 
 def keys_of(order_by: tuple[Order, ...]) -> tuple[Key, ...]:
-    return tuple(Key(o.column.name, o.descending, o.nulls_first) for o in order_by)
+    return tuple(
+        Key(o.column.name, o.descending, o.nulls_first, o.column.type if is_enum(o.column.type) else "")
+        for o in order_by
+    )
 
 
 def order_index(table: pa.Table, order_by: tuple[Order, ...], by_content: bool = False) -> np.ndarray | None:
@@ -262,6 +268,8 @@ def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = Non
 def compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
     """(left > right, left = right) as bool arrays in the order of the key, or None if the type has no cheap order."""
     type = left.type
+    if key.enum:
+        return None
     primitive = _whole(type)
     if primitive and not left.null_count and not right.null_count:
         a, b = _integers(left), _integers(right)

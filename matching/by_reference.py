@@ -18,7 +18,7 @@ from matching.ipc import from_ipc, to_ipc
 from matching.types import arrow_type
 from query.errors import DataError, first_line
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
-from query.language.duck import quiet_connection
+from query.language.duck import Settings, quiet_connection
 from query.plan.expression import Aggregate, Constant, Expression, Navigation, Opaque, children, show, to_sql, walk
 from query.plan.output import Outcome, output_columns
 from query.plan.pattern import anchors, negated, variables
@@ -84,7 +84,7 @@ class ReferenceMatcher:
         self._progress: dict[tuple[object, ...], _Progress] = {}
         self._watermark_us: int | None = None
         self._has_outcomes = plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
-        self._evaluate = DuckEvaluation()
+        self._evaluate = DuckEvaluation(plan.settings)
         expressions = [d.condition for d in plan.defines] + [m.expression for m in plan.measures]
         offsets = [e.physical_offset for x in expressions for e in walk(x) if isinstance(e, Navigation)]
         # a row before another shows that this is not the first of its partition, one behind it that it is not the last
@@ -332,7 +332,8 @@ class ReferenceMatcher:
 class DuckEvaluation:
     """The `evaluate` argument of the reference: an expression over values, computed by DuckDB. Remembers results."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings = ()) -> None:
+        self._settings = settings
         self._values: dict[object, Any] = {}
 
     def __call__(self, expression: Expression, leaves: Mapping[Expression, Any]) -> Any:
@@ -357,7 +358,7 @@ class DuckEvaluation:
         sql = expression.sql(names) if isinstance(expression, Aggregate) else to_sql(expression, names)
         table = {f"l{i}": to_arrow(v if whole else [v], leaf.type) for i, (leaf, v) in enumerate(columns.items())}
         rows = len(next(iter(leaves.values()))) if whole else 1
-        cursor = quiet_connection()
+        cursor = quiet_connection(self._settings)
         try:
             cursor.register("leaves", pa.table(table or {"nothing": pa.nulls(rows)}))
             found = cursor.sql(f"SELECT CAST({sql} AS {expression.type}) AS x FROM leaves").to_arrow_table()

@@ -183,7 +183,7 @@ class KernelMatcher:
             case _:
                 assert_never(table)
         self.codes = Codes(program.texts)
-        self.values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes)
+        self.values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes, plan.settings)
         wanted = columns_read([*self.values.expressions, *self.measures.needs()])
         fields = {f.name: f for f in plan.schema.fields}
         numeric, other = {}, []

@@ -210,7 +210,8 @@ class Rows:
                 known.setdefault(e)
                 places.append((together, list(known).index(e)))
             self._places[id(tenant)] = tuple(places)
-        self._joint = {key: RowValues(tuple(known), codes.get(key)) for key, known in joint.items()}
+        settings = self._tenants[0].values.settings if self._tenants else ()  # live: they have no connection
+        self._joint = {key: RowValues(tuple(known), codes.get(key), settings) for key, known in joint.items()}
 
     # ---- rows
 

@@ -28,6 +28,7 @@ from archive.search.slices import SLICE, Slices, reach, slices
 from archive.spark.session import functions, ignore_pandas, in_words
 from archive.spark.ship import task
 from archive.spark.task import COUNT, Gives, Search
+from archive.spark.told import hear, hear_matches
 from archive.spark.types import quoted, spark_type
 from archive.sums import FOOTERS
 from archive.table import TableSnapshot
@@ -96,7 +97,7 @@ def matches(
     told: bool = False,
 ) -> list[Matches]:  # fmt: skip
     """The same with the events of each match. told: the caller has heard what the kernel cannot do yet."""
-    return [pickle.loads(part) for part in _search(session, archived, plan, Gives.MATCHES, tasks, sliced, told)]
+    return [hear_matches(part) for part in _search(session, archived, plan, Gives.MATCHES, tasks, sliced, told)]
 
 
 def counts(session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None) -> pa.Table:
@@ -187,7 +188,9 @@ def _ask(
     failed, payloads = answer.column("failed").to_pylist(), answer.column("payload")
     for fails, payload in zip(failed, payloads):
         if fails:
-            return [], pickle.loads(payload.as_buffer())
+            error = hear(payload.as_buffer())
+            assert isinstance(error, (DataError, QueryError))
+            return [], error
     return [payload.as_buffer() for payload in payloads], None
 
 

@@ -121,7 +121,8 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
             raise DataError(f"there is no file {file}", f"--table {name}= names it")
         quoted = "'" + str(path).replace("'", "''") + "'"
         try:
-            found[name] = duck.cursor().sql(f"SELECT * FROM {readers[suffix]}({quoted})").to_arrow_table()
+            given = f"SELECT * FROM {readers[suffix]}({quoted})"
+            found[name] = duck.cursor(access=duck.ANYTHING).sql(given).to_arrow_table()
         except duckdb.Error as error:
             raise DataError(f"{file} cannot be read: {first_line(error)}") from None
     return found

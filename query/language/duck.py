@@ -8,8 +8,8 @@ import re
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, lru_cache
 from typing import Any
@@ -19,11 +19,40 @@ import duckdb
 from query.errors import DataError, first_line
 from query.schema import Field
 
-#: Connections that wait for their next query, see `lent`.
-_idle: list[duckdb.DuckDBPyConnection] = []
-_idle_binders: list[duckdb.DuckDBPyConnection] = []
-#: So many wait at the most; more are closed.
+#: So many connections wait for their next query at the most, of each kind; more are closed.
 IDLE_MAX = 16
+#: Settings of DuckDB that differ from ours, by name: TimeZone, integer_division, default_null_order.
+Settings = tuple[tuple[str, str], ...]
+#: Time zones in which a time is what it is in UTC.
+UTC = ("UTC", "Etc/UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A user's connection, as far as the expressions of a pattern depend on it.
+
+    settings: those that are taken over. value: gives SQL of the value of an expression without rows there, None where
+    it has none; None: there is no connection. macros: names of its own functions, lower case."""
+
+    settings: Settings = ()
+    value: Callable[[str], str | None] | None = None
+    macros: frozenset[str] = frozenset()
+
+    @property
+    def nulls_first(self) -> tuple[bool, bool]:
+        """Whether nulls come first in an ascending order, and in a descending one."""
+        order = dict(self.settings).get("default_null_order", "")
+        return order.startswith("NULLS_FIRST"), order in ("NULLS_FIRST", "NULLS_LAST_ON_ASC_FIRST_ON_DESC")
+
+
+NO_SESSION = Session()
+
+
+def zoned(settings: Settings) -> bool:
+    """Whether a time with a time zone reads other than in UTC."""
+    return dict(settings).get("TimeZone", "UTC") not in UTC
+
+
 #: How many answers of DuckDB are kept, of each kind of question. What it says of a text depends on nothing else, and
 #: the same pieces come again: within a query, in the next version of it, in queries over one stream.
 _KEPT = 512
@@ -79,32 +108,60 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-@cache
-def _database() -> duckdb.DuckDBPyConnection:
-    """One in-memory database for all that asks DuckDB about texts and values: UTC, no threads of its own, no files.
-    Queries use cursors of it: a shared connection gives one thread the rows of another."""
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """One in-memory database for all that asks DuckDB about texts and values under the same settings. idle, binders:
+    its connections that wait for their next query, see `lent`."""
+
+    database: duckdb.DuckDBPyConnection
+    idle: list[duckdb.DuckDBPyConnection] = field(default_factory=list)
+    binders: list[duckdb.DuckDBPyConnection] = field(default_factory=list)
+
+
+@lru_cache(maxsize=8)  # settings of a user seldom change
+def _home(settings: Settings) -> _Home:
+    """UTC unless the settings say otherwise, no threads of its own, no files. Queries use cursors of it: a shared
+    connection gives one thread the rows of another."""
     database = duckdb.connect(":memory:", config={"threads": 1, "python_enable_replacements": False})
     # common_subexpressions would take a failing cast out of the TRY or CASE around it
     database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL disabled_optimizers='common_subexpressions'")
+    take_over(database, settings)
     shut(database)
-    return database
+    return _Home(database)
 
 
-def quiet_connection() -> duckdb.DuckDBPyConnection:
-    """A connection for parsing, typing and folding constants, for one query of one thread: in memory, UTC, one thread.
-    What is registered on it goes with it. Costs 10 microseconds."""
-    return _database().cursor()
+def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
+    """A connection for parsing, typing, folding constants and evaluating expressions, for one query of one thread: in
+    memory, in UTC unless the settings say otherwise, with one thread, without files. What is registered on it goes with
+    it. Costs 10 microseconds."""
+    return _home(settings).database.cursor()
 
 
-def _new_quiet() -> duckdb.DuckDBPyConnection:
-    connection = quiet_connection()
-    hide_progress(connection)
-    return connection
+def take_over(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
+    """Gives a connection and its cursors the settings of another."""
+    for name, value in settings:
+        connection.execute(f"SET GLOBAL {name}={_text(value)}")
 
 
-def _rows(sql: str, values: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+def _quiet(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    """Such a connection, lent for one query."""
+
+    def made() -> duckdb.DuckDBPyConnection:
+        connection = quiet_connection(settings)
+        hide_progress(connection)
+        return connection
+
+    return lent(_home(settings).idle, made)
+
+
+def _binder(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    """The same, with errors that carry positions."""
+    return lent(_home(settings).binders, lambda: _new_binder(settings))
+
+
+def _rows(sql: str, values: Sequence[str] = (), settings: Settings = ()) -> list[tuple[Any, ...]]:
     """The rows of a SELECT."""
-    with lent(_idle, _new_quiet) as connection:
+    with _quiet(settings) as connection:
         return connection.execute(sql, list(values)).fetchall()
 
 
@@ -141,7 +198,7 @@ def command_error(sql: str) -> tuple[str, int, int] | None:
     """DuckDB's complaint about the syntax of one statement of any kind: (message, start, end) in characters, or None if
     it parses."""
     try:
-        with lent(_idle_binders, _new_binder) as binder:
+        with _binder() as binder:
             binder.extract_statements(sql)
     except duckdb.Error as error:
         fault = _error(error, sql)
@@ -155,7 +212,7 @@ def statement_count(sql: str) -> int:
     if ";" not in sql:
         return 1
     try:
-        with lent(_idle_binders, _new_binder) as binder:
+        with _binder() as binder:
             return len(binder.extract_statements(sql))
     except duckdb.Error:
         return 1
@@ -250,21 +307,21 @@ def out_of_memory(why: str) -> DataError:
     return DataError(message, hint)
 
 
-def _new_binder() -> duckdb.DuckDBPyConnection:
+def _new_binder(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
     """A connection whose errors carry positions."""
-    binder = quiet_connection()
+    binder = quiet_connection(settings)
     binder.execute("SET errors_as_json=true")
     return binder
 
 
 @lru_cache(maxsize=_KEPT)
-def _serialized(sql: str) -> str:
-    return str(_rows("SELECT json_serialize_sql(?)", [sql])[0][0])
+def _serialized(sql: str, settings: Settings) -> str:
+    return str(_rows("SELECT json_serialize_sql(?)", [sql], settings)[0][0])
 
 
-def _serialize(sql: str, prefix: int) -> list[Node]:
+def _serialize(sql: str, prefix: int, settings: Settings = ()) -> list[Node]:
     """The statements of `sql`; locations become characters of `sql[prefix:]` in every node (prefix is ASCII)."""
-    answer: Node = json.loads(_serialized(sql))
+    answer: Node = json.loads(_serialized(sql, settings))
     if answer["error"]:
         raise _fault(answer, sql[prefix:], prefix)
     offsets = character_offsets(sql[prefix:])
@@ -288,12 +345,12 @@ def _serialize(sql: str, prefix: int) -> list[Node]:
     return statements
 
 
-def parse_expression(text: str) -> Node:
+def parse_expression(text: str, settings: Settings = ()) -> Node:
     """DuckDB's syntax tree of one scalar expression, `query_location` in characters of `text`.
 
     Raises DuckFault if it is none, or more than one."""
     prefix = "SELECT "
-    statements = _serialize(prefix + text, len(prefix))
+    statements = _serialize(prefix + text, len(prefix), settings)
     node = statements[0]["node"]
     if len(statements) == 1 and node["type"] == "SELECT_NODE" and len(node["select_list"]) == 1:
         item: Node = node["select_list"][0]
@@ -363,7 +420,9 @@ def nulls(fields: Sequence[Field]) -> str:
     return "SELECT " + ", ".join(f"CAST(NULL AS {f.type}) AS {_quote(f.name)}" for f in fields)
 
 
-def describe(expressions: Sequence[str], tables: Mapping[str, Sequence[Field]]) -> tuple[str, ...]:
+def describe(
+    expressions: Sequence[str], tables: Mapping[str, Sequence[Field]], settings: Settings = ()
+) -> tuple[str, ...]:
     """The DuckDB types of expressions over tables, each of one row of nulls. Nothing is computed.
 
     Raises DuckFault (its offsets mean nothing here)."""
@@ -371,13 +430,13 @@ def describe(expressions: Sequence[str], tables: Mapping[str, Sequence[Field]]) 
     names = ", ".join(_quote(name) for name, fields in tables.items() if fields)
     items = ", ".join(f"({e}) AS c{i}" for i, e in enumerate(expressions))
     before, behind = f"WITH {with_list}" if with_list else "", f"FROM {names}" if names else ""
-    return _described(f"DESCRIBE {before} SELECT {items} {behind}")
+    return _described(f"DESCRIBE {before} SELECT {items} {behind}", settings)
 
 
 @lru_cache(maxsize=_KEPT)
-def _described(sql: str) -> tuple[str, ...]:
+def _described(sql: str, settings: Settings) -> tuple[str, ...]:
     try:
-        with lent(_idle_binders, _new_binder) as binder:
+        with _binder(settings) as binder:
             rows = binder.execute(sql).fetchall()
     except duckdb.Error as error:
         raise _error(error, sql) from None
@@ -391,12 +450,12 @@ def canonical_type(name: str) -> str:
 
 
 @cache
-def fold(sql: str) -> Folded | None:
+def fold(sql: str, settings: Settings = ()) -> Folded | None:
     """The value of an expression without columns, or None if computing it raises."""
     if re.fullmatch("[0-9]{1,9}", sql):
         return Folded(int(sql), "INTEGER", str(int(sql)))
     try:
-        with lent(_idle_binders, _new_binder) as binder:
+        with _binder(settings) as binder:
             rows = binder.execute(f"SELECT x, typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)").fetchall()
     except (duckdb.Error, ValueError, OverflowError):
         rows = []
@@ -419,6 +478,13 @@ def aggregate_names() -> frozenset[str]:
     """Names of DuckDB's aggregate functions, lower case, with the macros that stand for an aggregate."""
     rows = _rows("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
     return frozenset(row[0].lower() for row in rows) | {"geomean", "geometric_mean", "wavg", "weighted_avg"}
+
+
+@cache
+def session_names() -> frozenset[str]:
+    """Names of functions whose value is one within a statement and another in the next: variables, the schema, now."""
+    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE stability = 'CONSISTENT_WITHIN_QUERY'")
+    return frozenset(row[0].lower() for row in rows) | CLOCK_WORDS
 
 
 @cache

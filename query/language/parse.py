@@ -17,7 +17,7 @@ from lark.common import LexerConf
 from lark.lexer import Lexer
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
-from query.cache import cache_home
+from query.cache import cache_home, is_private
 from query.errors import Diagnostic, QueryError, Span
 from query.language import ast, sase
 from query.language.cut import (
@@ -438,6 +438,8 @@ def _parser(text: str, home: Path) -> lark.Lark:
     What cannot be read there is built, and what cannot be written is not kept."""
     made_of = f"{lark.__version__} {sys.version_info[:2]} {_OPTIONS} {__name__} {text}"
     file = home / f"grammar-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
+    if not is_private(home):
+        return lark.Lark(text, lexer=_NoLexer, **_OPTIONS)
     try:
         with file.open("rb") as kept:
             return lark.Lark.load(kept)
@@ -445,7 +447,6 @@ def _parser(text: str, home: Path) -> lark.Lark:
         parser = lark.Lark(text, lexer=_NoLexer, **_OPTIONS)
     part = file.with_name(f"{file.name}.{os.getpid()}")
     try:
-        home.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as out:
             parser.save(out)
         part.replace(file)

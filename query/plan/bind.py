@@ -11,7 +11,7 @@ from dataclasses import replace
 from query.errors import Diagnostic, HybridWarning, QueryError, Span, nearest
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
-from query.language.duck import DuckFault, Node
+from query.language.duck import NO_SESSION, DuckFault, Node, Session
 from query.language.pieces import Statement
 from query.plan.bind_expression import Scope, bind_expression, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import TIME_TYPES, MatchBinder
@@ -56,16 +56,18 @@ def bind(
     live: bool = False,
     relations: Mapping[str, Sequence[Field]] | None = None,
     describe: Describe = duck.bind_statement,
+    session: Session = NO_SESSION,
 ) -> QueryPlan:
     """The plan of a query.
 
     resolve: the schema of an input, given its SQL (a bare name, a subquery, a call); raises LookupError whose message
     says what there is instead. live: the query runs on unbounded streams. relations: the columns of other tables that
     the outer SELECT may use; names of its WITH list are known anyway. describe: types SELECTs over those tables.
+    session: the connection whose statement it is.
     Raises QueryError with every fault found; warns (HybridWarning) of what is legal and probably not meant.
     """
     try:
-        return _Query(query, resolve, live, relations or {}, describe).bind()
+        return _Query(query, resolve, live, relations or {}, describe, session).bind()
     except RecursionError:
         fault = Diagnostic("HQ500", "the query is nested too deeply", Span(0, len(query.text)),
                            hint="split long chains of operators by parentheses, or compute them in the input")
@@ -75,17 +77,18 @@ def bind(
 class _Query:
     def __init__(
         self, query: ast.Query, resolve: Callable[[str], Schema], live: bool,
-        relations: Mapping[str, Sequence[Field]], describe: Describe,
+        relations: Mapping[str, Sequence[Field]], describe: Describe, session: Session,
     ) -> None:
         self.query = query
         self.resolve = resolve
         self.live = live
         self.describe = describe
+        self.session = session
         # a volatile function would give another answer on replay
         self.volatile = not live and not query.histories
         self.faults: list[Diagnostic] = []
         self.warnings: list[str] = []
-        self.match = MatchBinder(query.text, live, self.volatile, self.faults, self.warnings).match
+        self.match = MatchBinder(query.text, live, self.volatile, self.faults, self.warnings, session).match
         # of the factors bound so far: what stands for them, and what may be named besides
         self.cuts: list[tuple[Span, str]] = [(h.span, "") for h in query.histories]
         self.cuts += [(query.alert.span, "")] if query.alert is not None else []
@@ -422,6 +425,7 @@ class _Query:
         return HistoryPlan(
             join.kind, schema, alias, join.low.text.strip(), join.high.text.strip(), join.closed, join.as_known, plan,
             join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), rest != [], on_rest,
+            self.session.settings,
         )  # fmt: skip
 
     def with_a_column(self, plan: Plan, kind: HistoryKind, alias: str, span: Span) -> Plan:
@@ -460,7 +464,7 @@ class _Query:
         if len(self.faults) > before:
             return
         try:
-            found = duck.describe([text.text], {alias: columns})[0]
+            found = duck.describe([text.text], {alias: columns}, self.session.settings)[0]
         except DuckFault as fault:
             self.faults.append(type_diagnostic(fault, text.span))
             return
@@ -483,7 +487,9 @@ class _Query:
         if len(self.faults) > before:
             return (), None
         try:
-            found = duck.describe([join.on.text], {live_alias: live_columns, alias: columns})[0]
+            found = duck.describe(
+                [join.on.text], {live_alias: live_columns, alias: columns}, self.session.settings
+            )[0]
         except DuckFault as fault:
             self.faults.append(type_diagnostic(fault, join.on.span))
             return (), None
@@ -522,7 +528,8 @@ class _Query:
             ref["column_names"] = [f"{side[0]}.{name}"]
         fields = [Field(f"live.{shown[c.name]}", c.type) for c in live_columns]
         fields += [Field(f"history.{c.name}", c.type) for c in columns]
-        scope = Scope(Schema("ON", tuple(fields)), (), (), {}, None, one_row=True, volatile=False)
+        scope = Scope(Schema("ON", tuple(fields)), (), (), {}, None, one_row=True, volatile=False,
+                      session=self.session)
         written = " AND ".join(f"({duck.deserialize(conjunct)})" for conjunct in conjuncts)
         return bind_expression(ast.ExpressionText(written, text.span), scope, [])
 
@@ -567,7 +574,7 @@ class _Query:
     def outside_pattern(self, text: ast.ExpressionText, place: str) -> Node | None:
         """An expression over finished rows: no aggregates, windows, subqueries or volatile functions."""
         try:
-            node = duck.parse_expression(text.text)
+            node = duck.parse_expression(text.text, self.session.settings)
         except DuckFault as fault:
             self.faults.append(syntax_diagnostic(fault, text))
             return None

@@ -51,7 +51,7 @@ KINDS: Mapping[type, tuple[str, Mapping[str, _Tagged]]] = {
         "order_by": _Tagged("or", ()), "measures": _Tagged("me", ()), "rows": _Tagged("ro", RowsPerMatch.ONE),
         "after": _Tagged("af"), "pattern": _Tagged("pa"), "within": _Tagged("wi", None),
         "selection": _Tagged("se", Selection.PARTITION), "subsets": _Tagged("su", ()), "defines": _Tagged("de", ()),
-        "timeout_rows": _Tagged("ti", False),
+        "timeout_rows": _Tagged("ti", False), "settings": _Tagged("st", ()),
     }),
     Schema: ("rows", {
         "name": _SILENT, "fields": _Tagged("f"), "time": _Tagged("t", None, any_case=True), "keys": _SILENT,
