@@ -126,7 +126,8 @@ def test_evidence_that_was_not_kept_is_found_when_it_is_asked_for() -> None:
         assert {e["symbol"] for e in events} == {row["symbol"]}
     with hybrid.connect() as db:
         db.create_stream("ticks", {"symbol": "VARCHAR", "ts": "TIMESTAMP", "price": "DOUBLE"}, time="ts")
-        alerts = db.watch(text.partition("ORDER BY n")[0], evidence=True)
+        with pytest.warns(hybrid.HybridWarning, match="may be kept for ever"):
+            alerts = db.watch(text.partition("ORDER BY n")[0], evidence=True)
         assert "carries" not in alerts.explain("program")  # a live query keeps its evidence
         db.push("ticks", TICKS)
         live = alerts.fetch().to_pylist()

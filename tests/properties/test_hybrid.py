@@ -214,6 +214,7 @@ def begun(case: Case, strategy: str, tolerance: str | None, on_disk: OnDisk | No
 pytestmark = [
     pytest.mark.filterwarnings("ignore:BETWEEN holds both ends:hybrid.HybridWarning"),
     pytest.mark.filterwarnings("ignore:the pattern ends in a greedy:hybrid.HybridWarning"),
+    pytest.mark.filterwarnings("ignore:partial matches of:hybrid.HybridWarning"),
 ]
 
 
