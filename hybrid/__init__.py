@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import os
@@ -89,10 +89,11 @@ def connect(
     memory_limit: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     maintenance: bool = True,
-    log: Policy | None = None,
+    log: Policy | Literal["default"] | None = "default",
     checkpoint: Any = None,
     spark: Any = None,
     spark_events: int | None = None,
+    read_only: bool = False,
     external: bool = True,
     files: Sequence[str | os.PathLike[str]] = (),
 ) -> Database:
@@ -104,8 +105,10 @@ def connect(
     reached, as deltalake and polars take it ({"aws_endpoint_url": ..., "aws_region": ...}); what is not given comes
     from the environment. maintenance: whether a thread keeps the archives in order: flushes what waits, compacts,
     deletes what was taken out. log: whether events are in a log on disk before a push returns: "fsync" (then they
-    survive a loss of power), "os" (they survive the end of the process); None: they are written with the next
-    flush, after five seconds at most, and a source that can give them again does so. checkpoint: how often what
+    survive a loss of power), "os" (they survive the end of the process), which a database on disk has unless it is
+    said; None: they are written with the next flush, after five seconds at most and when the process ends in order.
+    read_only: nothing is pushed or written, and another process may write meanwhile; each statement sees what that has
+    taken until then. Otherwise it is the only process that writes: a second one is refused. checkpoint: how often what
     queries with a name have become is kept ("10s"; None: when Database.checkpoint is called, and at the end). spark:
     where Spark searches for PA in large ranges of history, an address or a session as Database.sql takes them (None:
     nowhere); spark_events: those with more events than so many, 100 million unless it is said. external: whether the
@@ -118,8 +121,8 @@ def connect(
 
     return Database(
         path, memory_limit, storage_options, maintenance, log, checkpoint, spark=spark, spark_events=spark_events,
-        access=access_to(external, files),
-    )
+        read_only=read_only, access=access_to(external, files),
+    )  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

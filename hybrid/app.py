@@ -299,9 +299,11 @@ class _Check:
                 hint = nearest(str(error["input"]), known)
                 self.fault("HQ703", f"{name} is {self.written(path)}", self.places.value(path), hint=hint)
             case "value_error":
-                message = f"{name} is {self.written(path)}, which is no length of time"
-                hint = 'write a number and a unit of fixed length, such as "500 ms", "2s" or "400 days"'
-                self.fault("HQ703", message, self.places.value(path), hint=hint)
+                cause = error["ctx"]["error"].args[0]  # a DataError of hybrid.times
+                why, hint = cause.message.removeprefix(f"it is {error['input']!r}"), cause.hint
+                if why == ", which is no length of time":
+                    hint = 'write a number and a unit of fixed length, such as "500 ms", "2s" or "400 days"'
+                self.fault("HQ703", f"{name} is {self.written(path)}{why}", self.places.value(path), hint=hint)
             case kind:
                 said = _KINDS.get(kind)
                 wanted = f"not {said}" if said else error["msg"][:1].lower() + error["msg"][1:]
@@ -450,7 +452,13 @@ class _Check:
                                hint=nearest(column, tuple(stream.columns)))  # fmt: skip
         if len(self.found) > before:
             return False
-        return self.guarded(lambda: declare(db, name, stream), base, of_key=True)
+        def declare_new() -> None:
+            twin = next((known for known in db.streams() if known.lower() == name.lower()), None)
+            if twin is not None:
+                raise DataError(f"{twin} and {name} are one stream: names compare without case", "choose another name")
+            declare(db, name, stream)
+
+        return self.guarded(declare_new, base, of_key=True)
 
     def query(
         self, db: Any, name: str, table: QueryTable, sinks: Mapping[str, SinkTable | None], faulty: set[str]

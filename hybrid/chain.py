@@ -36,6 +36,7 @@ from hybrid.recovery import Asked
 from hybrid.result import Lookups
 from hybrid.strategies.base import Strategy
 from hybrid.times import show_us
+from hybrid.waits import endless_of
 from live.stream import LiveStream
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import Drive
@@ -126,6 +127,10 @@ class Chain:
         """All that it has become, for hybrid.saved."""
         return {"reached": dict(self._reached), "last": self._last.save()}
 
+    def fits(self, saved: Mapping[str, Any]) -> bool:
+        """Whether it can go on from what `save` gave."""
+        return self._last.fits(saved["last"])
+
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Goes on from what `save` gave, in a chain of the same query. Raises DataError for another one."""
         self._reached = dict(saved["reached"])
@@ -196,7 +201,8 @@ class ChainWatch:
     for it."""
 
     __slots__ = (
-        "_warned", "alerts", "asked", "asking", "chain", "driver", "factor", "from_us", "histories", "streams"
+        "_new", "_warned", "alerts", "asked", "asking", "chain", "driver", "factor", "from_us", "histories", "since",
+        "streams",
     )  # fmt: skip
 
     def __init__(
@@ -209,7 +215,10 @@ class ChainWatch:
         self.factor = plan.factors[-1]
         self.streams, self.histories = dict(streams), dict(histories)
         make = partial(live_matcher, spill=spill)
-        self.chain = Chain(plan, {name: s.schema for name, s in streams.items()}, static, make, access)
+        self._new = partial(Chain, plan, {name: s.schema for name, s in streams.items()}, static, make, access)
+        self.chain = self._new()
+        #: By stream the ingest sequence of the first event that it may see, where from_us is None.
+        self.since = {name: s.live.next_seq for name, s in streams.items()} if from_us is None else {}
         ordered = plan.alert is not None
         self.driver = None
         if self.factor.histories:
@@ -225,11 +234,26 @@ class ChainWatch:
 
     def save(self) -> dict[str, Any]:
         """What it has become, for hybrid.saved."""
-        return self.chain.save() | {"from_us": self.from_us}
+        return self.chain.save() | {"from_us": self.from_us, "since": dict(self.since)}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        """Goes on from what `save` gave. False: its state is of a release to which it meant something else, and it must
+        be replayed."""
+        self.from_us, self.since = saved.get("from_us"), dict(saved.get("since", {}))  # format 1 has none
+        if not self.chain.fits(saved):
+            return False
         self.chain.restore(saved)
-        self.from_us = saved.get("from_us")
+        return True
+
+    def replay(self, events: Mapping[str, EventBatch]) -> None:
+        """Goes on as if it had run since it began. events: by stream, in lower case, those on time that it has had
+        since then. What it finds in them has come out already."""
+        chain = self._new()
+        for name, batch in events.items():
+            chain.push(name, batch, None)
+        for name, stream in self.streams.items():
+            chain.push(name, None, END_US if stream.ended else stream.watermark_us)
+        self.chain = chain
 
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> None:
         """See Chain.push. Warns, once, when a stream that is behind makes many events of the others wait."""
@@ -283,6 +307,7 @@ class ChainWatch:
         if stuck:
             found["skips_stuck"] = stuck
         found |= stats_of(pattern.spill for pattern in self.chain.patterns)
+        found |= endless_of(pattern.factor for pattern in self.chain.patterns)
         return found | (self.driver.stats() if self.driver is not None else {})
 
 
@@ -344,6 +369,10 @@ class _Pattern:
     def save(self) -> dict[str, Any]:
         inputs = [i.save() if isinstance(i, _Rows) else None for i in self.inputs]
         return {"drive": self.drive.snapshot(), "ended": self.ended, "inputs": inputs}
+
+    def fits(self, saved: Mapping[str, Any]) -> bool:
+        below = (i.below.fits(kept["below"]) for i, kept in zip(self.inputs, saved["inputs"]) if isinstance(i, _Rows))
+        return self.drive.fits(saved["drive"]) and all(below)
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         self.drive.restore(saved["drive"])
@@ -486,7 +515,8 @@ class _Rows:
         self._held = kept
         if not out:
             return None
-        ordered = Ordered.of(self.schema.name, pa.concat_tables(out), self._order_by, self.time)
+        rows = pa.concat_tables(out)
+        ordered = Ordered.of(self.schema.name, rows, self._order_by, self.time, by_content=True)
         columns = one_batch(ordered.table)
         n = columns.num_rows
         columns = pa.RecordBatch.from_arrays(columns.columns, schema=arrow_schema(self.schema))

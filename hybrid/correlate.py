@@ -46,8 +46,9 @@ def correlate(
     known: np.ndarray | None = None,
     spark: LargeRanges | None = None,
     large: np.ndarray | None = None,
-) -> tuple[Answer, int, int]:
-    """Joins one history to every row of the answer of a factor; and how many reads that took, and searches by Spark.
+) -> tuple[Answer, int, int, int]:
+    """Joins one history to every row of the answer of a factor; and how many reads that took, searches by Spark, and
+    searches in its place where it failed.
 
     ranges: of each row. complete: bool (n,), carried into the output. requests: the rows cut into groups; what the
     ranges of a group share is read once, and each group is read by itself. matcher: gives PA's matcher, made for
@@ -63,7 +64,7 @@ def correlate(
     columns = None if history.plan is None else {*history.plan.columns, *keys.columns}
     low_us, last_us = ranges.low_us, ranges.last_us
     able = codes >= 0  # the others can join nothing
-    reads = searches = 0
+    reads = searches = failures = 0
     pinned = len(keys.columns) == len(history.equalities)
     rest = _in_lanes(history.on_rest) if pinned else None
 
@@ -89,10 +90,11 @@ def correlate(
         far = np.flatnonzero(large)
         able = able & ~large
         spans, of = np.unique(np.stack([low_us[far], last_us[far]], axis=1), axis=0, return_inverse=True)
-        searches = len(spans)
         for number, (low, last) in enumerate(spans.tolist()):
             rows = far[of.reshape(-1) == number]
-            join(rows, np.zeros(len(rows), np.int64), spark.candidates(history.plan, reader, low, last, late))
+            among, by_spark = spark.candidates(history.plan, reader, low, last, late)
+            searches, failures = searches + by_spark, failures + (not by_spark)
+            join(rows, np.zeros(len(rows), np.int64), among)
     for request in requests:
         asking = request[able[request]]
         if cache is not None and known is not None:
@@ -125,7 +127,7 @@ def correlate(
     row = row[order]
     evidence = concat(found_evidence)
     side_rows = pa.concat_tables(found_rows)
-    return _joined(history.kind, answer, row, order, side_rows, evidence, complete), reads, searches
+    return _joined(history.kind, answer, row, order, side_rows, evidence, complete), reads, searches, failures
 
 
 def _joined(

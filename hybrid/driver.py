@@ -135,7 +135,7 @@ class Driver:
     __slots__ = (
         "_asked", "_asked_s", "_caches", "_factor", "_in_order", "_large", "_match_s", "_matchers", "_request_s",
         "_running", "_spark", "_taken", "_waiting", "by_spark_count", "costs", "detect_count", "incomplete_count",
-        "late_left_out", "read_count", "strategy",
+        "late_left_out", "read_count", "spark_failed_count", "strategy",
     )  # fmt: skip
 
     def __init__(
@@ -169,6 +169,7 @@ class Driver:
         self._match_s = MATCH_S  # for one match beside that, of late
         self.read_count = 0
         self.by_spark_count = 0
+        self.spark_failed_count = 0
         self.detect_count = 0
         self.incomplete_count = 0
         self.late_left_out = 0
@@ -204,6 +205,7 @@ class Driver:
             "waiting_for_history": self.waiting_count,
             "history_reads": self.read_count,
             "history_by_spark": self.by_spark_count,
+            "history_spark_failed": self.spark_failed_count,
             "history_kept": sum(cache.hits for cache in self.caches),
             "history_found_ahead": self.detect_count,
             "history_incomplete": self.incomplete_count,
@@ -342,12 +344,13 @@ class Driver:
             self.incomplete_count += int(np.count_nonzero(~complete))
             live = answer.live.append_column(_AT, pa.array(np.arange(len(answer))))
             tagged = Answer(live, answer.evidence, answer.match, answer.sides)
-            joined, reads, searches = correlate(
+            joined, reads, searches, failures = correlate(
                 one.plan, self._factor, tagged, span.take(at), complete[at], _among(requests, at), one.reader,
                 one.matcher, late, one.cache, one.known[at], one.spark, one.large[at],
             )
             self.read_count += reads
             self.by_spark_count += searches
+            self.spark_failed_count += failures
             self.late_left_out += getattr(one.reader, "late_left_out", 0)
             at = at[joined.live.column(_AT).to_numpy()]
             answer = Answer(joined.live.drop_columns([_AT]), joined.evidence, joined.match, joined.sides)

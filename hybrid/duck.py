@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import duckdb
 
 from query.errors import DataError, Diagnostic, QueryError, Span
-from query.language.duck import Settings, bind_statement, hide_progress, shut, take_over
+from query.language.duck import Settings, bind_statement, hide_progress, out_of_memory, shut, take_over
 from query.plan.statement import NO_ACCESS, Describe
 from query.schema import Field
 
@@ -100,9 +100,12 @@ def check_memory_limit(limit: str) -> None:
         raise DataError(message, "write it as '2GB' or '500MB'") from None
 
 
-def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ100") -> QueryError:
-    """DuckDB's complaint as a QueryError of the whole text, under the part of it that DuckDB names if that is found."""
+def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ100") -> QueryError | DataError:
+    """DuckDB's complaint as a QueryError of the whole text, under the part of it that DuckDB names if that is found; as
+    a DataError where it has too little memory, for which no text is to blame."""
     lines = [line for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return out_of_memory(lines[0] if lines else "")
     message = re.sub(r"^\w+ Error: ", "", lines[0]) if lines else "DuckDB refuses the statement"
     hints = ("candidate", "did you mean")
     hint = "; ".join(line.strip() for line in lines[1:3] if any(h in line.lower() for h in hints))

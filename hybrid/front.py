@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from archive.search.search import Report, search
 from archive.snapshot import HistorySnapshot
-from hybrid import duck
+from hybrid import duck, positions
 from hybrid.answer import Answer, answer_of, rows_alone, rows_of
+from hybrid.by_key import ByKey
 from hybrid.candidates import Reader
 from hybrid.compressed import Compressed, compress
 from hybrid.counted import count_matches, counted_select
@@ -174,6 +175,7 @@ class Relations:
         self._arrow: dict[str, pa.Table] = {}
         self._streams = dict(streams or {})
         self._evaluated: dict[str, pa.Table] = {}
+        self._positions: dict[str, bool] = {}
         self._history_orders: dict[str, list[str]] = {}
         #: by name, the columns that are ENUMs on the user's connection
         self._registered: dict[str, Mapping[str, str]] = {}
@@ -420,9 +422,37 @@ class Relations:
                 raise duck.query_error(error, self._text, name) from None
         return self._evaluated[text]
 
-    def factor(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], Reader, bool]:
+    def has_positions(self, text: str) -> bool:
+        """Whether the rows of an input that is no stream have a position: a table, a frame, a file, or what DuckDB
+        makes of one in its order. Rows of patterns and of histories have none."""
+        key = _bare(text)
+        if text not in self._positions:
+            known = None if key is None else self._named(key)
+            if known is None:
+                known = positions.of_select(
+                    f"SELECT * FROM {text}" if key is not None else text,
+                    lambda sql: self.connection.execute(sql).fetchall(),
+                    self._named,
+                )
+            self._positions[text] = known
+        return self._positions[text]
+
+    def _named(self, key: str) -> bool | None:
+        """Whether the rows of what a name stands for have a position; None for a name that is not ours."""
+        if key in self._given:
+            data = self._given[key][1]
+            return positions.of_relation(data) if isinstance(data, duckdb.DuckDBPyRelation) else True
+        if key in self._streams or key.startswith((FACTOR_TABLE, HISTORY_TABLE)):
+            return False
+        return None
+
+    def ordered(self, text: str, name: str, order_by: tuple[Order, ...], time: str | None) -> Ordered:
+        """The rows of an input that is no stream, in the order of ORDER BY."""
+        return Ordered.of(name, self.rows(text, name), order_by, time, by_content=not self.has_positions(text))
+
+    def factor(self, factor: FactorPlan, by_key: bool = False) -> tuple[Iterator[EventBatch], Reader, bool]:
         """The events of a pattern factor in its total order, in batches; what reads them again; and whether late rows
-        are among them."""
+        are among them. by_key: a table may come partition by partition; what reads it again is a ByKey then."""
         if factor.members:
             return self.merged(factor)
         stream = self.stream(factor.input_sql)
@@ -432,8 +462,12 @@ class Relations:
             time = time_of(plan.order_by)
             if time is not None and rows.column(time).null_count and (plan.within is None or plan.within.rows):
                 time = None  # rows without a time have their place, and nothing asks how far apart they are
-            ordered = Ordered.of(name, rows, plan.order_by, time)
-            return ordered.batches(), ordered, False
+            if by_key and self.has_positions(factor.input_sql):
+                standing = ByKey.of(name, rows, plan, time)
+                if standing is not None:
+                    return standing.batches(plan.columns), standing, False
+            ordered = self.ordered(factor.input_sql, name, plan.order_by, time)
+            return ordered.batches(plan.columns), ordered, False
         snapshot, late = stream.snapshot, stream.late
         batches = snapshot.batches(stream.low_us, stream.high_us, late=late, columns=factor.plan.columns)
         return _resorted(batches, factor.plan.order_by), snapshot, late
@@ -452,9 +486,8 @@ class Relations:
                 readers.append((stream.snapshot, stream.late))
             else:
                 time = member.schema.column(member.schema.time or "")
-                rows = self.rows(member.input_sql, member.name)
                 order_by = (Order(Column(time.name, time.type)),)
-                readers.append((Ordered.of(member.name, rows, order_by, time.name), False))
+                readers.append((self.ordered(member.input_sql, member.name, order_by, time.name), False))
         reader = MergedReader(Merged(factor.plan.schema, factor.members), readers)
         return _resorted(reader.batches(), factor.plan.order_by), reader, False
 
@@ -469,7 +502,7 @@ class Relations:
             return Bounded(reader, stream.begins_us), stream.late
         time = history.schema.column(history.schema.time or "")
         order_by = history.plan.order_by if history.plan is not None else (Order(Column(time.name, time.type)),)
-        ordered = Ordered.of(name, self.rows(quote(name), name), order_by, time.name)
+        ordered = self.ordered(quote(name), name, order_by, time.name)
         return Bounded(ordered, int(ordered.ts_us[0]) if len(ordered.ts_us) else None), False
 
 
@@ -491,7 +524,7 @@ class Resorted:
         columns: Collection[str] | None = None,
     ) -> EventBatch:
         batch = self.source.read(low_us, high_us, closed=closed, keys=keys, late=late, columns=columns)
-        index = order_index(pa.Table.from_batches([batch.columns]), self.order_by, bare=False)
+        index = order_index(pa.Table.from_batches([batch.columns]), self.order_by)
         return batch if index is None else batch.take(index)
 
 
@@ -557,7 +590,7 @@ def answer_factor(
     """The rows of one pattern factor with its histories joined, and how to find its events again."""
     histories = [relations.history(h) for h in factor.histories]
     beside = tuple(lookup_in(view.source, seen) for view, seen in histories)
-    batches, reader, late = relations.factor(factor)
+    batches, reader, late = relations.factor(factor, by_key=not factor.histories)
     lookups: Lookups = (lookup_in(reader, late), beside)
     stream, by_spark = relations.searched(factor), relations.searched_by_spark(factor)
     if by_spark is not None and relations.spark is not None:
@@ -566,6 +599,8 @@ def answer_factor(
         found = relations.spark.matches(factor.plan, by_spark)
     elif stream is None:
         found = list(run(make(factor.plan), batches))
+        if isinstance(reader, ByKey) and make is not rows_matcher:
+            found = [reader.own_times(m) for m in found]
     else:
         report = relations.reports[factor.alias] = Report()
         plan, order_by = factor.plan, factor.plan.order_by
@@ -617,7 +652,7 @@ def _resorted(batches: Iterator[EventBatch], order_by: tuple[Order, ...]) -> Ite
     """Events of a stream in an ORDER BY that begins with its time, in slices. Every instant is in one batch."""
     for batch in batches:
         if len(order_by) > 1:
-            index = order_index(pa.Table.from_batches([batch.columns]), order_by, bare=False)
+            index = order_index(pa.Table.from_batches([batch.columns]), order_by)
             batch = batch if index is None else batch.take(index)
         yield from slices(batch)
 

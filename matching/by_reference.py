@@ -26,7 +26,7 @@ from query.plan.plan import Plan
 from query.reference import Found, Resume, find, match_rows, next_start, partition_key
 
 #: Version of ReferenceMatcher.snapshot; restore refuses others.
-STATE_VERSION = 2
+STATE_VERSION = 3
 _MAGIC = b"HREF"
 #: Values of expressions that are kept, so that the same row is not sent to DuckDB twice.
 _VALUES_MAX = 100_000
@@ -149,6 +149,14 @@ class ReferenceMatcher:
         values = [to_arrow([k[i] for k in keys], c.type) for i, c in enumerate(self.plan.partition_by)]
         parts = [json.dumps(state).encode(), _to_ipc(arrays), _to_ipc(values)]
         return _MAGIC + b"".join(struct.pack("<q", len(part)) + part for part in parts)
+
+    def fits(self, state: bytes) -> bool:
+        """Whether it can go on from a snapshot: whether it is of the same plan."""
+        try:
+            known = json.loads(_split(state)[0])
+        except (ValueError, struct.error):
+            return False
+        return (known["version"], known["plan"]) == (STATE_VERSION, self.plan.fingerprint)
 
     def restore(self, state: bytes) -> None:
         """Goes on from a snapshot of the same plan. Raises DataError for any other state."""
@@ -350,7 +358,7 @@ class DuckEvaluation:
         sql = expression.sql(names) if isinstance(expression, Aggregate) else to_sql(expression, names)
         table = {f"l{i}": to_arrow(v if whole else [v], leaf.type) for i, (leaf, v) in enumerate(columns.items())}
         rows = len(next(iter(leaves.values()))) if whole else 1
-        cursor = quiet_connection(self._settings).cursor()
+        cursor = quiet_connection(self._settings)
         try:
             cursor.register("leaves", pa.table(table or {"nothing": pa.nulls(rows)}))
             found = cursor.sql(f"SELECT CAST({sql} AS {expression.type}) AS x FROM leaves").to_arrow_table()

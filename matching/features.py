@@ -425,7 +425,7 @@ def query(
     sql: str, tables: Mapping[str, Mapping[str, pa.Array]], failure: Callable[[str], DataError], settings: Settings = ()
 ) -> list[pa.Array]:
     """The columns of a SELECT over tables that are given by their columns."""
-    cursor = quiet_connection(settings).cursor()
+    cursor = quiet_connection(settings)
     try:
         for name, columns in tables.items():
             cursor.register(name, pa.table(dict(columns)))

@@ -156,7 +156,7 @@ def reread(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
 def _stored_batches(path: Place, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a data file in today's columns: those that it does not have yet are null."""
     with path.filesystem.open_input_file(path.key) as source:
-        for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS):
+        for batch in pq.ParquetFile(source, page_checksum_verification=True).iter_batches(_BATCH_ROWS):
             yield _fitted(batch, columns)
 
 

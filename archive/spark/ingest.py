@@ -27,7 +27,7 @@ from archive.inputs import CHUNK_BYTES, Chunk, Format, Part, chunks_of, parts_of
 from archive.layout import DAY_US, FILE_ROWS_MAX, SEQ, DataFile, Unit, key_names, stored_schema, time_name
 from archive.place import Place
 from archive.spark.files import TOLD, Loads, Scans, Writes, told_schema
-from archive.spark.session import Where, functions, in_words, is_connect, quietly, spark_session
+from archive.spark.session import Where, functions, ignore_pandas, in_words, is_connect, spark_session
 from archive.spark.ship import task
 from archive.spark.told import Failed, Loaded, hear
 from archive.spark.types import quoted, spark_type
@@ -50,8 +50,8 @@ def ingest(where: Where, job: Job, told: Told = lambda progress: None) -> Report
 
     Raises DataError as one process does, and where Spark fails."""
     session = spark_session(where)
-    with quietly():
-        return embedded.run(job, told, partial(_scan, session), partial(_write, session))
+    ignore_pandas()
+    return embedded.run(job, told, partial(_scan, session), partial(_write, session))
 
 
 # In words here, not around the job: a connection that Java no longer takes is an OSError, and embedded.run would say of

@@ -269,7 +269,7 @@ def _existing(directory: str) -> Any:
         raise DataError(f"{directory} cannot be opened: {first_line(error)}", "check the place") from None
     if not there:
         raise DataError(f"there is no database {directory}", "hybrid.connect creates one")
-    return Database(place)
+    return Database(place, read_only=True)
 
 
 def _is_taken(directory: str) -> bool:

@@ -7,20 +7,20 @@ import os
 import re
 import secrets
 import tempfile
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, lru_cache
 from typing import Any
 
 import duckdb
 
-from query.errors import first_line
+from query.errors import DataError, first_line
 from query.schema import Field
 
-_local = threading.local()
-
+#: So many connections wait for their next query at the most, of each kind; more are closed.
+IDLE_MAX = 16
 #: Settings of DuckDB that differ from ours, by name: TimeZone, integer_division, default_null_order.
 Settings = tuple[tuple[str, str], ...]
 #: Time zones in which a time is what it is in UTC.
@@ -66,6 +66,31 @@ def hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
         pass  # a Jupyter without ipywidgets: there is none, and DuckDB refuses to be told so
 
 
+@contextmanager
+def lent(
+    idle: list[duckdb.DuckDBPyConnection], make: Callable[[], duckdb.DuckDBPyConnection]
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection for one query, of one thread: one that is idle, or a new one. It is idle again afterwards; one that
+    was interrupted is not, since a result that nobody has read to its end blocks it.
+
+    Connections are in no threading.local: subprocess with a preexec_fn (so pyspark starts Java) ends the thread-locals
+    of all other threads in its child, and to end a connection of DuckDB's there is signal 11."""
+    try:
+        connection = idle.pop()
+    except IndexError:
+        connection = make()
+    whole = False
+    try:
+        yield connection
+        whole = True
+    except duckdb.Error as error:
+        whole = not isinstance(error, duckdb.InterruptException)
+        raise
+    finally:
+        if whole and len(idle) < IDLE_MAX:
+            idle.append(connection)
+
+
 def shut(connection: duckdb.DuckDBPyConnection, files: Sequence[str] = (), folders: Sequence[str] = ()) -> None:
     """Takes files, directories and the network away from a connection and its cursors, for good: only these files and
     those below these folders are read, no extension is loaded, and no setting changes but how errors are told."""
@@ -73,7 +98,7 @@ def shut(connection: duckdb.DuckDBPyConnection, files: Sequence[str] = (), folde
     # what does not fit into memory goes there, and DuckDB lets every statement read it: a place that nobody else has
     private = os.path.join(tempfile.gettempdir(), f"hybrid-{secrets.token_hex(16)}")
     connection.execute(f"SET temp_directory={_text(private)}")
-    connection.execute("SET allowed_configs=['errors_as_json']")
+    connection.execute("SET allowed_configs=['errors_as_json', 'enable_progress_bar']")
     connection.execute(f"SET allowed_paths=[{', '.join(map(_text, files))}]")
     connection.execute(f"SET allowed_directories=[{', '.join(map(_text, folders))}]")
     connection.execute("SET enable_external_access=false; SET lock_configuration=true")
@@ -83,23 +108,33 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """One in-memory database for all that asks DuckDB about texts and values under the same settings. idle, binders:
+    its connections that wait for their next query, see `lent`."""
+
+    database: duckdb.DuckDBPyConnection
+    idle: list[duckdb.DuckDBPyConnection] = field(default_factory=list)
+    binders: list[duckdb.DuckDBPyConnection] = field(default_factory=list)
+
+
+@lru_cache(maxsize=8)  # settings of a user seldom change
+def _home(settings: Settings) -> _Home:
+    """UTC unless the settings say otherwise, no threads of its own, no files. Queries use cursors of it: a shared
+    connection gives one thread the rows of another."""
+    database = duckdb.connect(":memory:", config={"threads": 1, "python_enable_replacements": False})
+    # common_subexpressions would take a failing cast out of the TRY or CASE around it
+    database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL disabled_optimizers='common_subexpressions'")
+    take_over(database, settings)
+    shut(database)
+    return _Home(database)
+
+
 def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
-    """An in-memory connection of this thread for parsing, typing, folding constants and evaluating expressions: in UTC
-    unless the settings say otherwise, with one thread, without files."""
-    connections: dict[Settings, duckdb.DuckDBPyConnection] = _local.__dict__.setdefault("connections", {})
-    connection = connections.get(settings)
-    if connection is None:
-        connection = duckdb.connect(":memory:", config={"threads": 1, "python_enable_replacements": False})
-        connection.execute("SET GLOBAL timezone='UTC'")
-        hide_progress(connection)
-        # it would take a failing cast out of the TRY or CASE around it
-        connection.execute("SET disabled_optimizers='common_subexpressions'")
-        take_over(connection, settings)
-        shut(connection)
-        if settings:
-            _forget_most(connections)
-        connections[settings] = connection
-    return connection
+    """A connection for parsing, typing, folding constants and evaluating expressions, for one query of one thread: in
+    memory, in UTC unless the settings say otherwise, with one thread, without files. What is registered on it goes with
+    it. Costs 10 microseconds."""
+    return _home(settings).database.cursor()
 
 
 def take_over(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
@@ -108,10 +143,26 @@ def take_over(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None
         connection.execute(f"SET GLOBAL {name}={_text(value)}")
 
 
-def _forget_most(of_settings: dict[Settings, Any]) -> None:
-    """Makes room for one more besides that of our own settings: those of a user seldom change."""
-    for known in [known for known in of_settings if known][:-1]:
-        del of_settings[known]
+def _quiet(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    """Such a connection, lent for one query."""
+
+    def made() -> duckdb.DuckDBPyConnection:
+        connection = quiet_connection(settings)
+        hide_progress(connection)
+        return connection
+
+    return lent(_home(settings).idle, made)
+
+
+def _binder(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    """The same, with errors that carry positions."""
+    return lent(_home(settings).binders, lambda: _new_binder(settings))
+
+
+def _rows(sql: str, values: Sequence[str] = (), settings: Settings = ()) -> list[tuple[Any, ...]]:
+    """The rows of a SELECT."""
+    with _quiet(settings) as connection:
+        return connection.execute(sql, list(values)).fetchall()
 
 
 #: What an entry of WITH is that writes, in a syntax tree.
@@ -125,7 +176,7 @@ def syntax_error(sql: str) -> tuple[str, int, int] | None:
     ("", 0, 0) stands for a statement that parses and is no SELECT. About 0.5 ms.
     """
     try:
-        found = quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0]
+        found = _rows("SELECT json_serialize_sql(?)", [sql])[0]
     except duckdb.Error as error:
         return first_line(error), 0, len(sql)
     answer = json.loads(found[0]) if found else {}
@@ -147,7 +198,8 @@ def command_error(sql: str) -> tuple[str, int, int] | None:
     """DuckDB's complaint about the syntax of one statement of any kind: (message, start, end) in characters, or None if
     it parses."""
     try:
-        _binder().extract_statements(sql)
+        with _binder() as binder:
+            binder.extract_statements(sql)
     except duckdb.Error as error:
         fault = _error(error, sql)
         start = len(sql) if fault.start is None else fault.start
@@ -160,7 +212,8 @@ def statement_count(sql: str) -> int:
     if ";" not in sql:
         return 1
     try:
-        return len(_binder().extract_statements(sql))
+        with _binder() as binder:
+            return len(binder.extract_statements(sql))
     except duckdb.Error:
         return 1
 
@@ -169,11 +222,8 @@ def statement_count(sql: str) -> int:
 def interval_parts(sql: str) -> tuple[int, int] | None:
     """(whole months, microseconds beside them) of an INTERVAL literal, or None where DuckDB cannot read it."""
     try:
-        found = (
-            quiet_connection()
-            .execute(f"SELECT datepart('year', i) * 12 + datepart('month', i), epoch_us(i) FROM (SELECT {sql} AS i)")
-            .fetchall()[0]
-        )
+        parts = "datepart('year', i) * 12 + datepart('month', i), epoch_us(i)"
+        found = _rows(f"SELECT {parts} FROM (SELECT {sql} AS i)")[0]
     except duckdb.Error:
         return None
     return (int(found[0]), int(found[1])) if found else None
@@ -238,34 +288,35 @@ def _fault(detail: Mapping[str, Any], sql: str, prefix: int) -> DuckFault:
 
 
 def _error(error: duckdb.Error, sql: str, prefix: int = 0) -> DuckFault:
-    """An exception of a connection with errors_as_json."""
+    """An exception of a connection with errors_as_json. Raises DataError where no SQL is to blame."""
     text = str(error)
     try:
         detail = json.loads(text[text.index("{") :])
     except ValueError:
         detail = {"exception_message": text.splitlines()[0], "exception_type": type(error).__name__}
+    if isinstance(error, duckdb.OutOfMemoryException):
+        raise out_of_memory(str(detail.get("exception_message")))
     return _fault(detail, sql, prefix)
 
 
-def _binder(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
-    """A cursor of this thread whose errors carry positions and which sees no Python variables as tables."""
-    binders: dict[Settings, duckdb.DuckDBPyConnection] = _local.__dict__.setdefault("binders", {})
-    if settings not in binders:
-        if settings:
-            _forget_most(binders)
-        binders[settings] = _new_binder(settings)
-    return binders[settings]
+def out_of_memory(why: str) -> DataError:
+    """The error that says of a statement that DuckDB has too little memory for it. why: in DuckDB's words."""
+    line = next(iter(why.splitlines()), "").removeprefix("Out of Memory Error: ")
+    message = f"DuckDB has too little memory for this statement: {line}"
+    hint = "give it more (memory_limit= of hybrid.connect, SET memory_limit on a connection of yours), or read less"
+    return DataError(message, hint)
 
 
 def _new_binder(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
-    cursor = quiet_connection(settings).cursor()
-    cursor.execute("SET errors_as_json=true")
-    return cursor
+    """A connection whose errors carry positions."""
+    binder = quiet_connection(settings)
+    binder.execute("SET errors_as_json=true")
+    return binder
 
 
 @lru_cache(maxsize=_KEPT)
 def _serialized(sql: str, settings: Settings) -> str:
-    return str(quiet_connection(settings).execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0])
+    return str(_rows("SELECT json_serialize_sql(?)", [sql], settings)[0][0])
 
 
 def _serialize(sql: str, prefix: int, settings: Settings = ()) -> list[Node]:
@@ -347,12 +398,12 @@ def _nowhere(value: Any) -> Any:
 
 @lru_cache(maxsize=_KEPT)
 def _deserialized(select: str) -> str:
-    return str(quiet_connection().execute("SELECT json_deserialize_sql(?)", [select]).fetchall()[0][0])
+    return str(_rows("SELECT json_deserialize_sql(?)", [select])[0][0])
 
 
 @cache
 def _empty_select() -> str:
-    return str(quiet_connection().execute("SELECT json_serialize_sql('SELECT 1')").fetchall()[0][0])
+    return str(_rows("SELECT json_serialize_sql('SELECT 1')")[0][0])
 
 
 def parse_statement(sql: str) -> Node:
@@ -385,7 +436,8 @@ def describe(
 @lru_cache(maxsize=_KEPT)
 def _described(sql: str, settings: Settings) -> tuple[str, ...]:
     try:
-        rows = _binder(settings).execute(sql).fetchall()
+        with _binder(settings) as binder:
+            rows = binder.execute(sql).fetchall()
     except duckdb.Error as error:
         raise _error(error, sql) from None
     return tuple(str(row[1]) for row in rows)
@@ -403,12 +455,13 @@ def fold(sql: str, settings: Settings = ()) -> Folded | None:
     if re.fullmatch("[0-9]{1,9}", sql):
         return Folded(int(sql), "INTEGER", str(int(sql)))
     try:
-        text = f"SELECT x, typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)"
-        row = _binder(settings).execute(text).fetchone()
+        with _binder(settings) as binder:
+            rows = binder.execute(f"SELECT x, typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)").fetchall()
     except (duckdb.Error, ValueError, OverflowError):
-        row = None
-    if row is None:
+        rows = []
+    if not rows:
         return None
+    row = rows[0]
     value, type, text = row[0], str(row[1]), row[2]
     if value is None:
         return Folded(None, type, None)
@@ -423,36 +476,32 @@ def fold(sql: str, settings: Settings = ()) -> Folded | None:
 @cache
 def aggregate_names() -> frozenset[str]:
     """Names of DuckDB's aggregate functions, lower case, with the macros that stand for an aggregate."""
-    rows = quiet_connection().execute("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
-    return frozenset(row[0].lower() for row in rows.fetchall()) | {"geomean", "geometric_mean", "wavg", "weighted_avg"}
+    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
+    return frozenset(row[0].lower() for row in rows) | {"geomean", "geometric_mean", "wavg", "weighted_avg"}
 
 
 @cache
 def session_names() -> frozenset[str]:
     """Names of functions whose value is one within a statement and another in the next: variables, the schema, now."""
-    rows = quiet_connection().execute(
-        "SELECT function_name FROM duckdb_functions() WHERE stability = 'CONSISTENT_WITHIN_QUERY'"
-    )
-    return frozenset(row[0].lower() for row in rows.fetchall()) | CLOCK_WORDS
+    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE stability = 'CONSISTENT_WITHIN_QUERY'")
+    return frozenset(row[0].lower() for row in rows) | CLOCK_WORDS
 
 
 @cache
 def lambda_names() -> frozenset[str]:
     """Names of functions that take a lambda; `x -> y` in any other place is the arrow of JSON."""
-    rows = quiet_connection().execute(
-        "SELECT function_name FROM duckdb_functions() WHERE list_contains(parameter_types, 'LAMBDA')"
-    )
-    return frozenset(row[0].lower() for row in rows.fetchall())
+    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE list_contains(parameter_types, 'LAMBDA')")
+    return frozenset(row[0].lower() for row in rows)
 
 
 @cache
 def volatile_names() -> frozenset[str]:
     """Names of functions whose value is not a function of their arguments: volatile ones, the clock, the session."""
-    rows = quiet_connection().execute("SELECT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'")
+    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'")
     # `error` never has a value; reservoir_quantile draws a sample; the others are macros and keywords over the clock
     # and the session
     others = {"ago", "reservoir_quantile"} | CLOCK_WORDS
-    return (frozenset(row[0].lower() for row in rows.fetchall()) - {"error"}) | others
+    return (frozenset(row[0].lower() for row in rows) - {"error"}) | others
 
 
 CLOCK_WORDS = frozenset(

@@ -50,6 +50,8 @@ COMPARISON = {
     "COMPARE_DISTINCT_FROM": "is_distinct",
     "COMPARE_NOT_DISTINCT_FROM": "is_not_distinct",
 }
+#: An offset beyond it means the same as this one: no partition has so many rows.
+OFFSET_MAX = 1 << 40
 CONJUNCTION = {"CONJUNCTION_AND": "and", "CONJUNCTION_OR": "or"}
 OPERATOR = {
     "OPERATOR_NOT": "not",
@@ -253,7 +255,7 @@ class _Binder:
             return Constant(None, folded.type, span)
         if folded.type == "INTERVAL":
             if folded.microseconds is None:
-                return Opaque(sql, (), "INTERVAL", span)
+                return Opaque(f"CAST('{folded.text}' AS INTERVAL)", (), "INTERVAL", span)
             return Constant(folded.microseconds, "INTERVAL", span, f"CAST('{folded.text}' AS INTERVAL)")
         if folded.type == "BOOLEAN":
             return Constant(folded.value, "BOOLEAN", span)
@@ -410,7 +412,7 @@ class _Binder:
         return self.navigation(argument, variable, logical, logical_offset, physical, final, span)
 
     def steps(self, name: str, arguments: list[Node], default: int, span: Span) -> int:
-        """The offset of a navigation: its second argument."""
+        """The offset of a navigation: its second argument; OFFSET_MAX for any that is larger."""
         if not 1 <= len(arguments) <= 2:
             self.fault("HQ208", f"{name.upper()} takes a value and an offset", span)
         if len(arguments) < 2:
@@ -418,7 +420,7 @@ class _Binder:
         value = self.constant(arguments[1])
         if isinstance(value, Constant) and base_type(value.type) in NUMERIC and isinstance(value.value, int):
             if value.value >= 0:
-                return value.value
+                return min(value.value, OFFSET_MAX)
         message = f"the offset of {name.upper()} is a whole number, not negative"
         self.fault("HQ205", message, self.span(arguments[1]))
         return 0

@@ -70,7 +70,7 @@ class MatchBinder:
         return Plan(
             schema, tuple(partition), tuple(order), tuple(measures), rows, after, pattern, within, selection,
             tuple(subsets.items()), tuple(defines), match.timeout is not None,
-            self.session.settings,
+            settings=self.session.settings,
         )  # fmt: skip
 
     def by_time(self, match: ast.MatchRecognize, sase: ast.SaseSyntax, schema: Schema) -> ast.MatchRecognize:

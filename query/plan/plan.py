@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
@@ -69,7 +68,8 @@ class Plan:
 
     defines: one for each variable of the pattern and each negated one, in order of appearance; TRUE where DEFINE
     is silent. subsets: union variables with their members. timeout_rows: partial matches that WITHIN ends come out too
-    (TIMEOUT ROWS). settings: of DuckDB, under which its expressions are computed.
+    (TIMEOUT ROWS). inputs: what its rows come from, see `query.plan.statement.origins`. settings: of DuckDB, under
+    which its expressions are computed.
     """
 
     schema: Schema
@@ -84,6 +84,7 @@ class Plan:
     subsets: tuple[tuple[str, tuple[str, ...]], ...]
     defines: tuple[Define, ...]
     timeout_rows: bool = False
+    inputs: tuple[str, ...] = ()
     settings: Settings = ()
 
     def condition(self, variable: str) -> Expression:
@@ -121,8 +122,10 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that name what the plan finds; spans and the query's text do not enter. Match ids use it."""
-        return hashlib.blake2b(str(self).encode(), digest_size=8).hexdigest()
+        """32 hex digits that name what the plan finds (query.plan.fingerprint). Match ids use it."""
+        from query.plan.fingerprint import fingerprint
+
+        return fingerprint(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 
 import hybrid
 from archive.place import _filesystem
+from archive.scan import _database
 from tests.archive.store import s3_server
 from tests.hybrid.test_cli import QUERY, run
 
@@ -23,7 +24,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with s3_server(tmp_path_factory.mktemp("s3")) as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.options.items():
             patch.setenv(name.upper(), value)
-        _filesystem.cache_clear()  # it remembers the environment
+        for cached in (_filesystem, _database):  # they remember the environment
+            cached.cache_clear()
         with hybrid.connect(WHERE) as db:
             db.create_stream("t", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
             db.push("t", [{"ts": datetime(2024, 1, 1, second=i), "v": v} for i, v in enumerate((3, 1, 2))])

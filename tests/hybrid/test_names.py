@@ -12,8 +12,8 @@ import hybrid
 
 COLUMNS = {"ts": "TIMESTAMP", "v": "BIGINT"}
 FALL = (
-    "SELECT * FROM {} MATCH_RECOGNIZE (ORDER BY ts MEASURES B.ts AS ts, B.v AS v PATTERN (A B) "
-    "DEFINE B AS v < PREV(v)) AS m"
+    "SELECT * FROM {} MATCH_RECOGNIZE (ORDER BY ts MEASURES B.ts AS ts, B.v AS v "
+    "PATTERN (A B) DEFINE B AS v < PREV(v)) AS m"
 )
 
 
@@ -87,7 +87,7 @@ def test_names_of_sources(tmp_path: Path) -> None:
 def test_two_streams_that_differ_by_case(tmp_path: Path) -> None:
     with hybrid.connect(tmp_path / "db") as db:
         db.create_stream("Ticks", COLUMNS, "ts")
-        with pytest.raises(hybrid.DataError, match="there is a stream Ticks already"):
+        with pytest.raises(hybrid.DataError, match="stream Ticks already exists"):
             db.create_stream("ticks", {**COLUMNS, "more": "DATE"}, "v")
     other = tmp_path / "other"
     with hybrid.connect(other) as db:
