@@ -13,7 +13,7 @@ from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import NO_SESSION, DuckFault, Node, Session
 from query.language.pieces import Statement
-from query.plan.bind_expression import Scope, bind_expression, syntax_diagnostic, volatile_diagnostic
+from query.plan.bind_expression import Scope, bind_expression, macro_diagnostic, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import TIME_TYPES, MatchBinder
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
@@ -588,6 +588,8 @@ class _Query:
                            hint="compute it in MEASURES")
             elif name in duck.volatile_names():
                 self.faults.append(volatile_diagnostic(name, _span(call, text)))
+            elif name in self.session.macros:
+                self.faults.append(macro_diagnostic(name, _span(call, text)))
         clock = [r for r in _nodes_of(node, "COLUMN_REF") if str(r["column_names"][0]).lower() in duck.CLOCK_WORDS]
         for ref in clock:
             self.faults.append(volatile_diagnostic(str(ref["column_names"][0]), _span(ref, text)))

@@ -184,10 +184,8 @@ class _Binder:
         elif value.get("class") == "COLUMN_REF" and len(value["column_names"]) == 1:
             word = str(value["column_names"][0]).lower()
             name = word if word in duck.CLOCK_WORDS and self.scope.schema.field(word) is None else ""
-        if name in session.macros and not reads_match(name):
-            hint = "compute it in the input: FROM (SELECT *, ... AS x FROM ...)"
-            message = f"{name} is a macro of the connection: a pattern's expression has DuckDB's own functions only"
-            self.fault("HQ102", message, self.span(value), "not DuckDB's", hint)
+        if name in session.macros and name not in (*NAVIGATION, "classifier", "match_number"):
+            self.faults.append(macro_diagnostic(name, self.span(value)))
         if session.value is None or name not in duck.session_names() or not self.scope.volatile:
             return value
         arguments = [a["expression"] for a in value.get("arguments", ())]
@@ -618,6 +616,13 @@ def volatile_diagnostic(name: str, span: Span) -> Diagnostic:
     """HQ213 for now(), random() and their like."""
     return Diagnostic("HQ213", f"{name} has no fixed answer on a stream", span, "differs from run to run",
                       "use the event's own time and columns")
+
+
+def macro_diagnostic(name: str, span: Span) -> Diagnostic:
+    """HQ102 for a function that only the user's connection has."""
+    message = f"{name} is a macro of the connection, and this is computed with DuckDB's own functions only"
+    hint = "compute it in the input: FROM (SELECT *, ... AS x FROM ...)"
+    return Diagnostic("HQ102", message, span, "not DuckDB's", hint)
 
 
 # ---- helpers without state ---------------------------------------------------------------------------------------

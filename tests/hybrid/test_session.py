@@ -296,10 +296,14 @@ def test_a_column_with_a_collation(relation: str, column: str) -> None:
 
 
 def test_functions_of_a_connection() -> None:
-    connection = connect("CREATE MACRO lower(x) AS 'mine'", "CREATE MACRO own(x) AS x + 1")
-    for call in ("lower('A')", "own(A.v)", "upper(lower('A'))"):
+    connection = connect("CREATE MACRO lower(x) AS 'mine'", "CREATE MACRO own(x) AS x + 1", "CREATE MACRO sum(x) AS 7")
+    for call in ("lower('A')", "own(A.v)", "upper(lower('A'))", "sum(A.v)"):
         with pytest.raises(hybrid.QueryError, match=r"is a macro of the connection(.|\n)*compute it in the input"):
             hybrid.sql(ANY.format("t", "", f"{call} AS x"), connection)
+    on = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS ts, 'A' AS k PATTERN (A)) AS p "
+    on += "JOIN HISTORY OF t FROM p.ts - INTERVAL 1 DAY TO p.ts AS h ON lower(p.k) = 'a'"
+    with pytest.raises(hybrid.QueryError, match="lower is a macro of the connection"):
+        hybrid.sql(on, connection)
     connection.create_function("python", lambda x: x, ["INTEGER"], "INTEGER")  # type: ignore[list-item,arg-type]
     with pytest.raises(hybrid.QueryError, match="there is no function python"):
         hybrid.sql(ANY.format("t", "", "python(A.v) AS x"), connection)
