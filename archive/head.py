@@ -228,23 +228,19 @@ def faults(directory: Place) -> list[LogFault]:
             break
         names = again
     found += [LogFault(f"{LOG}/{name}", "damaged", None, False) for name in sorted(torn)]
-    if HINT in names and _misleads(log, checkpoint):
-        found.append(LogFault(f"{LOG}/{HINT}", "damaged", None, False))
     for entry, data in zip(needed, read):
         if data is None or hashlib.sha256(data).hexdigest() != entry.sha256:
             what: Literal["missing", "damaged"] = "missing" if data is None else "damaged"
             found.append(LogFault(f"{LOG}/{entry.name}", what, _copy(directory, entry)))
+    # A hint that leads past the log is wrong itself, if what it names is not what is gone.
+    if HINT in names and not any(fault.path.startswith(LOG) for fault in found):
+        if _hinted(_content(log, HINT) or b"") > checkpoint:
+            found.append(LogFault(f"{LOG}/{HINT}", "damaged", None, False))
     return found
 
 
-def _misleads(log: Place, checkpoint: int) -> bool:
-    """Whether the hint names a checkpoint behind the last one: Delta reads no further then. What it cannot read, and an
-    older one, does no harm."""
-    return _hinted(_content(log, HINT) or b"") > checkpoint
-
-
 def _hinted(data: bytes) -> int:
-    """The version that a hint names, -1 for none."""
+    """The version that a hint names: Delta reads nothing before it. -1 for one that is none, which does no harm."""
     try:
         return int(json.loads(data).get("version", -1))
     except (ValueError, TypeError, AttributeError):
