@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -17,11 +18,11 @@ from archive.recent import BoolArray, Piece, RBuffer, fresh_rows, joined, next_o
 from archive.snapshot import HistorySnapshot
 from matching.batch import EventBatch
 from matching.types import arrow_schema
-from query.errors import DataError
+from query.errors import DataError, HybridWarning, NotKept
 from query.schema import Schema
 
 if TYPE_CHECKING:
-    from archive.log import Log, Policy
+    from archive.log import Contents, Log, Policy
     from archive.table import Table, TableSnapshot
 
 #: Rows in memory that an append writes to the table, unless it is told otherwise.
@@ -42,19 +43,22 @@ class History:
     reaches it; what is older than AGE_MAX_S, by the keeper of the database (archive.keeper). log: whether an append
     returns when the events are in a log on disk, and what that survives (archive.log); None: they are in memory
     alone until the flush. Opening a directory goes on where its last commit or its log ended. logged_watermark_us:
-    the watermark that the log ended with, or None. Raises DataError if the directory holds another stream, another
-    declaration or a newer format, and for columns that cannot be archived.
+    the watermark that the log ended with, or None. epoch: that of the writer (archive.writer), None without one.
+    read_only: nothing is written; `refresh` takes over what another process has appended since. Raises DataError if the
+    directory holds another stream, another declaration or a newer format, for columns that cannot be archived, and for
+    a log that is broken; HybridWarning for an end of a log that cannot be read.
     """
 
     __slots__ = (
         "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_log", "_offsets", "_oldest_s",
-        "_recent", "_sealed", "_sources", "_table", "_table_snapshot", "directory", "last_seq", "logged_watermark_us",
-        "memory_bytes_max", "memory_rows_max", "revision", "schema",
+        "_read_only", "_recent", "_sealed", "_sources", "_table", "_table_snapshot", "directory", "last_seq",
+        "logged_watermark_us", "memory_bytes_max", "memory_rows_max", "revision", "schema",
     )  # fmt: skip
 
     def __init__(
         self, schema: Schema, directory: str | PathLike[str] | Place | None, memory_rows_max: int | None = None,
-        memory_bytes_max: int = 256 << 20, log: Policy | None = None,
+        memory_bytes_max: int = 256 << 20, log: Policy | None = None, epoch: int | None = None,
+        read_only: bool = False,
     ) -> None:  # fmt: skip
         self.schema = schema
         self.directory = None if directory is None else place_of(directory)
@@ -81,43 +85,53 @@ class History:
         self._first_appended_us: int | None = None
         self._table: Table | None = None
         self._table_snapshot: TableSnapshot | None = None
+        self._read_only = read_only
         if self.directory is not None:
             # Only here, so that a history in memory starts without them.
             from archive.table import Table
 
+            self._first_archived_us = "unknown"
+            if log is not None and not self.directory.on_disk:
+                raise DataError(f"a log cannot be kept in {self.directory}", "open a database on disk, or without log")
+            if read_only:
+                self.refresh()
+                return
             self._table = Table.create(self.directory, schema)
+            self._table.epoch = epoch
             opened = self._table_snapshot = self._table.snapshot()
             self._offsets.update(opened.offsets)
             self._sources = tuple(sorted(opened.sources))
             self.last_seq = opened.boundary_sequence
-            self._first_archived_us = "unknown"
             if self.directory.on_disk:
-                self._read_log(Path(self.directory), log)
-            elif log is not None:
-                raise DataError(f"a log cannot be kept in {self.directory}", "open a database on disk, or without log")
+                self._read_log(Path(self.directory) / LOG, log)
 
     def _read_log(self, directory: Path, policy: Policy | None) -> None:
         """Takes the events into memory again that a process before this one had in its log and in no file."""
-        from archive.layout import LATE, SOURCE, from_stored_rows, time_name
         from archive.log import Log, read, segments
 
-        for found in read(directory / LOG):
-            if isinstance(found, int):
-                self.logged_watermark_us = found
-                continue
-            rows = pa.Table.from_batches([found])
-            missing = [field for field in arrow_schema(self.schema) if field.name not in rows.column_names]
-            for field in missing:  # columns that were declared later
-                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
-            sources = tuple(dict.fromkeys(rows.column(SOURCE).to_pylist()))
-            batch = from_stored_rows(rows, arrow_schema(self.schema), time_name(self.schema), sources)
-            self._keep(batch, np.asarray(rows.column(LATE).to_numpy(), np.bool_))
+        found = read(directory, self.schema, self.last_seq + 1, self._offsets)
+        found.check()
+        found.set_aside()
+        self._take_in(found)
         if policy is not None:
-            self._log = Log(directory / LOG, self.schema, policy)
-        elif segments(directory / LOG):
+            self._log = Log(directory, self.schema, policy, found.segment, found.next_frame, found.watermark_us)
+        else:
             self.flush()
-            for path in segments(directory / LOG):
-                path.unlink()
+        if not self._recent.row_count:  # what there was is in files
+            for path in segments(directory):
+                if self._log is None or not self._log.writes(path):
+                    path.unlink()
+
+    def _take_in(self, found: Contents) -> None:
+        """Takes what a log has into memory."""
+        from archive.log import Rows
+
+        for message in found.dropped:
+            warnings.warn(message, HybridWarning, stacklevel=2)
+        self.logged_watermark_us = found.watermark_us
+        for entry in found.entries:
+            if isinstance(entry, Rows):
+                self._keep(entry.batch, entry.late)
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -161,8 +175,24 @@ class History:
                 f"these are not the columns of {self.schema.name}: {', '.join(map(str, batch.columns.schema))}",
                 f"they must be {', '.join(map(str, declared))}",
             )
+        if self._log is not None and self._log.is_gone():
+            self._log_again()
         if self._keep(batch, late) and self._table is not None:
             self.flush()
+
+    def _log_again(self) -> None:
+        """Somebody has removed the log: what was in it is still in memory, and goes into files."""
+        assert self._log is not None
+        gone = f"the log of {self.schema.name} in {self.directory} was removed while it was written"
+        with self._lock:
+            self._log.close()
+            held = self._recent.row_count + sum(map(len, self._sealed))
+        try:
+            self.flush()
+        except DataError as error:
+            raise NotKept(f"{gone}, and the {held:,} events in memory cannot be archived: {error}") from error
+        message = f"{gone}; the {held:,} events that were in memory are archived, and a new log begins"
+        warnings.warn(message, HybridWarning, stacklevel=2)
 
     def reach(self, watermark_us: int) -> None:
         """The watermark was raised without events: that goes into the log, if there is one. Raises DataError."""
@@ -178,52 +208,65 @@ class History:
                 batch, late = batch.take(fresh), late[fresh]
             if len(batch) == 0:
                 return False
-            if self._log is not None:
-                self._log.append(batch, late)
+            # All that may fail comes first: what follows the log is one step, so that an event is in both or in none.
             piece = piece_of(batch, late)
-            self._recent.append(piece)
-            self._bytes += batch.columns.nbytes + 28 * len(batch)
-            if self._oldest_s is None:
-                self._oldest_s = time.monotonic()
-            self._offsets.update(next_offsets(batch))
-            if any(name not in self._sources for name in self._offsets):  # rows of files have one that no event has
-                self._sources = tuple(sorted({*self._sources, *self._offsets}))
-            self.last_seq = max(self.last_seq, int(batch.seq.max()))
-            first = piece.first_on_time_us()
-            if first is not None and (self._first_appended_us is None or first < self._first_appended_us):
-                self._first_appended_us = first
+            nbytes = batch.columns.nbytes + 28 * len(batch)
+            oldest_s = time.monotonic() if self._oldest_s is None else self._oldest_s
+            reached = next_offsets(batch)
+            sources = self._sources
+            if any(name not in sources for name in reached):  # rows of files have one that no event has
+                sources = tuple(sorted({*sources, *reached}))
+            offsets = {**self._offsets, **reached}
+            last_seq = max(self.last_seq, int(batch.seq.max()))
+            first, before = piece.first_on_time_us(), self._first_appended_us
+            if first is None or (before is not None and before <= first):
+                first = before
+            was = (self._bytes, self._oldest_s, self._offsets, self._sources, self.last_seq, self._first_appended_us)
+            mark = None if self._log is None else self._log.mark()
+            try:
+                if self._log is not None:
+                    self._log.append(batch, late)
+                (
+                    self._bytes, self._oldest_s, self._offsets, self._sources, self.last_seq, self._first_appended_us
+                ) = (self._bytes + nbytes, oldest_s, offsets, sources, last_seq, first)  # fmt: skip
+                self._recent.append(piece)
+            except BaseException:
+                (
+                    self._bytes, self._oldest_s, self._offsets, self._sources, self.last_seq, self._first_appended_us
+                ) = was  # fmt: skip
+                if self._log is not None and mark is not None:
+                    self._log.rewind(mark)
+                raise
             held = self._recent.row_count + sum(map(len, self._sealed))
             return held >= self.memory_rows_max or self._bytes >= self.memory_bytes_max
 
     def flush(self) -> None:
         """Writes all events in memory to the table, in one commit, and returns when they are on disk. Snapshots may be
         taken meanwhile. Raises DataError if that fails; the events are then still in memory and part of history."""
-        if self._table is None:
+        if self._table is None or self._read_only:
             return
         with self._flushing:
             with self._lock:
-                self._sealed += self._recent.pieces()
-                self._recent = RBuffer()
-                sealed, held, since_s = self._sealed, self._bytes, self._oldest_s
-                self._oldest_s = None
+                sealed, held, since_s = self._sealed + self._recent.pieces(), self._bytes, self._oldest_s
+                self._sealed, self._recent, self._oldest_s = sealed, RBuffer(), None
                 if not sealed:
                     return
                 # from here on events go into another segment: these are superfluous once what is sealed is in files
-                logged = self._log.rotate(self.schema) if self._log is not None else []
-            rows = joined(sealed)
-            late = np.zeros(len(rows), np.bool_) if rows.late is None else rows.late
+                logged = self._log.rotate() if self._log is not None else []
             try:
+                rows = joined(sealed)
+                late = np.zeros(len(rows), np.bool_) if rows.late is None else rows.late
                 written = self._table.append(rows.batch, late)
-            except DataError:
+            except BaseException:
                 with self._lock:
                     self._oldest_s = since_s
                 raise
             with self._lock:
                 # In one step, so that no snapshot sees the rows twice or not at all.
-                self._table_snapshot = written
-                self._sealed = ()
-                self._bytes -= held
-                self._sources = tuple(sorted({*self._sources, *written.sources}))
+                sources = tuple(sorted({*self._sources, *written.sources}))
+                self._table_snapshot, self._sealed, self._bytes, self._sources = (
+                    written, (), self._bytes - held, sources
+                )  # fmt: skip
             for path in logged:
                 path.unlink(missing_ok=True)
 
@@ -238,6 +281,9 @@ class History:
 
     def refresh(self) -> None:
         """Takes over what others have committed to the table: compaction and files before all. Older snapshots stay."""
+        if self._read_only:
+            self._read_anew()
+            return
         if self._table is None:
             return
         with self._flushing:
@@ -250,6 +296,32 @@ class History:
                 if before is None or before.span_us() != newest.span_us():
                     self._first_archived_us = "unknown"
 
+    def _read_anew(self) -> None:
+        """What another process has appended: first what is in its log, and then the table, which has by then what was
+        in the log before. So each event that it has taken until now is seen, once."""
+        from archive.log import read, read_beside
+        from archive.table import Table, is_table
+
+        assert self.directory is not None
+        logged = read_beside(Path(self.directory) / LOG) if self.directory.on_disk else []
+        with self._flushing:
+            if self._table is None and is_table(self.directory):
+                self._table = Table.open(self.directory)
+            newest = None if self._table is None else self._table.snapshot()
+            offsets = {} if newest is None else dict(newest.offsets)
+            boundary = -1 if newest is None else newest.boundary_sequence
+            found = read(logged, self.schema, boundary + 1, offsets)
+            found.check()
+            with self._lock:
+                self.revision += 1
+                self._table_snapshot = newest
+                self._recent, self._sealed, self._bytes, self._oldest_s = RBuffer(), (), 0, None
+                self._offsets, self.last_seq = offsets, boundary
+                self._sources = () if newest is None else tuple(sorted(newest.sources))
+                self._first_archived_us = None if newest is None else "unknown"
+                self._first_appended_us = None
+            self._take_in(found)
+
     def add_columns(self, schema: Schema) -> None:
         """Goes on with more columns behind the others (Schema.widens); events so far have nulls there. Snapshots keep
         the columns they have. Raises DataError, having changed nothing, if the table cannot take them."""
@@ -257,35 +329,33 @@ class History:
             if self._table is not None:
                 self._table.add_columns(schema)
             with self._lock:
-                self.revision += 1
-                pieces = [_widened(piece, schema) for piece in self._sealed + self._recent.pieces()]
-                self.schema = schema
+                recent = RBuffer()
+                for piece in self._sealed + self._recent.pieces():
+                    recent.append(_widened(piece, schema))
+                table = None if self._table is None else self._table.snapshot()
                 if self._log is not None:
                     self._log.rotate(schema)
-                self._sealed = ()
-                self._recent = RBuffer()
-                for piece in pieces:
-                    self._recent.append(piece)
-                if self._table is not None:
-                    self._table_snapshot = self._table.snapshot()
+                self.revision, self.schema, self._sealed, self._recent, self._table_snapshot = (
+                    self.revision + 1, schema, (), recent, table
+                )  # fmt: skip
 
     def drop_before(self, time_us: int) -> None:
         """Forgets files and pieces of memory whose every event is older than time_us. Older snapshots keep them."""
         with self._flushing:
             table = self._table.drop_before(time_us) if self._table is not None else None
             with self._lock:
-                self.revision += 1
                 kept = [piece for piece in self._sealed + self._recent.pieces() if piece.max_us >= time_us]
-                self._table_snapshot = table
-                self._sealed = ()
-                self._recent = RBuffer()
-                self._bytes = 0
+                recent = RBuffer()
                 for piece in kept:
-                    self._recent.append(piece)
-                    self._bytes += piece.batch.columns.nbytes + 28 * len(piece)
-                self._first_archived_us = None if table is None else "unknown"
+                    recent.append(piece)
+                nbytes = sum(piece.batch.columns.nbytes + 28 * len(piece) for piece in kept)
                 on_time = (piece.first_on_time_us() for piece in kept)
-                self._first_appended_us = min((t for t in on_time if t is not None), default=None)
+                first = min((t for t in on_time if t is not None), default=None)
+                archived: Literal["unknown"] | None = None if table is None else "unknown"
+                self.revision, self._table_snapshot, self._sealed, self._recent, self._bytes = (
+                    self.revision + 1, table, (), recent, nbytes
+                )  # fmt: skip
+                self._first_archived_us, self._first_appended_us = archived, first
 
     def snapshot(self) -> HistorySnapshot:
         """Everything appended so far, as one immutable view. Costs microseconds."""
@@ -297,8 +367,16 @@ class History:
     def close(self) -> None:
         """Flushes. Snapshots stay readable."""
         self.flush()
+        self.release()
+
+    def release(self) -> None:
+        """Closes the log; writes nothing."""
         if self._log is not None:
             self._log.close()
+
+    @property
+    def is_logged(self) -> bool:
+        return self._log is not None
 
 
 def archived_schema(where: Place, schema: Schema) -> Schema:
@@ -309,6 +387,15 @@ def archived_schema(where: Place, schema: Schema) -> Schema:
         return schema
     archived = Table.open(where).schema
     return archived if archived.widens(schema) else schema
+
+
+def check_there(directory: Path, stream: str) -> None:
+    """Raises DataError if there is nothing of a log that must be there."""
+    from archive.log import REPAIR, segments
+
+    if not segments(directory):
+        message = f"the log of {stream} in {directory} is missing, and with it events that are in no file yet"
+        raise DataError(message, REPAIR)
 
 
 def _widened(piece: Piece, schema: Schema) -> Piece:

@@ -118,6 +118,10 @@ class Place:
             raise FileNotFoundError(f"there is no file {self}")
         return int(size)
 
+    def written_us(self) -> int:
+        """When a file was last written, in microseconds UTC."""
+        return int(self.filesystem.get_file_info(self.key).mtime_ns) // 1000
+
     def entries(self) -> Iterator[Entry]:
         """All files below, in order of their paths; none where there is nothing."""
         from pyarrow.fs import FileSelector, FileType

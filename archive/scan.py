@@ -6,8 +6,8 @@ from __future__ import annotations
 import atexit
 import os
 import tempfile
-import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -27,7 +27,7 @@ from archive.table import TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema, duckdb_type
 from query.errors import DataError, first_line
-from query.language.duck import hide_progress
+from query.language.duck import hide_progress, lent
 from query.plan.expression import Column, Expression, quote, to_sql, walk
 from query.schema import Schema
 
@@ -38,11 +38,12 @@ _ERRORS = (duckdb.Error, pa.ArrowException, OSError)
 SORT_MEMORY = "192MB"
 #: Up to so many key values stand in the query text, where they prune row groups; more are joined.
 _VALUES_IN_TEXT_MAX = 64
+#: Cursors for reads from disk that wait for their next read, see `query.language.duck.lent`.
+_idle: list[duckdb.DuckDBPyConnection] = []
 #: Parquet, the checksums of its pages looked at: all that is done for files in a store.
 CHECKED = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
-_thread = threading.local()
 
 
 @cache
@@ -70,15 +71,6 @@ def _cursor(directory: Place | None) -> duckdb.DuckDBPyConnection:
     cursor = _database(None if directory is None or directory.on_disk else Place(SCHEME, directory.options)).cursor()
     hide_progress(cursor)
     return cursor
-
-
-def _kept_cursor(directory: Place) -> duckdb.DuckDBPyConnection:
-    """One of this thread for reads from disk, where what is read is read to its end at once and nothing is registered:
-    to make one costs half a millisecond."""
-    kept: duckdb.DuckDBPyConnection | None = getattr(_thread, "cursor", None)
-    if kept is None:
-        kept = _thread.cursor = _cursor(directory)
-    return kept
 
 
 def _readable(store: Place) -> Any:
@@ -187,9 +179,11 @@ def _asked(
 ) -> tuple[EventBatch | None, int]:  # fmt: skip
     """The wanted events of the files at `index`, by DuckDB; see `scan`."""
     registers = wanted.windows is not None or any(len(v) > _VALUES_IN_TEXT_MAX for v in wanted.keys.values())
-    cursor = _cursor(directory) if registers or not directory.on_disk else _kept_cursor(directory)
     pushed = _by_hand(table, index, wanted)
-    rows = pa.table(_query(cursor, directory, table, index, schema, pushed, source is None))
+    # To make a cursor costs half a millisecond, so one is kept where all is read at once and nothing is registered.
+    alone = registers or not directory.on_disk
+    with nullcontext(_cursor(directory)) if alone else lent(_idle, lambda: _cursor(None)) as cursor:
+        rows = pa.table(_query(cursor, directory, table, index, schema, pushed, source is None))
     if pushed is not wanted and rows.num_rows:
         ts_us = np.array(rows.column(time_name(schema)).cast(pa.int64()))
         held = _inside(ts_us, ts_us, wanted)
@@ -496,10 +490,10 @@ def checked(
 
 
 def _unreadable(directory: Place | None, schema: Schema, error: Exception) -> DataError:
-    return DataError(
-        f"the archive of {schema.name} in {directory} cannot be read: {first_line(error)}",
-        "a file of it was removed or changed",
-    )
+    hint = "a file of it was removed or changed"
+    if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
+        hint = "it needs more memory, or room for what is sorted on disk: TMPDIR says where"
+    return DataError(f"the archive of {schema.name} in {directory} cannot be read: {first_line(error)}", hint)
 
 
 def scan_since(

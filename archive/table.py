@@ -9,7 +9,8 @@ What is in the log besides files, from format version 1 on:
   in a copy, or missing on an object store.
 * application transactions: `<stream>/<source>` with the last offset taken, `seq` with the last ingest sequence, and
   `maintenance`, counted up by every commit that removes files; `ingest`, the mark of the last job that archived files
-  (archive/ingest.py), which names the list of them; `expired`, the time before which events were taken out.
+  (archive/ingest.py), which names the list of them; `writer`, the epoch of who appends (archive/writer.py); `expired`,
+  the time before which events were taken out.
 
 deltalake records transactions but compares them only between commits that raced: so each verb loads, compares, commits,
 and starts again on a conflict. Every append carries `seq`, so two writers always conflict, and each row goes in once.
@@ -54,7 +55,7 @@ from query.schema import Schema
 
 _FORMAT, _STREAM, _SOURCES, _ADDED = "hybrid.format", "hybrid.stream", "hybrid.sources", "hybrid.added"
 _GAPS = "hybrid.gaps"
-_SEQ, _MAINTENANCE, _INGEST, _EXPIRED = "seq", "maintenance", "ingest", "expired"
+_SEQ, _MAINTENANCE, _INGEST, _WRITER, _EXPIRED = "seq", "maintenance", "ingest", "writer", "expired"
 _CONFIGURATION = {"delta.checkpointInterval": "10"}
 #: How long entries of the log stay that a checkpoint has made superfluous: every commit looks through them. Clocks of a
 #: store and of those who write to it differ.
@@ -214,13 +215,15 @@ class _Bounds:
 class Table:
     """The table of one stream in one directory. Not thread safe; several processes may have it open.
 
+    epoch: that of its writer: appends are refused once a later one has claimed the table. None: it claims nothing.
     Raises DataError where the directory cannot be read or written, or holds something else."""
 
-    __slots__ = ("_delta", "_snapshot", "directory", "schema")
+    __slots__ = ("_delta", "_snapshot", "directory", "epoch", "schema")
 
     def __init__(self, directory: Place, schema: Schema, delta: DeltaTable) -> None:
         self.directory = directory
         self.schema = schema
+        self.epoch: int | None = None
         self._delta = delta
         self._snapshot: TableSnapshot | None = None
 
@@ -230,7 +233,7 @@ class Table:
         behind the others; older rows have nulls there."""
         directory = place_of(where)
         stored_schema(schema)
-        if not _is_table(directory):
+        if not is_table(directory):
             try:
                 _check_empty(directory)
             except OSError as error:
@@ -273,7 +276,7 @@ class Table:
             _committed(directory, 0, 0)
         except (DeltaError, OSError) as error:
             # Another process may have been first: then its table is the one.
-            if not _is_table(directory):
+            if not is_table(directory):
                 raise _no_table(directory, error) from error
 
     @classmethod
@@ -343,6 +346,7 @@ class Table:
                 # Before anything is compared: a new name is a commit, and with it come those of other writers.
                 self._register([batch.sources[i] for i in np.unique(batch.source)])
                 before = self.snapshot()
+                self._check_epoch()
                 fresh = fresh_rows(batch, before.offsets)
                 if fresh is not None:
                     # Files written for all rows stay behind without a commit: no reader ever sees them.
@@ -355,13 +359,45 @@ class Table:
                     Transaction(self._application(name), expected - 1) for name, expected in next_offsets(batch).items()
                 ]
                 sequence = Transaction(_SEQ, max(before.boundary_sequence, int(batch.seq.max())))
-                self._commit([_added(file) for file in files], [*transactions, sequence])
+                self._commit([_added(file) for file in files], [*transactions, sequence, *self._claimed()])
             except CommitFailedError:
                 continue
             except (DeltaError, OSError) as error:
                 raise self._not_written(error) from error
             return self.snapshot()
         raise self._not_written("other writers were always faster")
+
+    @property
+    def last_epoch(self) -> int:
+        """Of the writer that claimed the table last, 0 without one. As of the last verb."""
+        return self._delta.transaction_version(_WRITER) or 0
+
+    def claim(self) -> None:
+        """Makes the epoch known in a commit of its own, so that those who wrote before are refused from then on.
+        Raises DataError if a later one was faster."""
+        for _ in range(_COMMIT_ATTEMPTS_MAX):
+            try:
+                self._update()
+                self._check_epoch(claiming=True)
+                # with the sequence, so that it meets an append that is under way
+                sequence = [Transaction(_SEQ, self.last_seq)] if self.last_seq >= 0 else []
+                self._commit([], [*sequence, *self._claimed()])
+                return
+            except CommitFailedError:
+                continue
+            except (DeltaError, OSError) as error:
+                raise self._not_written(error) from error
+        raise self._not_written("other writers were always faster")
+
+    def _check_epoch(self, claiming: bool = False) -> None:
+        if self.epoch is not None and self.last_epoch + claiming > self.epoch:
+            raise DataError(
+                f"another process has taken over {self.directory}: what this one appends is refused",
+                "close this database; events that are in no file yet are in its log, if it has one, or lost",
+            )
+
+    def _claimed(self) -> list[Transaction]:
+        return [] if self.epoch is None else [Transaction(_WRITER, self.epoch)]
 
     def ingest_mark(self, *, newest: bool = True) -> int | None:
         """The mark of the last job that archived files, now; or as of the last verb."""
@@ -671,7 +707,8 @@ def _bound(actions: pa.Table, name: str, unknown: int, slack: int) -> Int64Array
     return np.where(known, times.fill_null(0).to_numpy() + slack, unknown)
 
 
-def _is_table(directory: Place) -> bool:
+def is_table(directory: Place) -> bool:
+    """Whether there is a Delta table."""
     if directory.on_disk and not (directory / "_delta_log").exists():
         return False
     return bool(DeltaTable.is_deltatable(directory.delta_uri, storage_options=directory.storage_options))

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import duckdb
 
@@ -65,8 +65,9 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
 
     tables: what the names in the text stand for: pandas or polars frames, Arrow tables, DuckDB relations, anything with
     the Arrow PyCapsule protocol, the path of a file, a list of dicts. connection: a DuckDB connection whose own tables
-    and views may be named too; INSERT and CREATE need one. Rows without an order of their own are ordered by ORDER BY,
-    then by content. Raises QueryError, DataError.
+    and views may be named too; INSERT and CREATE need one. The text may read and write files, as DuckDB does: for texts
+    of others take hybrid.connect(external=False).sql, or a connection without external access. Rows without an order of
+    their own are ordered by ORDER BY, then by content. Raises QueryError, DataError.
     """
     from hybrid.front import sql as answer
 
@@ -88,10 +89,13 @@ def connect(
     memory_limit: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     maintenance: bool = True,
-    log: Policy | None = None,
+    log: Policy | Literal["default"] | None = "default",
     checkpoint: Any = None,
     spark: Any = None,
     spark_events: int | None = None,
+    read_only: bool = False,
+    external: bool = True,
+    files: Sequence[str | os.PathLike[str]] = (),
 ) -> Database:
     """Opens a database of streams: `path` is a directory that keeps their archives, or s3://bucket/prefix in an
     S3-compatible store; None keeps everything in memory.
@@ -101,18 +105,24 @@ def connect(
     reached, as deltalake and polars take it ({"aws_endpoint_url": ..., "aws_region": ...}); what is not given comes
     from the environment. maintenance: whether a thread keeps the archives in order: flushes what waits, compacts,
     deletes what was taken out. log: whether events are in a log on disk before a push returns: "fsync" (then they
-    survive a loss of power), "os" (they survive the end of the process); None: they are written with the next
-    flush, after five seconds at most, and a source that can give them again does so. checkpoint: how often what
+    survive a loss of power), "os" (they survive the end of the process), which a database on disk has unless it is
+    said; None: they are written with the next flush, after five seconds at most and when the process ends in order.
+    read_only: nothing is pushed or written, and another process may write meanwhile; each statement sees what that has
+    taken until then. Otherwise it is the only process that writes: a second one is refused. checkpoint: how often what
     queries with a name have become is kept ("10s"; None: when Database.checkpoint is called, and at the end). spark:
     where Spark searches for PA in large ranges of history, an address or a session as Database.sql takes them (None:
-    nowhere); spark_events: those with more events than so many, 100 million unless it is said. Use it as a context
-    manager, or close it. Raises DataError for what cannot be opened.
+    nowhere); spark_events: those with more events than so many, 100 million unless it is said. external: whether the
+    text of a query may read and write files and go to the network, as DuckDB's does. False is for texts of others: they
+    read the streams, the tables given with them, and `files` (a directory for all in it), and nothing else. Use it as a
+    context manager, or close it. Raises DataError for what cannot be opened.
     """
+    from hybrid.duck import access_to
     from hybrid.engine import Database
 
     return Database(
-        path, memory_limit, storage_options, maintenance, log, checkpoint, spark=spark, spark_events=spark_events
-    )
+        path, memory_limit, storage_options, maintenance, log, checkpoint, spark=spark, spark_events=spark_events,
+        read_only=read_only, access=access_to(external, files),
+    )  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

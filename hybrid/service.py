@@ -36,7 +36,7 @@ from hybrid.status import VERSION, write_status
 from live.sinks.base import Sink
 from live.sources.base import Bad, Piece, Source
 from matching.batch import Int64Array
-from query.errors import DataError, HybridWarning, QueryError
+from query.errors import DataError, HybridWarning, NotKept, QueryError
 from query.schema import Schema
 
 #: Seconds: between two writings of the status and looks at the files; what sinks are given at a checkpoint, and at the
@@ -117,7 +117,7 @@ class Service:
         self.db = Database(
             None if given.path is None else app.place(given.path), given.memory_limit, dict(given.options) or None,
             log=None if given.log == "none" else given.log, ticking=False, spark=given.spark,
-            spark_events=given.spark_events,
+            spark_events=given.spark_events, access=app.access,
         )  # fmt: skip
         try:
             self._delivery.read(self.db.notes.get(DELIVERY))
@@ -317,7 +317,7 @@ class Service:
             if piece.last:
                 with self._warned(f"stream {reader.stream}"):
                     self.db.leave(reader.stream, piece.source)
-        except OSError as error:
+        except (OSError, NotKept) as error:
             # What was taken of it already is told by its offsets.
             reader.give_back(piece)
             self._retry_s[f"stream {reader.stream.lower()}"] = self._clock.ticks() + 1.0
@@ -335,6 +335,8 @@ class Service:
         try:
             with self._warned(f"stream {stream}"):
                 self._rows_in[stream.lower()] += self.db.push(stream, rows, source, offsets)
+        except NotKept:
+            raise  # nothing is wrong with the rows
         except DataError as error:
             if n == 1:
                 raw = json.dumps(_python(rows)[0], default=str, ensure_ascii=False).encode()
@@ -639,6 +641,8 @@ class Service:
             write_status(self.app.state, self._status)
         except OSError as error:
             self._fault("status", str(error))
+        else:
+            self._well("status")
 
     def _take_account(self, now: float) -> None:
         for name, outlet in self._outlets.items():

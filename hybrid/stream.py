@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archive.history import History, archived_schema
+from archive.history import LOG, History, archived_schema, check_there
 from archive.place import Place
 from archive.recent import FILES
 from hybrid.candidates import Reader
@@ -77,7 +78,20 @@ class Stream:
     def save(self) -> None:
         """Writes what the archive does not hold itself. Atomic."""
         if self.directory is not None:
-            write_declaration(self.directory, self.schema, self.live.watermark_us, self.pace, self.live.expected)
+            watermark_us, expected = self.live.watermark_us, self.live.expected
+            write_declaration(self.directory, self.schema, watermark_us, self.pace, expected, self.kept.is_logged)
+
+    def reread(self) -> bool:
+        """Takes over what the process that writes has taken since; False where it has declared more columns."""
+        assert self.directory is not None
+        schema, saved_us, *_ = read_declaration(self.directory)
+        if archived_schema(self.directory / TABLE, schema) != self.schema:
+            return False
+        self.kept.refresh()
+        self.live = LiveStream(
+            self.schema, self.kept.last_seq + 1, self.kept.offsets, _watermark_of(self.kept, saved_us, self.schema)
+        )
+        return True
 
     def hear(self, source: str, now_s: float) -> None:
         """Something came from a source, at that time of a clock that never goes back."""
@@ -111,21 +125,44 @@ class Reached:
     newest_us: int | None
 
 
-def reopened(directory: Place, log: Policy | None) -> Stream:
-    """A stream as it was left: declaration, sequence, offsets and watermark. Raises DataError."""
-    schema, saved_us, pace, expected = read_declaration(directory)
+def reopened(directory: Place, log: Policy | None, epoch: int | None = None, read_only: bool = False) -> Stream:
+    """A stream as it was left: declaration, sequence, offsets and watermark. epoch, read_only: see History. Raises
+    DataError, also where there must be a log and is none."""
+    schema, saved_us, pace, expected, logged = read_declaration(directory)
+    if logged:
+        check_there(Path(directory / TABLE / LOG), schema.name)
+        if log is None and not read_only:  # it ends with the first flush, and need not be there from then on
+            write_declaration(directory, schema, saved_us, pace, expected)
     # A crash may have left the table with columns that the file does not name yet.
-    kept = History(archived_schema(directory / TABLE, schema), directory / TABLE, log=log)
-    schema = kept.schema
+    schema = archived_schema(directory / TABLE, schema)
+    kept = History(schema, directory / TABLE, log=log, epoch=epoch, read_only=read_only)
+    if log is not None and not logged:
+        write_declaration(directory, schema, saved_us, pace, expected, logged=True)
     expected = tuple(source for source in expected if source not in kept.offsets)
-    watermark_us = saved_us if expected else _watermark_again(kept, saved_us, schema)
-    if kept.logged_watermark_us is not None:
-        watermark_us = max(kept.logged_watermark_us, watermark_us or kept.logged_watermark_us)
+    watermark_us = _watermark_of(kept, saved_us, schema, bool(expected))
     live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
     live.expect(expected)
     now_s = time.monotonic()
     heard_s = dict.fromkeys((*kept.offsets, *expected), now_s) if pace != UNPACED else {}
     return Stream(schema, live, kept, directory, pace=pace, heard_s=heard_s)
+
+
+def _watermark_of(kept: History, saved_us: int | None, schema: Schema, waits: bool = False) -> int | None:
+    """Where the watermark stands: what was written down, what the events say (unless it waits for others), and the
+    log."""
+    found_us = saved_us if waits else _watermark_again(kept, saved_us, schema)
+    logged_us = kept.logged_watermark_us
+    return found_us if logged_us is None else max(logged_us, logged_us if found_us is None else found_us)
+
+
+def declare_beside(database: Place, schema: Schema) -> None:
+    """Declares a stream that is not there yet, beside the process that writes the database. Raises DataError."""
+    from archive.table import Table
+
+    directory = database / schema.name
+    directory.make()
+    Table.create(directory / TABLE, schema)
+    write_declaration(directory, schema, None)
 
 
 def _watermark_again(kept: History, saved_us: int | None, schema: Schema) -> int | None:

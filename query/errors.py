@@ -143,6 +143,10 @@ class DataError(Exception):
         return type(self), (self.message, self.hint)
 
 
+class NotKept(DataError):
+    """Events that may be all right cannot be kept now, because a disk is full, say: the same push may be made again."""
+
+
 class HybridWarning(UserWarning):
     """Something a user should know and may accept: a slow path, an idle clause, unbounded state."""
 

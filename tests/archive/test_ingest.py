@@ -111,6 +111,24 @@ def test_bad_rows_of_csv(tmp_path):
     ]  # fmt: skip
 
 
+def test_members_of_ndjson_that_stand_twice(tmp_path):
+    """Before: the first one was taken, where a live source takes the last one, and nothing said."""
+    text = (
+        '{"ts":"2024-01-03","symbol":"A","price":"2","rank":null}\n'
+        '{"ts":"2024-01-03","symbol":"B","price":1,"rank":1,"symbol":"C"}\n'
+        "oops\n\n"
+        '{"ts":"2024-01-03","symbol":"D","\\u0070rice":1,"price":null,"rank":2}\r\n'
+        '{"ts":"2024-01-03","symbol":"rank","more":1,"more":2,"rank":3}\n'
+    )
+    report = run(tmp_path / "t", write(tmp_path / "a.jsonl", text))
+    assert (report.rows, report.bad, report.blank) == (2, 3, 1)
+    assert [(r["symbol"], r["rank"], r["offset"]) for r in rows(tmp_path / "t")] == [("A", None, 0), ("rank", 3, 5)]
+    assert [line[:2] for line in bad(tmp_path / "t")] == [
+        (2, "member symbol is there twice"), (3, "broken JSON"), (5, "member price is there twice"),
+    ]  # fmt: skip
+    assert bad(tmp_path / "t")[0][2] == text.splitlines()[1]
+
+
 def test_bad_rows_of_ndjson(tmp_path):
     text = (
         '{"ts":"2024-01-03","symbol":"A","price":"2","rank":null}\n'

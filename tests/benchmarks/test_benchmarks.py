@@ -37,6 +37,16 @@ def test_v_pattern_contenders_agree() -> None:
 
 
 @pytest.mark.slow
+def test_the_log_changes_no_event() -> None:
+    result = printed("benchmarks.log", "--batches", "1", "500", "--events", "2_000", "--repeat", "1")
+    for size, count in (("1", 2_000), ("500", 2_000)):
+        assert {policy: told["events"] for policy, told in result["batches"][size].items()} == dict.fromkeys(
+            ("None", "os", "fsync"), count
+        )
+        assert all(told["events_per_second"] > 0 for told in result["batches"][size].values())
+
+
+@pytest.mark.slow
 def test_all_rows_agrees_with_code_by_hand() -> None:
     result = printed("benchmarks.all_rows", "--rows", "20_000", "--symbols", "50", "--repeat", "1")
     ours, by_hand = result["contenders"]["hybrid sql"], result["contenders"]["numba by hand"]

@@ -15,6 +15,7 @@ import hybrid
 from archive.snapshot import HistorySnapshot
 from hybrid.engine import Database
 from query.errors import HybridWarning, QueryError
+from tests.hybrid.ends import opened_again
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 RISE = """SELECT a, b FROM ticks MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS a, B.v AS b
@@ -32,7 +33,7 @@ def pairs(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def opened(path: Path | None = None, **more: Any) -> Database:
-    db = hybrid.connect(path, maintenance=False)
+    db = opened_again(path, maintenance=False)
     db.create_stream("ticks", COLUMNS, time="ts", key="k", **more)
     return db
 

@@ -20,6 +20,7 @@ from hybrid.asking import Asking
 from hybrid.driver import Driver
 from hybrid.engine import Database
 from query.errors import DataError, HybridWarning
+from tests.hybrid.ends import opened_again
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 START = dt.datetime(2024, 1, 1)
@@ -56,7 +57,7 @@ Step = tuple[str, int, str, int] | int
 
 
 def opened(path: Path, log: Any) -> Database:
-    return hybrid.connect(path, maintenance=False, log=log)
+    return opened_again(path, maintenance=False, log=log)
 
 
 def begun(db: Database, queries: dict[str, str], lateness: str = "0s") -> dict[str, Any]:
@@ -281,7 +282,9 @@ def test_checkpoints_that_are_broken(tmp_path):
     with pytest.raises(DataError, match="all checkpoints are broken"):
         opened(tmp_path, None)
     shutil.rmtree(tmp_path / checkpoint.CHECKPOINTS)
-    with opened(tmp_path, None) as db:
+    with pytest.warns(HybridWarning, match="are gone, and with them the queries falls"):
+        db = opened(tmp_path, None)
+    with db:
         assert db.watching() == {}
         assert db.streams()["ticks"]["events"] == 3
 

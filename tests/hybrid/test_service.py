@@ -413,6 +413,33 @@ def test_a_checkpoint_that_fails_acknowledges_nothing(bench: Bench, monkeypatch:
     assert bench.status()["trouble"] == {}
 
 
+def test_a_full_disk_quarantines_nothing_and_is_over_with_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: events that a full log refused were taken for bad ones, one by one, and left out.
+    bench.file.write_text(bench.file.read_text().replace('checkpoint = "10s"', 'checkpoint = "10s"\nlog = "os"'))
+    bench.again()
+    source = bench.start()
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("archive.log._write_all", full)
+        patch.setattr("hybrid.service.write_status", full)
+        source.given += [piece(5, 3, 4, 2)]
+        for _ in range(3):
+            bench.pass_s(2)
+            bench.step(3)
+        assert "No space left" in bench.service._trouble["source feed"]
+        assert "No space left" in bench.service._trouble["status"]
+    for _ in range(3):
+        bench.pass_s(2)
+        bench.step(3)
+    assert bench.sinks["alerts"].pairs() == [(5, 3), (4, 2)]
+    assert bench.status()["trouble"] == {}
+    assert bench.status()["streams"]["ticks"]["bad"] == 0
+    assert not list(bench.file.parent.rglob("bad.ndjson"))
+
+
 def test_two_services_with_one_state(bench: Bench) -> None:
     bench.start()
     with pytest.raises(DataError, match="a service runs with"):

@@ -22,6 +22,7 @@ from matching.batch import EventBatch
 from matching.by_reference import ReferenceMatcher
 from matching.ordering import sort_events
 from matching.types import arrow_schema
+from tests.hybrid.ends import opened_again
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(12))
 START = dt.datetime(2024, 1, 1)
@@ -75,7 +76,7 @@ class Weather:
 
 
 def opened(path: Path) -> tuple[Database, dict[str, Any]]:
-    db = Database(path, maintenance=False, ticking=False, log="os")
+    db = opened_again(path, maintenance=False, ticking=False, log="os")
     db.create_stream("t", COLUMNS, "ts", "k", lateness=f"{LATENESS_S}s", idle=f"{IDLE_S}s")
     return db, {name: db.watch(text, name=name, evidence=True) for name, text in QUERIES.items()}
 

@@ -21,6 +21,7 @@ from live.sources.files import FileSettings, FileSource
 from live.sources.kafka import KafkaSettings, KafkaSource
 from live.sources.mqtt import MqttSettings, MqttSource
 from query.schema import Field, Schema
+from tests.hybrid.ends import opened_again
 from tests.live.servers import kafka_broker, mqtt_broker, publish
 
 TICKS = Schema("ticks", (Field("ts", "TIMESTAMP"), Field("k", "BIGINT"), Field("v", "BIGINT")), "ts", ("k",))
@@ -45,7 +46,7 @@ def event(i: int) -> dict[str, int]:
 
 def begun(folder: Path, query: str) -> tuple[Any, Any]:
     """The database of a folder, and the alerts of its query."""
-    db = hybrid.connect(folder, maintenance=False, log="os", checkpoint="1s")
+    db = opened_again(folder, maintenance=False, log="os", checkpoint="1s")
     if not db.streams():
         db.create_stream("ticks", {f.name: f.type for f in TICKS.fields}, time="ts", key="k", lateness="1s")
     return db, db.watch(query, name="dips", evidence=True)

@@ -11,6 +11,7 @@ import pytest
 import hybrid
 from hybrid.engine import Database
 from query.errors import DataError, HybridWarning
+from tests.hybrid.ends import opened_again
 
 START = dt.datetime(2024, 1, 1)
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
@@ -28,7 +29,7 @@ def wall_us(seconds: float) -> int:
 
 
 def opened(path: Any = None, **pace: Any) -> Database:
-    db = Database(path, maintenance=False, ticking=False)
+    db = opened_again(path, maintenance=False, ticking=False)
     db.create_stream("t", COLUMNS, time="ts", key="k", **pace)
     return db
 

@@ -133,12 +133,14 @@ def _lay_points(death: Death) -> None:
     write_all, put, commit = log._write_all, layout._put, Table._commit
     write, replace, unlink = checkpoint.write, os.replace, Path.unlink
 
-    def log_write(file: int, data: bytes) -> None:
+    def log_write(file: int, parts: list[Any]) -> int:
         if death.next_at("log half written"):
+            data = b"".join(map(bytes, parts))
             os.write(file, data[: len(data) // 2])
         passing("log half written")
-        write_all(file, data)
+        length = write_all(file, parts)
         passing("log written")
+        return length
 
     def parquet(path: Place, data: memoryview) -> None:
         put(path, data)

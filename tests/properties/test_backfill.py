@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import hybrid
 from hybrid.engine import Database
 from query.errors import HybridWarning
+from tests.hybrid.ends import opened_again
 from tests.properties.test_streams import STREAMS, Step, histories, played, rows_of
 
 FEWER = settings(max_examples=max(30, settings().max_examples // 3))
@@ -49,7 +50,7 @@ OTHER = QUERIES[0].format("b", *READS["b"])
 
 
 def opened(path: str) -> Database:
-    db = hybrid.connect(path, maintenance=False)
+    db = opened_again(path, maintenance=False)
     for name, columns, lateness in STREAMS:
         db.create_stream(name, columns, time=next(iter(columns)), lateness=f"{lateness}s")
     return db

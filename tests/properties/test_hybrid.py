@@ -21,6 +21,7 @@ from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
 from query.schema import Field, Schema
+from tests.hybrid.ends import opened_again
 from tests.properties.comparing import by_reference
 from tests.strategies import Row
 
@@ -203,7 +204,7 @@ def begun(case: Case, strategy: str, tolerance: str | None, on_disk: OnDisk | No
     if on_disk is None:
         db = hybrid.connect()
     else:
-        db = hybrid.connect(on_disk.directory, on_disk.limit, maintenance=False, log="os")
+        db = opened_again(on_disk.directory, memory_limit=on_disk.limit, maintenance=False, log="os")
     if not db.streams():
         db.create_stream("e", COLUMNS, time="ts", key="k", lateness="1s")
     how = {} if on_disk is None else {"name": "q", "evidence": True}

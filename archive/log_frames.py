@@ -1,0 +1,346 @@
+"""What a segment of a log looks like: a head, then frames, each with a checksum of its own over what it says of itself.
+
+A segment begins with MAGIC, the number of the format, the number of the segment, the number of its first frame, and the
+CRC-32 of these; then, written over after each append, the number of the frame expected next, and its CRC-32: so it is
+seen if a file was cut, and what a crash has left half written is told from damage. A frame begins with FRAME, a tag,
+its number, the length of its payload, the CRC-32 of the payload, and the CRC-32 of all that. Numbers are little-endian.
+Frames are numbered through all segments, without a gap: so it is seen if one is missing, and where a length is damaged
+the next frame is found by its magic. Frames that the next segment begins with again do not count: their append failed.
+
+| tag | payload |
+|---|---|
+| `SCHM` | an Arrow schema: the declared columns of the rows that follow in this segment; its first frame |
+| `ROWS` | length (4 bytes) and text of a JSON object, padded to 8 bytes, then an Arrow record batch of events |
+| `MARK` | a watermark, 8 bytes |
+| `NEXT` | the number of the segment that goes on from here, 8 bytes; not counted among the frames |
+| `LOST` | a JSON object: what a repair could not find; stands in the place of those frames |
+
+The object of `ROWS` says what all rows have in common: `rows`, how many there are; `seq` and `offset`, those of the
+first row, where they count on from there; `source`; `late`. What is not there is a column of that name (`_seq`,
+`_offset`, `_source`, `_late`) behind the declared ones, as `extra` says; `_ts` has event times that the time column
+does not give.
+
+Format 0, of the releases before: no head; frames of length and CRC-32 of the payload (4 bytes each), then a letter and
+what it stands for: S a schema and R a batch of stored columns, W a watermark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, time_name
+from archive.recent import BoolArray
+from matching.batch import EventBatch, Int64Array
+from matching.types import arrow_schema
+from query.errors import DataError
+from query.schema import Schema
+
+FORMAT = 1
+MAGIC = b"hybrid log\r\n"
+FRAME = b"\xf5HL\n"
+SUFFIX = ".log"
+
+SCHEMA, ROWS, MARK, NEXT, LOST = b"SCHM", b"ROWS", b"MARK", b"NEXT", b"LOST"
+_HEAD = struct.Struct("<12sIQQI4x")
+_COUNT = struct.Struct("<QI4x")
+_FRAME = struct.Struct("<4s4sQQII")
+_FRAME_0 = struct.Struct("<II")
+#: Where the count stands in a segment, and where its first frame begins.
+COUNT_AT = _HEAD.size
+_BEGIN = _HEAD.size + _COUNT.size
+_TAGS_0 = {b"S": SCHEMA, b"R": ROWS, b"W": MARK}
+#: Where a frame of format 0 may begin: an Arrow message or a watermark follows its head.
+_LIKE_FRAME_0 = re.compile(rb"(?s)........[SR]\xff\xff\xff\xff|\x09\x00\x00\x00....W")
+_TS = "_ts"
+_EXTRA = {SEQ: pa.int64(), OFFSET: pa.int64(), SOURCE: pa.string(), LATE: pa.bool_(), _TS: pa.int64()}
+
+#: What can be written as it is; Arrow's buffers are such too.
+Buffer: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """at: its place in the segment; number: None in format 0."""
+
+    number: int | None
+    tag: bytes
+    at: int
+    end: int
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment as it was read. first: the number of its first frame, None where its head does not say it; count: that
+    of the frame expected next when something was last appended, None where that is not known. frames: those that are
+    whole, in order."""
+
+    path: Path
+    number: int
+    format: int
+    first: int | None
+    count: int | None
+    frames: tuple[Frame, ...]
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        """Where its last frame ends."""
+        return self.frames[-1].end if self.frames else min(_BEGIN, len(self.data)) if self.format else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Events of one frame, as they came. late: bool (n,)."""
+
+    batch: EventBatch
+    late: BoolArray
+
+
+# ---- writing
+
+
+def head(segment: int, first: int) -> bytes:
+    said = _HEAD.pack(MAGIC, FORMAT, segment, first, 0)
+    return _HEAD.pack(MAGIC, FORMAT, segment, first, zlib.crc32(said[: _HEAD.size - 8])) + count(first)
+
+
+def count(expected: int) -> bytes:
+    """What stands at COUNT_AT: the number of the frame expected next."""
+    return _COUNT.pack(expected, zlib.crc32(expected.to_bytes(8, "little")))
+
+
+def frame(number: int, tag: bytes, *parts: Buffer) -> list[Buffer]:
+    """A frame to be written: its head, and the parts of its payload as they are."""
+    length = crc = 0
+    for part in parts:
+        length += memoryview(part).nbytes
+        crc = zlib.crc32(part, crc)
+    said = _FRAME.pack(FRAME, tag, number, length, crc, 0)
+    return [_FRAME.pack(FRAME, tag, number, length, crc, zlib.crc32(said[:-4])), *parts]
+
+
+def schema_frame(number: int, schema: Schema) -> list[Buffer]:
+    return frame(number, SCHEMA, arrow_schema(schema).serialize())
+
+
+def mark_frame(number: int, watermark_us: int) -> list[Buffer]:
+    return frame(number, MARK, struct.pack("<q", watermark_us))
+
+
+def next_frame(number: int, segment: int) -> list[Buffer]:
+    return frame(number, NEXT, struct.pack("<q", segment))
+
+
+def lost_frame(number: int, said: dict[str, Any]) -> list[Buffer]:
+    return frame(number, LOST, _padded(json.dumps(said).encode()))
+
+
+def rows_frame(number: int, batch: EventBatch, late: BoolArray, schema: Schema) -> list[Buffer]:
+    """A frame of events. late: bool (n,)."""
+    n = len(batch)
+    same: dict[str, Any] = {"rows": n}
+    extra: dict[str, pa.Array] = {}
+    for key, name, values in (("seq", SEQ, batch.seq), ("offset", OFFSET, batch.offset)):
+        if n == 1 or (values[-1] - values[0] == n - 1 and bool((values[1:] - values[:-1] == 1).all())):
+            same[key] = int(values[0])
+        else:
+            extra[name] = pa.array(values)
+    code = batch.source
+    if n == 1 or not (code != code[0]).any():
+        same["source"] = batch.sources[code[0]]
+    else:
+        extra[SOURCE] = pa.DictionaryArray.from_arrays(pa.array(code), pa.array(batch.sources)).cast(pa.string())
+    some = bool(late[0]) if n == 1 else bool(late.any())
+    if some == bool(late[0]) and (n == 1 or not some or bool(late.all())):
+        same["late"] = some
+    else:
+        extra[LATE] = pa.array(late, pa.bool_())
+    if not _tells_time(schema):
+        extra[_TS] = pa.array(batch.ts_us)
+    columns = batch.columns
+    if extra:
+        same["extra"] = list(extra)
+        columns = pa.RecordBatch.from_arrays(
+            [*columns.columns, *extra.values()],
+            schema=pa.schema([*columns.schema, *((name, _EXTRA[name]) for name in extra)]),
+        )
+    text = json.dumps(same, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    said = _padded(struct.pack("<I", len(text)) + text)
+    return frame(number, ROWS, said, columns.serialize())
+
+
+def _padded(text: bytes) -> bytes:
+    return text + b" " * (-len(text) % 8)
+
+
+@cache
+def _tells_time(schema: Schema) -> bool:
+    """Whether the time column alone says when an event was, to the microsecond."""
+    type = arrow_schema(schema).field(time_name(schema)).type
+    return bool(pa.types.is_timestamp(type) and type.unit == "us")
+
+
+# ---- reading
+
+
+def number_of(path: Path) -> int:
+    return int(path.stem)
+
+
+def segments(directory: Path) -> list[Path]:
+    """The segments in a directory, the oldest first."""
+    if not directory.is_dir():
+        return []
+    return sorted((p for p in directory.glob(f"*{SUFFIX}") if p.stem.isdigit()), key=number_of)
+
+
+def read_segment(path: Path) -> Segment:
+    """Raises DataError for one of a newer format, and OSError."""
+    data = path.read_bytes()
+    number = number_of(path)
+    if len(data) >= _HEAD.size:
+        magic, format, _, first, crc = _HEAD.unpack_from(data)
+        if magic == MAGIC and zlib.crc32(data[: _HEAD.size - 8]) == crc:
+            if format > FORMAT:
+                raise DataError(
+                    f"{path} is a log of format {format}; this program reads formats up to {FORMAT}",
+                    "open the database with the release that wrote it",
+                )
+            return Segment(path, number, format, first, _count_of(data), tuple(_frames(data)), data)
+    found = tuple(_frames(data))
+    older = () if found else tuple(_frames_0(data))
+    if older:
+        return Segment(path, number, 0, None, None, older, data)
+    return Segment(path, number, FORMAT, None, None, found, data)
+
+
+def _count_of(data: bytes) -> int | None:
+    if len(data) < _BEGIN:
+        return None
+    expected, crc = _COUNT.unpack_from(data, COUNT_AT)
+    return expected if zlib.crc32(data[COUNT_AT : COUNT_AT + 8]) == crc else None
+
+
+def _frames(data: bytes) -> Iterator[Frame]:
+    """All frames that are whole: each behind the one before, or the next one that is found behind damage."""
+    view = memoryview(data)
+    at = data.find(FRAME)
+    while at >= 0:
+        found = _frame_at(view, at)
+        if found is None:
+            at = data.find(FRAME, at + 1)
+            continue
+        yield found
+        at = data.find(FRAME, found.end)
+
+
+def _frame_at(data: memoryview, at: int) -> Frame | None:
+    if at + _FRAME.size > len(data):
+        return None
+    magic, tag, number, length, crc, own = _FRAME.unpack_from(data, at)
+    if magic != FRAME or zlib.crc32(data[at : at + _FRAME.size - 4]) != own:
+        return None
+    begin = at + _FRAME.size
+    payload = data[begin : begin + length]
+    if len(payload) < length or zlib.crc32(payload) != crc:
+        return None
+    return Frame(number, tag, at, begin + length, payload)
+
+
+def _frames_0(data: bytes) -> Iterator[Frame]:
+    """The same of format 0, whose frames have no magic: what could be one is looked for by what stands in all."""
+    view = memoryview(data)
+    at = 0
+    while at >= 0:
+        found = _frame_0_at(view, at)
+        if found is not None:
+            yield found
+            at = found.end
+        else:
+            near = _LIKE_FRAME_0.search(data, at + 1)
+            at = -1 if near is None else near.start()
+
+
+def _frame_0_at(data: memoryview, at: int) -> Frame | None:
+    if at + _FRAME_0.size >= len(data):
+        return None
+    length, crc = _FRAME_0.unpack_from(data, at)
+    begin = at + _FRAME_0.size
+    tag = _TAGS_0.get(bytes(data[begin : begin + 1]))
+    if tag is None or not 0 < length <= len(data) - begin or zlib.crc32(data[begin : begin + length]) != crc:
+        return None
+    return Frame(None, tag, at, begin + length, data[begin + 1 : begin + length])
+
+
+def is_unfinished_0(data: bytes, at: int) -> bool:
+    """Whether what stands behind the last frame of a segment of format 0 is a frame that was not written to its end."""
+    if at + _FRAME_0.size > len(data) or not any(data[at:]):
+        return True
+    length, _ = _FRAME_0.unpack_from(data, at)
+    return at + _FRAME_0.size + length > len(data)
+
+
+def said_of(payload: memoryview) -> tuple[dict[str, Any], int]:
+    """What all rows of a frame have in common, and where its record batch begins."""
+    (length,) = struct.unpack_from("<I", payload)
+    return json.loads(bytes(payload[4 : 4 + length]).decode("utf-8", "surrogatepass")), (4 + length + 7) // 8 * 8
+
+
+def rows_of(found: Frame, columns: pa.Schema, schema: Schema) -> Rows:
+    """The events of a frame. columns: those of its segment; declared ones that it lacks are null."""
+    if found.number is None:
+        return _rows_0(found, columns, schema)
+    said, begin = said_of(found.payload)
+    extra: list[str] = said.get("extra", [])
+    whole = pa.schema([*columns, *((name, _EXTRA[name]) for name in extra)])
+    batch = pa.ipc.read_record_batch(pa.py_buffer(found.payload[begin:]), whole)
+    n, place = said["rows"], {name: len(columns) + i for i, name in enumerate(extra)}
+
+    def numbers(key: str, name: str) -> Int64Array:
+        if key in said:
+            return np.arange(said[key], said[key] + n, dtype=np.int64)
+        return np.asarray(batch.column(place[name]).to_numpy(zero_copy_only=False), np.int64)
+
+    if "source" in said:
+        sources, code = (said["source"],), np.zeros(n, np.int32)
+    else:
+        encoded = batch.column(place[SOURCE]).dictionary_encode()
+        sources = tuple(encoded.dictionary.to_pylist())
+        code = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int32)
+    late = (
+        np.full(n, said["late"], np.bool_) if "late" in said
+        else np.asarray(batch.column(place[LATE]).to_numpy(zero_copy_only=False), np.bool_)
+    )  # fmt: skip
+    wanted = arrow_schema(schema)
+    arrays = [
+        batch.column(i) if (i := columns.get_field_index(field.name)) >= 0 else pa.nulls(n, field.type)
+        for field in wanted
+    ]
+    own = pa.RecordBatch.from_arrays(arrays, schema=wanted)
+    if _TS in place:
+        ts_us = numbers("", _TS)
+    else:
+        ts_us = np.asarray(own.column(time_name(schema)).view(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
+    return Rows(EventBatch(own, ts_us, code, numbers("offset", OFFSET), numbers("seq", SEQ), sources), late)
+
+
+def _rows_0(found: Frame, columns: pa.Schema, schema: Schema) -> Rows:
+    rows = pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(found.payload), columns)])
+    for field in arrow_schema(schema):
+        if field.name not in rows.column_names:  # it was declared later
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    sources = tuple(dict.fromkeys(rows.column(SOURCE).to_pylist()))
+    batch = from_stored_rows(rows, arrow_schema(schema), time_name(schema), sources)
+    return Rows(batch, np.asarray(rows.column(LATE).to_numpy(), np.bool_))

@@ -1,0 +1,273 @@
+"""Who writes a database: one process at a time pushes, logs and takes checkpoints. Commits of others to its tables
+(files that are archived, compaction, retention, Spark) go on beside it.
+
+On disk the file WRITER is held locked (flock): the lock goes with the process, however that ends. In a store, which has
+no locks, it is a lease: renewed every few seconds, and free when it has not been for LEASE_S.
+
+Each writer has an epoch, above that of the last: milliseconds since 1970, so that it is new also where nobody knows the
+last. Where the one before may still be alive (a lease that ran out, a lock file that somebody has removed) the tables
+are claimed: a commit to each names the epoch, and from then on what an older writer appends is refused (archive.table).
+So two that take each other for dead never both write.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from archive.place import Place
+from query.errors import DataError, NotKept, first_line
+
+#: In the directory of a database.
+WRITER = "_writer"
+#: In a store: a lease that was not renewed for so long is free, and how often it is renewed. Clocks may differ by the
+#: difference; where they differ by more the epoch still decides.
+LEASE_S, RENEW_S = 30.0, 5.0
+#: The thread that renews it.
+RENEWER = "hybrid-lease"
+_RUN = uuid.uuid4().hex
+BESIDE = "close it there; or read beside it: hybrid.connect(path, read_only=True)"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What the file says. run: of one process, whose number others may have after it; token: of one opening; released:
+    it was closed."""
+
+    epoch: int
+    process: int
+    host: str
+    since: str
+    run: str
+    token: str
+    released: bool = False
+
+    @property
+    def is_me(self) -> bool:
+        return (self.process, self.run) == (os.getpid(), _RUN)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process is known to have ended."""
+        if self.host != socket.gethostname() or self.run == _RUN:
+            return False
+        if self.process == os.getpid():  # a container that was started again
+            return True
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return False
+
+    def __str__(self) -> str:
+        where = "this process" if self.is_me else f"process {self.process} on {self.host}"
+        return f"{where} since {self.since}"
+
+
+class Locked(DataError):
+    """Another opening of the database writes it. mine: one of this process."""
+
+    mine = False
+
+
+def _locked(place: Place, holder: Holder | None) -> Locked:
+    said = "another process" if holder is None else str(holder)
+    error = Locked(f"{place} is open for writing in {said}", BESIDE)
+    error.mine = holder is not None and holder.is_me
+    return error
+
+
+class Writer:
+    """The right to write a database, until it is released or the process ends. Threads may share it."""
+
+    def __init__(self, place: Place, holder: Holder, file: int | None) -> None:
+        self._place = place
+        self._holder = holder
+        self._file = file  # the descriptor that holds the lock
+        self._stopping = threading.Event()
+        self._lost: Holder | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def epoch(self) -> int:
+        return self._holder.epoch
+
+    def check(self) -> None:
+        """Raises NotKept if somebody else may write. On disk it costs a microsecond or two."""
+        path = f"{self._place}/{WRITER}"
+        if self._holder.process != os.getpid():
+            raise DataError(
+                f"{self._place} was opened by process {self._holder.process}, before a fork",
+                "open it in the process that uses it",
+            )
+        if self._lost is not None:
+            raise NotKept(
+                f"{self._place} has been taken over by {self._lost}, as the lease was not renewed in time",
+                "close this database; events that were in no file yet were not taken over",
+            )
+        if self._file is not None:
+            try:
+                there, own = os.stat(path), os.fstat(self._file)
+                same = (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
+            except FileNotFoundError:
+                same = False
+            if not same:
+                raise NotKept(
+                    f"{path} was removed or replaced while the database is open: another process may write it",
+                    "close this database and open it again",
+                )
+
+    def release(self) -> None:
+        """Gives it back. Nothing if it was given back, or in a child of the process that holds it."""
+        file, self._file = self._file, None
+        self._stopping.set()
+        mine = self._holder.process == os.getpid()
+        if self._thread is not None and mine and self._thread is not threading.current_thread():
+            self._thread.join()
+        released = Holder(**{**asdict(self._holder), "released": True})
+        if file is not None:
+            if mine:
+                _say(file, released)
+            os.close(file)
+        elif self._thread is not None and mine and self._lost is None:
+            try:
+                found = _read(self._place / WRITER)
+                if found is not None and found.token == self._holder.token:
+                    _write(self._place, released)
+            except OSError:
+                pass  # it runs out
+        self._thread = None
+
+    def renew(self) -> None:
+        """A thread keeps the lease."""
+        self._thread = threading.Thread(target=self._renew, name=RENEWER, daemon=True)
+        self._thread.start()
+
+    def _renew(self) -> None:
+        while not self._stopping.wait(RENEW_S):
+            try:
+                found = _read(self._place / WRITER)
+                if found is not None and found.token != self._holder.token:
+                    self._lost = found
+                    return
+                _write(self._place, self._holder)
+            except OSError:
+                continue  # the store does not answer: it is tried again, and the tables decide
+
+
+def claim(place: Place, tables: Sequence[Place]) -> Writer:
+    """The right to write the database at a place, whose tables these are. Raises Locked where another opening has it,
+    DataError, and OSError."""
+    try:
+        return _lock(place, tables) if place.on_disk else _lease(place, tables)
+    except OSError as error:
+        message = f"{place} cannot be opened for writing: {first_line(error)}"
+        raise DataError(message, "give permission; or only read it: hybrid.connect(path, read_only=True)") from error
+
+
+def _lock(place: Place, tables: Sequence[Place]) -> Writer:
+    path = Path(place) / WRITER
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _parsed(os.pread(file, 1 << 16, 0))
+            os.close(file)
+            raise _locked(place, holder) from None
+        except OSError:
+            os.close(file)
+            raise
+        try:
+            there = os.stat(path)
+        except FileNotFoundError:
+            there = None
+        if there is not None and os.path.samestat(there, os.fstat(file)):
+            break
+        os.close(file)  # it was removed meanwhile
+    try:
+        before = _parsed(os.pread(file, 1 << 16, 0))
+        holder = _mine(0 if before is None else before.epoch)
+        # a new database; or somebody has removed the file, or other hosts do not see the lock: its holder may be alive
+        if before is None or (not before.released and before.host != holder.host):
+            holder = _claimed(holder, tables)
+        _say(file, holder)
+    except BaseException:
+        os.close(file)
+        raise
+    return Writer(place, holder, file)
+
+
+def _lease(place: Place, tables: Sequence[Place]) -> Writer:
+    where = place / WRITER
+    before = _read(where)
+    if before is not None and not before.released and not before.is_dead:
+        age_s = time.time() - where.written_us() / 1e6
+        if age_s < LEASE_S:
+            raise _locked(place, before)
+    holder = _mine(0 if before is None else before.epoch)
+    _write(place, holder)
+    holder = _claimed(holder, tables)
+    found = _read(where)
+    if found is not None and found.token != holder.token:
+        raise _locked(place, found)
+    _write(place, holder)
+    writer = Writer(place, holder, None)
+    writer.renew()
+    return writer
+
+
+def _claimed(holder: Holder, tables: Sequence[Place]) -> Holder:
+    """The holder with an epoch above that of all tables, which know it then."""
+    from archive.table import Table, is_table
+
+    opened = [Table.open(where) for where in tables if is_table(where)]
+    epoch = max([holder.epoch, *(table.last_epoch + 1 for table in opened)])
+    for table in opened:
+        table.epoch = epoch
+        table.claim()
+    return Holder(**{**asdict(holder), "epoch": epoch})
+
+
+def _mine(last: int) -> Holder:
+    since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    epoch = max(last + 1, time.time_ns() // 1_000_000)
+    return Holder(epoch, os.getpid(), socket.gethostname(), since, _RUN, uuid.uuid4().hex)
+
+
+def _say(file: int, holder: Holder) -> None:
+    text = json.dumps(asdict(holder)).encode()
+    try:
+        os.pwrite(file, text.ljust(512), 0)
+    except OSError:
+        pass  # the disk is full: the lock holds, only nobody reads whose it is
+
+
+def _read(where: Place) -> Holder | None:
+    try:
+        return _parsed(where.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _write(place: Place, holder: Holder) -> None:
+    (place / WRITER).write_text(json.dumps(asdict(holder)))
+
+
+def _parsed(data: bytes) -> Holder | None:
+    try:
+        said = json.loads(data)
+        return Holder(**{name: said[name] for name in Holder.__slots__})
+    except (ValueError, TypeError, KeyError):
+        return None

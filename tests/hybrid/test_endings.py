@@ -1,0 +1,129 @@
+"""What was pushed is kept, however the process ends: in order, by an exception, without close, or by kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybrid
+from hybrid.leaving import collect
+from query.errors import DataError
+from tests.archive.kills import KILLS
+from tests.hybrid.processes import ROOT, environment
+from tests.hybrid.writing_child import COLUMNS, events
+
+
+def start(directory: Path, how: str, count: int = 2, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.hybrid.writing_child", str(directory), json.dumps(options), how, str(count)]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def values(directory: Path) -> list[int]:
+    with hybrid.connect(directory, maintenance=False) as db:
+        return db.sql("SELECT v FROM ticks ORDER BY v").arrow().column("v").to_pylist()
+
+
+@pytest.mark.parametrize("how", ["end", "exit", "raise", "gc"])
+def test_without_close_events_go_into_files(tmp_path, how):
+    """Also without a log. Before: 10 of 10 rows gone, rc 0, nothing said."""
+    process = start(tmp_path, how, log=None)
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == (how == "raise")
+    assert ("ValueError: of the user's own" in error) == (how == "raise")
+    assert "hybrid:" not in error
+    assert ("{'default': 10}" in out) == (how == "gc")
+    assert not list((tmp_path / "ticks" / "table" / "_log").glob("*.log")) or how == "gc"
+    assert values(tmp_path) == list(range(10))
+
+
+def test_a_database_on_disk_has_its_log(tmp_path):
+    # Before: 10 of 10 rows gone.
+    process = start(tmp_path, "_exit", maintenance=False)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert list((tmp_path / "ticks" / "table").glob("20*")) == [], "nothing ran at its end"
+    assert values(tmp_path) == list(range(10))
+
+
+def test_a_child_after_a_fork(tmp_path):
+    process = start(tmp_path, "fork")
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert f"was opened by process {process.pid}, before a fork" in out
+    assert "{'default': 12}" in out
+    assert "hybrid:" not in error
+    assert values(tmp_path) == list(range(12))
+
+
+def test_a_database_that_nobody_has_any_more(tmp_path):
+    db = hybrid.connect(tmp_path, log=None)
+    db.create_stream("ticks", COLUMNS, time="ts", idle="30s")  # with a keeper and a ticker
+    db.push("ticks", events(0, 3))
+    del db
+    collect()
+    assert values(tmp_path) == [0, 1, 2]
+
+
+def test_the_log_is_left_to_who_wants_a_cache(tmp_path):
+    with hybrid.connect(tmp_path) as db:
+        db.create_stream("ticks", COLUMNS, time="ts")
+        db.push("ticks", events(0, 3))
+    assert len(list((tmp_path / "ticks" / "table" / "_log").glob("*.log"))) == 1
+    with hybrid.connect(tmp_path, log=None) as db:
+        db.push("ticks", events(3, 3))
+    assert list((tmp_path / "ticks" / "table" / "_log").glob("*.log")) == []
+    with hybrid.connect(tmp_path, log=None):
+        pass
+    assert values(tmp_path) == list(range(6))
+
+
+def test_a_log_that_is_missing_is_said(tmp_path):
+    # Before: opened without a word, and what was in it was gone.
+    with hybrid.connect(tmp_path) as db:
+        db.create_stream("ticks", COLUMNS, time="ts")
+    (segment,) = (tmp_path / "ticks" / "table" / "_log").glob("*.log")
+    segment.unlink()
+    for read_only in (False, True):
+        with pytest.raises(DataError, match=r"the log of ticks in .*_log is missing(.|\n)*hybrid archive repair"):
+            hybrid.connect(tmp_path, read_only=read_only)
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.slow
+def test_killed_at_any_moment(tmp_path, record_property):
+    """Every event that was taken is there, once. KILLS=200 kills so many times (`make nightly`)."""
+    rng = random.Random(KILLS)
+    taken = 0
+    for number in range(KILLS):
+        count = rng.choice((1, 1, 7, 300))
+        process = start(tmp_path / str(number // 20), "never", count, maintenance=rng.random() < 0.5)
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "open\n"
+            time.sleep(rng.uniform(0, 0.6))
+        finally:
+            process.kill()
+        said = [int(line) for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+        process.stdout.close()
+        assert process.stderr is not None
+        process.stderr.close()
+        process.wait()
+        if number % 20 == 0:
+            taken = 0
+        taken = max([taken, *said])
+        found = values(tmp_path / str(number // 20))
+        assert found == list(range(len(found)))
+        assert taken <= len(found) <= taken + count
+        taken = len(found)
+    record_property("kills", KILLS)
+    assert os.path.isdir(tmp_path / "0")
