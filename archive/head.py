@@ -27,8 +27,6 @@ from archive.place import Place
 from query.errors import DataError
 
 HEAD, LOG = "_head", "_delta_log"
-#: What damaged files are called when they are set aside.
-ASIDE = ".damaged"
 #: What spares a reader of the log the look at all names.
 HINT = "_last_checkpoint"
 _MAGIC = b"hybrid head 1 "
@@ -176,7 +174,7 @@ def _tidy(heads: Place) -> None:
     kept = {f"{number:020}{_SUFFIX}" for number in _numbered(names)[:_KEPT]}
     kept |= {name for name in names if _ENTRY.match(name) and name[:20] in checkpoints}
     for name in names:
-        if name not in kept and not name.endswith(ASIDE):
+        if name not in kept:
             (heads / name).remove()
 
 
@@ -220,31 +218,26 @@ def faults(directory: Place) -> list[LogFault]:
     for _ in range(_ATTEMPTS_MAX):
         torn = _torn_checkpoints(log, names, head.checkpoint)
         _, checkpoint = newest(sorted(names - torn))
-        needed = [e for e in head.entries if checkpoint <= head.checkpoint or e.version > checkpoint]
-        with ThreadPoolExecutor(8) as pool:
-            read = list((map if directory.on_disk else pool.map)(lambda e: _content(log, e.name), needed))
+        wanted = [e for e in head.entries if checkpoint <= head.checkpoint or e.version > checkpoint]
+        read = _contents(log, [entry.name for entry in wanted])
         again = set(log.names())
-        if again == names:
+        if again == names or None not in read:
             break
-        names = again
+        names = again  # a newer checkpoint may have made superfluous what was not there any more
     found += [LogFault(f"{LOG}/{name}", "damaged", None, False) for name in sorted(torn)]
-    if HINT in names and _misleads(log, checkpoint):
-        found.append(LogFault(f"{LOG}/{HINT}", "damaged", None, False))
-    for entry, data in zip(needed, read):
+    for entry, data in zip(wanted, read):
         if data is None or hashlib.sha256(data).hexdigest() != entry.sha256:
             what: Literal["missing", "damaged"] = "missing" if data is None else "damaged"
             found.append(LogFault(f"{LOG}/{entry.name}", what, _copy(directory, entry)))
+    # A hint that leads past the log is wrong itself, if what it names is not what is gone.
+    if HINT in names and not any(fault.path.startswith(LOG) for fault in found):
+        if _hinted(_content(log, HINT) or b"") > checkpoint:
+            found.append(LogFault(f"{LOG}/{HINT}", "damaged", None, False))
     return found
 
 
-def _misleads(log: Place, checkpoint: int) -> bool:
-    """Whether the hint names a checkpoint behind the last one: Delta reads no further then. What it cannot read, and an
-    older one, does no harm."""
-    return _hinted(_content(log, HINT) or b"") > checkpoint
-
-
 def _hinted(data: bytes) -> int:
-    """The version that a hint names, -1 for none."""
+    """The version that a hint names: Delta reads nothing before it. -1 for one that is none, which does no harm."""
     try:
         return int(json.loads(data).get("version", -1))
     except (ValueError, TypeError, AttributeError):
@@ -267,6 +260,14 @@ def _torn_checkpoints(log: Place, names: set[str], above: int) -> set[str]:
             except FileNotFoundError:
                 pass
     return torn
+
+
+def _contents(log: Place, names: list[str]) -> list[bytes | None]:
+    """The bytes of some entries, None for those that are not there; from a store several at a time."""
+    if log.on_disk:
+        return [_content(log, name) for name in names]
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(lambda name: _content(log, name), names))
 
 
 def _content(log: Place, name: str) -> bytes | None:

@@ -101,7 +101,7 @@ def _was(what: str) -> str:
 
 
 def _log(directory: Place, schema: Schema | None) -> Iterator[Repaired]:
-    faults = head.faults(directory)  # a torn checkpoint among them takes its hint with it
+    faults = head.faults(directory)
     lost = [fault for fault in faults if fault.needed and fault.copy is None]
     if lost or not head.has_log(directory):
         yield _anew(directory, schema, [fault.path for fault in lost])
@@ -113,6 +113,8 @@ def _log(directory: Place, schema: Schema | None) -> Iterator[Repaired]:
             (directory / head.LOG).sync()
         put = " and its copy put back" if fault.copy is not None else "; nothing is missing without it"
         yield Repaired(fault.path, f"was {_was(fault.what)}: {f'it is {where} now' if where else 'it is'}{put}")
+    if any(fault.path.startswith(head.LOG) for fault in faults):
+        yield from _log(directory, schema)  # the hint, if it named a checkpoint that was torn
     head.advance(directory)
 
 

@@ -200,7 +200,7 @@ def stream_names(database: Place) -> list[str]:
     names = database.names()
     if INCOMPLETE in names:
         raise DataError(f"{database} is a snapshot that was not finished", "run hybrid archive snapshot again")
-    places = ((name, database / name) for name in names if not name.startswith("_"))
+    places = ((name, database / name) for name in names)
     return [name for name, at in places if (at / STREAM_FILE).exists() or (at / TABLE / "_delta_log").exists()]
 
 
