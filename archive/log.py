@@ -43,6 +43,7 @@ from archive.log_frames import (
     rows_of,
     schema_frame,
     segments,
+    tells_time,
 )
 from archive.place import place_of
 from archive.recent import BoolArray, next_offsets
@@ -66,7 +67,8 @@ class Log:
     Raises NotKept where it cannot be written; what was being appended is then not in it."""
 
     __slots__ = (
-        "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_used", "_watermark_us",
+        "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_timed", "_used",
+        "_watermark_us",
     )  # fmt: skip
 
     def __init__(
@@ -76,7 +78,7 @@ class Log:
         """Goes on behind what is there, in a segment of its own. segment: the number of the last one; next_frame: that
         of the frame expected next; watermark_us: the last that was logged."""
         self._directory = directory
-        self._schema = schema
+        self._schema, self._timed = schema, tells_time(schema)
         self._policy = policy
         self._file: int | None = None  # its descriptor
         self._length = 0
@@ -90,7 +92,7 @@ class Log:
     def append(self, batch: EventBatch, late: BoolArray) -> None:
         """Rows in the order in which they came. late: bool (n,)."""
         file = self._ready()
-        self._write(file, rows_frame(self._next, batch, late, self._schema))
+        self._write(file, rows_frame(self._next, batch, late, self._timed))
 
     def reach(self, watermark_us: int) -> None:
         """The watermark was raised without events."""
@@ -102,7 +104,7 @@ class Log:
         """Goes on in a new segment; gives the older ones. schema: of the rows from now on, if it is another. Where no
         segment can be begun, what is appended goes into the one that there is, which is not among those given then."""
         if schema is not None:
-            self._schema = schema
+            self._schema, self._timed = schema, tells_time(schema)
         if self._used or schema is not None or self._file is None:
             try:
                 self._begin()

@@ -32,7 +32,6 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -147,8 +146,8 @@ def lost_frame(number: int, said: dict[str, Any]) -> list[Buffer]:
     return frame(number, LOST, _padded(json.dumps(said).encode()))
 
 
-def rows_frame(number: int, batch: EventBatch, late: BoolArray, schema: Schema) -> list[Buffer]:
-    """A frame of events. late: bool (n,)."""
+def rows_frame(number: int, batch: EventBatch, late: BoolArray, timed: bool) -> list[Buffer]:
+    """A frame of events. late: bool (n,). timed: whether their time column tells their times (`tells_time`)."""
     n = len(batch)
     same: dict[str, Any] = {"rows": n}
     extra: dict[str, pa.Array] = {}
@@ -167,7 +166,7 @@ def rows_frame(number: int, batch: EventBatch, late: BoolArray, schema: Schema) 
         same["late"] = some
     else:
         extra[LATE] = pa.array(late, pa.bool_())
-    if not _tells_time(schema):
+    if not timed:
         extra[_TS] = pa.array(batch.ts_us)
     columns = batch.columns
     if extra:
@@ -176,7 +175,7 @@ def rows_frame(number: int, batch: EventBatch, late: BoolArray, schema: Schema) 
             [*columns.columns, *extra.values()],
             schema=pa.schema([*columns.schema, *((name, _EXTRA[name]) for name in extra)]),
         )
-    text = json.dumps(same, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    text = json.dumps(same).encode()
     said = _padded(struct.pack("<I", len(text)) + text)
     return frame(number, ROWS, said, columns.serialize())
 
@@ -185,8 +184,7 @@ def _padded(text: bytes) -> bytes:
     return text + b" " * (-len(text) % 8)
 
 
-@cache
-def _tells_time(schema: Schema) -> bool:
+def tells_time(schema: Schema) -> bool:
     """Whether the time column alone says when an event was, to the microsecond."""
     type = arrow_schema(schema).field(time_name(schema)).type
     return bool(pa.types.is_timestamp(type) and type.unit == "us")
@@ -295,7 +293,7 @@ def is_unfinished_0(data: bytes, at: int) -> bool:
 def said_of(payload: memoryview) -> tuple[dict[str, Any], int]:
     """What all rows of a frame have in common, and where its record batch begins."""
     (length,) = struct.unpack_from("<I", payload)
-    return json.loads(bytes(payload[4 : 4 + length]).decode("utf-8", "surrogatepass")), (4 + length + 7) // 8 * 8
+    return json.loads(bytes(payload[4 : 4 + length])), (4 + length + 7) // 8 * 8
 
 
 def rows_of(found: Frame, columns: pa.Schema, schema: Schema) -> Rows:

@@ -23,6 +23,7 @@ from archive.log_frames import (
     rows_frame,
     schema_frame,
     segments,
+    tells_time,
 )
 from archive.place import place_of
 from archive.table import Table
@@ -64,7 +65,7 @@ def repair(table: Path, must_be: bool) -> Repaired:
     for entry in found.entries or wrong:
         number += 1
         if isinstance(entry, Rows):
-            parts += rows_frame(number, entry.batch, entry.late, schema)
+            parts += rows_frame(number, entry.batch, entry.late, tells_time(schema))
             events += len(entry.batch)
         elif isinstance(entry, Fault):
             parts += lost_frame(number, {"what": entry.what, "events": entry.events})
