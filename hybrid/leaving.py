@@ -56,8 +56,9 @@ class Left:
                 stream.kept.flush()
                 stream.save()
             except (DataError, OSError) as error:
-                said = f"hybrid: {stream.schema.name} was left without close, and its events are in no file: {error}"
-                sys.stderr.write(said + "\n")
+                rest = "in its log only" if stream.kept.is_logged else "lost"
+                said = f"{stream.schema.name} was left without close, and what was in memory is {rest}"
+                sys.stderr.write(f"hybrid: {said}: {error}\n")
             stream.kept.release()
         if self.writer is not None:
             self.writer.release()
