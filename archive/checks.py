@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from archive.inputs import BLOCK_BYTES, WHOLE, File, Format, Part, Records, opened, read_as, read_records, unreadable
 from archive.layout import time_name
 from matching.batch import TIME_END_US, Int64Array
+from matching.json_members import members_twice
 from matching.types import arrow_schema, arrow_type, duckdb_type
 from query.errors import DataError, first_line, nearest
 from query.language.duck import hide_progress
@@ -392,6 +393,13 @@ def check(records: Records, reading: Reading, schema: Schema, options: Options) 
         at = why.column("__record").to_numpy()
         bad.append(_bad(at, why.column("reason"), _raw(some.drop_columns("__record"), reading)))
         keep = ~wrong
+        cast, columns, numbers = cast.filter(pa.array(keep)), columns.filter(pa.array(keep)), numbers[keep]
+    twice = _twice(columns.column(0), cast, reading, schema) if format is Format.ndjson and len(numbers) else []
+    if twice:
+        at, reason = np.array([i for i, _ in twice]), pa.chunked_array([[text for _, text in twice]], pa.string())
+        bad.append(_bad(numbers[at], reason, _raw(columns.take(pa.array(at)), reading)))
+        keep = np.ones(len(numbers), np.bool_)
+        keep[at] = False
         cast, numbers = cast.filter(pa.array(keep)), numbers[keep]
     arrays = []
     for i, field in enumerate(declared):
@@ -400,6 +408,19 @@ def check(records: Records, reading: Reading, schema: Schema, options: Options) 
         arrays.append(array if array.type == field.type else array.cast(field.type))
     rows = pa.RecordBatch.from_arrays(arrays, schema=declared)
     return Checked(rows, cast.column("__ts_us").to_numpy(), numbers, pa.concat_tables(bad), blank)
+
+
+def _twice(lines: pa.ChunkedArray, cast: pa.Table, reading: Reading, schema: Schema) -> list[tuple[int, str]]:
+    """(index, reason) of the objects that have a member twice, of which DuckDB has read the first one. cast: the values
+    that were read of them."""
+    read = [(i, origin.name) for i, origin in enumerate(reading.origins) if isinstance(origin, InJson)]
+    present = {name: cast.num_rows - cast.column(i).null_count for i, name in read}
+    nested = [name for i, name in read if _nested(schema.fields[i].type)]
+    texts = lines.combine_chunks().cast(pa.binary())
+    first, end = np.frombuffer(texts.buffers()[1], np.int32)[[texts.offset, texts.offset + len(texts)]].tolist()
+    whole = texts.buffers()[2].slice(first, end - first).to_pybytes()
+    found = members_twice(whole, texts.to_pylist, len(texts), present, nested)
+    return [(i, f"member {name} is there twice") for i, name in found]
 
 
 def _bad(numbers: Int64Array, reason: str | pa.ChunkedArray, raw: list[str]) -> pa.Table:

@@ -211,20 +211,35 @@ class History:
                 batch, late = batch.take(fresh), late[fresh]
             if len(batch) == 0:
                 return False
-            if self._log is not None:
-                self._log.append(batch, late)
+            # All that may fail comes first: what follows the log is one step, so that an event is in both or in none.
             piece = piece_of(batch, late)
-            self._recent.append(piece)
-            self._bytes += batch.columns.nbytes + 28 * len(batch)
-            if self._oldest_s is None:
-                self._oldest_s = time.monotonic()
-            self._offsets.update(next_offsets(batch))
-            if any(name not in self._sources for name in self._offsets):  # rows of files have one that no event has
-                self._sources = tuple(sorted({*self._sources, *self._offsets}))
-            self.last_seq = max(self.last_seq, int(batch.seq.max()))
-            first = piece.first_on_time_us()
-            if first is not None and (self._first_appended_us is None or first < self._first_appended_us):
-                self._first_appended_us = first
+            nbytes = batch.columns.nbytes + 28 * len(batch)
+            oldest_s = time.monotonic() if self._oldest_s is None else self._oldest_s
+            reached = next_offsets(batch)
+            sources = self._sources
+            if any(name not in sources for name in reached):  # rows of files have one that no event has
+                sources = tuple(sorted({*sources, *reached}))
+            offsets = {**self._offsets, **reached}
+            last_seq = max(self.last_seq, int(batch.seq.max()))
+            first, before = piece.first_on_time_us(), self._first_appended_us
+            if first is None or (before is not None and before <= first):
+                first = before
+            was = (self._bytes, self._oldest_s, self._offsets, self._sources, self.last_seq, self._first_appended_us)
+            mark = None if self._log is None else self._log.mark()
+            try:
+                if self._log is not None:
+                    self._log.append(batch, late)
+                (
+                    self._bytes, self._oldest_s, self._offsets, self._sources, self.last_seq, self._first_appended_us
+                ) = (self._bytes + nbytes, oldest_s, offsets, sources, last_seq, first)  # fmt: skip
+                self._recent.append(piece)
+            except BaseException:
+                (
+                    self._bytes, self._oldest_s, self._offsets, self._sources, self.last_seq, self._first_appended_us
+                ) = was  # fmt: skip
+                if self._log is not None and mark is not None:
+                    self._log.rewind(mark)
+                raise
             held = self._recent.row_count + sum(map(len, self._sealed))
             return held >= self.memory_rows_max or self._bytes >= self.memory_bytes_max
 
@@ -235,28 +250,26 @@ class History:
             return
         with self._flushing:
             with self._lock:
-                self._sealed += self._recent.pieces()
-                self._recent = RBuffer()
-                sealed, held, since_s = self._sealed, self._bytes, self._oldest_s
-                self._oldest_s = None
+                sealed, held, since_s = self._sealed + self._recent.pieces(), self._bytes, self._oldest_s
+                self._sealed, self._recent, self._oldest_s = sealed, RBuffer(), None
                 if not sealed:
                     return
                 # from here on events go into another segment: these are superfluous once what is sealed is in files
                 logged = self._log.rotate() if self._log is not None else []
-            rows = joined(sealed)
-            late = np.zeros(len(rows), np.bool_) if rows.late is None else rows.late
             try:
+                rows = joined(sealed)
+                late = np.zeros(len(rows), np.bool_) if rows.late is None else rows.late
                 written = self._table.append(rows.batch, late)
-            except DataError:
+            except BaseException:
                 with self._lock:
                     self._oldest_s = since_s
                 raise
             with self._lock:
                 # In one step, so that no snapshot sees the rows twice or not at all.
-                self._table_snapshot = written
-                self._sealed = ()
-                self._bytes -= held
-                self._sources = tuple(sorted({*self._sources, *written.sources}))
+                sources = tuple(sorted({*self._sources, *written.sources}))
+                self._table_snapshot, self._sealed, self._bytes, self._sources = (
+                    written, (), self._bytes - held, sources
+                )  # fmt: skip
             for path in logged:
                 path.unlink(missing_ok=True)
 
@@ -319,35 +332,33 @@ class History:
             if self._table is not None:
                 self._table.add_columns(schema)
             with self._lock:
-                self.revision += 1
-                pieces = [_widened(piece, schema) for piece in self._sealed + self._recent.pieces()]
-                self.schema = schema
+                recent = RBuffer()
+                for piece in self._sealed + self._recent.pieces():
+                    recent.append(_widened(piece, schema))
+                table = None if self._table is None else self._table.snapshot()
                 if self._log is not None:
                     self._log.rotate(schema)
-                self._sealed = ()
-                self._recent = RBuffer()
-                for piece in pieces:
-                    self._recent.append(piece)
-                if self._table is not None:
-                    self._table_snapshot = self._table.snapshot()
+                self.revision, self.schema, self._sealed, self._recent, self._table_snapshot = (
+                    self.revision + 1, schema, (), recent, table
+                )  # fmt: skip
 
     def drop_before(self, time_us: int) -> None:
         """Forgets files and pieces of memory whose every event is older than time_us. Older snapshots keep them."""
         with self._flushing:
             table = self._table.drop_before(time_us) if self._table is not None else None
             with self._lock:
-                self.revision += 1
                 kept = [piece for piece in self._sealed + self._recent.pieces() if piece.max_us >= time_us]
-                self._table_snapshot = table
-                self._sealed = ()
-                self._recent = RBuffer()
-                self._bytes = 0
+                recent = RBuffer()
                 for piece in kept:
-                    self._recent.append(piece)
-                    self._bytes += piece.batch.columns.nbytes + 28 * len(piece)
-                self._first_archived_us = None if table is None else "unknown"
+                    recent.append(piece)
+                nbytes = sum(piece.batch.columns.nbytes + 28 * len(piece) for piece in kept)
                 on_time = (piece.first_on_time_us() for piece in kept)
-                self._first_appended_us = min((t for t in on_time if t is not None), default=None)
+                first = min((t for t in on_time if t is not None), default=None)
+                archived: Literal["unknown"] | None = None if table is None else "unknown"
+                self.revision, self._table_snapshot, self._sealed, self._recent, self._bytes = (
+                    self.revision + 1, table, (), recent, nbytes
+                )  # fmt: skip
+                self._first_archived_us, self._first_appended_us = archived, first
 
     def snapshot(self) -> HistorySnapshot:
         """Everything appended so far, as one immutable view. Costs microseconds."""

@@ -6,7 +6,7 @@ What one job leaves behind, and why it can be run again:
   the order in which they were archived; `_offset` is the number of the file times 2^32 plus that of the record in it,
   `_seq` is `_offset` - 2^55. Events count their sequences from zero, so no writer of events, in whatever process, ever
   has one of these: nothing needs to be agreed with it. Rows of files are never late.
-* `_ingest/<mark>.arrow`, the list of all input files so far: number, fingerprint, path, counts. The mark is a
+* `_ingest/<mark>.list`, the list of all input files so far: number, fingerprint, path, counts. The mark is a
   transaction of the very commit that adds the data files, so list and rows become true together or not at all; a job
   that was overtaken by another sees a mark it does not know, and begins again.
 * `_quarantine`, a Delta table of its own: the rows that did not fit, as they stood in the file, with the reasons. Its
@@ -34,6 +34,7 @@ from typing import Literal
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from archive.checks import Checked, Options, Reading, check_options, plan_reading, read_checked
@@ -254,7 +255,7 @@ def _choose(
                 planned[file.path] = plan_reading(file, job.schema, job.options)
             unsure.append(planned[file.path])
     todo: list[Todo] = []
-    count = listed.num_rows
+    count = (pc.max(listed.column("number")).as_py() if listed.num_rows else -1) + 1
     for reading, chunks in zip(unsure, scan(unsure, told)):
         file = reading.file
         mark = fingerprint(file.size, [chunk.digest for chunk in chunks])

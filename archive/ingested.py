@@ -3,9 +3,10 @@ written."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -18,8 +19,10 @@ from archive.place import Place
 from archive.table import Table
 from query.errors import DataError, first_line
 
-_LISTS, QUARANTINE = "_ingest", "_quarantine"
+LISTS, QUARANTINE = "_ingest", "_quarantine"
 _JOBS = "jobs"
+#: A list is _MAGIC, the SHA-256 of the rest, and an Arrow file; a copy lies beside it.
+_MAGIC, _SUFFIX, _COPY = b"hybrid list 1\n", ".list", ".copy"
 _ATTEMPTS_MAX = 10
 #: What a job has left behind stays for so long: another may be reading it, or about to commit it.
 _LEFT_US = 7 * DAY_US
@@ -50,13 +53,21 @@ def read_list(directory: Place, mark: int | None) -> tuple[pa.Table, list[DataFi
     """The files archived up to the job of that mark, and what that job quarantined."""
     if mark is None:
         return LISTED.empty_table(), []
-    path = directory / _LISTS / f"{mark}.arrow"
+    path = directory / LISTS / f"{mark}{_SUFFIX}"
     try:
-        with path.filesystem.open_input_file(path.key) as source:
-            table = feather.read_table(source)
+        if (directory / LISTS / f"{mark}.arrow").exists():  # of an earlier release: without a checksum
+            path = directory / LISTS / f"{mark}.arrow"
+            body = path.read_bytes()
+        else:
+            found = _body(path.read_bytes())
+            if found is None:
+                raise pa.ArrowInvalid("it is not what was written")
+            body = found
+        table = feather.read_table(pa.BufferReader(body))
     except (OSError, pa.ArrowException) as error:
         message = f"the list of archived files, {path}, cannot be read: {first_line(error)}"
-        raise DataError(message, "restore it from a copy: without it files could be archived twice") from error
+        hint = "restore it from a copy, or let hybrid archive repair make one: without it files could be archived twice"
+        raise DataError(message, hint) from error
     quarantined = json.loads(table.schema.metadata[b"quarantine"])
     return table.replace_schema_metadata(None), [DataFile(*one) for one in quarantined]
 
@@ -64,13 +75,44 @@ def read_list(directory: Place, mark: int | None) -> tuple[pa.Table, list[DataFi
 def write_list(directory: Place, mark: int, files: pa.Table, quarantined: Iterable[DataFile]) -> None:
     """Puts down which files are archived once the commit of that mark is made; rows as LISTED."""
     named = json.dumps([[f.path, f.size, f.rows, f.statistics] for f in quarantined])
-    folder = directory / _LISTS
+    folder = directory / LISTS
     folder.make()
-    path = folder / f"{mark}.arrow"
-    with path.filesystem.open_output_stream(path.key) as out:
-        feather.write_feather(files.replace_schema_metadata({"quarantine": named}), out, compression="zstd")
-    path.sync()
+    out = pa.BufferOutputStream()
+    feather.write_feather(files.replace_schema_metadata({"quarantine": named}), out, compression="zstd")
+    body = out.getvalue().to_pybytes()
+    for suffix in (_SUFFIX, _COPY):
+        (folder / f"{mark}{suffix}").write_bytes(_MAGIC + hashlib.sha256(body).digest() + body)
     folder.sync()
+
+
+def restore_list(directory: Place, mark: int | None, aside: Callable[[str], str]) -> str | None:
+    """Puts the copy of a list in its place; gives its path, or None if the copy is no better. aside: moves away what
+    is at a path."""
+    path, copy = f"{LISTS}/{mark}{_SUFFIX}", directory / LISTS / f"{mark}{_COPY}"
+    data = copy.read_bytes() if copy.exists() else b""
+    if _body(data) is None:
+        return None
+    aside(path)
+    (directory / path).write_bytes(data)
+    return path
+
+
+def newest_mark(directory: Place) -> int | None:
+    """The mark of the last list that is whole, for a log that no longer says it."""
+    marks = {int(name.partition(".")[0]) for name in (directory / LISTS).names() if name.partition(".")[0].isdigit()}
+    for mark in sorted(marks, reverse=True):
+        try:
+            read_list(directory, mark)
+            return mark
+        except DataError:
+            continue
+    return None
+
+
+def _body(data: bytes) -> bytes | None:
+    """The Arrow file in a list, or None if it is not what was written."""
+    body = data[len(_MAGIC) + 32 :]
+    return body if data == _MAGIC + hashlib.sha256(body).digest() + body else None
 
 
 def tidy(directory: Place, mark: int) -> None:
@@ -78,9 +120,9 @@ def tidy(directory: Place, mark: int) -> None:
     a job that runs may need."""
     before_us = time.time_ns() // 1000 - _LEFT_US
     try:
-        for entry in (directory / _LISTS).entries():
-            if entry.written_us < before_us and entry.path != f"{mark}.arrow":
-                (directory / _LISTS / entry.path).remove()
+        for entry in (directory / LISTS).entries():
+            if entry.written_us < before_us and entry.path.partition(".")[0] != str(mark):
+                (directory / LISTS / entry.path).remove()
         quarantine = directory / QUARANTINE
         if DeltaTable.is_deltatable(quarantine.delta_uri, quarantine.storage_options):
             table = DeltaTable(quarantine.delta_uri, storage_options=quarantine.storage_options)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from archive import upkeep
 from archive.history import AGE_MAX_S, KEEPER, History
 from archive.table import Table
-from query.errors import DataError
 
 #: How often it looks, and how often it vacuums, in seconds.
 EVERY_S = 1.0
@@ -60,7 +59,7 @@ class Keeper:
     def _guarded(self, history: History, act: Callable[[History], object], so: str) -> None:
         try:
             act(history)
-        except (DataError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  (the thread goes on, whatever one table has)
             with self._lock:
                 self._trouble[f"{history.schema.name} {so}"] = f"{history.schema.name}: {so}: {error}"
 

@@ -23,6 +23,7 @@ days then takes a few row groups a day. Such files have names with BY_KEY in fro
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -39,6 +40,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from archive.place import Place, place_of
+from archive.sums import SUMS, digest_of, sums_text
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema
 from query.errors import DataError
@@ -233,7 +235,7 @@ def write_files(rows: pa.Table, where: str | PathLike[str] | Place, schema: Sche
     for period, index in cut_periods(ts_us):
         part = rows if index is None else rows.take(pa.array(index))
         order = sort_order(part, ts_us if index is None else ts_us[index], key_names(schema))
-        files += _written(part.take(pa.array(order)), directory, period)
+        files += _written(part.take(pa.array(order)), directory, schema, period)
     return files
 
 
@@ -252,7 +254,7 @@ def write_sorted(
         for period, start, stop in _period_runs(ts_us, unit):
             if held and period != open_period:
                 assert open_period is not None
-                yield from _written(pa.Table.from_batches(held), directory, open_period, BY_KEY)
+                yield from _written(pa.Table.from_batches(held), directory, schema, open_period, BY_KEY)
                 held = []
             open_period = period
             while start < stop:
@@ -261,10 +263,10 @@ def write_sorted(
                 held.append(batch.slice(start, taken))
                 start += taken
                 if taken == room:
-                    yield from _written(pa.Table.from_batches(held), directory, period, BY_KEY)
+                    yield from _written(pa.Table.from_batches(held), directory, schema, period, BY_KEY)
                     held = []
     if held and open_period is not None:
-        yield from _written(pa.Table.from_batches(held), directory, open_period, BY_KEY)
+        yield from _written(pa.Table.from_batches(held), directory, schema, open_period, BY_KEY)
 
 
 def _period_runs(ts_us: Int64Array, unit: Unit) -> Iterator[tuple[str, int, int]]:
@@ -355,17 +357,17 @@ def _rank(column: pa.ChunkedArray) -> tuple[Int64Array, int]:
     return rank[encoded.indices.fill_null(len(order)).to_numpy(zero_copy_only=False)], len(order) + 1
 
 
-def _written(rows: pa.Table, directory: Place, period: str, mark: str = "") -> Iterator[DataFile]:
+def _written(rows: pa.Table, directory: Place, schema: Schema, period: str, mark: str = "") -> Iterator[DataFile]:
     """Writes sorted rows as files of at most FILE_ROWS_MAX rows; mark: what their names begin with."""
+    bounded = (time_name(schema), *key_names(schema), SOURCE, OFFSET, SEQ)
     for start in range(0, rows.num_rows, FILE_ROWS_MAX):
-        yield _write_file(rows.slice(start, FILE_ROWS_MAX), directory, period, mark)
+        yield _write_file(rows.slice(start, FILE_ROWS_MAX), directory, period, mark, bounded)
 
 
-def _write_file(rows: pa.Table, directory: Place, period: str, mark: str) -> DataFile:
+def _write_file(rows: pa.Table, directory: Place, period: str, mark: str, bounded: tuple[str, ...]) -> DataFile:
     folder = directory / period
     created = folder.on_disk and not folder.exists()
     folder.make()
-    path = folder / f"{mark}{uuid.uuid4().hex}.parquet"
     dictionaries: list[str] = []
     deltas: dict[str, str] = {}
     for field in rows.schema:
@@ -374,15 +376,30 @@ def _write_file(rows: pa.Table, directory: Place, period: str, mark: str) -> Dat
             deltas[field.name] = "DELTA_BINARY_PACKED"
         elif pa.types.is_string(field.type) or pa.types.is_binary(field.type):
             dictionaries.append(field.name)
-    pq.write_table(
-        rows, path.key, row_group_size=ROW_GROUP_ROWS, compression="zstd", use_dictionary=dictionaries,
-        column_encoding=deltas, write_statistics=with_statistics(rows), filesystem=path.filesystem,
-    )  # fmt: skip
-    path.sync()
+    sink = io.BytesIO()
+    groups = [rows.slice(start, ROW_GROUP_ROWS) for start in range(0, rows.num_rows, ROW_GROUP_ROWS)]
+    ends = []
+    with pq.ParquetWriter(
+        sink, rows.schema, compression="zstd", use_dictionary=dictionaries, column_encoding=deltas,
+        write_statistics=with_statistics(rows), write_page_checksum=True,
+    ) as writer:  # fmt: skip
+        for group in groups:
+            writer.write_table(group, ROW_GROUP_ROWS)
+            ends.append(sink.tell())
+        writer.add_key_value_metadata({SUMS: sums_text(sink.getvalue(), ends, groups, bounded)})
+    data = sink.getbuffer()
+    path = folder / f"{mark}{uuid.uuid4().hex}.{digest_of(data[ends[-1] :])}.parquet"
+    _put(path, data)
     folder.sync()
     if created:
         directory.sync()
-    return DataFile(f"{period}/{path.name}", path.size(), rows.num_rows, file_statistics(rows))
+    return DataFile(f"{period}/{path.name}", len(data), rows.num_rows, file_statistics(rows))
+
+
+def _put(path: Place, data: memoryview) -> None:
+    with path.filesystem.open_output_stream(path.key) as out:
+        out.write(data)
+    path.sync()
 
 
 def with_statistics(rows: pa.Table) -> list[str]:

@@ -67,8 +67,8 @@ class Log:
     Raises NotKept where it cannot be written; what was being appended is then not in it."""
 
     __slots__ = (
-        "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_timed", "_used",
-        "_watermark_us",
+        "_begun", "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_timed",
+        "_used", "_watermark_us",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +86,7 @@ class Log:
         self._segment = segment
         self._first = self._next = next_frame
         self._used = False  # whether the segment has more than it began with
+        self._begun = 0, next_frame  # its length and the number of the frame expected next, when it began
         with self._told():
             self._begin()
 
@@ -121,6 +122,28 @@ class Log:
         """Whether somebody has removed the file that is written to."""
         return self._file is not None and os.fstat(self._file).st_nlink == 0
 
+    def mark(self) -> tuple[int, int, int] | None:
+        """Where the next frame will stand, for `rewind`: segment, position, number; None where a segment must begin."""
+        return None if self._file is None else (self._segment, self._length, self._next)
+
+    def rewind(self, mark: tuple[int, int, int] | None) -> None:
+        """Takes back what was appended since the mark, none of which anybody has been told of."""
+        if self._file is None:
+            return
+        length, number = self._begun if mark is None or mark[0] != self._segment else mark[1:]
+        self._cut(self._file, length, number)
+
+    def _cut(self, file: int, length: int, number: int) -> None:
+        """Ends the segment there, before the frame of that number. If that fails, the next segment begins with it."""
+        self._next = number
+        try:
+            os.pwrite(file, count(number), COUNT_AT)
+            os.ftruncate(file, length)
+            os.lseek(file, length, os.SEEK_SET)
+            self._length = length
+        except OSError:
+            self.close()
+
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
@@ -141,12 +164,7 @@ class Log:
                 if self._policy == "fsync":
                     os.fsync(file)
             except BaseException:
-                # what is half written goes; if that fails too, the next segment begins with the same number
-                try:
-                    os.ftruncate(file, self._length)
-                    os.lseek(file, self._length, os.SEEK_SET)
-                except OSError:
-                    self.close()
+                self._cut(file, self._length, self._next)  # what is half written goes
                 raise
             self._length += length
             self._next += 1
@@ -166,17 +184,26 @@ class Log:
             parts += mark_frame(following, self._watermark_us)
             following += 1
         path = self._directory / f"{number:020d}{SUFFIX}"
-        file, length = write_segment(path, number, first, following, parts)
+        before = self._file
         try:
-            if self._policy == "fsync":
-                place_of(self._directory).sync()
-            if self._file is not None:
-                _write_all(self._file, next_frame(first, number))
-        except OSError:
-            pass  # it can be done without: what is there is in order
-        self.close()
-        self._segment, self._first, self._next = number, first, following
-        self._file, self._length, self._used = file, length, False
+            file, length = write_segment(path, number, first, following, parts)
+            try:
+                if self._policy == "fsync":
+                    place_of(self._directory).sync()
+                if before is not None:
+                    _write_all(before, next_frame(first, number))
+            except OSError:
+                pass  # it can be done without: what is there is in order
+            self._segment, self._first, self._next, self._file, self._length, self._used, self._begun = (
+                number, first, following, file, length, False, (length, following)
+            )  # fmt: skip
+        except FileExistsError:
+            raise  # another process has taken the log for its own
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        if before is not None:
+            os.close(before)
 
     def _told(self) -> _Told:
         return _Told(self._schema.name, self._directory)

@@ -169,23 +169,28 @@ class RBuffer:
         self.row_count = 0
 
     def append(self, piece: Piece) -> None:
+        """Takes a piece, or raises and has not."""
         sealed, middle, small = self._levels
-        self._pieces = None
-        self.row_count += len(piece)
+        more: list[Piece] = []  # of sealed ones
         if len(piece) >= SEALED_ROWS:
             if middle or small:
-                sealed.append(joined([*middle, *small]))
-                middle.clear()
-                small.clear()
-            sealed.append(piece)
-            return
-        small.append(piece)
-        if len(small) == FAN_OUT:
-            middle.append(joined(small))
-            small.clear()
-            if len(middle) == FAN_OUT or sum(map(len, middle)) >= SEALED_ROWS:
-                sealed.append(joined(middle))
-                middle.clear()
+                more.append(joined([*middle, *small]))
+            more.append(piece)
+            middle, small = [], []
+        else:
+            small = [*small, piece]
+            if len(small) == FAN_OUT:
+                middle, small = [*middle, joined(small)], []
+                if len(middle) == FAN_OUT or sum(map(len, middle)) >= SEALED_ROWS:
+                    more.append(joined(middle))
+                    middle = []
+        whole = len(sealed)
+        try:
+            sealed += more
+            self._levels, self._pieces, self.row_count = (sealed, middle, small), None, self.row_count + len(piece)
+        except BaseException:
+            del sealed[whole:]
+            raise
 
     def pieces(self) -> tuple[Piece, ...]:
         """All pieces, in order of arrival. O(number of pieces) after an append, else nothing."""
@@ -298,7 +303,7 @@ def _in_windows(batch: EventBatch, windows: Windows) -> BoolArray:
     """For each row whether it lies in one of the windows."""
     from query.language.duck import quiet_connection
 
-    cursor = quiet_connection().cursor()
+    cursor = quiet_connection()
     read = {name: batch.columns.column(name) for name in windows.columns}
     times = pa.array(batch.ts_us).view(pa.timestamp("us", "UTC"))
     rows = pa.table({**read, "__hybrid_time": times, "__hybrid_row": np.arange(len(batch))})
@@ -316,7 +321,7 @@ def meets(columns: pa.RecordBatch, condition: Expression) -> BoolArray:
     from query.language.duck import quiet_connection
 
     read = dict.fromkeys(e.name for e in walk(condition) if isinstance(e, Column)) or columns.schema.names[:1]
-    cursor = quiet_connection().cursor()
+    cursor = quiet_connection()
     cursor.register("rows", pa.Table.from_batches([columns.select(list(read))]))
     found = cursor.sql(f"SELECT coalesce({to_sql(condition)}, false) AS {quote('met')} FROM rows").to_arrow_table()
     return np.asarray(found.column(0).combine_chunks().to_numpy(zero_copy_only=False), np.bool_)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import atexit
 import os
 import tempfile
-import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from archive import sums
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, stored_schema, time_name
 from archive.place import SCHEME, Place
 from archive.recent import TIME_MAX_US, TIME_MIN_US, BoolArray, KeyRange, Wanted, columns_schema, concatenated
@@ -26,7 +27,7 @@ from archive.table import TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema, duckdb_type
 from query.errors import DataError, first_line
-from query.language.duck import hide_progress
+from query.language.duck import hide_progress, lent
 from query.plan.expression import Column, Expression, quote, to_sql, walk
 from query.schema import Schema
 
@@ -37,7 +38,12 @@ _ERRORS = (duckdb.Error, pa.ArrowException, OSError)
 SORT_MEMORY = "192MB"
 #: Up to so many key values stand in the query text, where they prune row groups; more are joined.
 _VALUES_IN_TEXT_MAX = 64
-_thread = threading.local()
+#: Cursors for reads from disk that wait for their next read, see `query.language.duck.lent`.
+_idle: list[duckdb.DuckDBPyConnection] = []
+#: Parquet, the checksums of its pages looked at: all that is done for files in a store.
+CHECKED = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
 
 
 @cache
@@ -65,15 +71,6 @@ def _cursor(directory: Place | None) -> duckdb.DuckDBPyConnection:
     cursor = _database(None if directory is None or directory.on_disk else Place(SCHEME, directory.options)).cursor()
     hide_progress(cursor)
     return cursor
-
-
-def _kept_cursor(directory: Place) -> duckdb.DuckDBPyConnection:
-    """One of this thread for reads from disk, where what is read is read to its end at once and nothing is registered:
-    to make one costs half a millisecond."""
-    kept: duckdb.DuckDBPyConnection | None = getattr(_thread, "cursor", None)
-    if kept is None:
-        kept = _thread.cursor = _cursor(directory)
-    return kept
 
 
 def _readable(store: Place) -> Any:
@@ -112,6 +109,7 @@ def scan(
     source = table.only_source(index)
     found = []
     whole = _read_whole(directory, table, index, wanted)
+    checked(directory, table, index[whole], schema, None)
     try:
         for i in index[whole]:
             rows = _whole_file(directory / table.paths[i], schema, wanted, source is None)
@@ -181,9 +179,11 @@ def _asked(
 ) -> tuple[EventBatch | None, int]:  # fmt: skip
     """The wanted events of the files at `index`, by DuckDB; see `scan`."""
     registers = wanted.windows is not None or any(len(v) > _VALUES_IN_TEXT_MAX for v in wanted.keys.values())
-    cursor = _cursor(directory) if registers or not directory.on_disk else _kept_cursor(directory)
     pushed = _by_hand(table, index, wanted)
-    rows = pa.table(_query(cursor, directory, table, index, schema, pushed, source is None))
+    # To make a cursor costs half a millisecond, so one is kept where all is read at once and nothing is registered.
+    alone = registers or not directory.on_disk
+    with nullcontext(_cursor(directory)) if alone else lent(_idle, lambda: _cursor(None)) as cursor:
+        rows = pa.table(_query(cursor, directory, table, index, schema, pushed, source is None))
     if pushed is not wanted and rows.num_rows:
         ts_us = np.array(rows.column(time_name(schema)).cast(pa.int64()))
         held = _inside(ts_us, ts_us, wanted)
@@ -254,6 +254,7 @@ def first_time_us(directory: Place, table: TableSnapshot, schema: Schema) -> int
     for i in np.argsort(table.min_us, kind="stable"):
         if first is not None and table.min_us[i] >= first:
             break
+        checked(directory, table, np.array([i]), schema, None)
         text = f"SELECT min(epoch_us({name})) FROM read_parquet($files, hive_partitioning=false) WHERE NOT {LATE}"
         try:
             found = _cursor(directory).execute(text, {"files": [str(directory / table.paths[i])]}).fetchone()
@@ -297,6 +298,7 @@ def row_groups(
         "FROM parquet_metadata($files) WHERE path_in_schema IN ($time, $column) "
         "ORDER BY file_name, row_group_id"
     )
+    checked(directory, table, index, schema, sums.FOOTERS)
     try:
         files = table.uris(directory, index)
         given = {"files": files, "time": time, "column": column}
@@ -385,6 +387,7 @@ def _query(
     wanted: Wanted, with_source: bool, in_order: bool = False,
 ) -> duckdb.DuckDBPyRelation:  # fmt: skip
     """The wanted rows of the files at `index`, in stored types."""
+    checked(directory, table, index, schema, wanted)
     stored = stored_schema(schema)
     values: dict[str, object] = {"files": table.uris(directory, index)}
     where: list[str] = []
@@ -436,7 +439,9 @@ def _query(
 def select_sql(directory: Place, table: TableSnapshot, schema: Schema, late: bool) -> str:
     """SQL of all archived events in their declared columns, for a connection whose time zone is UTC. late: late ones
     too."""
-    uris = table.uris(directory, np.argsort(table.min_us, kind="stable"))
+    index = np.argsort(table.min_us, kind="stable")
+    checked(directory, table, index, schema, None)
+    uris = table.uris(directory, index)
     files = ", ".join("'" + uri.replace("'", "''") + "'" for uri in uris)
     columns = ", ".join(f"{declared_sql(schema, name)} AS {quote(name)}" for name in schema.names)
     text = f"SELECT {columns} FROM {_files_sql(f'[{files}]', table, schema)}"
@@ -470,11 +475,25 @@ def declared_sql(schema: Schema, name: str) -> str:
     return f"CAST({column} AS {field.type})"
 
 
+def checked(
+    directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: Wanted | None
+) -> None:
+    """Raises DataError where a file is gone or damaged whose row groups may hold what is wanted (None: any); it says
+    which events are missing. Each row group is looked at once in a process: about 3 GB/s."""
+    try:
+        sums.check(directory, ((table.paths[i], int(table.sizes[i])) for i in index), wanted, time_name(schema))
+    except sums.Damaged as error:
+        raise DataError(
+            f"the archive of {schema.name} in {directory} cannot be read: {error}; missing: {table.missing(error)}",
+            "restore the file from a copy, or let hybrid archive repair set it aside: the rest can be read then",
+        ) from None
+
+
 def _unreadable(directory: Place | None, schema: Schema, error: Exception) -> DataError:
-    return DataError(
-        f"the archive of {schema.name} in {directory} cannot be read: {first_line(error)}",
-        "a file of it was removed or changed",
-    )
+    hint = "a file of it was removed or changed"
+    if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
+        hint = "it needs more memory, or room for what is sorted on disk: TMPDIR says where"
+    return DataError(f"the archive of {schema.name} in {directory} cannot be read: {first_line(error)}", hint)
 
 
 def scan_since(
@@ -483,9 +502,11 @@ def scan_since(
 ) -> tuple[EventBatch, BoolArray]:
     """The events in the files at `index` with low <= ingest sequence < end, by that, and whether they are late."""
     stored = stored_schema(schema)
+    columns = Wanted(None, None, {}, True, (), span=KeyRange(SEQ, low, end))
+    checked(directory, table, index, schema, columns)
     try:
         keys = [(directory / table.paths[i]).key for i in index]
-        files = ds.dataset(keys, schema=stored, format="parquet", filesystem=directory.filesystem)
+        files = ds.dataset(keys, schema=stored, format=CHECKED, filesystem=directory.filesystem)
         rows = files.to_table(filter=(ds.field(SEQ) >= low) & (ds.field(SEQ) < end)).sort_by(SEQ)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(directory, schema, error) from error

@@ -316,6 +316,12 @@ class HistorySnapshot:
         archived = select_sql(self._directory, self._table, self.schema, late)
         return f"{archived} UNION ALL SELECT {columns} FROM {memory}"
 
+    def paths(self) -> list[str]:
+        """The files that `select_sql` names."""
+        if self._table is None or self._directory is None or not self._directory.on_disk:
+            return []
+        return list(self._table.uris(self._directory, np.arange(len(self._table.paths))))
+
     def gap_us(self) -> int:
         """Ranges that lie no further apart than this cost less in one read than in two: in that time there are about
         GAP_ROWS events."""

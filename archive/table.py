@@ -3,12 +3,14 @@
 What is in the log besides files, from format version 1 on:
 
 * table properties `hybrid.format` (this version), `hybrid.stream` (the declared schema as JSON), `hybrid.sources` (the
-  names of all sources, as JSON) and `hybrid.added` (the columns that older files may lack, as JSON). They are metadata
+  names of all sources, as JSON), `hybrid.added` (the columns that older files may lack, as JSON) and `hybrid.gaps` (the
+  ingest sequences that are known to be lost, from and to, as JSON; older tables lack it). They are metadata
   of the table rather than a file beside it: written by the very commit that creates it, they cannot be torn, forgotten
   in a copy, or missing on an object store.
 * application transactions: `<stream>/<source>` with the last offset taken, `seq` with the last ingest sequence, and
   `maintenance`, counted up by every commit that removes files; `ingest`, the mark of the last job that archived files
-  (archive/ingest.py), which names the list of them; `writer`, the epoch of who appends (archive/writer.py).
+  (archive/ingest.py), which names the list of them; `writer`, the epoch of who appends (archive/writer.py); `expired`,
+  the time before which events were taken out.
 
 deltalake records transactions but compares them only between commits that raced: so each verb loads, compares, commits,
 and starts again on a conflict. Every append carries `seq`, so two writers always conflict, and each row goes in once.
@@ -19,26 +21,41 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from archive.layout import FORMAT_VERSION, SOURCE, DataFile, stored_schema, time_name, to_stored, write_files
+from archive import head
+from archive.layout import (
+    FORMAT_VERSION,
+    OFFSET,
+    SEQ,
+    SOURCE,
+    DataFile,
+    stored_schema,
+    time_name,
+    to_stored,
+    write_files,
+)
 from archive.place import Place, place_of
 from archive.recent import FILES, BoolArray, KeyRange, fresh_rows, next_offsets
+from archive.sums import Damaged
 from matching.batch import EventBatch, Int64Array
-from query.errors import DataError, first_line
+from query.errors import DataError, HybridWarning, first_line
 from query.schema import Schema
 
 _FORMAT, _STREAM, _SOURCES, _ADDED = "hybrid.format", "hybrid.stream", "hybrid.sources", "hybrid.added"
-_SEQ, _MAINTENANCE, _INGEST, _WRITER = "seq", "maintenance", "ingest", "writer"
+_GAPS = "hybrid.gaps"
+_SEQ, _MAINTENANCE, _INGEST, _WRITER, _EXPIRED = "seq", "maintenance", "ingest", "writer", "expired"
 _CONFIGURATION = {"delta.checkpointInterval": "10"}
 #: How long entries of the log stay that a checkpoint has made superfluous: every commit looks through them. Clocks of a
 #: store and of those who write to it differ.
@@ -117,6 +134,23 @@ class TableSnapshot:
         """The source of all rows of these files, if their statistics say that there is only one."""
         bounds = self._bounds(SOURCE)
         return None if bounds is None else bounds.only_value(index)
+
+    def missing(self, damaged: Damaged) -> str:
+        """The events that cannot be read of a damaged file, in words: how many, of which source, from which offset to
+        which; by the bounds of its row groups, or else of the file."""
+        at = self.paths.index(damaged.path)
+        if damaged.sums is not None and damaged.groups is not None and {SOURCE, OFFSET} <= damaged.sums.bounds.keys():
+            rows = sum(damaged.sums.rows[group] for group in damaged.groups)
+            source, offset = damaged.sums.bounds[SOURCE], damaged.sums.bounds[OFFSET]
+            some = damaged.groups
+            return in_words(
+                rows, min(source.least[some]), max(source.greatest[some]), min(offset.least[some]),
+                max(offset.greatest[some]),
+            )  # fmt: skip
+        bounds = [self._bounds(SOURCE), self._bounds(OFFSET)]
+        known = [None if b is None else (b.least[at], b.greatest[at]) for b in bounds]
+        (first, last), (low, high) = (k if k is not None else (None, None) for k in known)
+        return in_words(int(self.rows[at]), first, last, low, high)
 
     def _bounds(self, name: str) -> _Bounds | None:
         """The bounds of a column of strings or integers, or None where there are none."""
@@ -198,29 +232,13 @@ class Table:
         """A new table, or the one that is there already if its stream is declared the same or has more columns now,
         behind the others; older rows have nulls there."""
         directory = place_of(where)
-        columns = stored_schema(schema)
+        stored_schema(schema)
         if not is_table(directory):
             try:
-                directory.make()
-                DeltaTable.create(
-                    directory.delta_uri,
-                    schema=columns,
-                    name=schema.name,
-                    configuration={
-                        **_CONFIGURATION,
-                        "delta.logRetentionDuration": _log_retention(directory),
-                        _FORMAT: str(FORMAT_VERSION),
-                        _STREAM: schema_to_json(schema),
-                        _SOURCES: "[]",
-                    },
-                    raise_if_key_not_exists=False,
-                    storage_options=directory.storage_options,
-                )
-                _sync_log(directory, 0, 0)
-            except (DeltaError, OSError) as error:
-                # Another process may have been first: then its table is the one.
-                if not is_table(directory):
-                    raise _no_table(directory, error) from error
+                _check_empty(directory)
+            except OSError as error:
+                raise _no_table(directory, error) from error
+            cls.begin(directory, schema)
         table = cls.open(directory)
         if schema.widens(table.schema):
             table.add_columns(schema)
@@ -231,17 +249,48 @@ class Table:
                 "declare it as it is archived, with new columns behind the others if there are any, or give it another "
                 "name",
             )
+        _take_over(directory)
         return table
 
+    @staticmethod
+    def begin(directory: Place, schema: Schema) -> None:
+        """Begins a log in which there is no file yet."""
+        columns = stored_schema(schema)
+        try:
+            directory.make()
+            DeltaTable.create(
+                directory.delta_uri,
+                schema=columns,
+                name=schema.name,
+                configuration={
+                    **_CONFIGURATION,
+                    "delta.logRetentionDuration": _log_retention(directory),
+                    _FORMAT: str(FORMAT_VERSION),
+                    _STREAM: schema_to_json(schema),
+                    _SOURCES: "[]",
+                    _GAPS: "[]",
+                },
+                raise_if_key_not_exists=False,
+                storage_options=directory.storage_options,
+            )
+            _committed(directory, 0, 0)
+        except (DeltaError, OSError) as error:
+            # Another process may have been first: then its table is the one.
+            if not is_table(directory):
+                raise _no_table(directory, error) from error
+
     @classmethod
-    def open(cls, where: str | PathLike[str] | Place) -> Table:
-        """The table that is there."""
+    def open(cls, where: str | PathLike[str] | Place, version: int | None = None) -> Table:
+        """The table that is there. version: as it was then, to be read only."""
         directory = place_of(where)
         try:
-            delta = DeltaTable(directory.delta_uri, storage_options=directory.storage_options)
+            for fault in head.check(directory):
+                warnings.warn(f"{fault}: hybrid archive repair writes it anew", HybridWarning, stacklevel=2)
+            delta = DeltaTable(directory.delta_uri, version, storage_options=directory.storage_options)
             configuration = delta.metadata().configuration
             protocol = delta.protocol()
         except TableNotFoundError as error:
+            _check_empty(directory)
             raise DataError(f"there is no archived stream in {directory}", "create it first") from error
         except (DeltaError, OSError) as error:
             raise _no_table(directory, error) from error
@@ -249,10 +298,10 @@ class Table:
             raise DataError(
                 f"{directory} is a Delta table, but no archived stream", "read it with read_parquet or another engine"
             )
-        version = configuration[_FORMAT]
-        if not version.isdigit() or int(version) > FORMAT_VERSION:
+        format = configuration[_FORMAT]
+        if not format.isdigit() or int(format) > FORMAT_VERSION:
             raise DataError(
-                f"{directory} has archive format {version}; this program reads formats up to {FORMAT_VERSION}",
+                f"{directory} has archive format {format}; this program reads formats up to {FORMAT_VERSION}",
                 "open it with a newer release",
             )
         # The files are read directly: a feature that changes what they mean (deletion vectors, say) must be refused.
@@ -263,6 +312,10 @@ class Table:
                 "rewrite the table without them",
             )
         return cls(directory, schema_from_json(configuration[_STREAM]), delta)
+
+    def opened(self) -> TableSnapshot:
+        """The table as it was opened."""
+        return self._read()
 
     def snapshot(self) -> TableSnapshot:
         """The newest version of the table. Costs under a millisecond if nothing is new, else O(files)."""
@@ -346,9 +399,10 @@ class Table:
     def _claimed(self) -> list[Transaction]:
         return [] if self.epoch is None else [Transaction(_WRITER, self.epoch)]
 
-    def ingest_mark(self) -> int | None:
-        """The mark of the last job that archived files, now."""
-        self._update()
+    def ingest_mark(self, *, newest: bool = True) -> int | None:
+        """The mark of the last job that archived files, now; or as of the last verb."""
+        if newest:
+            self._update()
         return self._delta.transaction_version(_INGEST)
 
     def ingest(self, files: Iterable[DataFile], before: int | None, mark: int) -> TableSnapshot | None:
@@ -388,15 +442,65 @@ class Table:
             old = [path for path, last_us in zip(before.paths, before.max_us) if last_us < time_us]
             if not old:
                 return before
-            after = self._maintain(before, [_removed(path, data_change=True) for path in old])
+            edge = [Transaction(_EXPIRED, max(time_us, self.expired_us))] if time_us > 0 else []
+            after = self._maintain(before, [_removed(path, data_change=True) for path in old], edge)
             if after is not None:
                 return after
+        raise self._not_written("other writers were always faster")
+
+    @property
+    def gaps(self) -> list[tuple[int, int]] | None:
+        """Ingest sequences that are known to be lost, from and to; None for a table of an earlier release, of which it
+        is not known what was taken out for its age."""
+        text = self._delta.metadata().configuration.get(_GAPS)
+        return None if text is None else [(low, high) for low, high in json.loads(text)]
+
+    def note_gaps(self, gaps: Iterable[tuple[int, int]]) -> None:
+        """Puts down which ingest sequences are lost: they are no fault any more."""
+        try:
+            self._alter({_GAPS: json.dumps(list(gaps))})
+        except (DeltaError, OSError) as error:
+            raise self._not_written(error) from error
+
+    @property
+    def expired_us(self) -> int:
+        """Events before this time were taken out, as far as is known. As of the last verb."""
+        return self._delta.transaction_version(_EXPIRED) or _INT64.min
+
+    def set_aside(
+        self, before: TableSnapshot, removed: Iterable[str], added: Iterable[DataFile], mark: int | None = None
+    ) -> TableSnapshot | None:
+        """Takes files out that are damaged, with what could be read of them in their place. before: see replace. mark:
+        of the list of archived input files, if that changes with it."""
+        out = [_removed(path, data_change=True) for path in removed]
+        marked = [] if mark is None else [Transaction(_INGEST, mark)]
+        return self._maintain(before, [*out, *(_added(file) for file in added)], marked)
+
+    def take_in(self, files: Iterable[DataFile], rows: pa.Table) -> None:
+        """Adds files whose commit was lost. rows: theirs, as they are stored."""
+        names = [name for name in pc.unique(rows.column(SOURCE)).to_pylist() if name != FILES]
+        for _ in range(_COMMIT_ATTEMPTS_MAX):
+            try:
+                self._register(names)
+                last = {name: self.last_offset(name) for name in names}
+                for name in names:
+                    top = pc.max(rows.filter(pc.equal(rows.column(SOURCE), name)).column(OFFSET)).as_py()
+                    last[name] = max(top, -1 if last[name] is None else last[name])
+                transactions = [Transaction(self._application(name), int(top or 0)) for name, top in last.items()]
+                sequence = Transaction(_SEQ, max(self.last_seq, pc.max(rows.column(SEQ)).as_py()))
+                self._commit([_added(file) for file in files], [*transactions, sequence] if names else [])
+                return
+            except CommitFailedError:
+                continue
+            except (DeltaError, OSError) as error:
+                raise self._not_written(error) from error
         raise self._not_written("other writers were always faster")
 
     def add_columns(self, schema: Schema) -> None:
         """Declares the stream with more columns, see Schema.widens. In two commits: a table that has only the first
         has columns that nobody reads yet, and the same call goes on from there. Files stay as they are."""
         self._update()
+        before = self._delta.version()
         added = [field.name for field in schema.fields[len(self.schema.fields) :]]
         try:
             present = {field.name for field in self._delta.schema().fields}
@@ -407,10 +511,8 @@ class Table:
                 )
                 self._update()
             properties = {_STREAM: schema_to_json(schema), _ADDED: json.dumps([*self.added, *added])}
-            self._delta.alter.set_table_properties(
-    properties, raise_if_not_exists=False, post_commithook_properties=_KEEP_LOG
-)
-            self._update()
+            self._alter(properties)
+            _committed(self.directory, before + 1, self._delta.version())
         except (DeltaError, OSError) as error:
             raise DataError(
                 f"the archive of {self.schema.name} in {self.directory} cannot take columns: {first_line(error)}",
@@ -439,21 +541,26 @@ class Table:
     def _vacuum(self, grace_hours: int, dry_run: bool, full: bool) -> list[str]:
         try:
             self._update()
+            version = self._delta.version()
             found: list[str] = self._delta.vacuum(
                 retention_hours=grace_hours, dry_run=dry_run, enforce_retention_duration=False, full=full,
                 post_commithook_properties=_KEEP_LOG,
             )
             self._update()
+            if self._delta.version() > version:
+                _committed(self.directory, version + 1, self._delta.version())
         except (DeltaError, OSError) as error:
             raise self._not_written(error) from error
         return found
 
-    def _maintain(self, before: TableSnapshot, actions: list[AddAction | RemoveAction]) -> TableSnapshot | None:
+    def _maintain(
+        self, before: TableSnapshot, actions: list[AddAction | RemoveAction], also: Iterable[Transaction] = ()
+    ) -> TableSnapshot | None:
         now = self.snapshot()
         if now.maintenance != before.maintenance:
             return None
         try:
-            self._commit(actions, [Transaction(_MAINTENANCE, now.maintenance + 1)])
+            self._commit(actions, [Transaction(_MAINTENANCE, now.maintenance + 1), *also])
         except CommitFailedError:
             now = self.snapshot()
             added = {action.path for action in actions if isinstance(action, AddAction)}
@@ -492,7 +599,7 @@ class Table:
                     raise failed
                 raise CommitFailedError("others have gone on")
         self._update()
-        _sync_log(self.directory, version + 1, self._delta.version())
+        _committed(self.directory, version + 1, self._delta.version())
 
     def _update(self) -> None:
         """Catches up with the log. Entries may be deleted while it looks: then it begins with the last checkpoint."""
@@ -511,11 +618,15 @@ class Table:
         known = self._sources()
         new = [name for name in names if name not in known]
         if new:
-            properties = {_SOURCES: json.dumps([*known, *new])}
-            self._delta.alter.set_table_properties(
-    properties, raise_if_not_exists=False, post_commithook_properties=_KEEP_LOG
-)
-            self._update()
+            self._alter({_SOURCES: json.dumps([*known, *new])})
+
+    def _alter(self, properties: dict[str, str]) -> None:
+        version = self._delta.version()
+        self._delta.alter.set_table_properties(
+            properties, raise_if_not_exists=False, post_commithook_properties=_KEEP_LOG
+        )
+        self._update()
+        _committed(self.directory, version + 1, self._delta.version())
 
     def _sources(self) -> list[str]:
         return json.loads(self._delta.metadata().configuration.get(_SOURCES, "[]"))
@@ -549,6 +660,14 @@ class Table:
     ) -> DataError:
         where = f"the archive of {self.schema.name} in {self.directory}"
         return DataError(f"{where} cannot be written: {first_line(why)}", hint)
+
+
+def in_words(rows: int, first: str | None, last: str | None, low: int | None, high: int | None) -> str:
+    """So many events of sources from first to last, with offsets from low to high."""
+    said = f"{rows:,} event{'s' * (rows != 1)}"
+    if first is None or low is None:
+        return said
+    return f"{said} of {f'source {first}' if first == last else f'sources {first} to {last}'}, offsets {low} to {high}"
 
 
 def schema_to_json(schema: Schema) -> str:
@@ -597,6 +716,33 @@ def is_table(directory: Place) -> bool:
 
 def _log_retention(directory: Place) -> str:
     return f"interval {_LOG_SECONDS_ON_DISK if directory.on_disk else _LOG_SECONDS_IN_STORE} seconds"
+
+
+def _committed(directory: Place, first: int, last: int) -> None:
+    """Forces the entries of a commit to disk, and lets the head of the log name them."""
+    _sync_log(directory, first, last)
+    _take_over(directory)
+
+
+def _take_over(directory: Place) -> None:
+    """Lets the head name what is in the log, also of commits of others, and of one before whose head a crash came."""
+    try:
+        head.advance(directory)
+    except OSError:
+        pass  # the commits stand; the next one tries it again
+
+
+def _check_empty(directory: Place) -> None:
+    """Raises DataError where there is no log, but what belongs to one: a new table would hide it."""
+    if not directory.exists():
+        return
+    head.check(directory)
+    left = next((e.path for e in directory.entries() if e.path.endswith(".parquet") and not e.path.startswith("_")), "")
+    if left:
+        raise DataError(
+            f"{directory} has data files, {left} among them, but no log that names them",
+            "restore _delta_log from a copy, or let hybrid archive repair take in the files that it can read",
+        )
 
 
 def _sync_log(directory: Place, first: int, last: int) -> None:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from archive.ingested import read_list
+from archive import head
 from archive.layout import (
     DAY_US,
     FILE_ROWS_MAX,
@@ -45,6 +45,7 @@ from archive.layout import (
     write_sorted,
 )
 from archive.place import Place
+from archive.scan import CHECKED, checked
 from archive.table import Table, TableSnapshot
 from query.errors import DataError, first_line
 from query.language.duck import hide_progress
@@ -174,12 +175,12 @@ def rewrite(
     was stopped."""
     written: list[DataFile] = []
     try:
-        for file in _files(table, what, memory_limit):
+        for file in _files(table, before, what, memory_limit):
             written.append(file)
             if stopped():
                 _forget(table.directory, written)
                 return False
-    except (OSError, duckdb.Error, pa.ArrowException) as error:
+    except (OSError, duckdb.Error, pa.ArrowException, DataError) as error:
         _forget(table.directory, written)
         raise DataError(
             f"the archive of {table.schema.name} in {table.directory} cannot be compacted: {first_line(error)}",
@@ -209,10 +210,13 @@ def _forget(directory: Place, files: Iterable[DataFile]) -> None:
             pass
 
 
-def _files(table: Table, what: Rewrite, memory_limit: str) -> Iterator[DataFile]:
+def _files(table: Table, before: TableSnapshot, what: Rewrite, memory_limit: str) -> Iterator[DataFile]:
     stored = stored_schema(table.schema)
+    chosen = set(what.paths)
+    index = np.array([i for i, path in enumerate(before.paths) if path in chosen], np.int64)
+    checked(table.directory, before, index, table.schema, None)
     keys = [(table.directory / path).key for path in what.paths]
-    rows = ds.dataset(keys, schema=stored, format="parquet", filesystem=table.directory.filesystem)
+    rows = ds.dataset(keys, schema=stored, format=CHECKED, filesystem=table.directory.filesystem)
     if what.unit is None:
         yield from write_files(rows.to_table().combine_chunks(), table.directory, table.schema)
         return
@@ -281,16 +285,19 @@ class Finding:
 
 def verify(table: Table, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> list[Finding]:
     """Compares the table with its files: each is there, has the size, the rows and the columns that the log says, and
-    the list of the input files that were archived can be read. deep: reads all rows too: bounds of the times,
-    sources, sequences, and each event once.
+    the list of the input files that were archived can be read. deep: reads all bytes and rows too: checksums, bounds of
+    the times, sources, sequences, each event once, and events that only files without a commit have.
 
     progress: called with (files done, files). Costs a request for each file, deep a read of all."""
+    from archive import faults  # which sorts as this file does
+
     snapshot = table.snapshot()
     found: list[Finding] = []
-    sizes = {entry.path: entry.size for entry in table.directory.entries() if entry.path.endswith(".parquet")}
+    there = {entry.path for entry in table.directory.entries() if entry.path.endswith(".parquet")}
     sound: list[str] = []
     for number, path in enumerate(snapshot.paths):
-        message = _file_fault(table, snapshot, number, sizes, deep)
+        damaged = faults.data_fault(table, snapshot, path, int(snapshot.sizes[number]), deep)
+        message = _file_fault(table, snapshot, number, deep) if damaged is None else damaged.message
         if message is None:
             sound.append(path)
         else:
@@ -299,30 +306,30 @@ def verify(table: Table, deep: bool = False, progress: Callable[[int, int], None
             progress(number + 1, len(snapshot.paths))
     if deep and sound:
         found += _doubled(table, sound)
-    try:
-        read_list(table.directory, table.ingest_mark())
-    except DataError as error:
-        found.append(Finding("broken", "", first_line(error)))
+    unreadable = faults.list_fault(table)
+    if unreadable is not None:
+        found.append(Finding("broken", "", unreadable.message))
+    found += [Finding("broken", f.path, f"is {f.what}") for f in head.copies_damaged(table.directory)]
+    lost = {fault.path: fault for fault, _ in faults.lost_rows(table, False)} if deep else {}
+    for low, high in faults.sequence_gaps(table, snapshot) if deep and len(sound) == len(snapshot.paths) else ():
+        found.append(Finding("broken", "", f"events with ingest sequences {low:,} to {high:,} are in no file"))
     waiting = set(table.removable(0, orphans=False))
     for path in table.removable(0):
-        if path not in sizes:
+        if path not in there:
             continue  # deleted already: the log remembers for a while
         if path in waiting:
             found.append(Finding("waiting", path, "was taken out of the table"))
+        elif path in lost:
+            kind: Literal["broken", "orphan"] = "broken" if lost[path].committed else "orphan"
+            found.append(Finding(kind, path, f"{lost[path].message}; hybrid archive repair takes them in"))
         else:
             found.append(Finding("orphan", path, "was never in the table"))
     return found
 
 
-def _file_fault(
-    table: Table, snapshot: TableSnapshot, number: int, sizes: dict[str, int], deep: bool
-) -> str | None:
-    path = snapshot.paths[number]
-    if path not in sizes:
-        return f"is gone, with {snapshot.rows[number]:,} rows"
-    if sizes[path] != snapshot.sizes[number]:
-        return f"has {sizes[path]:,} bytes, not {snapshot.sizes[number]:,}"
-    place = table.directory / path
+def _file_fault(table: Table, snapshot: TableSnapshot, number: int, deep: bool) -> str | None:
+    """What is wrong with the contents of a file whose bytes are what was written, or None."""
+    place = table.directory / snapshot.paths[number]
     try:
         with pq.ParquetFile(place.key, filesystem=place.filesystem) as file:
             if file.metadata.num_rows != snapshot.rows[number]:
@@ -352,11 +359,10 @@ def _rows_fault(table: Table, snapshot: TableSnapshot, number: int, rows: pa.Tab
 
 def _doubled(table: Table, paths: list[str]) -> list[Finding]:
     """Events that are there twice."""
-    keys = [(table.directory / path).key for path in paths]
-    identities = pa.schema([(SOURCE, pa.string()), (OFFSET, pa.int64())])
-    rows = ds.dataset(keys, schema=identities, format="parquet", filesystem=table.directory.filesystem)
+    from archive.faults import identities
+
     with tempfile.TemporaryDirectory(prefix="hybrid-sort-") as scratch, sorting(scratch, MEMORY_LIMIT) as connection:
-        connection.register("stored", rows)
+        connection.register("stored", identities(table, paths))
         twice = connection.execute(
             f"SELECT {SOURCE}, {OFFSET}, count(*) FROM stored GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 10"
         ).fetchall()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import duckdb
 
@@ -65,8 +65,9 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
 
     tables: what the names in the text stand for: pandas or polars frames, Arrow tables, DuckDB relations, anything with
     the Arrow PyCapsule protocol, the path of a file, a list of dicts. connection: a DuckDB connection whose own tables
-    and views may be named too; INSERT and CREATE need one. Rows without an order of their own are ordered by ORDER BY,
-    then by content. Raises QueryError, DataError.
+    and views may be named too; INSERT and CREATE need one. The text may read and write files, as DuckDB does: for texts
+    of others take hybrid.connect(external=False).sql, or a connection without external access. Rows without an order of
+    their own are ordered by ORDER BY, then by content. Raises QueryError, DataError.
     """
     from hybrid.front import sql as answer
 
@@ -93,6 +94,8 @@ def connect(
     spark: Any = None,
     spark_events: int | None = None,
     read_only: bool = False,
+    external: bool = True,
+    files: Sequence[str | os.PathLike[str]] = (),
 ) -> Database:
     """Opens a database of streams: `path` is a directory that keeps their archives, or s3://bucket/prefix in an
     S3-compatible store; None keeps everything in memory.
@@ -108,14 +111,17 @@ def connect(
     taken until then. Otherwise it is the only process that writes: a second one is refused. checkpoint: how often what
     queries with a name have become is kept ("10s"; None: when Database.checkpoint is called, and at the end). spark:
     where Spark searches for PA in large ranges of history, an address or a session as Database.sql takes them (None:
-    nowhere); spark_events: those with more events than so many, 100 million unless it is said. Use it as a context
-    manager, or close it. Raises DataError for what cannot be opened.
+    nowhere); spark_events: those with more events than so many, 100 million unless it is said. external: whether the
+    text of a query may read and write files and go to the network, as DuckDB's does. False is for texts of others: they
+    read the streams, the tables given with them, and `files` (a directory for all in it), and nothing else. Use it as a
+    context manager, or close it. Raises DataError for what cannot be opened.
     """
+    from hybrid.duck import access_to
     from hybrid.engine import Database
 
     return Database(
         path, memory_limit, storage_options, maintenance, log, checkpoint, spark=spark, spark_events=spark_events,
-        read_only=read_only,
+        read_only=read_only, access=access_to(external, files),
     )  # fmt: skip
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from archive.interrupts import Deferred
 from hybrid.answer import Answer, answer_of, concat_answers, count_matches
 from hybrid.evidence import NO_EVIDENCE
-from hybrid.faults import fault
+from hybrid.faults import Interrupted, fault
 from hybrid.outer import Outer, empty_answer
 from hybrid.result import Lookups, evidence_table, identities
 from hybrid.suppress import Suppressor, alerts_among, untraced
@@ -21,6 +22,18 @@ from query.plan.plan import QueryPlan
 
 #: Rows of a live query that may wait to be fetched, unless it is told otherwise.
 UNREAD_MAX = 5_000_000
+
+
+class _Taken:
+    """What a fetch has taken out of alerts, to be put back if it fails. whole: whether it is all there."""
+
+    __slots__ = ("answers", "matches", "row_count", "rows", "whole")
+
+    def __init__(self) -> None:
+        self.matches: list[Matches] = []
+        self.answers: list[Answer] = []
+        self.rows = self.row_count = 0
+        self.whole = False
 
 
 class Alerts:
@@ -56,6 +69,7 @@ class Alerts:
         self._answers: list[Answer] = []
         self._last: list[Matches] | Answer = []
         self._last_sources: Int64Array | None = None
+        self._taken = _Taken()
         self._rows_from = rows_from
         self._catch_up = catch_up
         self._done = False
@@ -82,10 +96,11 @@ class Alerts:
     def add(self, found: list[Matches]) -> None:
         """Matches of a query without history."""
         if found:
+            matches, rows = count_matches(found), sum(m.rows.num_rows for m in found)
             with self._changed:
                 self._matches += found
-                self._match_count += count_matches(found)
-                self.unread_count += sum(m.rows.num_rows for m in found)
+                self._match_count += matches
+                self.unread_count += rows
                 self._changed.notify_all()
 
     def add_answer(self, answer: Answer) -> None:
@@ -112,6 +127,9 @@ class Alerts:
         self._match_count += matches
 
     def fail(self, failure: Exception) -> None:
+        """The query has failed; only its first failure counts. A lack of memory is none of its own: see Interrupted."""
+        if isinstance(failure, MemoryError):
+            failure = Interrupted.by(failure)
         with self._changed:
             self._failure = self._failure or failure
             self._changed.notify_all()
@@ -160,6 +178,11 @@ class Alerts:
     def failed(self) -> bool:
         return self._failure is not None
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether it ended in the middle of a batch: what it has become is of no use."""
+        return isinstance(self._failure, Interrupted)
+
     # ---- for the user
 
     def close(self) -> None:
@@ -175,16 +198,26 @@ class Alerts:
         if wait:
             self._catch_up()
         bound_us = self._rows_from() if self.suppressor is not None else None  # before what came by then is taken
-        with self._fetching:
-            return self._fetch(bound_us)
+        taken = self._taken = _Taken()
+        try:
+            with self._fetching:
+                return self._fetch(bound_us, taken)
+        except BaseException as error:
+            if not isinstance(error, QueryError):
+                self.put_back()
+            raise
 
-    def _fetch(self, bound_us: int | None) -> pa.Table:
+    def _fetch(self, bound_us: int | None, taken: _Taken) -> pa.Table:
+        if self.suppressor is not None:
+            self.suppressor.begin()
+        taken.row_count = self._row_count
         with self._changed:
-            matches, self._matches = self._matches, []
-            answers, self._answers = self._answers, []
-            failure = self._failure
-            self.unread_count, self._reader = 0, threading.get_ident()
+            taken.matches, taken.answers, taken.rows = self._matches, self._answers, self.unread_count
+            taken.whole = True
+            self._matches, self._answers, self.unread_count = [], [], 0
+            failure, self._reader = self._failure, threading.get_ident()
             self._changed.notify_all()
+        matches, answers = taken.matches, taken.answers
         if not matches and not answers:
             if failure is not None:
                 raise failure
@@ -211,11 +244,24 @@ class Alerts:
                 self.suppressor.forget(bound_us)
                 if len(sources):
                     self._last, self._last_sources = answer, sources
-        except QueryError as error:
+        except (QueryError, DataError) as error:
             self.fail(error)
             raise
         self._row_count += table.num_rows
         return table
+
+    def put_back(self) -> None:
+        """Undoes the last fetch, whose rows nobody has got: they come with the next one."""
+        with Deferred(), self._fetching, self._changed:
+            taken, self._taken = self._taken, _Taken()
+            if not taken.whole:
+                return
+            self._matches = [*taken.matches, *self._matches]
+            self._answers = [*taken.answers, *self._answers]
+            self.unread_count += taken.rows
+            self._row_count = taken.row_count
+            if self.suppressor is not None:
+                self.suppressor.take_back()
 
     def __iter__(self) -> Iterator[pa.Table]:
         while True:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,12 +32,16 @@ from hybrid.app_tables import (
     StreamTable,
     Table,
 )
+from hybrid.declaration import NAME_BYTES_MAX
 from hybrid.shedding import Shed
 from hybrid.toml_places import Places, read_toml
 from live.sinks.base import Sink
 from live.sources.base import Source
 from query.errors import DataError, Diagnostic, QueryError, Span, nearest
 from query.schema import Schema
+
+if TYPE_CHECKING:
+    from hybrid.duck import Access
 
 EXTRAS = {"kafka": "confluent_kafka", "mqtt": "paho"}
 SECTIONS = ("database", "streams", "sources", "queries", "sinks", "metrics", "limits")
@@ -71,6 +75,13 @@ class App:
     sinks: Mapping[str, SinkTable]
     metrics: MetricsTable | None
     limits: LimitsTable
+
+    @property
+    def access(self) -> Access:
+        """What queries may read beside their streams. Raises DataError for a file that is not there."""
+        from hybrid.duck import access_to
+
+        return access_to(False, self.database.files, str(self.path.parent))
 
     def place(self, path: str) -> str:
         """A path of the file from where the process is; addresses as they are."""
@@ -186,9 +197,10 @@ class _Check:
         streams = {name: self.table(StreamTable, ("streams", name)) for name in self.names("streams")}
         for section in ("sources", "queries", "sinks"):
             for name in self.names(section, silent=True):
-                if not re.fullmatch(r"[A-Za-z_][\w-]*", name):
+                if not re.fullmatch(r"[A-Za-z_][\w-]*", name) or len(name.encode()) > NAME_BYTES_MAX:
                     span = self.places.key((section, name))
-                    self.fault("HQ703", f"{name!r} is no name", span, hint="use letters, digits, _ and -")
+                    hint = f"use letters, digits, _ and -, and at most {NAME_BYTES_MAX} bytes"
+                    self.fault("HQ703", f"{name!r} is no name", span, hint=hint)
         sources = {name: self.kind(SOURCES, ("sources", name)) for name in self.names("sources")}
         sinks = {name: self.kind(SINKS, ("sinks", name)) for name in self.names("sinks")}
         asked = {name: self.table(QueryTable, ("queries", name)) for name in self.names("queries")}
@@ -208,7 +220,8 @@ class _Check:
                 self.known("stream", given["stream"], ("sources", name, "stream"))
             if source is not None:
                 self.simulated(name, source, streams)
-        queries = self.queries(streams, sources, asked, sinks)
+        access = self.access(() if database is None else database.files)
+        queries = self.queries(streams, sources, asked, sinks, access)
         return App(
             self.path.absolute(), tuple(self.files), database or DatabaseTable(), _there(streams), _there(sources),
             queries, _there(sinks), metrics, limits or LimitsTable(),
@@ -286,9 +299,11 @@ class _Check:
                 hint = nearest(str(error["input"]), known)
                 self.fault("HQ703", f"{name} is {self.written(path)}", self.places.value(path), hint=hint)
             case "value_error":
-                message = f"{name} is {self.written(path)}, which is no length of time"
-                hint = 'write a number and a unit of fixed length, such as "500 ms", "2s" or "400 days"'
-                self.fault("HQ703", message, self.places.value(path), hint=hint)
+                cause = error["ctx"]["error"].args[0]  # a DataError of hybrid.times
+                why, hint = cause.message.removeprefix(f"it is {error['input']!r}"), cause.hint
+                if why == ", which is no length of time":
+                    hint = 'write a number and a unit of fixed length, such as "500 ms", "2s" or "400 days"'
+                self.fault("HQ703", f"{name} is {self.written(path)}{why}", self.places.value(path), hint=hint)
             case kind:
                 said = _KINDS.get(kind)
                 wanted = f"not {said}" if said else error["msg"][:1].lower() + error["msg"][1:]
@@ -340,6 +355,16 @@ class _Check:
                 kept = database.path is not None
                 self.guarded(lambda: large_ranges(database.spark, database.spark_events, kept), at)
 
+    def access(self, files: Sequence[str]) -> Access:
+        """What queries may read; each of the files has to be there."""
+        from hybrid.duck import NOTHING, access_to
+
+        home = str(self.path.absolute().parent)
+        listed = isinstance(self.data.get("database", {}).get("files"), list)
+        at = [("database", "files", i) if listed else ("database", "files") for i in range(len(files))]
+        there = [self.guarded(lambda f=file: access_to(False, [f], home), place) for file, place in zip(files, at)]
+        return access_to(False, files, home) if all(there) else NOTHING
+
     def guarded(self, act: Any, path: toml_places.Path, of_key: bool = False) -> bool:
         """Whether an act raises nothing; a DataError is the fault of what stands at a path."""
         try:
@@ -381,13 +406,13 @@ class _Check:
 
     def queries(
         self, streams: Mapping[str, StreamTable | None], sources: Mapping[str, SourceTable | None],
-        asked: Mapping[str, QueryTable | None], sinks: Mapping[str, SinkTable | None],
+        asked: Mapping[str, QueryTable | None], sinks: Mapping[str, SinkTable | None], access: Access,
     ) -> dict[str, Query]:
-        """Declares the streams in a database of memory, makes their sources, and asks it what it thinks of the
-        queries."""
+        """Declares the streams in a database of memory with the access of the service, makes their sources, and asks it
+        what it thinks of the queries."""
         from hybrid.engine import Database
 
-        with Database() as db:
+        with Database(access=access) as db:
             faulty = {name for name, stream in streams.items() if stream is None or not self.stream(db, name, stream)}
             for name, stream in streams.items():
                 late = None if stream is None or stream.late is None else sinks.get(stream.late)
@@ -427,7 +452,13 @@ class _Check:
                                hint=nearest(column, tuple(stream.columns)))  # fmt: skip
         if len(self.found) > before:
             return False
-        return self.guarded(lambda: declare(db, name, stream), base, of_key=True)
+        def declare_new() -> None:
+            twin = next((known for known in db.streams() if known.lower() == name.lower()), None)
+            if twin is not None:
+                raise DataError(f"{twin} and {name} are one stream: names compare without case", "choose another name")
+            declare(db, name, stream)
+
+        return self.guarded(declare_new, base, of_key=True)
 
     def query(
         self, db: Any, name: str, table: QueryTable, sinks: Mapping[str, SinkTable | None], faulty: set[str]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from hybrid.times import duration_us, instant_us
+from hybrid.times import duration_us, instant_us, positive_us
 from query.errors import DataError
 
 
@@ -21,7 +21,8 @@ def _duration(value: Any) -> timedelta:
 
 def _instant(value: Any) -> int:
     if not isinstance(value, (str, date)):
-        raise ValueError("write a time, such as 2024-01-01 or 2024-01-01T09:30:00")
+        hint = "write a time, such as 2024-01-01 or 2024-01-01T09:30:00"
+        raise ValueError(DataError(f"it is {value!r}, which is no point in time", hint))
     try:
         return instant_us(value, "it")
     except DataError as error:
@@ -32,7 +33,16 @@ def _names(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
+def _positive(value: Any) -> timedelta:
+    try:
+        return timedelta(microseconds=positive_us(value, "it"))
+    except DataError as error:
+        raise ValueError(error) from None
+
+
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
+#: One that may not be nothing.
+Positive = Annotated[timedelta, BeforeValidator(_positive)]
 Instant = Annotated[int, BeforeValidator(_instant)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Count = Annotated[int, Field(gt=0)]
@@ -55,7 +65,7 @@ class DatabaseTable(Table):
     """how a store is reached, such as aws_endpoint_url"""
     memory_limit: str | None = None
     """of partial matches, and of DuckDB for reading history, each: "2GB", say"""
-    checkpoint: Duration = timedelta(seconds=10)
+    checkpoint: Positive = timedelta(seconds=10)
     """how often a checkpoint is taken: "10s", say"""
     log: Literal["fsync", "os", "none"] = "none"
     """of what is pushed, for sources that cannot give it again: fsync, os or none"""
@@ -65,6 +75,8 @@ class DatabaseTable(Table):
     """the Spark that searches in large ranges of history, such as spark://host:7077; else none does"""
     spark_events: Annotated[int, Field(ge=0)] | None = None
     """ranges of history with more events than so many are large; 100 million"""
+    files: Names = ()
+    """that queries may read, a file or a list, a directory standing for all in it; they read no others"""
 
 
 class StreamTable(Table):
@@ -78,11 +90,11 @@ class StreamTable(Table):
     """tie columns, which order events of equal time"""
     lateness: Duration = timedelta(0)
     """how far behind the newest event one may be: "2s", say"""
-    retention: Duration | None = None
+    retention: Positive | None = None
     """how long events are kept, such as "400 days"; else for ever"""
-    idle: Duration | None = None
+    idle: Positive | None = None
     """a source that is silent for so long no longer holds back the watermark: "30s", say"""
-    heartbeat: Duration | None = None
+    heartbeat: Positive | None = None
     """where no source sends anything for so long, event time goes on with the clock, that far behind it"""
     late: str | None = None
     """the sink of late events"""
@@ -183,7 +195,7 @@ class SimulatorSource(Source):
 
 
 class ShedTable(Table):
-    lag: Duration = timedelta(seconds=10)
+    lag: Positive = timedelta(seconds=10)
     """how old the newest event may be, by the clock, when it is taken: "10s", say"""
     after: Duration = timedelta(seconds=5)
     """for how long it has to be older before half of the keys are left out"""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
@@ -37,8 +37,7 @@ class Pools:
 
 
 def pools() -> Pools:
-    """Those of this process, for all its databases: a thread has DuckDB connections of its own, which cost more than a
-    request."""
+    """Those of this process, for all its databases."""
     return _pools(os.getpid())
 
 
@@ -72,24 +71,24 @@ class Asking:
 
     def settle(
         self, histories: Mapping[str, History], watermark_us: int | None, ended: bool, events: int | None
-    ) -> list[Answer]:
-        """What has been answered by now; begins a request if none runs. See Driver.begin. Raises what one failed of."""
-        answers: list[Answer] = []
+    ) -> Iterator[Answer]:
+        """Gives what has been answered by now, one after the other; begins a request if none runs. See Driver.begin.
+        Raises what one failed of, after the answers before it."""
         while True:
             if self._running is not None:
                 if self._running is not self._given_up and self.driver.waiting_count:
                     self._wait(self._running)
                 if not self._running.done():
-                    return answers
+                    return
                 running, self._running = self._running, None
                 answer = running.result()
                 if answer is not None:
-                    answers.append(self.driver.finish(answer))
+                    yield self.driver.finish(answer)
             request = self.driver.begin(histories, False, watermark_us, ended, events, self._pool is None)
             if request is None:
-                return answers
+                return
             if self._pool is None:
-                answers.append(self.driver.finish(request()))
+                yield self.driver.finish(request())
                 continue
             self._running = self._pool.submit(request)
             self._running.add_done_callback(lambda _: self._over())

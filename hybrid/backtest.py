@@ -13,6 +13,7 @@ from hybrid.backfill import steps
 from hybrid.candidates import Reader
 from hybrid.chain import END_US, Chain, outermost, plain, plan_streams
 from hybrid.driver import Driver
+from hybrid.duck import Access
 from hybrid.explain import explain_live
 from hybrid.front import Bounded, StreamInput, live_matcher
 from hybrid.inputs import SORTED_MAX, slices
@@ -41,7 +42,7 @@ def backtest(
         snapshot = snapshots[plan_streams(plan)[0]]
         found, reader = _in_stream(factor.plan, snapshot, start_us, end_us), snapshot
     else:
-        found, reader = _in_chain(plan, static, inputs, start_us, end_us)
+        found, reader = _in_chain(plan, static, inputs, start_us, end_us, outer.access)
     keys = [h.schema.name.lower() for h in factor.histories]
     if factor.histories:
         driver = Driver(factor, strategy, live_matcher, in_order=plan.alert is not None, spark=large)
@@ -78,12 +79,12 @@ def _in_stream(plan: Plan, snapshot: HistorySnapshot, start_us: int, end_us: int
 
 def _in_chain(
     plan: QueryPlan, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput], start_us: int,
-    end_us: int | None,
+    end_us: int | None, access: Access,
 ) -> tuple[list[Matches], Reader]:  # fmt: skip
     """The matches of the last of several patterns, or of one over several streams; and what finds its events again."""
     names = plan_streams(plan)
     snapshots = {name: inputs[name].snapshot for name in names}
-    chain = Chain(plan, {name: inputs[name].schema for name in names}, static, live_matcher)
+    chain = Chain(plan, {name: inputs[name].schema for name in names}, static, live_matcher, access)
     columns = {name: chain.columns(name) for name in names}
     past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us), columns)
     found = [m for step in past for m in chain.push(*step)]

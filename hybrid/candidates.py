@@ -292,7 +292,7 @@ def _detect(
     plan: Plan, batch: EventBatch, position: np.ndarray, block: np.ndarray, matcher: Matcher
 ) -> Iterator[Matches]:
     """Runs PA over all blocks; an event's `seq` is its position in the batch."""
-    ts_us = _one_clock(batch.ts_us[position], block, (plan.within.interval_us or 0) if plan.within else 0)
+    ts_us = one_clock(batch.ts_us[position], block, (plan.within.interval_us or 0) if plan.within else 0)
     source, offset = batch.source[position], batch.offset[position]
     for start in range(0, len(position), BATCH_ROWS):
         stop = min(start + BATCH_ROWS, len(position))
@@ -307,7 +307,7 @@ def _detect(
     yield matcher.advance(None)
 
 
-def _one_clock(ts_us: np.ndarray, block: np.ndarray, within_us: int) -> np.ndarray:
+def one_clock(ts_us: np.ndarray, block: np.ndarray, within_us: int) -> np.ndarray:
     """Times moved block by block so that they never go back and blocks lie further apart than WITHIN: a matcher may
     take the time of an event as news about all partitions. Distances inside a block stay; only WITHIN reads them."""
     if not len(ts_us):

@@ -36,6 +36,7 @@ from hybrid.recovery import Asked
 from hybrid.result import Lookups
 from hybrid.strategies.base import Strategy
 from hybrid.times import show_us
+from hybrid.waits import endless_of
 from live.stream import LiveStream
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import Drive
@@ -100,7 +101,7 @@ class Chain:
 
     def __init__(
         self, plan: QueryPlan, schemas: Mapping[str, Schema], static: Mapping[str, pa.Table],
-        make: Callable[[Plan], Matcher],
+        make: Callable[[Plan], Matcher], access: duck.Access = duck.NOTHING,
     ) -> None:
         patterns: list[_Pattern] = []
         for factor in plan.factors:
@@ -109,7 +110,7 @@ class Chain:
                 if rows_of is None:
                     inputs.append(_Stream(schemas[stream_key(sql)]))
                 else:
-                    inputs.append(_Rows(patterns[rows_of.factor], sql, rows_of, factor, k, static))
+                    inputs.append(_Rows(patterns[rows_of.factor], sql, rows_of, factor, k, static, access))
             patterns.append(_Pattern(factor, inputs, make))
         self._last = patterns[-1]
         self.streams = self._last.streams
@@ -125,6 +126,10 @@ class Chain:
     def save(self) -> dict[str, Any]:
         """All that it has become, for hybrid.saved."""
         return {"reached": dict(self._reached), "last": self._last.save()}
+
+    def fits(self, saved: Mapping[str, Any]) -> bool:
+        """Whether it can go on from what `save` gave."""
+        return self._last.fits(saved["last"])
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Goes on from what `save` gave, in a chain of the same query. Raises DataError for another one."""
@@ -196,20 +201,24 @@ class ChainWatch:
     for it."""
 
     __slots__ = (
-        "_warned", "alerts", "asked", "asking", "chain", "driver", "factor", "from_us", "histories", "streams"
+        "_new", "_warned", "alerts", "asked", "asking", "chain", "driver", "factor", "from_us", "histories", "since",
+        "streams",
     )  # fmt: skip
 
     def __init__(
         self, plan: QueryPlan, streams: Mapping[str, Source], histories: Mapping[str, Source],
         static: Mapping[str, pa.Table], strategy: Strategy, spill: Spill | None = None, from_us: int | None = None,
-        spark: LargeRanges | None = None,
+        spark: LargeRanges | None = None, access: duck.Access = duck.NOTHING,
     ) -> None:  # fmt: skip
         """strategy, spark: see Driver. spill: where partial matches go that do not fit in memory. from_us: it is to
         read what is kept from then on, before anything is pushed."""
         self.factor = plan.factors[-1]
         self.streams, self.histories = dict(streams), dict(histories)
         make = partial(live_matcher, spill=spill)
-        self.chain = Chain(plan, {name: s.schema for name, s in streams.items()}, static, make)
+        self._new = partial(Chain, plan, {name: s.schema for name, s in streams.items()}, static, make, access)
+        self.chain = self._new()
+        #: By stream the ingest sequence of the first event that it may see, where from_us is None.
+        self.since = {name: s.live.next_seq for name, s in streams.items()} if from_us is None else {}
         ordered = plan.alert is not None
         self.driver = None
         if self.factor.histories:
@@ -225,11 +234,26 @@ class ChainWatch:
 
     def save(self) -> dict[str, Any]:
         """What it has become, for hybrid.saved."""
-        return self.chain.save() | {"from_us": self.from_us}
+        return self.chain.save() | {"from_us": self.from_us, "since": dict(self.since)}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        """Goes on from what `save` gave. False: its state is of a release to which it meant something else, and it must
+        be replayed."""
+        self.from_us, self.since = saved.get("from_us"), dict(saved.get("since", {}))  # format 1 has none
+        if not self.chain.fits(saved):
+            return False
         self.chain.restore(saved)
-        self.from_us = saved.get("from_us")
+        return True
+
+    def replay(self, events: Mapping[str, EventBatch]) -> None:
+        """Goes on as if it had run since it began. events: by stream, in lower case, those on time that it has had
+        since then. What it finds in them has come out already."""
+        chain = self._new()
+        for name, batch in events.items():
+            chain.push(name, batch, None)
+        for name, stream in self.streams.items():
+            chain.push(name, None, END_US if stream.ended else stream.watermark_us)
+        self.chain = chain
 
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> None:
         """See Chain.push. Warns, once, when a stream that is behind makes many events of the others wait."""
@@ -283,6 +307,7 @@ class ChainWatch:
         if stuck:
             found["skips_stuck"] = stuck
         found |= stats_of(pattern.spill for pattern in self.chain.patterns)
+        found |= endless_of(pattern.factor for pattern in self.chain.patterns)
         return found | (self.driver.stats() if self.driver is not None else {})
 
 
@@ -345,6 +370,10 @@ class _Pattern:
         inputs = [i.save() if isinstance(i, _Rows) else None for i in self.inputs]
         return {"drive": self.drive.snapshot(), "ended": self.ended, "inputs": inputs}
 
+    def fits(self, saved: Mapping[str, Any]) -> bool:
+        below = (i.below.fits(kept["below"]) for i, kept in zip(self.inputs, saved["inputs"]) if isinstance(i, _Rows))
+        return self.drive.fits(saved["drive"]) and all(below)
+
     def restore(self, saved: Mapping[str, Any]) -> None:
         self.drive.restore(saved["drive"])
         self.ended = saved["ended"]
@@ -400,13 +429,14 @@ class _Rows:
 
     def __init__(
         self, below: _Pattern, sql: str, rows_of: RowsOf, factor: FactorPlan, k: int, static: Mapping[str, pa.Table],
+        access: duck.Access,
     ) -> None:
         self.below = below
         self.streams: tuple[str, ...] = below.streams
         self.time = rows_of.time
         own = factor.members[k].schema if factor.members else factor.plan.schema
         self.schema: Schema = replace(own, time=rows_of.time)
-        self._sql, self._lag_us, self._static = sql, rows_of.lag_us, static
+        self._sql, self._lag_us, self._static, self._access = sql, rows_of.lag_us, static, access
         self._table = factor_name(rows_of.factor)
         time = self.schema.column(rows_of.time)
         # merged rows go by their time alone, as those of a table do
@@ -451,7 +481,7 @@ class _Rows:
 
     def _hold(self, found: list[Matches]) -> None:
         rows = pa.concat_tables([m.rows for m in found])
-        connection = duck.cursor()
+        connection = duck.cursor(access=self._access)
         try:
             for name, table in self._static.items():
                 connection.register(name, table)
@@ -485,7 +515,8 @@ class _Rows:
         self._held = kept
         if not out:
             return None
-        ordered = Ordered.of(self.schema.name, pa.concat_tables(out), self._order_by, self.time)
+        rows = pa.concat_tables(out)
+        ordered = Ordered.of(self.schema.name, rows, self._order_by, self.time, by_content=True)
         columns = one_batch(ordered.table)
         n = columns.num_rows
         columns = pa.RecordBatch.from_arrays(columns.columns, schema=arrow_schema(self.schema))

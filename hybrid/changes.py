@@ -14,7 +14,7 @@ _HINT = "stop the service, and start it again with the new file"
 def check_change(was: App, app: App, reads: Mapping[str, Sequence[str]]) -> None:
     """Raises DataError for a change that needs a new start. reads: the streams of each query that runs, in lower
     case."""
-    for key in ("path", "options", "memory_limit", "log", "state"):
+    for key in ("path", "options", "memory_limit", "log", "state", "files"):
         if getattr(app.database, key) != getattr(was.database, key):
             raise DataError(f"database.{key} cannot change while the service runs", _HINT)
     if app.metrics != was.metrics:

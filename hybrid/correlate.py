@@ -15,12 +15,15 @@ from hybrid.candidates import BLOCK, Candidates, Ranges, Reader, blocks_of, cand
 from hybrid.evidence import Evidence, concat
 from hybrid.history_cache import HistoryCache
 from hybrid.large_ranges import LargeRanges
+from hybrid.session import enums_of, register
 from matching.batch import Matcher
 from matching.features import Overflow, Values, run_lanes, storable, truth
 from matching.store import lanes
 from query.automaton.lanes import Leaf, Lowered, NoLane, lower
 from query.language.ast import HistoryKind
+from query.plan.bind import history_columns
 from query.plan.expression import Column, Expression, quote
+from query.plan.output import output_columns
 from query.plan.plan import FactorPlan, HistoryPlan
 
 #: Pairs of a match and what may join it that are held at a time.
@@ -43,8 +46,9 @@ def correlate(
     known: np.ndarray | None = None,
     spark: LargeRanges | None = None,
     large: np.ndarray | None = None,
-) -> tuple[Answer, int, int]:
-    """Joins one history to every row of the answer of a factor; and how many reads that took, and searches by Spark.
+) -> tuple[Answer, int, int, int]:
+    """Joins one history to every row of the answer of a factor; and how many reads that took, searches by Spark, and
+    searches in its place where it failed.
 
     ranges: of each row. complete: bool (n,), carried into the output. requests: the rows cut into groups; what the
     ranges of a group share is read once, and each group is read by itself. matcher: gives PA's matcher, made for
@@ -60,7 +64,7 @@ def correlate(
     columns = None if history.plan is None else {*history.plan.columns, *keys.columns}
     low_us, last_us = ranges.low_us, ranges.last_us
     able = codes >= 0  # the others can join nothing
-    reads = searches = 0
+    reads = searches = failures = 0
     pinned = len(keys.columns) == len(history.equalities)
     rest = _in_lanes(history.on_rest) if pinned else None
 
@@ -86,10 +90,11 @@ def correlate(
         far = np.flatnonzero(large)
         able = able & ~large
         spans, of = np.unique(np.stack([low_us[far], last_us[far]], axis=1), axis=0, return_inverse=True)
-        searches = len(spans)
         for number, (low, last) in enumerate(spans.tolist()):
             rows = far[of.reshape(-1) == number]
-            join(rows, np.zeros(len(rows), np.int64), spark.candidates(history.plan, reader, low, last, late))
+            among, by_spark = spark.candidates(history.plan, reader, low, last, late)
+            searches, failures = searches + by_spark, failures + (not by_spark)
+            join(rows, np.zeros(len(rows), np.int64), among)
     for request in requests:
         asking = request[able[request]]
         if cache is not None and known is not None:
@@ -122,7 +127,7 @@ def correlate(
     row = row[order]
     evidence = concat(found_evidence)
     side_rows = pa.concat_tables(found_rows)
-    return _joined(history.kind, answer, row, order, side_rows, evidence, complete), reads, searches
+    return _joined(history.kind, answer, row, order, side_rows, evidence, complete), reads, searches, failures
 
 
 def _joined(
@@ -170,12 +175,13 @@ def _pairs(
     history: HistoryPlan, factor: FactorPlan, live: pa.Table, live_block: np.ndarray, candidates: Candidates
 ) -> tuple[np.ndarray, np.ndarray]:
     """(live row, candidate row) numbers of one block each that meet ON, in that order."""
-    connection = duck.cursor()
+    connection = duck.cursor(settings=history.settings)
     left = live.append_column(BLOCK, pa.array(live_block)).append_column(ROW, pa.array(np.arange(live.num_rows)))
     right = candidates.rows.append_column(BLOCK, pa.array(candidates.block))
     right = right.append_column(ROW, pa.array(np.arange(right.num_rows)))
-    connection.register("__hybrid_live", left)
-    connection.register("__hybrid_history", right)
+    # as ON is typed: an ENUM has its own order, and is text in Arrow
+    register(connection, "__hybrid_live", left, enums_of(output_columns(factor.plan)))
+    register(connection, "__hybrid_history", right, enums_of(history_columns(history)))
     a, b = quote(factor.alias), quote(history.alias)
     try:
         pairs = connection.sql(

@@ -125,7 +125,7 @@ def count_matches(factor: FactorPlan, relations: Relations) -> pa.Table:
     if stream is not None and relations.spark is not None:
         return relations.spark.counts(plan, stream).rename_columns(names)
     matcher = KernelMatcher(plan, assemble(plan), gives=Gives.COUNTS)
-    batches, _, _ = relations.factor(factor)
+    batches, _, _ = relations.factor(factor, by_key=True)
     for batch in batches:
         matcher.push(batch)
     matcher.advance(None)

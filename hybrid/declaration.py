@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from archive.place import Place
-from hybrid.times import duration_us
-from query.errors import DataError, first_line, nearest
+from hybrid.times import duration_us, positive_us, show_duration
+from query.errors import DataError, HybridWarning, first_line, nearest
 from query.language.duck import canonical_type
 from query.schema import Field, Schema
 
 #: In the directory of a stream: its declaration, and the table of its archive.
 STREAM_FILE, TABLE = "stream.json", "table"
-STREAM_VERSION = 1
+#: In the directory of a database: it is a copy that was not finished.
+INCOMPLETE = "_incomplete"
+#: Version 1 has no `sum`, the SHA-256 of all else.
+STREAM_VERSION = 2
+#: Of a name, in UTF-8: names of files may have 255, and what stands beside a stream has its name with an ending.
+NAME_BYTES_MAX = 200
 
 
 def declared(
@@ -26,6 +33,9 @@ def declared(
     """The schema of a declaration. Raises DataError for what does not hang together."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise DataError(f"{name!r} cannot name a stream", "use letters, digits and underscores")
+    if name.startswith("_"):
+        raise DataError(f"{name} cannot name a stream", "names with an underscore in front are the database's own")
+    check_length(name, "stream")
     fields = []
     seen: set[str] = set()
     for column, type in columns.items():
@@ -52,8 +62,66 @@ def declared(
         keys=tuple(known("the key", k) for k in keys),
         order=tuple(known("the tie column", o) for o in ties),
         lateness_us=duration_us(lateness, "lateness"),
-        retention_us=None if retention is None else duration_us(retention, "retention"),
+        retention_us=None if retention is None else positive_us(retention, "retention"),
     )
+
+
+def differences(was: Schema, now: Schema) -> list[str]:
+    """What a declaration says otherwise than the one before it, in words; nothing where they are equal. Names compare
+    without case."""
+    found = []
+    before, after = ({f.name.lower(): f for f in schema.fields} for schema in (was, now))
+    for name, field in before.items():
+        if name not in after:
+            found.append(f"column {field.name} is left out")
+        elif after[name].type != field.type:
+            found.append(f"column {field.name} is {field.type}, not {after[name].type}")
+    new = [f.name for name, f in after.items() if name not in before]
+    if new:
+        found.append(f"it has no column {', '.join(new)}")
+    elif not found and list(before) != list(after):
+        found.append(f"its columns are {', '.join(was.names)} in this order")
+    for what, one, other in (
+        ("the time", was.time or "", now.time or ""), ("the key", ", ".join(was.keys), ", ".join(now.keys)),
+        ("the order", ", ".join(was.order), ", ".join(now.order)),
+    ):  # fmt: skip
+        if one.lower() != other.lower():
+            found.append(f"{what} is {one or 'none'}, not {other or 'none'}")
+    for what, us, other_us in (
+        ("lateness", was.lateness_us, now.lateness_us), ("retention", was.retention_us, now.retention_us)
+    ):  # fmt: skip
+        if us != other_us:
+            found.append(f"{what} is {show_duration(us)}, not {show_duration(other_us)}")
+    return found
+
+
+def widened(was: Schema, now: Schema) -> Schema | None:
+    """The declaration before with what a new one has behind its columns; None where that is not all that is new."""
+    count = len(was.fields)
+    if len(now.fields) <= count or differences(was, replace(now, fields=now.fields[:count])):
+        return None
+    return replace(was, fields=(*was.fields, *now.fields[count:]))
+
+
+def otherwise(was: Schema, now: Schema) -> DataError:
+    """The error that says in which a declaration differs from the one before it."""
+    message = f"stream {was.name} already exists with a different declaration: {'; '.join(differences(was, now))}"
+    return DataError(message, "declare it as it is, with new columns behind the others; or choose another name")
+
+
+def check_query_name(name: Any) -> None:
+    """Raises DataError for what cannot name a query, in a checkpoint and in what is told of it."""
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise DataError(f"{name!r} cannot name a query", "use a text without control characters, such as 'falls'")
+    check_length(name, "query")
+
+
+def check_length(name: str, what: str) -> None:
+    """Raises DataError for a name that is too long."""
+    size = len(name.encode())
+    if size > NAME_BYTES_MAX:
+        message = f"the name of the {what} {name[:20]}... has {size} bytes"
+        raise DataError(message, f"use at most {NAME_BYTES_MAX}")
 
 
 def _type(stream: str, column: str, type: str) -> str:
@@ -92,28 +160,48 @@ def write_declaration(
         "version": STREAM_VERSION, **schema.to_dict(), "watermark_us": watermark_us, "idle_us": pace.idle_us,
         "heartbeat_us": pace.heartbeat_us, "expected": list(expected), "logged": logged,
     }  # fmt: skip
-    (directory / STREAM_FILE).write_text(json.dumps(state, indent=1))
+    (directory / STREAM_FILE).write_text(json.dumps({**state, "sum": _sum(state)}, indent=1))
+
+
+def _sum(state: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[str, ...], bool]:
     """The stream that is declared in a directory, where its watermark stood, its pace, the sources that the watermark
-    waited for, and whether there must be a log. Raises DataError."""
+    waited for, and whether there must be a log. A file that is gone is said, and the table says how the stream is
+    declared. Raises DataError."""
     file = directory / STREAM_FILE
+    if not file.exists():
+        from archive.table import Table
+
+        schema = Table.open(directory / TABLE).schema
+        message = f"{file} is gone: {schema.name} is as its table says, without idle and heartbeat if it had them"
+        warnings.warn(message, HybridWarning, stacklevel=2)
+        return schema, None, UNPACED, (), False
     try:
         state = json.loads(file.read_text())
-        if state["version"] != STREAM_VERSION:
-            raise DataError(f"{file} has version {state['version']}", f"this program reads version {STREAM_VERSION}")
+        version, written = state["version"], state.pop("sum", None)
+        if version not in (1, STREAM_VERSION):
+            raise DataError(f"{file} has version {version}", f"this program reads versions up to {STREAM_VERSION}")
+        if version > 1 and written != _sum(state):
+            raise ValueError("it is not what was written")
         pace = Pace(state.get("idle_us"), state.get("heartbeat_us"))
         return Schema.from_dict(state), state["watermark_us"], pace, tuple(state.get("expected", ())), bool(
             state.get("logged", False)
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{file} cannot be read: {error}", "restore it from a copy of the directory") from None
+        hint = "restore it from a copy, or let hybrid archive repair make one from the table"
+        raise DataError(f"{file} is damaged: {error}", hint) from None
 
 
 def stream_names(database: Place) -> list[str]:
-    """The directories of streams in one of a database, in order."""
-    return [name for name in database.names() if (database / name / STREAM_FILE).exists()]
+    """The directories of streams in one of a database, in order. Raises DataError for a copy that was not finished."""
+    names = database.names()
+    if INCOMPLETE in names:
+        raise DataError(f"{database} is a snapshot that was not finished", "run hybrid archive snapshot again")
+    places = ((name, database / name) for name in names if not name.startswith("_"))
+    return [name for name, at in places if (at / STREAM_FILE).exists() or (at / TABLE / "_delta_log").exists()]
 
 
 def stream_directory(database: Place, name: str) -> tuple[Schema | None, Place]:

@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from archive.place import place_of
 from hybrid.outlet import Parcel
-from hybrid.status import VERSION
 from query.errors import DataError, first_line
+
+#: The number of the format of the file. Its keys are tags of their own, and rows are Arrow files.
+FORMAT = 1
 
 
 class Delivery:
@@ -63,7 +65,7 @@ class Delivery:
         undelivered = [[sink, parcel.query] for sink, parcel in parcels]
         part = self._directory / "delivery.json.part"
         with open(part, "w", encoding="utf-8") as out:
-            out.write(json.dumps({"version": VERSION, "cursors": cursors, "undelivered": undelivered}))
+            out.write(json.dumps({"version": FORMAT, "cursors": cursors, "undelivered": undelivered}))
             out.flush()
             os.fsync(out.fileno())
         os.replace(part, self._file(number))
@@ -88,8 +90,9 @@ class Delivery:
         file = self._file(number)
         try:
             told = json.loads(file.read_text(encoding="utf-8"))
-            if told["version"] != VERSION:
-                raise DataError(f"{file} has version {told['version']}", f"this program reads version {VERSION}")
+            if told["version"] != FORMAT:
+                has = f"{file} has format {told['version']}; this program reads format {FORMAT}"
+                raise DataError(has, "run the release that wrote it or a later one, or delete it to deliver anew")
             self.cursors = told["cursors"]
             for i, (sink, query) in enumerate(told["undelivered"]):
                 with pa.memory_map(str(self._rows(number) / f"{i}.arrow")) as data:

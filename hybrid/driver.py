@@ -23,6 +23,7 @@ from matching.batch import Matcher, Matches
 from matching.sharing import widened
 from query.errors import DataError, QueryError
 from query.plan.plan import FactorPlan, HistoryPlan, Plan
+from query.plan.typed import ZONED
 
 FAR_US = 2**62
 #: What a request for history takes, in seconds, and each of its matches beside that, as long as nothing is known.
@@ -61,10 +62,12 @@ def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
     shifted = _shifted(history, live)
     if shifted is not None:
         return shifted
-    connection = duck.cursor()
+    connection = duck.cursor(settings=history.settings)
     connection.register("__hybrid_live", live)
 
-    low_sql, high_sql = (f"CAST(({sql}) AS TIMESTAMP)" for sql in (history.low_sql, history.high_sql))
+    time = history.schema.column(history.schema.time or "").type
+    type = time if time == ZONED else "TIMESTAMP"  # as it would be compared with: in the time zone that is set
+    low_sql, high_sql = (f"CAST(({sql}) AS {type})" for sql in (history.low_sql, history.high_sql))
     try:
         bounds = connection.sql(f"SELECT {low_sql} AS low, {high_sql} AS high FROM __hybrid_live AS {live_alias}")
         table = bounds.to_arrow_table()
@@ -84,7 +87,7 @@ def _shifted(history: HistoryPlan, live: pa.Table) -> Ranges | None:
     """The same without DuckDB, where bounds are a time of the match and a fixed length of time: a matter of
     microseconds. None where that is not so."""
     low, high = history.low_shift, history.high_shift
-    if low is None or high is None:
+    if low is None or high is None or history.settings:
         return None
     known, bounds = np.ones(live.num_rows, bool), []
     for shift in (low, high):
@@ -132,7 +135,7 @@ class Driver:
     __slots__ = (
         "_asked", "_asked_s", "_caches", "_factor", "_in_order", "_large", "_match_s", "_matchers", "_request_s",
         "_running", "_spark", "_taken", "_waiting", "by_spark_count", "costs", "detect_count", "incomplete_count",
-        "late_left_out", "read_count", "strategy",
+        "late_left_out", "read_count", "spark_failed_count", "strategy",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +169,7 @@ class Driver:
         self._match_s = MATCH_S  # for one match beside that, of late
         self.read_count = 0
         self.by_spark_count = 0
+        self.spark_failed_count = 0
         self.detect_count = 0
         self.incomplete_count = 0
         self.late_left_out = 0
@@ -201,6 +205,7 @@ class Driver:
             "waiting_for_history": self.waiting_count,
             "history_reads": self.read_count,
             "history_by_spark": self.by_spark_count,
+            "history_spark_failed": self.spark_failed_count,
             "history_kept": sum(cache.hits for cache in self.caches),
             "history_found_ahead": self.detect_count,
             "history_incomplete": self.incomplete_count,
@@ -339,12 +344,13 @@ class Driver:
             self.incomplete_count += int(np.count_nonzero(~complete))
             live = answer.live.append_column(_AT, pa.array(np.arange(len(answer))))
             tagged = Answer(live, answer.evidence, answer.match, answer.sides)
-            joined, reads, searches = correlate(
+            joined, reads, searches, failures = correlate(
                 one.plan, self._factor, tagged, span.take(at), complete[at], _among(requests, at), one.reader,
                 one.matcher, late, one.cache, one.known[at], one.spark, one.large[at],
             )
             self.read_count += reads
             self.by_spark_count += searches
+            self.spark_failed_count += failures
             self.late_left_out += getattr(one.reader, "late_left_out", 0)
             at = at[joined.live.column(_AT).to_numpy()]
             answer = Answer(joined.live.drop_columns([_AT]), joined.evidence, joined.match, joined.sides)

@@ -2,44 +2,97 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import duckdb
 
-from query.errors import Diagnostic, QueryError, Span
-from query.language.duck import hide_progress
+from query.errors import DataError, Diagnostic, QueryError, Span
+from query.language.duck import Settings, bind_statement, hide_progress, out_of_memory, shut, take_over
+from query.plan.statement import NO_ACCESS, Describe
+from query.schema import Field
 
 _lock = threading.Lock()
-_base: duckdb.DuckDBPyConnection | None = None
+_bases: dict[Access, duckdb.DuckDBPyConnection] = {}
 
 
-def cursor(memory_limit: str | None = None) -> duckdb.DuckDBPyConnection:
-    """A fresh in-memory connection: UTC, no progress bar, and no look at the caller's Python variables.
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What statements reach beside tables. outside: any file, and the network; otherwise the files named and those
+    below the folders, nothing else."""
+
+    outside: bool = False
+    files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+#: ANYTHING is what a statement in Python has unless it is said otherwise; NOTHING is for all that we compute ourselves.
+ANYTHING = Access(outside=True)
+NOTHING = Access()
+
+
+def access_to(external: bool, files: Sequence[str | os.PathLike[str]] = (), home: str = "") -> Access:
+    """The access of a database. external False: only these files, a directory standing for all in it; relative ones are
+    meant from `home`. Raises DataError for one that is not there."""
+    if external and files:
+        raise DataError("external=True reads any file: files has no meaning with it", "say external=False, or no files")
+    if external:
+        return ANYTHING
+    found: list[str] = []
+    folders: list[str] = []
+    for file in files:
+        place = os.path.abspath(os.path.join(home, os.fspath(file)))
+        if not os.path.exists(place):
+            raise DataError(f"there is no file {os.fspath(file)}", "name a file, or a directory for all in it")
+        (folders if os.path.isdir(place) else found).append(place)
+    return Access(False, tuple(found), tuple(folders))
+
+
+def cursor(
+    memory_limit: str | None = None, access: Access = NOTHING, own_files: Sequence[str] = (), settings: Settings = ()
+) -> duckdb.DuckDBPyConnection:
+    """A fresh in-memory connection: UTC unless `settings` say otherwise, no progress bar, and no look at the caller's
+    Python variables.
 
     One for each query and thread (a shared connection mixes up rows under threads). Names registered on it are seen by
-    it alone. Costs a few microseconds.
+    it alone. own_files: files of ours that it reads whatever `access` says. Costs a few microseconds; with own_files,
+    settings or memory_limit some milliseconds.
     """
-    global _base
-    if memory_limit is not None:
-        own = duckdb.connect(":memory:", config={"python_enable_replacements": False, "memory_limit": memory_limit})
-        own.execute("SET GLOBAL TimeZone='UTC'")
-        hide_progress(own)
-        return own
+    if memory_limit is not None or settings or (own_files and not access.outside):
+        return _database(memory_limit, access, own_files, settings)
     with _lock:
-        if _base is None:
-            _base = duckdb.connect(":memory:", config={"python_enable_replacements": False})
-            _base.execute("SET GLOBAL TimeZone='UTC'")
-            hide_progress(_base)
-        return _base.cursor()
+        if access not in _bases:
+            _bases[access] = _database(None, access)
+        return _bases[access].cursor()
+
+
+def _database(
+    memory_limit: str | None, access: Access, own_files: Sequence[str] = (), settings: Settings = ()
+) -> duckdb.DuckDBPyConnection:
+    config = {} if memory_limit is None else {"memory_limit": memory_limit}
+    own = duckdb.connect(":memory:", config={"python_enable_replacements": False, **config})
+    take_over(own, (("TimeZone", "UTC"), *settings))
+    hide_progress(own)
+    if not access.outside:
+        shut(own, (*access.files, *own_files), access.folders)
+    return own
+
+
+def binder(access: Access) -> Describe:
+    """Asks DuckDB for the columns of statements that may name files, as query.plan.bind wants it."""
+
+    def describe(sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, /) -> tuple[Field, ...]:
+        return bind_statement(sql, tables, select, on=cursor(access=access))
+
+    return describe
 
 
 def check_memory_limit(limit: str) -> None:
     """Raises DataError for a text that DuckDB does not take for an amount of memory."""
-    from query.errors import DataError
-
     try:
         duckdb.connect(":memory:", config={"memory_limit": limit}).close()
     except duckdb.Error:
@@ -47,13 +100,18 @@ def check_memory_limit(limit: str) -> None:
         raise DataError(message, "write it as '2GB' or '500MB'") from None
 
 
-def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ100") -> QueryError:
-    """DuckDB's complaint as a QueryError of the whole text, under the part of it that DuckDB names if that is found."""
+def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ100") -> QueryError | DataError:
+    """DuckDB's complaint as a QueryError of the whole text, under the part of it that DuckDB names if that is found; as
+    a DataError where it has too little memory, for which no text is to blame."""
     lines = [line for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return out_of_memory(lines[0] if lines else "")
     message = re.sub(r"^\w+ Error: ", "", lines[0]) if lines else "DuckDB refuses the statement"
     hints = ("candidate", "did you mean")
     hint = "; ".join(line.strip() for line in lines[1:3] if any(h in line.lower() for h in hints))
     lowered = message.lower()
+    if isinstance(error, duckdb.PermissionException):
+        hint = NO_ACCESS
     if lowered.startswith("referenced table"):
         code, hint = "HQ200", "what a pattern is matched over is evaluated by itself, without the tables around it"
     elif "table with name" in lowered or "table function with name" in lowered:
@@ -88,10 +146,13 @@ def settings(connection: duckdb.DuckDBPyConnection, **wanted: bool) -> Iterator[
         return
     names = list(wanted)
     row = connection.execute("SELECT " + ", ".join(f"current_setting('{name}')" for name in names)).fetchone()
-    before = dict(zip(names, row or ()))
+    before = {name: value for name, value in zip(names, row or ()) if value != wanted[name]}
     try:
-        for name, value in wanted.items():
-            connection.execute(f"SET {name} = {value}")
+        for name in before:
+            connection.execute(f"SET {name} = {wanted[name]}")
+    except duckdb.InvalidInputException:  # its configuration is locked
+        before = {}
+    try:
         yield
     finally:
         for name, value in before.items():

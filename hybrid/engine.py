@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from archive.history import KEEPER, History
+from archive.interrupts import Deferred
 from archive.place import Place, place_of
 from archive.recent import FILES
 from archive.writer import RENEWER, Writer
@@ -27,7 +28,18 @@ from hybrid.backfill import Filling, Past, Step
 from hybrid.backtest import backtest
 from hybrid.chain import END_US, ChainWatch, outermost, plain, plan_streams
 from hybrid.compare import Difference, difference
-from hybrid.declaration import TABLE, UNPACED, Pace, declared, stream_names
+from hybrid.declaration import (
+    TABLE,
+    UNPACED,
+    Pace,
+    check_query_name,
+    declared,
+    differences,
+    otherwise,
+    stream_names,
+    widened,
+)  # fmt: skip
+from hybrid.duck import ANYTHING, Access, binder, check_memory_limit
 from hybrid.explain import explain_live
 from hybrid.faults import fault, not_supported
 from hybrid.flow import Flow, guarded
@@ -42,7 +54,7 @@ from hybrid.on_spark import ENGINES, OnSpark
 from hybrid.outer import Outer
 from hybrid.overload import allow, look, shedder_of
 from hybrid.pour import Pour, rows_as_events
-from hybrid.recovery import Asked, check_ahead, state_of
+from hybrid.recovery import Asked, check_ahead, read_asked, state_of
 from hybrid.replay import successor
 from hybrid.result import Lookups, Result
 from hybrid.shedding import Shed, Shedding
@@ -51,12 +63,12 @@ from hybrid.strategies import NAMES, TOLERANT, strategy_of
 from hybrid.strategies.base import Strategy
 from hybrid.stream import Reached, Stream, reopened
 from hybrid.ticker import TICKER, Ticker
-from hybrid.times import duration_us, instant_us, show_us
-from hybrid.waits import waits
+from hybrid.times import duration_us, instant_us, positive_us, show_us
+from hybrid.waits import endless_of, waits
 from hybrid.watched import Watch
 from live.stream import LiveStream
 from matching.batch import Int64Array
-from matching.feed import Feed, Member
+from matching.feed import Feed, Member, Unread
 from matching.ordering import Ordering
 from matching.spill import SpillStats
 from query.errors import DataError, HybridWarning, first_line, nearest
@@ -71,6 +83,7 @@ if TYPE_CHECKING:
     from archive.ingest import Progress, Report
     from archive.keeper import Keeper
     from archive.log import Policy
+    from hybrid.backup import Copied
 
 
 class Database:
@@ -84,7 +97,7 @@ class Database:
         self, path: str | os.PathLike[str] | None = None, memory_limit: str | None = None,
         storage_options: Mapping[str, str] | None = None, maintenance: bool = True,
         log: Policy | Literal["default"] | None = "default", checkpoint: Any = None, ticking: bool = True,
-        spark: Any = None, spark_events: int | None = None, read_only: bool = False,
+        spark: Any = None, spark_events: int | None = None, read_only: bool = False, access: Access = ANYTHING,
     ) -> None:  # fmt: skip
         self._large = large_ranges(spark, spark_events, path is not None)
         self._lock = threading.RLock()
@@ -94,7 +107,7 @@ class Database:
         self._log = log
         self._read_only = read_only
         self._writer: Writer | None = None
-        every_us = None if checkpoint is None else duration_us(checkpoint, "the time between checkpoints")
+        every_us = None if checkpoint is None else positive_us(checkpoint, "the time between checkpoints")
         self._checkpoint_every_us = every_us
         self._checkpointed = (0, clock.monotonic())
         #: What whoever took the checkpoint that this database goes on from has noted in it.
@@ -103,7 +116,8 @@ class Database:
         self._ticker: Ticker | None = None
         self._by_hand = not ticking
         self._memory_limit = memory_limit
-        self._flow = Flow(log is not None)
+        self._access = access
+        self._flow = Flow()
         self._streams = self._flow.streams
         self._pushers: set[int] = set()
         self._closed = False
@@ -112,9 +126,7 @@ class Database:
         self._keeper: Keeper | None = None
         self._memory = Memory(None, None)
         if memory_limit is not None:
-            from hybrid import duck
-
-            duck.check_memory_limit(memory_limit)
+            check_memory_limit(memory_limit)
             self._memory = Memory(memory_limit, None)
         if self._path is None and read_only:
             raise DataError("a database in memory is nobody's to read", "hybrid.connect(path, read_only=True)")
@@ -153,7 +165,10 @@ class Database:
         """Goes on where the database was left."""
         for name in names:
             stream = reopened(path / name, self._log, self._epoch, self._read_only)
-            self._streams[stream.schema.name.lower()] = stream
+            twin = self._streams.setdefault(stream.schema.name.lower(), stream)
+            if twin is not stream:
+                both = " and ".join(str(s.directory) for s in (twin, stream))
+                raise DataError(f"two streams have one name: {both}", "names compare without case: move one away")
         if self._read_only:
             return
         self._memory = Memory(memory_limit, path)
@@ -199,26 +214,23 @@ class Database:
         """
         schema = declared(name, columns, time, key, order, lateness, retention)
         pace = Pace(
-            None if idle is None else duration_us(idle, "idle"),
-            None if heartbeat is None else duration_us(heartbeat, "heartbeat"),
+            None if idle is None else positive_us(idle, "idle"),
+            None if heartbeat is None else positive_us(heartbeat, "heartbeat"),
         )
-        with self._lock:
+        with self._lock, Deferred():
             self._check_writes("create a stream")
             existing = self._streams.get(name.lower())
             if existing is not None:
+                wider = widened(existing.schema, schema)
+                if wider is not None:
+                    self._add_columns(existing, wider)
+                elif differences(existing.schema, schema):
+                    raise otherwise(existing.schema, schema)
                 if pace not in (UNPACED, existing.pace):
                     existing.pace = pace
                     existing.save()
                     self._wind()
-                if existing.schema == schema:
-                    return
-                if schema.widens(existing.schema):
-                    self._add_columns(existing, schema)
-                    return
-                raise DataError(
-                    f"there is a stream {existing.schema.name} already, and it is declared otherwise",
-                    f"it is {existing.schema}; choose another name",
-                )
+                return
             directory = None
             live = LiveStream(schema)
             Ordering(schema)  # refuses tie columns that have no order
@@ -275,15 +287,13 @@ class Database:
         for alerts in [watch.alerts for watch in self._flow.running]:
             if alerts.unread_count >= alerts.unread_max:
                 alerts.make_room()  # not under the lock: whoever fetches may need it
-        with self._lock:
+        with self._lock, Deferred():
             state = self._open_stream(stream)
             if source == FILES:
                 raise DataError(f"{FILES} is the source of archived files", "give this source another name")
             self._pushers.add(threading.get_ident())
             taken, trouble = self._flow.take(state, data, source, offset)
-            if self._keeper is not None:
-                trouble += self._keeper.take_trouble()
-            trouble += self._checkpoint_if_due()
+            trouble += self._beside() + self._checkpoint_if_due()
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
             return taken
@@ -337,7 +347,7 @@ class Database:
     def advance(self, stream: str, time: Any) -> None:
         """Raises the stream's watermark to `time` ("2024-01-02 10:00", a datetime, microseconds) without events: no
         event before it will come. None ends the stream. Raises DataError."""
-        with self._lock:
+        with self._lock, Deferred():
             state = self._open_stream(stream)
             self._pushers.add(threading.get_ident())
             t_us = None if time is None else instant_us(time, "the time to advance to")
@@ -352,7 +362,7 @@ class Database:
         has sent one, so that none is late because another was first. With `idle` it does not wait for ever.
         `streams()` says for whom it waits. Takes a checkpoint where queries have names: events that are matched again
         from the one before would not wait for them."""
-        with self._lock:
+        with self._lock, Deferred():
             state = self._open_stream(stream)
             new = set(state.live.expected)
             state.live.expect(sources)
@@ -366,7 +376,7 @@ class Database:
 
     def leave(self, stream: str, source: str) -> None:
         """Nothing more comes from a source, as far as is known: it no longer holds the watermark back."""
-        with self._lock:
+        with self._lock, Deferred():
             state = self._open_stream(stream)
             before = state.live.watermark_us
             state.live.idle([source])
@@ -383,7 +393,7 @@ class Database:
         now_s: of time.monotonic; wall_us: microseconds since 1970, UTC."""
         now_s = clock.monotonic() if now_s is None else now_s
         wall_us = clock.time_ns() // 1000 if wall_us is None else wall_us
-        with self._lock:
+        with self._lock, Deferred():
             if self._closed:
                 return
             trouble: list[str] = []
@@ -395,7 +405,7 @@ class Database:
                     trouble += self._flow.raised(state, reached_us)
             for watch in [w for w in self._flow.watches if w.shedding is not None and w.member is not None]:
                 trouble += look(watch, now_s, wall_us)
-            trouble += self._checkpoint_if_due()
+            trouble += self._beside() + self._checkpoint_if_due()
         for message in trouble:
             warnings.warn(message, HybridWarning, stacklevel=2)
 
@@ -404,7 +414,7 @@ class Database:
     def shed(self, alerts: Alerts, shed: Shed | None) -> None:
         """How a running query may leave out keys from now on, see `watch`; None takes all of them in again. Raises
         DataError where that needs events that are not kept any more, and QueryError."""
-        with self._lock:
+        with self._lock, Deferred():
             watch = next((w for w in self._flow.watches if w.alerts is alerts and w.member is not None), None)
             if watch is None or watch.member is None:
                 if shed is not None and any(w.alerts is alerts for w in self._flow.chains):
@@ -439,7 +449,7 @@ class Database:
             pools().takers.submit(self._take_answers, watch)
 
     def _take_answers(self, watch: Watch | ChainWatch) -> None:
-        with self._lock:
+        with self._lock, Deferred():
             if not self._closed and watch in self._flow.running:
                 guarded(watch, type(watch).settle)
 
@@ -449,7 +459,17 @@ class Database:
             wait([running])
             self._take_answers(watch)
             if watch.asking.running is running:
-                return  # it is not the database's any more
+                break  # it is not the database's any more
+        self._say_beside()
+
+    def _beside(self) -> list[str]:
+        """What has gone wrong lately beside the calls of users: when tables were looked after, and Spark searched."""
+        found = [] if self._keeper is None else self._keeper.take_trouble()
+        return found if self._large is None else found + self._large.take_trouble()
+
+    def _say_beside(self) -> None:
+        for message in self._beside():
+            warnings.warn(message, HybridWarning, stacklevel=3)
 
     # ---- queries
 
@@ -498,7 +518,8 @@ class Database:
         chosen = strategy_of(strategy, tolerance_us)
         asked = None
         if name is not None:
-            static = {key: to_arrow(data, key) for key, data in (tables or {}).items()}
+            check_query_name(name)
+            static = {key: to_arrow(data, key, self._access) for key, data in (tables or {}).items()}
             asked = Asked(name, text, strategy, tolerance_us, evidence, into, time, static, from_us)
         past = None
         if from_us is not None:
@@ -517,19 +538,26 @@ class Database:
                     running.unread_max = running.unread_max if unread_max is None else unread_max
                     self.shed(running, shed)
                     return running
-            if past is not None:
-                watch, plan = past.watch, past.plan
-                self._go_on(past)
-            else:
-                watch, plan = self._start(text, chosen, tables or {}, evidence, into, time, shed)
-            watch.asked = asked
-            if unread_max is not None:
-                watch.alerts.unread_max = unread_max
-            if asked is not None:
-                self._named[asked.name] = watch
-                self._keep_names()
+            before = self._flow.running
+            try:
+                if past is not None:
+                    watch, plan = past.watch, past.plan
+                    self._go_on(past)
+                else:
+                    watch, plan = self._start(text, chosen, tables or {}, evidence, into, time, shed)
+                watch.asked = asked
+                if unread_max is not None:
+                    watch.alerts.unread_max = unread_max
+                if asked is not None:
+                    self._named[asked.name] = watch
+                    self._keep_names()
+            except BaseException:
+                with Deferred():
+                    self._withdraw(before)
+                raise
             kept_in = self._memory.notes(self._spill_stats(watch))
-        for message in dict.fromkeys([*(m for f in plan.factors for m in waits(f.plan)), *kept_in]):
+        slow = [m for f in plan.factors for m in waits(f.plan, f.alias if name is None else f"query {name}")]
+        for message in dict.fromkeys([*slow, *kept_in]):
             warnings.warn(message, HybridWarning, stacklevel=2)
         return watch.alerts
 
@@ -626,10 +654,15 @@ class Database:
         this one then stands."""
         from hybrid import checkpoint
 
-        with self._lock:
+        with self._lock, Deferred():
             self._check_writes("take a checkpoint")
             if self._path is None:
                 raise DataError("a database in memory has no checkpoints", "hybrid.connect(path) keeps them")
+            if interrupted := self._interrupted():
+                raise DataError(
+                    f"query {interrupted[0]} was interrupted in the middle of a batch: what it has become is not kept",
+                    "close the database and open it again: its queries go on from the checkpoint before",
+                )
             number = self._checkpointed[0] + 1
             self.notes = self.notes if notes is None else dict(notes)
             state = state_of(self._streams, self._named, self.notes)
@@ -639,9 +672,13 @@ class Database:
             for stream in streams:
                 stream.kept.flush()
         checkpoint.write(self._path, number, state)
-        with self._lock:
+        with self._lock, Deferred():
             self._memory.kept()
         return number
+
+    def _interrupted(self) -> list[str]:
+        """The names of the queries that an interrupt ended in the middle of a batch."""
+        return [name for name, watch in self._named.items() if watch.alerts.interrupted]
 
     def _keep_names(self) -> None:
         """Takes a checkpoint when a query with a name has begun or ended: what runs then goes on after a crash."""
@@ -671,6 +708,7 @@ class Database:
             return
         number, state = found
         self._checkpointed, self.notes = (number, clock.monotonic()), state["notes"]
+        anew: list[Watch | ChainWatch] = []
         for name, saved in state["streams"].items():
             stream = self._streams.get(name)
             if stream is None:
@@ -681,7 +719,7 @@ class Database:
             check_ahead(stream, saved["live"]["next_seq"])
             stream.live = LiveStream.from_dict(stream.schema, {**saved["live"], "ended": False})
         for name, saved in state["queries"].items():
-            asked = Asked(**saved["asked"])
+            asked = read_asked(saved["asked"])
             done = saved["alerts"]["over"] is not None
             strategy = strategy_of(asked.strategy, asked.tolerance_us)
             if done:
@@ -692,12 +730,14 @@ class Database:
                 )
             watch.asked = asked
             watch.alerts.restore(saved["alerts"])
-            watch.restore(saved["own"])
+            if not watch.restore(saved["own"]) and not done:
+                anew.append(watch)
             if watch.driver is not None:
                 watch.driver.restore(saved["driver"])
             self._named[name] = watch
         for name, saved in state["streams"].items():
-            self._restore_feed(self._streams[name], saved)
+            self._restore_feed(self._streams[name], saved, anew)
+        self._make_anew(anew, state["version"])
         for name in state["streams"]:
             stream = self._streams[name]
             if not stream.live.driven:  # the rows of a query come again from the query
@@ -707,8 +747,35 @@ class Database:
                 if logged_us is not None and (stream.watermark_us is None or logged_us > stream.watermark_us):
                     self._flow.reach(stream, logged_us)
 
-    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any]) -> None:
-        """Puts the members of a stream's feed in the places of those that have just begun."""
+    def _make_anew(self, watches: Sequence[Watch | ChainWatch], version: int) -> None:
+        """Lets queries whose state in the checkpoint means something else to this release go on from their events."""
+        from hybrid import checkpoint
+        from hybrid.replay import chain_made_anew, made_anew
+
+        if not watches:
+            return
+        if len(watches) == sum(not watch.alerts.done for watch in self._named.values()):
+            self._memory.begins_anew()
+        lost = []
+        for watch in watches:
+            try:
+                if isinstance(watch, Watch):
+                    whole = made_anew(watch)
+                else:
+                    whole = chain_made_anew(watch, {name: self._streams[name] for name in watch.streams})
+            except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's own)
+                watch.alerts.fail(error)
+                whole = True
+            assert watch.asked is not None
+            lost += [] if whole else [watch.asked.name]
+        names = [name for name, watch in self._named.items() if any(watch is one for one in watches)]
+        for message in checkpoint.replaced(names, lost, version):
+            warnings.warn(message, HybridWarning, stacklevel=5)
+        self._share_memory()
+
+    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any], anew: list[Watch | ChainWatch]) -> None:
+        """Puts the members of a stream's feed in the places of those that have just begun. Adds the queries that must
+        be made anew."""
         from hybrid.kernels import builder
 
         watches = [self._named[name] for name in saved["members"]]
@@ -718,6 +785,11 @@ class Database:
         members = feed.restore(saved["feed"], [w.factor.plan for w in watches])
         for watch, member in zip(watches, members, strict=True):
             assert isinstance(watch, Watch)
+            if isinstance(member, Unread):
+                anew.append(watch)
+                if watch.shedding is not None:
+                    watch.shedding.shedder = member.shedder
+                continue
             watch.member = member
             if watch.shedding is not None:
                 watch.shedding.shedder = member.shedder
@@ -742,7 +814,7 @@ class Database:
         and the new version sees the events from now on. The alerts of the old version keep what it has found, and what
         waits for history still comes there. Raises QueryError, DataError; the old version then goes on.
         """
-        with self._lock:
+        with self._lock, Deferred():
             old = next((w for w in self._flow.watches if w.alerts is alerts and w.member is not None), None)
             self._check_open()
             if any(c.alerts is alerts for c in self._flow.chains):
@@ -778,7 +850,8 @@ class Database:
                 self._keep_names()
             old.leave()
             self._flow.settle(old.stream)
-        for message in waits(watch.factor.plan):
+        of = watch.factor.alias if watch.asked is None else f"query {watch.asked.name}"
+        for message in waits(watch.factor.plan, of):
             warnings.warn(message, HybridWarning, stacklevel=2)
         if member is None:
             message = "events since the old version began are no longer kept: the new one begins with an empty state"
@@ -829,7 +902,9 @@ class Database:
             lookups, stats = lambda: self._lookups(simple), lambda: self._watch_stats(simple)
         else:
             spill = self._memory.spill()
-            watch = chained = ChainWatch(plan, streams, histories, static, strategy, spill, from_us, self._large)
+            watch = chained = ChainWatch(
+                plan, streams, histories, static, strategy, spill, from_us, self._large, self._access
+            )
             lookups, stats = chained.lookups, chained.stats
 
         def explained(stage: str) -> str:
@@ -890,7 +965,7 @@ class Database:
 
     def _stop(self, watch: Watch | ChainWatch) -> None:
         """Ends one live query; nothing else changes."""
-        with self._lock:
+        with self._lock, Deferred():
             if isinstance(watch, Watch):
                 watch.leave()
             if watch.driver is not None:
@@ -902,6 +977,16 @@ class Database:
                 if not self._closed:
                     self._keep_names()
             watch.alerts.finish("closed")
+
+    def _withdraw(self, before: Sequence[Watch | ChainWatch]) -> None:
+        """Ends the queries that are not among those before: one that could not begin whole."""
+        for watch in [w for w in self._flow.running if w not in before]:
+            self._stop(watch)
+        for stream in self._streams.values():
+            if stream.feed is not None:
+                stream.feed.keep_only([w.member for w in self._flow.watches if w.member is not None])
+                if not len(stream.feed):
+                    stream.feed = None
 
     def _poured(self, plan: QueryPlan, watch: Watch | ChainWatch, into: str, time: str | None) -> Pour:
         """Declares the stream that the rows of a new live query go to."""
@@ -923,8 +1008,8 @@ class Database:
             raise DataError(f"stream {into} has ended", "choose another name")
         state.live.driven = True
         if isinstance(watch, ChainWatch):
-            chain = watch.chain
-            return Pour(watch.alerts, reads, target, rows.lag_us, lambda: chain.watermark_us)
+            chained = watch
+            return Pour(watch.alerts, reads, target, rows.lag_us, lambda: chained.watermark_us)
         read = watch.stream
         return Pour(watch.alerts, reads, target, rows.lag_us, lambda: END_US if read.ended else read.watermark_us)
 
@@ -947,7 +1032,7 @@ class Database:
                 found["skips_stuck"] = watch.stuck_count
             if watch.shedding is not None and watch.shedding.shedder is not None:
                 found |= watch.shedding.stats()
-            found |= stats_of(self._spill_stats(watch))
+            found |= stats_of(self._spill_stats(watch)) | endless_of([watch.factor])
             if watch.driver is not None:
                 found |= watch.driver.stats()
             return found
@@ -983,9 +1068,12 @@ class Database:
             return stream.schema
 
         words = {w.lower() for w in re.findall(r"\w+", text)}
-        static = {name: to_arrow(data, name) for name, data in tables.items() if name.lower() in words}
-        plan = bind(query, resolve, live=True, relations={name: fields_of(t) for name, t in static.items()})
-        outer = Outer(outermost(plan), static)
+        static = {
+            name: to_arrow(data, name, self._access) for name, data in tables.items() if name.lower() in words
+        }
+        relations = {name: fields_of(t) for name, t in static.items()}
+        plan = bind(query, resolve, live=True, relations=relations, describe=binder(self._access))
+        outer = Outer(outermost(plan), static, self._access)
         outer.schema()  # DuckDB's own view of the outer SELECT, before any event
         return query, plan, outer, static
 
@@ -1013,10 +1101,13 @@ class Database:
             streams = {key: _input(stream, late) for key, stream in asked.items()}
         on_spark = OnSpark(spark) if engine == "spark" else None
         relations = Relations(
-            text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large
+            text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large,
+            access=self._access,
         )
         with relations.open():
-            return answer(text, relations)
+            found = answer(text, relations)
+        self._say_beside()
+        return found
 
     def backtest(self, text: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None) -> Result:
         """Replays archived events as live: exactly what a watch started at `start` would have found up to `end`.
@@ -1055,7 +1146,9 @@ class Database:
                 if self._may_be_large(self._streams[name]):
                     self._streams[name].kept.flush()
             inputs = {key: _input(stream, late=False) for key, stream in self._streams.items()}
-        return [backtest(*planned, inputs, start_us, end_us, self._large) for planned in plans]
+        found = [backtest(*planned, inputs, start_us, end_us, self._large) for planned in plans]
+        self._say_beside()
+        return found
 
     def _may_be_large(self, stream: Stream) -> bool:
         """Whether a range of it may be Spark's, which searches in files only."""
@@ -1066,17 +1159,30 @@ class Database:
         with self._lock:
             self._check_open()
             streams = {key: _input(stream, late=True) for key, stream in self._streams.items()}
-        return explain_in(text, stage, Relations(text, tables or {}, streams))
+        return explain_in(text, stage, Relations(text, tables or {}, streams, access=self._access))
 
     # ---- life
 
     def flush(self) -> None:
         """Writes everything that is only in memory to the archive."""
-        with self._lock:
+        with self._lock, Deferred():
             self._check_writes("flush")
             for stream in self._streams.values():
                 stream.kept.flush()
                 stream.save()
+
+    def snapshot(self, target: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> Copied:
+        """Copies the database to a directory or an `s3://` address, as it is now: archive, log and the last checkpoint;
+        only what is new where a copy of it is there already. Others may push meanwhile. Raises DataError."""
+        from hybrid.backup import snapshot
+
+        with self._lock:
+            self._check_open()
+            if self._path is None:
+                raise DataError("a database in memory has nothing to copy", "hybrid.connect(path) keeps one")
+            if self._log is None:
+                self.flush()
+        return snapshot(self._path, place_of(target, storage_options))
 
     def close(self) -> None:
         """Flushes, takes a last checkpoint if queries have names, and ends every iteration over alerts. What is ready
@@ -1091,15 +1197,22 @@ class Database:
                     self._keeper.stop()
                 for watch in self._flow.running:
                     self._catch_up(watch)
-                if not self._read_only:
-                    self.flush()
-                if self._named:
-                    self.checkpoint()
-            finally:
-                self._closed = True
-                for watch in self._flow.running:
-                    watch.alerts.finish()
-                self._release()
+            finally:  # an interrupt ends the waiting, and nothing else
+                with Deferred():
+                    self._finish()
+
+    def _finish(self) -> None:
+        """Writes what is to be kept, and closes."""
+        try:
+            if not self._read_only:
+                self.flush()
+            if self._named and not self._interrupted():
+                self.checkpoint()
+        finally:
+            self._closed = True
+            for watch in self._flow.running:
+                watch.alerts.finish()
+            self._release()
 
     def _release(self) -> None:
         """Gives back what it holds of files and of the right to write."""

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matches
+from matching.identity import match_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +56,10 @@ class Evidence:
         return np.where(empty, nothing, first), np.where(empty, nothing, last)
 
     def ids(self, fingerprint: str) -> list[str]:
-        """The id of each match: 16 hex digits over the plan's fingerprint and its (variable, source, offset) list."""
-        names = [v.encode() for v in self.variables] + [b""]  # the last one for -1
-        sources = [s.encode() for s in self.sources]
-        found = []
-        for i in range(len(self)):
-            digest = hashlib.blake2b(fingerprint.encode(), digest_size=8)
-            for e in range(self.bounds[i], self.bounds[i + 1]):
-                event = (names[self.variable[e]], sources[self.source[e]], self.offset[e])
-                digest.update(b"\x00%s\x00%s\x00%d" % event)
-            found.append(digest.hexdigest())
-        return found
+        """The ids of the matches of a plan with this fingerprint: see matching.identity."""
+        return match_ids(
+            fingerprint, self.bounds, self.variable, self.source, self.offset, self.variables, self.sources
+        )
 
 
 NO_EVIDENCE = Evidence(
@@ -74,9 +68,10 @@ NO_EVIDENCE = Evidence(
 )
 
 
-def join_id(live: str, archive: str) -> str:
-    """The id of a joined row: over both match ids (the archive one is empty where nothing joined)."""
-    return hashlib.blake2b(f"{live}/{archive}".encode(), digest_size=8).hexdigest()
+def join_id(*ids: str) -> str:
+    """The id of a joined row: over the ids of its match on the live stream and of those on its histories, each of which
+    is empty where nothing joined."""
+    return hashlib.blake2b("/".join(ids).encode(), digest_size=16).hexdigest()
 
 
 def of_matches(matches: Matches) -> Evidence:

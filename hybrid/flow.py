@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hybrid.chain import END_US, ChainWatch
+from hybrid.faults import Interrupted
 from hybrid.pour import Pour
 from hybrid.stream import Stream
 from hybrid.watched import Watch
 from live.stream import Arrival, LiveStream
 from matching.batch import EventBatch, Int64Array
-from query.errors import DataError
+from query.errors import DataError, first_line
 
 
 class Flow:
     """The streams of a database, by name in lower case, and what reads them: queries over one stream and pattern,
-    those over several, and those whose rows are the events of a stream. Whoever calls holds the database's lock.
+    those over several, and those whose rows are the events of a stream. The caller holds the database's lock.
 
-    logged: an event is taken when it is in a log, and not before. What could not be archived is given as text."""
+    An event is taken when history has it (History.append), and not before. What could not be archived is given as
+    text."""
 
-    __slots__ = ("_logged", "chains", "pours", "streams", "watches")
+    __slots__ = ("chains", "pours", "streams", "watches")
 
-    def __init__(self, logged: bool) -> None:
-        self._logged = logged
+    def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
         self.watches: list[Watch] = []
         self.chains: list[ChainWatch] = []
@@ -46,34 +48,94 @@ class Flow:
     ) -> tuple[int, list[str]]:
         """Takes events into a stream and all that watches it. How many were new, and what could not be archived.
         Raises DataError for what is no such event, and for a log that cannot be written; nothing has changed then."""
-        before = state.live.to_dict() if self._logged else None
-        arrival = state.live.accept(data, source, offset)
-        state.hear(source, time.monotonic())
+        before, last_seq = state.live.to_dict(), state.kept.last_seq
         trouble: list[str] = []
-        if len(arrival.batch):
+        try:
+            arrival = state.live.accept(data, source, offset)
             try:
-                state.kept.append(arrival.batch, arrival.late)
-                state.forget()
-            except (DataError, OSError) as error:
-                if before is not None and state.kept.last_seq < int(arrival.batch.seq[-1]):
-                    state.live = LiveStream.from_dict(state.schema, before)  # they are not in the log: none was taken
+                if len(arrival.batch):
+                    state.kept.append(arrival.batch, arrival.late)
+            except (DataError, OSError, MemoryError) as error:
+                if state.kept.last_seq == last_seq:
                     raise
                 # the events are in memory; only the files could not be written
                 trouble.append(f"{state.schema.name}: events stay in memory, they cannot be archived: {error}")
-        if state.late is not None and arrival.late.any():
-            state.late.add(arrival.batch, arrival.late)
-        return len(arrival.batch), trouble + self.give(state, arrival)
+            return len(arrival.batch), trouble + self._given(state, arrival, source)
+        except BaseException as error:
+            if state.kept.last_seq == last_seq:
+                state.live = LiveStream.from_dict(state.schema, before)  # nothing was taken
+            else:
+                self._interrupt(state, error)
+            raise
+
+    def _given(self, state: Stream, arrival: Arrival, source: str) -> list[str]:
+        """Hands on events that have just been taken; what went wrong."""
+        trouble: list[str] = []
+        with self._whole(state, trouble):
+            state.hear(source, time.monotonic())
+            try:
+                if len(arrival.batch):
+                    state.forget()
+            except (DataError, OSError, MemoryError) as error:
+                trouble.append(f"{state.schema.name}: events older than its retention stay: {error}")
+            if state.late is not None and arrival.late.any():
+                state.late.add(arrival.batch, arrival.late)
+            trouble += self.give(state, arrival)
+        return trouble
 
     def give(self, state: Stream, arrival: Arrival) -> list[str]:
-        """Hands events on to all that watches their stream; what could not be archived by that."""
-        on_time = arrival.on_time
-        if state.feed is not None:
-            state.feed.push(on_time, arrival.watermark_us)
-            self._collect(state)
-        trouble = self._spill_trouble(state)
-        self.settle(state)
-        self._chain(state, on_time)
-        return trouble + self._pour(state)
+        """Hands events on to all that watches their stream; what went wrong."""
+        trouble: list[str] = []
+        with self._whole(state, trouble):
+            on_time = arrival.on_time
+            if state.feed is not None:
+                state.feed.push(on_time, arrival.watermark_us)
+                self._collect(state)
+            trouble += self._spill_trouble(state)
+            self.settle(state)
+            self._chain(state, on_time)
+            trouble += self._pour(state)
+        return trouble
+
+    @contextmanager
+    def _whole(self, state: Stream, trouble: list[str]) -> Iterator[None]:
+        """A change of a stream that reaches all of its queries. Where an exception ends it in the middle, nobody knows
+        which query has seen what: those that it was for fail by name, so that none goes on without an event.
+
+        An Exception is told in `trouble`, since the events are taken; any other one is raised."""
+        try:
+            yield
+        except BaseException as error:
+            count = self._interrupt(state, error)
+            if not isinstance(error, Exception):
+                raise
+            trouble.append(f"{state.schema.name}: {count} live queries were interrupted: {first_line(error)}")
+
+    def _interrupt(self, state: Stream, error: BaseException) -> int:
+        """Fails the queries that a change of a stream may not have reached whole; how many there are."""
+        affected = self._downstream(state)
+        for watch in affected:
+            watch.alerts.fail(Interrupted.by(error))
+            if isinstance(watch, Watch):
+                watch.leave()
+            self.remove(watch)
+        return len(affected)
+
+    def _downstream(self, state: Stream) -> list[Watch | ChainWatch]:
+        """The live queries that a change of a stream may reach, through streams that it feeds too."""
+        reached = {state.schema.name.lower()}
+        while more := {p.target for p in self.pours if p.reads & reached} - reached:
+            reached |= more
+        names = {id(s): name for name, s in self.streams.items()}
+        found: list[Watch | ChainWatch] = []
+        for watch in self.running:
+            if isinstance(watch, Watch):
+                reads = {names.get(id(s), "") for s in (watch.stream, *watch.histories.values())}
+            else:
+                reads = {*watch.streams, *watch.histories}
+            if reads & reached and not watch.alerts.done:
+                found.append(watch)
+        return found
 
     def raised(self, state: Stream, t_us: int) -> list[str]:
         """Says of a watermark that silence has raised to all that watches, and to the log; what went wrong. A log that
@@ -90,12 +152,15 @@ class Flow:
         that."""
         state.live.advance(t_us)
         watermark_us = None if t_us is None else state.live.watermark_us
-        if state.feed is not None:
-            state.feed.advance(watermark_us)
-            self._collect(state)
-        self.settle(state)
-        self._chain(state, None)
-        return self._pour(state)
+        trouble: list[str] = []
+        with self._whole(state, trouble):
+            if state.feed is not None:
+                state.feed.advance(watermark_us)
+                self._collect(state)
+            self.settle(state)
+            self._chain(state, None)
+            trouble += self._pour(state)
+        return trouble
 
     def settle(self, state: Stream) -> None:
         """Lets queries over one stream answer what a change of a stream has decided, and go where they are over."""
@@ -150,7 +215,14 @@ class Flow:
             try:
                 rows = pour.alerts.fetch()
                 if rows.num_rows:
-                    trouble += self.take(target, rows)[1]
+                    try:
+                        trouble += self.take(target, rows)[1]
+                    except DataError as error:
+                        if not isinstance(error.__cause__, OSError):
+                            raise
+                        pour.alerts.put_back()  # the disk was full, say: they are tried again with the next change
+                        trouble.append(str(error))
+                        continue
                 reached_us = pour.reached()
                 behind = target.watermark_us is None or (reached_us or 0) - pour.lag_us > target.watermark_us
                 if reached_us == END_US:
@@ -161,6 +233,15 @@ class Flow:
                 pour.alerts.fail(error)
             if pour.alerts.failed or target.ended:
                 self._close(pour)
+            if pour.alerts.failed:
+                trouble.append(f"stream {target.schema.name} gets no more rows: the query that feeds it has failed")
+                for watch in self._downstream(target):
+                    watch.alerts.fail(
+                        DataError(
+                            f"stream {target.schema.name} gets no more rows: the query that feeds it has failed",
+                            "its own alerts say why",
+                        )
+                    )
         return trouble
 
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from archive.search.search import Report, search
 from archive.snapshot import HistorySnapshot
-from hybrid import duck
+from hybrid import duck, positions
 from hybrid.answer import Answer, answer_of, rows_alone, rows_of
+from hybrid.by_key import ByKey
 from hybrid.candidates import Reader
 from hybrid.compressed import Compressed, compress
 from hybrid.counted import count_matches, counted_select
@@ -39,6 +40,7 @@ from hybrid.merged import Merged, MergedReader
 from hybrid.on_spark import OnSpark
 from hybrid.outer import Outer, empty_answer
 from hybrid.result import Lookups, Result, evidence_table, series
+from hybrid.session import collated, enums_of, is_enum, register, session_of, settings_of, unregister
 from hybrid.strategies import strategy_of
 from matching.batch import EventBatch, Matcher
 from matching.drive import run
@@ -47,7 +49,7 @@ from matching.types import arrow_schema
 from query.errors import DataError, QueryError, Span, nearest
 from query.language import ast
 from query.language.cut import lacks_input
-from query.language.duck import describe_on
+from query.language.duck import NO_SESSION, Session, describe_on
 from query.language.parse import parse
 from query.plan.bind import bind, shortened
 from query.plan.expression import Column, quote
@@ -162,6 +164,7 @@ class Relations:
         search_rows_min: int | None = None,
         spark: OnSpark | None = None,
         large: LargeRanges | None = None,
+        access: duck.Access = duck.ANYTHING,
     ) -> None:
         self._search_rows_min = SEARCH_ROWS_MIN if search_rows_min is None else search_rows_min
         self.spark = spark
@@ -172,8 +175,10 @@ class Relations:
         self._arrow: dict[str, pa.Table] = {}
         self._streams = dict(streams or {})
         self._evaluated: dict[str, pa.Table] = {}
+        self._positions: dict[str, bool] = {}
         self._history_orders: dict[str, list[str]] = {}
-        self._registered: set[str] = set()
+        #: by name, the columns that are ENUMs on the user's connection
+        self._registered: dict[str, Mapping[str, str]] = {}
         self._views: set[str] = set()
         #: How the patterns over large streams were searched for, by the alias of the factor.
         self.reports: dict[str, Report] = {}
@@ -184,7 +189,13 @@ class Relations:
                 message = f"there is no option {name}, and the text names no table {name}"
                 raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
         self._own = connection is None
-        self.connection = duck.cursor(memory_limit) if connection is None else connection
+        self._access = access
+        self.connection = connection or duck.cursor(memory_limit, access, self._viewed())
+
+    def _viewed(self) -> list[str]:
+        """The archived files that `load` may let DuckDB read."""
+        named = [s for key, s in self._streams.items() if key in self._words and key not in self._given]
+        return [path for s in named if s.snapshot.rows_max > WHOLE_ROWS_MAX for path in s.snapshot.paths()]
 
     def names(self) -> tuple[str, ...]:
         """What the named tables and the streams are called."""
@@ -210,18 +221,24 @@ class Relations:
                 yield self
         finally:
             if not self._own:
-                for name in self._registered:
-                    with suppress(duckdb.TransactionException):  # aborted: it goes with the transaction
-                        self.connection.unregister(name)
+                for name, enums in self._registered.items():
+                    unregister(self.connection, name, enums)
             for name in self._views:  # streams come with connections of our own: what is registered goes with these
                 self.connection.execute(f"DROP VIEW {quote(name)}")
             self._registered.clear()
             self._views.clear()
 
-    def register(self, name: str, table: pa.Table) -> None:
-        """Lets the statement's SQL name a table, until the relations are closed."""
-        self.connection.register(name, table)
-        self._registered.add(name)
+    def register(self, name: str, table: pa.Table, fields: Sequence[Field] = ()) -> None:
+        """Lets the statement's SQL name a table, until the relations are closed. fields: its columns, of which those
+        that are ENUMs on the user's connection are that again."""
+        enums = {} if self._own else enums_of(fields)
+        register(self.connection, name, table, enums)
+        self._registered[name] = enums
+
+    @property
+    def has_enums(self) -> bool:
+        """Whether ENUMs are more than text: on the user's connection."""
+        return not self._own
 
     def load(self, plan: QueryPlan) -> None:
         """Lets DuckDB see the events of the streams that it selects from itself: in the total order where they are few,
@@ -253,7 +270,7 @@ class Relations:
         """A named table as Arrow."""
         if key not in self._arrow:
             name, data = self._given[key]
-            self._arrow[key] = to_arrow(data, name)
+            self._arrow[key] = to_arrow(data, name, self._access)
         return self._arrow[key]
 
     def stream(self, text: str) -> StreamInput | None:
@@ -271,7 +288,10 @@ class Relations:
         return [s.schema.name for key, s in self._streams.items() if key in words and key not in self._given]
 
     def allow(self, query: ast.Query) -> None:
-        """Raises QueryError for a statement that would write into a connection that ends with it."""
+        """Raises QueryError for a statement that would write into a connection that ends with it, or without access."""
+        if query.kind is ast.StatementKind.COPY and not self._access.outside:
+            what = "COPY writes a file, and this database has external=False"
+            raise fault("HQ100", what, query.text, "take the rows from the result", query_head(query))
         if self._own and query.kind in (ast.StatementKind.INSERT, ast.StatementKind.CREATE_TABLE):
             hint = "hybrid.sql(text, connection): its result then is DuckDB's, the number of rows"
             what = f"{query.kind.value} needs a DuckDB connection to write to"
@@ -287,7 +307,42 @@ class Relations:
     def bind(self, query: ast.Query) -> QueryPlan:
         """The plan of a query over these relations."""
         self.expect(query)
-        return bind(query, self.resolve, relations=self.others(), describe=self.describe)
+        try:
+            session = NO_SESSION if self._own or not query.factors else self._session(query)
+            plan = bind(query, self.resolve, relations=self.others(), describe=self.describe, session=session)
+            if not self._own:
+                self._refuse_collations(query, plan)
+        except duckdb.Error as error:  # a transaction that was aborted before, say
+            raise duck.query_error(error, self._text) from None
+        return plan
+
+    def _session(self, query: ast.Query) -> Session:
+        """The user's connection, for the patterns of a query. Raises QueryError for settings that they do not have."""
+        taken, refused = settings_of(self.connection)
+        for name, value in refused:
+            message = f"the connection has {name} = {value}, which patterns do not know"
+            raise fault("HQ500", message, query.text, f"RESET {name} before, and SET it again after", query_head(query))
+        return session_of(self.connection, taken)
+
+    def _refuse_collations(self, query: ast.Query, plan: QueryPlan) -> None:
+        """Raises QueryError for a pattern over columns that DuckDB compares otherwise than by their bytes."""
+        inputs = [(f.input_sql, f.plan.columns, query.factors[i].match.span) for i, f in enumerate(plan.factors)]
+        for i, factor in enumerate(plan.factors):
+            joins = [join for join in query.histories if join.factor == i]
+            for h, join in zip(factor.histories, joins, strict=True):
+                columns = h.schema.names if h.plan is None else h.plan.columns
+                inputs.append((quote(h.schema.name), columns, join.span))
+        for sql, columns, span in inputs:
+            key = _bare(sql)
+            if key is not None and key in self._given:
+                continue
+            whole = sql if key is None else f"SELECT * FROM {sql}"
+            for column, collation in collated(self.connection, whole).items():
+                if column in columns:
+                    message = f"{column} is compared under the collation {collation}, which patterns do not know"
+                    own = quote(column)
+                    hint = f"take it off in the input: FROM (SELECT * REPLACE ({own} COLLATE C AS {own}) FROM ...)"
+                    raise fault("HQ500", message, query.text, hint, span)
 
     def resolve(self, text: str) -> Schema:
         """The schema of an input: a stream, a named table, or whatever DuckDB can select from. Reads no rows.
@@ -308,7 +363,10 @@ class Relations:
                 known = [n for n, _ in self._given.values()] + [s.schema.name for s in self._streams.values()]
                 raise LookupError(nearest(name, [*known, *sorted(self._known())])) from None
             raise duck.query_error(error, self._text, text.strip()) from None
-        return self._plain(name, fields_of(empty))
+        fields = fields_of(empty)
+        if self.has_enums:
+            fields = tuple(f if not is_enum(t) else Field(f.name, t) for f, t in zip(fields, map(str, relation.types)))
+        return self._plain(name, fields)
 
     def describe(
         self, sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, /
@@ -317,10 +375,12 @@ class Relations:
         for name, fields in tables.items():
             if name.startswith((FACTOR_TABLE, HISTORY_TABLE)) and name not in self._registered:
                 columns = tuple(fields) or (Field("nothing", "INTEGER"),)  # that there is none is said later
-                self.register(name, arrow_schema(Schema(name, columns)).empty_table())
+                self.register(name, arrow_schema(Schema(name, columns)).empty_table(), columns)
         with duck.settings(self.connection, errors_as_json=True):
             described = describe_on(self.connection, sql, select)
-        return tuple(Field(f.name, plain_type(f.type)) for f in described)
+        return tuple(
+            f if self.has_enums and is_enum(f.type) else Field(f.name, plain_type(f.type)) for f in described
+        )
 
     def _plain(self, name: str, fields: tuple[Field, ...]) -> Schema:
         """A plain relation. Where it serves as history it needs a time: the column it (or else PL) is ordered by, if
@@ -362,9 +422,37 @@ class Relations:
                 raise duck.query_error(error, self._text, name) from None
         return self._evaluated[text]
 
-    def factor(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], Reader, bool]:
+    def has_positions(self, text: str) -> bool:
+        """Whether the rows of an input that is no stream have a position: a table, a frame, a file, or what DuckDB
+        makes of one in its order. Rows of patterns and of histories have none."""
+        key = _bare(text)
+        if text not in self._positions:
+            known = None if key is None else self._named(key)
+            if known is None:
+                known = positions.of_select(
+                    f"SELECT * FROM {text}" if key is not None else text,
+                    lambda sql: self.connection.execute(sql).fetchall(),
+                    self._named,
+                )
+            self._positions[text] = known
+        return self._positions[text]
+
+    def _named(self, key: str) -> bool | None:
+        """Whether the rows of what a name stands for have a position; None for a name that is not ours."""
+        if key in self._given:
+            data = self._given[key][1]
+            return positions.of_relation(data) if isinstance(data, duckdb.DuckDBPyRelation) else True
+        if key in self._streams or key.startswith((FACTOR_TABLE, HISTORY_TABLE)):
+            return False
+        return None
+
+    def ordered(self, text: str, name: str, order_by: tuple[Order, ...], time: str | None) -> Ordered:
+        """The rows of an input that is no stream, in the order of ORDER BY."""
+        return Ordered.of(name, self.rows(text, name), order_by, time, by_content=not self.has_positions(text))
+
+    def factor(self, factor: FactorPlan, by_key: bool = False) -> tuple[Iterator[EventBatch], Reader, bool]:
         """The events of a pattern factor in its total order, in batches; what reads them again; and whether late rows
-        are among them."""
+        are among them. by_key: a table may come partition by partition; what reads it again is a ByKey then."""
         if factor.members:
             return self.merged(factor)
         stream = self.stream(factor.input_sql)
@@ -374,8 +462,12 @@ class Relations:
             time = time_of(plan.order_by)
             if time is not None and rows.column(time).null_count and (plan.within is None or plan.within.rows):
                 time = None  # rows without a time have their place, and nothing asks how far apart they are
-            ordered = Ordered.of(name, rows, plan.order_by, time)
-            return ordered.batches(), ordered, False
+            if by_key and self.has_positions(factor.input_sql):
+                standing = ByKey.of(name, rows, plan, time)
+                if standing is not None:
+                    return standing.batches(plan.columns), standing, False
+            ordered = self.ordered(factor.input_sql, name, plan.order_by, time)
+            return ordered.batches(plan.columns), ordered, False
         snapshot, late = stream.snapshot, stream.late
         batches = snapshot.batches(stream.low_us, stream.high_us, late=late, columns=factor.plan.columns)
         return _resorted(batches, factor.plan.order_by), snapshot, late
@@ -394,9 +486,8 @@ class Relations:
                 readers.append((stream.snapshot, stream.late))
             else:
                 time = member.schema.column(member.schema.time or "")
-                rows = self.rows(member.input_sql, member.name)
                 order_by = (Order(Column(time.name, time.type)),)
-                readers.append((Ordered.of(member.name, rows, order_by, time.name), False))
+                readers.append((self.ordered(member.input_sql, member.name, order_by, time.name), False))
         reader = MergedReader(Merged(factor.plan.schema, factor.members), readers)
         return _resorted(reader.batches(), factor.plan.order_by), reader, False
 
@@ -411,7 +502,7 @@ class Relations:
             return Bounded(reader, stream.begins_us), stream.late
         time = history.schema.column(history.schema.time or "")
         order_by = history.plan.order_by if history.plan is not None else (Order(Column(time.name, time.type)),)
-        ordered = Ordered.of(name, self.rows(quote(name), name), order_by, time.name)
+        ordered = self.ordered(quote(name), name, order_by, time.name)
         return Bounded(ordered, int(ordered.ts_us[0]) if len(ordered.ts_us) else None), False
 
 
@@ -433,7 +524,7 @@ class Resorted:
         columns: Collection[str] | None = None,
     ) -> EventBatch:
         batch = self.source.read(low_us, high_us, closed=closed, keys=keys, late=late, columns=columns)
-        index = order_index(pa.Table.from_batches([batch.columns]), self.order_by, bare=False)
+        index = order_index(pa.Table.from_batches([batch.columns]), self.order_by)
         return batch if index is None else batch.take(index)
 
 
@@ -445,7 +536,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
     if relations.spark is not None:
         relations.spark.refuse(plan, relations)
     relations.load(plan)
-    outer = Outer(plan)
+    outer = Outer(plan, has_enums=relations.has_enums)
     counted = counted_select(plan) if make is make_matcher else None
     found: list[tuple[Answer, Lookups]] = []
     bare = make is make_matcher and not any(factor.histories for factor in plan.factors)
@@ -459,7 +550,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
                 raise error if factor.histories else _placed(error, query.factors[i].match, text) from None
             if i + 1 < len(plan.factors):  # a later input may read it
                 for name, rows in outer.tables(i, found[i][0]).items():
-                    relations.register(name, rows)
+                    relations.register(name, rows, outer.fields[name])
 
     connection = relations.connection
     if counted is not None:
@@ -499,7 +590,7 @@ def answer_factor(
     """The rows of one pattern factor with its histories joined, and how to find its events again."""
     histories = [relations.history(h) for h in factor.histories]
     beside = tuple(lookup_in(view.source, seen) for view, seen in histories)
-    batches, reader, late = relations.factor(factor)
+    batches, reader, late = relations.factor(factor, by_key=not factor.histories)
     lookups: Lookups = (lookup_in(reader, late), beside)
     stream, by_spark = relations.searched(factor), relations.searched_by_spark(factor)
     if by_spark is not None and relations.spark is not None:
@@ -508,6 +599,8 @@ def answer_factor(
         found = relations.spark.matches(factor.plan, by_spark)
     elif stream is None:
         found = list(run(make(factor.plan), batches))
+        if isinstance(reader, ByKey) and make is not rows_matcher:
+            found = [reader.own_times(m) for m in found]
     else:
         report = relations.reports[factor.alias] = Report()
         plan, order_by = factor.plan, factor.plan.order_by
@@ -559,7 +652,7 @@ def _resorted(batches: Iterator[EventBatch], order_by: tuple[Order, ...]) -> Ite
     """Events of a stream in an ORDER BY that begins with its time, in slices. Every instant is in one batch."""
     for batch in batches:
         if len(order_by) > 1:
-            index = order_index(pa.Table.from_batches([batch.columns]), order_by, bare=False)
+            index = order_index(pa.Table.from_batches([batch.columns]), order_by)
             batch = batch if index is None else batch.take(index)
         yield from slices(batch)
 

@@ -14,11 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybrid import duck
+from hybrid.session import is_enum
 from matching.batch import EventBatch
+from matching.ordering import sorting_order
 from matching.types import arrow_type, duckdb_type
 from query.errors import DataError, first_line
 from query.plan.expression import quote
 from query.plan.plan import Order
+from query.plan.statement import NO_ACCESS
 from query.schema import Field, Schema
 
 BATCH_ROWS = 65_536
@@ -30,15 +33,18 @@ TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 # ---- anything to Arrow -----------------------------------------------------------------------------------------
 
 
-def to_arrow(data: Any, name: str) -> pa.Table:
+def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Table:
     """A named table as Arrow, in the types DuckDB hands out: plain strings, microseconds, no dictionaries.
 
     Takes Arrow tables, batches and readers, pandas and polars frames, DuckDB relations, anything with the PyCapsule
     protocol, a list of dicts, a dict of columns, and the path of a file that DuckDB reads by its name (Parquet, CSV,
-    JSON). Raises DataError, also for times that are no exact microsecond.
+    JSON), if `access` has it. NaN of pandas is null, as pandas means it, NaN of others is NaN. A key that a dict lacks
+    is null there. Raises DataError, also for times that are no exact microsecond.
     """
     try:
-        table = _arrow(data, name)
+        table = _arrow(data, name, access)
+    except duckdb.PermissionException as error:
+        raise DataError(f"table {name}: {first_line(error)}", NO_ACCESS) from None
     except duckdb.Error as error:
         raise DataError(f"table {name}: {first_line(error)}", "a text is the path of a file") from None
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
@@ -51,9 +57,9 @@ def to_arrow(data: Any, name: str) -> pa.Table:
     return conform(table, name)
 
 
-def _arrow(data: Any, name: str) -> pa.Table | None:
+def _arrow(data: Any, name: str, access: duck.Access) -> pa.Table | None:
     if isinstance(data, str | os.PathLike):
-        data = duck.cursor().sql(f"SELECT * FROM '{str(os.fspath(data)).replace(chr(39), chr(39) * 2)}'")
+        data = duck.cursor(access=access).sql(f"SELECT * FROM '{str(os.fspath(data)).replace(chr(39), chr(39) * 2)}'")
     if isinstance(data, duckdb.DuckDBPyRelation):
         return table_of(data, name)
     if isinstance(data, pa.Table):
@@ -74,7 +80,8 @@ def _arrow(data: Any, name: str) -> pa.Table | None:
     if isinstance(data, Mapping):
         return pa.table(dict(data))
     if isinstance(data, Sequence) and not isinstance(data, str | bytes) and all(isinstance(r, Mapping) for r in data):
-        return pa.Table.from_pylist([dict(r) for r in data])
+        names = dict.fromkeys(name for row in data for name in row)  # of all rows: the first may lack some
+        return pa.table({name: [row.get(name) for row in data] for name in names})
     return None
 
 
@@ -162,16 +169,18 @@ def fields_of(table: pa.Table) -> tuple[Field, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One sort key: a column, its direction, and where nulls stand."""
+    """One sort key: a column, its direction, and where nulls stand. enum: its type, if its order is that of an ENUM."""
 
     column: str
     descending: bool = False
     nulls_first: bool = False
+    enum: str = ""
 
     @property
     def sql(self) -> str:
         direction, nulls = "DESC" if self.descending else "ASC", "FIRST" if self.nulls_first else "LAST"
-        return f"{quote(self.column)} {direction} NULLS {nulls}"
+        value = f"CAST({quote(self.column)} AS {self.enum})" if self.enum else quote(self.column)
+        return f"{value} {direction} NULLS {nulls}"
 
 
 def time_of(order_by: tuple[Order, ...]) -> str | None:
@@ -182,19 +191,22 @@ def time_of(order_by: tuple[Order, ...]) -> str | None:
 
 
 def keys_of(order_by: tuple[Order, ...]) -> tuple[Key, ...]:
-    return tuple(Key(o.column.name, o.descending, o.nulls_first) for o in order_by)
+    return tuple(
+        Key(o.column.name, o.descending, o.nulls_first, o.column.type if is_enum(o.column.type) else "")
+        for o in order_by
+    )
 
 
-def order_index(table: pa.Table, order_by: tuple[Order, ...], bare: bool) -> np.ndarray | None:
-    """The row numbers in the order of ORDER BY, or None if the rows stand in it already. Ties keep their order if the
-    rows have one (bare False), else go by content: columns in schema order, nulls first, NaN last. Where only ties
+def order_index(table: pa.Table, order_by: tuple[Order, ...], by_content: bool = False) -> np.ndarray | None:
+    """The row numbers in the order of ORDER BY, or None if the rows stand in it already. Ties keep their order or, of
+    rows that have none (by_content), go by content: columns in schema order, nulls first, NaN last. Where only ties
     stand wrong, only they are sorted.
     """
     n = table.num_rows
     keys = keys_of(order_by)
-    if n < 2:
+    content = tuple(Key(c, nulls_first=True) for c in table.column_names) if by_content else ()
+    if n < 2 or not (keys or content):
         return None
-    content = tuple(Key(c, nulls_first=True) for c in table.column_names) if bare else ()
     ties = _ties(table, keys)
     if ties is None:
         return _sorted_index(table, keys + content)
@@ -213,12 +225,22 @@ def order_index(table: pa.Table, order_by: tuple[Order, ...], bare: bool) -> np.
 
 def _sorted_index(table: pa.Table, keys: tuple[Key, ...]) -> np.ndarray:
     """Row numbers in the order of the keys, then of the rows."""
+    if len(keys) == 1 and not keys[0].descending:
+        column = table.column(keys[0].column)
+        if _whole(column.type) and not column.null_count:
+            return sorting_order(_integers(column))
     connection = duck.cursor()
-    numbered = table.append_column("__hybrid_row", pa.array(np.arange(table.num_rows)))
+    numbered = table.select(list(dict.fromkeys(k.column for k in keys)))
+    numbered = numbered.append_column("__hybrid_row", pa.array(np.arange(table.num_rows)))
     connection.register("__hybrid_rows", numbered)
     order = ", ".join([k.sql for k in keys] + ["__hybrid_row"])
     result = connection.sql(f"SELECT __hybrid_row FROM __hybrid_rows ORDER BY {order}").to_arrow_table()
     return np.asarray(result.column(0).to_numpy(), np.int64)
+
+
+def stands_in_order(table: pa.Table, order_by: tuple[Order, ...]) -> bool:
+    """Whether the rows stand in the order of ORDER BY. False also where that cannot be told without sorting."""
+    return table.num_rows < 2 or _ties(table, keys_of(order_by)) is not None
 
 
 def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = None) -> np.ndarray | None:
@@ -231,7 +253,7 @@ def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = Non
             left, right = column.slice(0, len(column) - 1), column.slice(1)
         else:
             left, right = column.take(pa.array(pairs)), column.take(pa.array(pairs + 1))
-        compared = _compare(left, right, key)
+        compared = compare(left, right, key)
         if compared is None:
             return None
         greater, equal = compared
@@ -243,10 +265,12 @@ def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = Non
     return np.arange(table.num_rows - 1) if pairs is None else pairs
 
 
-def _compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
+def compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
     """(left > right, left = right) as bool arrays in the order of the key, or None if the type has no cheap order."""
     type = left.type
-    primitive = pa.types.is_integer(type) or (pa.types.is_temporal(type) and not pa.types.is_interval(type))
+    if key.enum:
+        return None
+    primitive = _whole(type)
     if primitive and not left.null_count and not right.null_count:
         a, b = _integers(left), _integers(right)
         return (b > a if key.descending else a > b), a == b
@@ -266,6 +290,11 @@ def _compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[n
         greater = np.where(a | b, (b & ~a) if key.nulls_first else (a & ~b), greater)
         equal = np.where(a | b, a & b, equal)
     return greater, equal
+
+
+def _whole(type: pa.DataType) -> bool:
+    """Whether values of a type are whole numbers that compare as they do."""
+    return pa.types.is_integer(type) or (pa.types.is_temporal(type) and not pa.types.is_interval(type))
 
 
 def _bools(values: pa.ChunkedArray) -> np.ndarray:
@@ -299,32 +328,50 @@ def times_us(table: pa.Table, column: str, name: str) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """A bounded input in its total order. ts_us: zeros if it has no time. Row i is event i: its offset and sequence."""
+    """A bounded input in its total order.
+
+    table: its rows as they were given; where they have no position, by content. order: their numbers in the order of
+    the input, None where they stand in it. ts_us: their times in that order, zeros if it has no time. An event is known
+    by its position in the table, which is its offset; its sequence is its place in the order.
+    """
 
     name: str
     table: pa.Table
+    order: np.ndarray | None
     ts_us: np.ndarray
 
     @staticmethod
-    def of(name: str, table: pa.Table, order_by: tuple[Order, ...], time: str | None) -> Ordered:
-        """Sorts bare rows if need be. `time` names the column that holds the event time, if there is one."""
+    def of(
+        name: str, table: pa.Table, order_by: tuple[Order, ...], time: str | None, *, by_content: bool = False
+    ) -> Ordered:
+        """In the order of ORDER BY: sorted where they do not stand in it. Rows that are equal there keep their order,
+        or go by content. `time` names the column that holds the event time, if there is one."""
         if time is not None:
             times_us(table, time, name)
-        index = order_index(table, order_by, bare=True)
-        if index is not None:
-            table = table.take(pa.array(index))
+        order = order_index(table, order_by, by_content)
+        if order is not None and by_content:
+            table, order = table.take(pa.array(order)), None
         ts_us = times_us(table, time, name) if time is not None else np.zeros(table.num_rows, np.int64)
-        return Ordered(name, table, ts_us)
+        return Ordered(name, table, order, ts_us if order is None else ts_us[order])
 
-    def batches(self, rows: int = BATCH_ROWS) -> Iterator[EventBatch]:
-        """Slices of at most `rows` rows, zero copy."""
+    def rows(self, columns: Collection[str] | None = None) -> pa.Table:
+        """The rows in their order. columns: those that are needed (None: all)."""
+        table = self.table if columns is None else some_columns(self.table, columns)
+        return table if self.order is None else table.take(pa.array(self.order))
+
+    def batches(self, columns: Collection[str] | None = None, rows: int = BATCH_ROWS) -> Iterator[EventBatch]:
+        """Slices of at most `rows` rows, zero copy but for a sort. columns: those that are needed (None: all)."""
         start = 0
-        for columns in self.table.to_batches(max_chunksize=rows):
-            n = columns.num_rows
-            if n:
-                position = np.arange(start, start + n, dtype=np.int64)
-                yield EventBatch(columns, self.ts_us[start : start + n], np.zeros(n, np.int32), position, position)
-            start += n
+        for batch in self.rows(columns).to_batches(max_chunksize=rows):
+            stop = start + batch.num_rows
+            if stop > start:
+                yield self._events(batch, start, stop)
+            start = stop
+
+    def _events(self, columns: pa.RecordBatch, start: int, stop: int) -> EventBatch:
+        at = np.arange(start, stop, dtype=np.int64)
+        offset = at if self.order is None else self.order[start:stop]
+        return EventBatch(columns, self.ts_us[start:stop], np.zeros(stop - start, np.int32), offset, at)
 
     def read(
         self,
@@ -341,17 +388,20 @@ class Ordered:
         start = 0 if low_us is None else int(np.searchsorted(self.ts_us, low_us, "left"))
         stop = len(self.ts_us) if high_us is None else int(np.searchsorted(self.ts_us, high_us, edge))  # type: ignore[call-overload]
         stop = max(start, stop)
-        position = np.arange(start, stop, dtype=np.int64)
-        part = self.table.slice(start, stop - start)
-        if keys:
-            mask = np.ones(stop - start, bool)
-            for column, values in keys.items():
-                wanted = pa.array(list(values), self.table.schema.field(column).type)
-                mask &= _bools(pc.is_in(part.column(column), value_set=wanted))
-            part, position = part.filter(pa.array(mask)), position[mask]
-        return EventBatch(
-            one_batch(part), self.ts_us[position], np.zeros(len(position), np.int32), position, position
-        )
+        part = self.table.slice(start, stop - start) if self.order is None else self.table.take(self.order[start:stop])
+        batch = self._events(one_batch(part), start, stop)
+        if not keys:
+            return batch
+        mask = np.ones(len(batch), bool)
+        for column, values in keys.items():
+            wanted = pa.array(list(values), part.schema.field(column).type)
+            mask &= _bools(pc.is_in(part.column(column), value_set=wanted))
+        return batch.take(np.flatnonzero(mask))
+
+
+def some_columns(table: pa.Table, columns: Collection[str]) -> pa.Table:
+    """The table with these columns alone; with one of them at least, for they say how many rows there are."""
+    return table.select([c for c in table.column_names if c in columns] or table.column_names[:1])
 
 
 def slices(batch: EventBatch) -> Iterator[EventBatch]:

@@ -7,14 +7,14 @@ may reach from files into memory, and a live range mostly ends with what has com
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from archive.search.search import search
 from archive.snapshot import HistorySnapshot
 from hybrid.answer import answer_of
 from hybrid.candidates import Candidates, Ranges, Reader, keys_of
@@ -22,10 +22,13 @@ from hybrid.evidence import Evidence
 from hybrid.history_cache import HistoryCache
 from matching.batch import Int64Array, Matches
 from matching.types import arrow_type
-from query.errors import DataError, HybridWarning
+from query.errors import DataError, QueryError
 from query.language.ast import RowsPerMatch
 from query.plan.pattern import min_rows
 from query.plan.plan import HistoryPlan, Plan
+
+if TYPE_CHECKING:
+    from archive.spark.search import Archived
 
 #: Ranges with more events than so many go to Spark, where nobody says otherwise.
 SPARK_EVENTS = 100_000_000
@@ -34,10 +37,11 @@ SPARK_EVENTS = 100_000_000
 @dataclass(frozen=True, slots=True)
 class LargeRanges:
     """Ranges with more than `events_max` events are Spark's. where: an address of Spark, or a session; it is started by
-    the first search."""
+    the first search. trouble: why this process searched in Spark's place, until that is said."""
 
     where: Any
     events_max: int
+    trouble: list[str] = field(default_factory=list, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"with more than {self.events_max:,} events"
@@ -63,11 +67,15 @@ class LargeRanges:
         large[some] = np.array(far)[of.reshape(-1)]
         return large
 
-    def candidates(self, plan: Plan, reader: HistorySnapshot, low_us: int, last_us: int, late: bool) -> Candidates:
-        """What may join of one range, as one block: what candidates_in gives for it. reader: one of files alone. late:
-        late events are searched too. Raises DataError where Spark fails, QueryError."""
-        from archive.spark.search import Archived, matches
-        from archive.spark.session import spark_session
+    def candidates(
+        self, plan: Plan, reader: HistorySnapshot, low_us: int, last_us: int, late: bool
+    ) -> tuple[Candidates, bool]:
+        """What may join of one range, as one block: what candidates_in gives for it; and whether Spark found it.
+        reader: one of files alone. late: late events are searched too.
+
+        Where Spark fails it is asked once more, in a session that answers; then this process searches, in bounded
+        memory. Raises DataError, QueryError."""
+        from archive.spark.search import Archived
 
         files = reader.files()
         assert files is not None
@@ -75,11 +83,34 @@ class LargeRanges:
         # Bounds that leave nothing out may lie where Spark knows of no time.
         low = None if low_us <= table.min_us.min(initial=low_us) else low_us
         end = None if last_us >= table.max_us.max(initial=last_us) else last_us + 1
-        archived = Archived(place, table, reader.schema, low, end, late)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", HybridWarning)  # it was said when the query began
-            found = matches(spark_session(self.where), archived, plan)
-        return ranked(plan, found, reader, late)
+        found = self._by_spark(Archived(place, table, reader.schema, low, end, late), plan)
+        if not isinstance(found, str):
+            return ranked(plan, found, reader, late), True
+        here = list(search(reader, plan, low, end, late=late, arrange=iter))  # what Spark has no order for is not asked
+        self.trouble.append(f"a range of the history of {reader.schema.name} was searched without Spark: {found}")
+        return ranked(plan, here, reader, late), False
+
+    def _by_spark(self, archived: Archived, plan: Plan) -> list[Matches] | str:
+        """The matches in a range, or why Spark does not find them. Raises QueryError."""
+        from archive.spark.search import matches
+        from archive.spark.session import spark_session, what_failed
+
+        why = ""
+        for _ in range(2):
+            try:
+                return matches(spark_session(self.where), archived, plan, told=True)
+            except QueryError:
+                raise
+            except Exception as error:  # noqa: BLE001  (pyspark, py4j and gRPC complain in many classes)
+                said = (error.message, error.hint) if isinstance(error, DataError) else what_failed(error)
+                why = "; ".join(filter(None, said))
+        return why
+
+    def take_trouble(self) -> list[str]:
+        """Why this process searched in Spark's place since this was last asked."""
+        found = list(dict.fromkeys(self.trouble))
+        self.trouble.clear()
+        return found
 
 
 def large_ranges(where: Any, events_max: int | None, on_disk: bool) -> LargeRanges | None:

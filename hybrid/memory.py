@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from archive.place import Place
 from hybrid.history_cache import BYTES_MAX, HistoryCache
+from hybrid.times import show_us
 from query.errors import DataError
 
 if TYPE_CHECKING:
@@ -89,12 +90,15 @@ class Memory:
 
 def stats_of(found: Iterable[SpillStats]) -> dict[str, Any]:
     """Of the patterns of a query: runs, the keys with partial matches in memory; spilled, those that are on disk;
-    read_back, how often one came back from there; memory_trouble: what went wrong when some were to leave."""
+    read_back, how often one came back from there; rows_held: the rows in memory that partial matches need; held_since:
+    the time of the oldest of them; memory_trouble: what went wrong when some were to leave."""
     some = list(found)
     out: dict[str, Any] = {
         "runs": sum(s.runs for s in some), "spilled": sum(s.out for s in some),
         "read_back": sum(s.read_back for s in some),
     }  # fmt: skip
+    oldest = min((s.since_us for s in some if s.since_us is not None), default=None)
+    out |= {"rows_held": sum(s.rows for s in some), "held_since": show_us(oldest)}
     trouble = next((s.trouble for s in some if s.trouble is not None), None)
     return out if trouble is None else out | {"memory_trouble": trouble}
 

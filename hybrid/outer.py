@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import duckdb
@@ -16,10 +15,13 @@ from hybrid import duck
 from hybrid.answer import COMPLETE, ROW, Answer, Side, output_schema, side_schema
 from hybrid.evidence import NO_EVIDENCE
 from hybrid.faults import fault
+from hybrid.session import enums_of, register, unregister
 from query.language.ast import HistoryKind, StatementKind
-from query.plan.bind import ADD_A_COLUMN
+from query.plan.bind import ADD_A_COLUMN, history_columns
+from query.plan.output import output_columns
 from query.plan.plan import FactorPlan, QueryPlan
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
+from query.schema import Field
 
 #: (0: the factor's rows, k: those of its history k - 1; column of these; name in the output)
 Projection = tuple[tuple[int, str, str], ...]
@@ -57,13 +59,24 @@ def _nothing(factor: FactorPlan) -> tuple[Side, ...]:
 class Outer:
     """The outer SELECT of one statement. `extra` are the tables it names besides the factors."""
 
-    __slots__ = ("_extra", "_plan", "_projection", "_shows_complete")
+    __slots__ = ("_access", "_extra", "_has_enums", "_plan", "_projection", "_shows_complete", "fields")
 
-    def __init__(self, plan: QueryPlan, extra: Mapping[str, pa.Table] | None = None) -> None:
+    def __init__(
+        self, plan: QueryPlan, extra: Mapping[str, pa.Table] | None = None, access: duck.Access = duck.NOTHING,
+        has_enums: bool = False,
+    ) -> None:  # fmt: skip
+        """has_enums: whether ENUMs of its factors are ENUMs in its SQL, and not text."""
         for factor in plan.factors:
             if not len(output_schema(factor.plan)):
                 raise fault("HQ217", f"the matches of {factor.alias} have no column to show", plan.text, ADD_A_COLUMN)
         self._plan = plan
+        self._access = access
+        self._has_enums = has_enums
+        #: the columns of the tables that stand for factors and their histories, by name
+        self.fields: dict[str, tuple[Field, ...]] = {}
+        for i, factor in enumerate(plan.factors):
+            self.fields[factor_name(i)] = output_columns(factor.plan)
+            self.fields |= {side_name(i, k): history_columns(h) for k, h in enumerate(factor.histories)}
         self._extra = dict(extra or {})
         self._shows_complete = re.search(rf"\b{COMPLETE}\b", plan.text, re.IGNORECASE) is not None
         self._projection: Projection | None = None
@@ -71,6 +84,11 @@ class Outer:
             columns = {factor_name(0): output_schema(plan.factors[0].plan).names}
             columns |= {side_name(0, k): side.rows.column_names for k, side in enumerate(_nothing(plan.factors[0]))}
             self._projection = _projection(plan.select_sql, columns)
+
+    @property
+    def access(self) -> duck.Access:
+        """What its SELECT may read besides tables."""
+        return self._access
 
     @property
     def text(self) -> str:
@@ -152,20 +170,19 @@ class Outer:
         self, select_sql: str, tables: Mapping[str, pa.Table], connection: duckdb.DuckDBPyConnection | None
     ) -> pa.Table:
         tables = self._extra | dict(tables)
-        on = connection or duck.cursor()
-        registered: list[str] = []
+        on = connection or duck.cursor(access=self._access)
+        registered: dict[str, dict[str, str]] = {}
         try:
             for name, table in tables.items():
-                on.register(name, table)
-                registered.append(name)
+                registered[name] = enums_of(self.fields.get(name, ())) if self._has_enums else {}
+                register(on, name, table, registered[name])
             return on.sql(select_sql).to_arrow_table()  # of other statements, what DuckDB says: the number of rows
         except duckdb.Error as error:
             raise duck.query_error(error, self._plan.text) from None
         finally:
             if connection is not None:
-                for name in registered:
-                    with suppress(duckdb.TransactionException):  # aborted: it goes with the transaction
-                        on.unregister(name)
+                for name, enums in registered.items():
+                    unregister(on, name, enums)
 
 
 def select_tree(select_sql: str) -> Any:

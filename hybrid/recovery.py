@@ -41,6 +41,23 @@ class Asked:
         )
 
 
+#: By the field of Asked its tag in a checkpoint, and what stands for one that is not there (nothing: it must be). Tags
+#: stay when fields are renamed.
+ASKED_TAGS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "name": ("name", ()), "text": ("text", ()), "strategy": ("strategy", ()),
+    "tolerance_us": ("tolerance_us", (None,)), "evidence": ("evidence", (False,)), "into": ("into", (None,)),
+    "time": ("time", (None,)), "tables": ("tables", ({},)), "from_us": ("from_us", (None,)),
+}  # fmt: skip
+
+
+def read_asked(saved: Mapping[str, Any]) -> Asked:
+    """What `state_of` wrote of it. Raises KeyError."""
+    found = {
+        name: saved[tag] if tag in saved or not default else default[0] for name, (tag, default) in ASKED_TAGS.items()
+    }
+    return Asked(**found)
+
+
 def state_of(
     streams: Mapping[str, Stream], named: Mapping[str, Watch | ChainWatch], notes: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -52,9 +69,9 @@ def state_of(
 def _query(watch: Watch | ChainWatch) -> dict[str, Any]:
     asked = watch.asked
     assert asked is not None
-    own = {name: getattr(asked, name) for name in Asked.__slots__ if name != "tables"}
+    own = {tag: getattr(asked, name) for name, (tag, _) in ASKED_TAGS.items()}
     return {
-        "asked": {**own, "tables": dict(asked.tables)}, "alerts": watch.alerts.save(), "own": watch.save(),
+        "asked": own | {"tables": dict(asked.tables)}, "alerts": watch.alerts.save(), "own": watch.save(),
         "driver": None if watch.driver is None else watch.driver.save(),
     }  # fmt: skip
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from hybrid.answer import COMPLETE, Answer
 from hybrid.evidence import FIXED, Lookup, join_id, long_table, stacked
 from query.errors import DataError
+from query.plan.fingerprint import fingerprint_of_rows
 from query.plan.plan import FactorPlan, QueryPlan
 
 if TYPE_CHECKING:
@@ -39,16 +40,20 @@ def _joined_ids(
         if answer.matched is not None:
             matched &= answer.matched[at]
         return [name if m else None for name, m in zip(live_ids, matched)], [None] * len(at), []
-    archive = [""] * len(at)
+    archive: list[list[str]] = []
     side_ids = []
     for history, side in zip(factor.histories, answer.sides):
         has = np.flatnonzero(side.match[at] >= 0)
-        fingerprint = history.plan.fingerprint if history.plan is not None else history.schema.name
+        fingerprint = (
+            fingerprint_of_rows(history.schema.name) if history.plan is None else history.plan.fingerprint
+        )
         ids = side.evidence.take(side.match[at][has]).ids(fingerprint)
+        every = [""] * len(at)
         for i, name in zip(has, ids):
-            archive[i] += name
+            every[i] = name
+        archive.append(every)
         side_ids.append(ids)
-    return live_ids, [join_id(a, b) for a, b in zip(live_ids, archive)], side_ids
+    return live_ids, [join_id(*ids) for ids in zip(live_ids, *archive)], side_ids
 
 
 def _complete(answer: Answer, at: np.ndarray) -> np.ndarray:

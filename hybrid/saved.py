@@ -1,8 +1,12 @@
-"""What a query has become as bytes and back: plain values, arrays, tables, and a few dataclasses of them."""
+"""What a query has become as bytes and back: plain values, arrays, tables, and a few dataclasses of them.
+
+Each of these and each of their fields has a tag, which is what is written. To rename a class or a field, change its
+name here and leave the tag. A field that may be absent, for it is younger than some state, has a default in its class.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,10 +15,31 @@ import pyarrow as pa
 from hybrid.answer import Answer, Side
 from hybrid.evidence import Evidence, Parts
 from matching.batch import EventBatch, Matches
-from matching.state import pack, read_table, saved_table, unpack
+from matching.state import pack, read_table, saved_table, unpack, unpack_head
 from query.errors import DataError
 
-_TYPES: dict[str, type[Any]] = {type.__name__: type for type in (Answer, Side, Evidence, EventBatch, Matches)}
+#: By tag the class, and by field the tag of that.
+KINDS: Mapping[str, tuple[type[Any], Mapping[str, str]]] = {
+    "Answer": (Answer, {
+        "live": "live", "events": "events", "match": "match", "sides": "sides", "matched": "matched",
+    }),
+    "Side": (Side, {"rows": "rows", "evidence": "evidence", "match": "match", "complete": "complete"}),
+    "Evidence": (Evidence, {
+        "bounds": "bounds", "variable": "variable", "ts_us": "ts_us", "source": "source", "offset": "offset",
+        "seq": "seq", "variables": "variables", "sources": "sources",
+    }),
+    "EventBatch": (EventBatch, {
+        "columns": "columns", "ts_us": "ts_us", "source": "source", "offset": "offset", "seq": "seq",
+        "sources": "sources",
+    }),
+    "Matches": (Matches, {
+        "rows": "rows", "row_match": "row_match", "number": "number", "first_us": "first_us", "last_us": "last_us",
+        "event_bounds": "event_bounds", "event_variable": "event_variable", "event_ts_us": "event_ts_us",
+        "event_source": "event_source", "event_offset": "event_offset", "event_seq": "event_seq",
+        "variables": "variables", "sources": "sources", "outcome": "outcome",
+    }),
+}  # fmt: skip
+_TAGS = {kind: tag for tag, (kind, _) in KINDS.items()}
 
 
 def save(value: Any) -> bytes:
@@ -22,6 +47,14 @@ def save(value: Any) -> bytes:
     as keys) of these; Answer, Side, Evidence, EventBatch and Matches."""
     arrays: dict[str, np.ndarray] = {}
     return pack({"value": _put(value, arrays)}, arrays)
+
+
+def saved_version(data: bytes) -> Any:
+    """What stands for `version` in a dict that was saved, whatever else is in it. Raises DataError for other bytes."""
+    try:
+        return unpack_head(data)["value"]["dict"]["version"]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"this is no saved state: {error}", "start the query anew") from error
 
 
 def load(data: bytes) -> Any:
@@ -61,8 +94,8 @@ def _put(value: Any, arrays: dict[str, np.ndarray]) -> Any:
         case Parts():
             return _put(value.whole(), arrays)
         case Answer() | Side() | Evidence() | EventBatch() | Matches():
-            of = {field.name: _put(getattr(value, field.name), arrays) for field in fields(value)}
-            return {type(value).__name__: of}
+            tag = _TAGS[type(value)]
+            return {tag: {t: _put(getattr(value, name), arrays) for name, t in KINDS[tag][1].items()}}
         case _:
             raise TypeError(f"{type(value).__name__} cannot be saved")
 
@@ -88,4 +121,5 @@ def _get(saved: Any, arrays: dict[str, np.ndarray]) -> Any:
         case "dict":
             return {k: _get(v, arrays) for k, v in of.items()}
         case _:
-            return _TYPES[kind](**{name: _get(v, arrays) for name, v in of.items()})
+            made, tags = KINDS[kind]
+            return made(**{name: _get(of[tag], arrays) for name, tag in tags.items() if tag in of})

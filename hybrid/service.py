@@ -117,7 +117,7 @@ class Service:
         self.db = Database(
             None if given.path is None else app.place(given.path), given.memory_limit, dict(given.options) or None,
             log=None if given.log == "none" else given.log, ticking=False, spark=given.spark,
-            spark_events=given.spark_events,
+            spark_events=given.spark_events, access=app.access,
         )  # fmt: skip
         try:
             self._delivery.read(self.db.notes.get(DELIVERY))

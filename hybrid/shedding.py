@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hybrid.faults import not_supported
-from hybrid.times import duration_us, show_us
+from hybrid.times import duration_us, positive_us, show_us
 from matching.types import plain_type
 from query.errors import DataError
 from query.language.ast import Selection
@@ -44,7 +44,7 @@ class Shed:
     least: float = 1 / 16
 
     def __post_init__(self) -> None:
-        duration_us(self.lag, "lag")
+        positive_us(self.lag, "lag")
         duration_us(self.after, "after")
         if not 0 < self.least <= 1:
             raise DataError(f"least is {self.least}", "it is a share of the keys: more than 0, and 1 at most")

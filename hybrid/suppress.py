@@ -63,7 +63,7 @@ class Suppressor:
     that it would suppress (`forget`): about 300 bytes for each key with an alert in that time. Not thread safe.
     """
 
-    __slots__ = ("_alerts", "_listed", "_listed_count", "_newest", "count", "once", "schema")
+    __slots__ = ("_alerts", "_before", "_forgotten", "_listed", "_listed_count", "_newest", "count", "once", "schema")
 
     def __init__(self, once: AlertOnce, schema: pa.Schema) -> None:
         self.once = once
@@ -75,6 +75,9 @@ class Suppressor:
         self._newest: deque[tuple[int, str]] = deque()
         self._listed: deque[pa.Table] = deque()
         self._listed_count = 0
+        #: At the last `begin`: counts, the list, how many alerts; and what has been forgotten since.
+        self._before: tuple[int, int, deque[pa.Table], int] | None = None
+        self._forgotten: list[tuple[int, str, str]] = []
 
     def take(self, rows: pa.Table, times: Int64Array, matches: Sequence[str]) -> np.ndarray:
         """bool (n,): which of the rows are alerts. times: int64 (n,), of the last event of each row's match, in
@@ -83,13 +86,11 @@ class Suppressor:
         passes = np.ones(len(times), bool)
         stood: list[str] = []
         for i, (key, time, match) in enumerate(zip(keys, times.tolist(), matches)):
-            at, of = self._alerts.setdefault(key, ([], []))
+            at, of = self._alerts.get(key, ([], []))
             first = bisect_right(at, time - self.once.interval_us)
             behind = bisect_left(at, time + self.once.interval_us)
             if first == behind:
-                at.insert(first, time)
-                of.insert(first, match)
-                self._newest.append((time, key))
+                self._insert(key, time, match)
             elif match not in of[first:behind]:  # else it is another row of a match that has alerted
                 passes[i] = False
                 stood.append(of[first])
@@ -102,11 +103,47 @@ class Suppressor:
         of any time may)."""
         while bound_us is not None and self._newest and self._newest[0][0] + self.once.interval_us <= bound_us:
             time, key = self._newest.popleft()
-            at, of = self._alerts[key]
-            gone = bisect_left(at, time)
-            del at[gone], of[gone]
-            if not at:
-                del self._alerts[key]
+            self._forgotten.append((time, key, self._remove(key, time)))
+
+    def begin(self) -> None:
+        """From here on `take_back` undoes what `take` and `forget` have done."""
+        self._before = (self.count, self._listed_count, self._listed.copy(), len(self._newest))
+        self._forgotten = []
+
+    def take_back(self) -> None:
+        """Goes back to where it stood at `begin`: nobody has got the rows since."""
+        if self._before is None:
+            return
+        count, listed_count, listed, alert_count = self._before
+        while self._forgotten:
+            time, key, match = self._forgotten.pop()
+            self._insert(key, time, match, oldest=True)
+        while len(self._newest) > alert_count:
+            time, key = self._newest.pop()
+            self._remove(key, time)
+        self.count, self._listed_count, self._listed, self._before = count, listed_count, listed, None
+
+    def _insert(self, key: str, time: int, match: str, oldest: bool = False) -> None:
+        """Keeps an alert, or raises and has not. oldest: it came before all others that are kept."""
+        times, matches = self._alerts.get(key, ([], []))
+        at = bisect_left(times, time)
+        alerts = ([*times[:at], time, *times[at:]], [*matches[:at], match, *matches[at:]])
+        self._newest.insert(0 if oldest else len(self._newest), (time, key))
+        try:
+            self._alerts[key] = alerts
+        except BaseException:
+            del self._newest[0 if oldest else -1]
+            raise
+
+    def _remove(self, key: str, time: int) -> str:
+        """Gives up the alert of a key at a time; its match."""
+        at, of = self._alerts[key]
+        gone = bisect_left(at, time)
+        match = of[gone]
+        del at[gone], of[gone]
+        if not at:
+            del self._alerts[key]
+        return match
 
     @property
     def kept_count(self) -> int:

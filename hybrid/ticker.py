@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
+
+from query.errors import HybridWarning
 
 #: What the thread is called, and how often it looks, in seconds.
 TICKER = "hybrid-ticker"
@@ -11,7 +14,8 @@ EVERY_S = 0.25
 
 
 class Ticker:
-    """Started by start, stopped by stop; calls `tick` in between, which must not raise."""
+    """Started by start, stopped by stop; calls `tick` in between. An error of one call is a warning; the next one comes
+    all the same."""
 
     def __init__(self, tick: Callable[[], None], every_s: float = EVERY_S) -> None:
         self._tick = tick
@@ -30,4 +34,8 @@ class Ticker:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._every_s):
-            self._tick()
+            try:
+                self._tick()
+            except Exception as error:  # noqa: BLE001  (a stopped clock would hold every watermark, unsaid)
+                message = f"looking at the clock failed, and is tried again: {error!r}"
+                warnings.warn(message, HybridWarning, stacklevel=1)

@@ -41,6 +41,23 @@ def duration_us(value: Any, what: str) -> int:
     return us
 
 
+def positive_us(value: Any, what: str) -> int:
+    """As duration_us, of something that no time at all cannot be meant for. Raises DataError."""
+    us = duration_us(value, what)
+    if not us:
+        message = f"{what} is {value!r}, and has to be longer than that"
+        raise DataError(message, "write a length of time such as '10s', or leave it out")
+    return us
+
+
+def show_duration(us: int | None) -> str:
+    """A length of time as text that duration_us takes, in the largest unit of which it is a whole number."""
+    if us is None:
+        return "none"
+    unit = next((u for u in ("d", "h", "min", "s", "ms") if us and us % _UNITS_US[u] == 0), "us")
+    return f"{us // _UNITS_US[unit]} {unit}" if us else "0 s"
+
+
 def _bad_duration(value: Any, what: str) -> DataError:
     return DataError(
         f"{what} is {value!r}, which is no length of time",

@@ -1,10 +1,12 @@
-"""Why a match of a live query may come late: said to the one who asks the query."""
+"""Why a match of a live query may come late, and partial ones may never end: said to the one who asks the query."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
 from typing import assert_never
 
-from query.plan.expression import Navigation, walk
+from query.language.ast import Selection
+from query.plan.expression import Constant, Navigation, walk
 from query.plan.pattern import (
     Alternation,
     Anchor,
@@ -18,12 +20,16 @@ from query.plan.pattern import (
     anchors,
     min_rows,
 )
-from query.plan.plan import Plan
+from query.plan.plan import FactorPlan, Plan
 
 
-def waits(plan: Plan) -> list[str]:
-    """Why matches of a live query may come late, if they may: warnings for the one who asks."""
+def waits(plan: Plan, of: str) -> list[str]:
+    """Why matches of a live query may come late, and partial ones may never end, if they may: warnings for the one who
+    asks. of: which query, or which pattern of it."""
     found = []
+    why = endless(plan)
+    if why is not None:
+        found.append(f"partial matches of {of} may be kept for ever: {why}")
     if plan.within is None and ends_greedily(plan.pattern):
         found.append(
             "the pattern ends in a greedy quantifier: a match comes out when the next event of its partition does not "
@@ -38,6 +44,78 @@ def waits(plan: Plan) -> list[str]:
             "event of a stream that has ended"
         )
     return found
+
+
+def endless(plan: Plan) -> str | None:
+    """Why partial matches of a live query may never end, so that they are kept for ever; None where each of them ends
+    with WITHIN, or with a row that does not go on with it."""
+    if plan.within is not None:
+        return None
+    if plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):
+        if _single(plan.pattern):
+            return None
+        return f"SELECTION {plan.selection.value} passes over rows without end, whatever comes; WITHIN would end it"
+    tested = {d.variable for d in plan.defines if d.condition != Constant(True, "BOOLEAN")}
+    loop = _taking_all(plan.pattern, tested)
+    return None if loop is None else f"{loop} takes every row, without end; a condition on it or WITHIN would end it"
+
+
+def endless_of(factors: Iterable[FactorPlan]) -> dict[str, str]:
+    """For stats(): why partial matches of some patterns may be kept for ever."""
+    found = [why for factor in factors if (why := endless(factor.plan)) is not None]
+    return {"unbounded": "; ".join(dict.fromkeys(found))} if found else {}
+
+
+def _single(pattern: RowPattern) -> bool:
+    """Whether each match is one row: nothing is partial."""
+    match pattern:
+        case Variable() | Empty() | Anchor():
+            return True
+        case Alternation(choices):
+            return all(map(_single, choices))
+        case Sequence(parts):
+            return sum(not isinstance(part, Anchor | Empty) for part in parts) <= 1 and all(map(_single, parts))
+        case Exclusion(body):
+            return _single(body)
+        case Repeat(body, _, at_most):
+            return at_most in (0, 1) and _single(body)
+        case Negation():
+            return False
+        case _:
+            assert_never(pattern)
+
+
+def _taking_all(pattern: RowPattern, tested: Set[str]) -> Repeat | None:
+    """A loop without an upper bound of which a round takes any row; None if there is none. tested: the variables with a
+    condition."""
+    match pattern:
+        case Repeat(body, _, at_most):
+            return pattern if at_most is None and _any_row(body, tested) else _taking_all(body, tested)
+        case Sequence(parts) | Alternation(parts):
+            return next((found for part in parts if (found := _taking_all(part, tested)) is not None), None)
+        case Exclusion(body):
+            return _taking_all(body, tested)
+        case Variable() | Empty() | Negation() | Anchor():
+            return None
+        case _:
+            assert_never(pattern)
+
+
+def _any_row(pattern: RowPattern, tested: Set[str]) -> bool:
+    """Whether some rows of a pattern are found whatever comes."""
+    match pattern:
+        case Variable(name):
+            return name not in tested
+        case Sequence(parts):
+            return min_rows(pattern) > 0 and all(_any_row(part, tested) for part in parts if min_rows(part))
+        case Alternation(choices):
+            return any(_any_row(choice, tested) for choice in choices)
+        case Repeat(body) | Exclusion(body):
+            return _any_row(body, tested)
+        case Empty() | Negation() | Anchor():
+            return False
+        case _:
+            assert_never(pattern)
 
 
 def ends_greedily(pattern: RowPattern) -> bool:

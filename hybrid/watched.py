@@ -61,10 +61,12 @@ class Watch:
             "shedding": None if self.shedding is None else self.shedding.save(),
         }  # fmt: skip
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        """Goes on from what `save` gave; always True, see ChainWatch.restore."""
         self.since_seq, self.accepted_before = saved["since_seq"], saved["accepted_before"]
         self.stuck_before, self.from_us = saved["stuck_before"], saved.get("from_us")
         self.shedding = shedding_of(saved.get("shedding"))
+        return True
 
     def takes(self, stream: Stream) -> bool:
         """Whether a change of that stream may decide something."""

@@ -112,7 +112,7 @@ class LiveStream:
                 f"stream {self.schema.name} has ended and takes no more events",
                 "it was ended by advance(None); create another stream, or leave out that call",
             )
-        if not isinstance(source, str):
+        if not isinstance(source, str) or not _is_text(source):
             raise DataError(f"the source of a push to {self.schema.name} is {source!r}, not a name", "give it as str")
         if offset is not None and not isinstance(offset, np.ndarray) and not _is_offset(offset):
             raise DataError(
@@ -220,6 +220,15 @@ class LiveStream:
             self.ended = True
         else:
             self._watermark.raise_to(int(t_us))
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written down: half of a pair of surrogates cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_offset(value: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import ModuleType
 from typing import NamedTuple
@@ -213,13 +213,34 @@ class BufferedRuns(ABC):
 
     def restore(self, arrays: Arrays) -> None:
         self._counters = arrays["counters"]
-        self._buffer = layout.Buffer(**group("buffer", arrays))
-        self._heap = layout.Heap(**group("heap", arrays))
+        self._buffer = layout.Buffer(**fields("buffer", layout.Buffer, arrays))
+        self._heap = layout.Heap(**fields("heap", layout.Heap, arrays))
+
+
+#: Tags of the arrays of named tuples in a state, by field: they stay when fields are renamed.
+TAGS: Mapping[type[NamedTuple], Mapping[str, str]] = {
+    layout.Buffer: {"previous": "previous", "row": "row", "variable": "variable"},
+    layout.Heap: {"deadline": "deadline", "partition": "partition"},
+    layout.Runs: {
+        "state": "state", "first": "first", "ts": "ts", "row": "row", "node": "node", "next": "next", "valid": "valid",
+        "nearest": "nearest", "nearest_bad": "nearest_bad", "registers": "registers", "free": "free",
+    },
+    layout.Partitions: {
+        "head": "head", "length": "length", "ordinal": "ordinal", "number": "number", "resume": "resume",
+        "queued": "queued", "nearest": "nearest", "nearest_bad": "nearest_bad", "calm": "calm",
+        "calm_length": "calm_length",
+    },
+}  # fmt: skip
 
 
 def named(name: str, arrays: NamedTuple) -> Arrays:
     """The arrays of a named tuple, to be kept."""
-    return {f"{name}.{field}": array for field, array in arrays._asdict().items()}
+    return {f"{name}.{tag}": getattr(arrays, field) for field, tag in TAGS[type(arrays)].items()}
+
+
+def fields(name: str, kind: type[NamedTuple], arrays: Arrays) -> Arrays:
+    """What `named` gave of a named tuple, by field."""
+    return {field: arrays[f"{name}.{tag}"] for field, tag in TAGS[kind].items()}
 
 
 def group(name: str, arrays: Arrays) -> Arrays:

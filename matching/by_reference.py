@@ -18,7 +18,7 @@ from matching.ipc import from_ipc, to_ipc
 from matching.types import arrow_type
 from query.errors import DataError, first_line
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
-from query.language.duck import quiet_connection
+from query.language.duck import Settings, quiet_connection
 from query.plan.expression import Aggregate, Constant, Expression, Navigation, Opaque, children, show, to_sql, walk
 from query.plan.output import Outcome, output_columns
 from query.plan.pattern import anchors, negated, variables
@@ -26,7 +26,7 @@ from query.plan.plan import Plan
 from query.reference import Found, Resume, find, match_rows, next_start, partition_key
 
 #: Version of ReferenceMatcher.snapshot; restore refuses others.
-STATE_VERSION = 2
+STATE_VERSION = 3
 _MAGIC = b"HREF"
 #: Values of expressions that are kept, so that the same row is not sent to DuckDB twice.
 _VALUES_MAX = 100_000
@@ -84,7 +84,7 @@ class ReferenceMatcher:
         self._progress: dict[tuple[object, ...], _Progress] = {}
         self._watermark_us: int | None = None
         self._has_outcomes = plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
-        self._evaluate = DuckEvaluation()
+        self._evaluate = DuckEvaluation(plan.settings)
         expressions = [d.condition for d in plan.defines] + [m.expression for m in plan.measures]
         offsets = [e.physical_offset for x in expressions for e in walk(x) if isinstance(e, Navigation)]
         # a row before another shows that this is not the first of its partition, one behind it that it is not the last
@@ -149,6 +149,14 @@ class ReferenceMatcher:
         values = [to_arrow([k[i] for k in keys], c.type) for i, c in enumerate(self.plan.partition_by)]
         parts = [json.dumps(state).encode(), _to_ipc(arrays), _to_ipc(values)]
         return _MAGIC + b"".join(struct.pack("<q", len(part)) + part for part in parts)
+
+    def fits(self, state: bytes) -> bool:
+        """Whether it can go on from a snapshot: whether it is of the same plan."""
+        try:
+            known = json.loads(_split(state)[0])
+        except (ValueError, struct.error):
+            return False
+        return (known["version"], known["plan"]) == (STATE_VERSION, self.plan.fingerprint)
 
     def restore(self, state: bytes) -> None:
         """Goes on from a snapshot of the same plan. Raises DataError for any other state."""
@@ -324,7 +332,8 @@ class ReferenceMatcher:
 class DuckEvaluation:
     """The `evaluate` argument of the reference: an expression over values, computed by DuckDB. Remembers results."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings = ()) -> None:
+        self._settings = settings
         self._values: dict[object, Any] = {}
 
     def __call__(self, expression: Expression, leaves: Mapping[Expression, Any]) -> Any:
@@ -349,9 +358,8 @@ class DuckEvaluation:
         sql = expression.sql(names) if isinstance(expression, Aggregate) else to_sql(expression, names)
         table = {f"l{i}": to_arrow(v if whole else [v], leaf.type) for i, (leaf, v) in enumerate(columns.items())}
         rows = len(next(iter(leaves.values()))) if whole else 1
-        cursor = quiet_connection().cursor()
+        cursor = quiet_connection(self._settings)
         try:
-            cursor.execute("SET timezone='UTC'")
             cursor.register("leaves", pa.table(table or {"nothing": pa.nulls(rows)}))
             found = cursor.sql(f"SELECT CAST({sql} AS {expression.type}) AS x FROM leaves").to_arrow_table()
         finally:

@@ -47,6 +47,13 @@ class Drive:
         w = self._advanced_us
         return _HEAD.pack(_MAGIC, w is not None, w or 0, len(ordering)) + ordering + matcher
 
+    def fits(self, state: bytes) -> bool:
+        """Whether its matcher can go on from a snapshot."""
+        if len(state) < _HEAD.size or state[:4] != _MAGIC:
+            return False
+        *_, size = _HEAD.unpack_from(state)
+        return self.matcher.fits(state[_HEAD.size + size :])
+
     def restore(self, state: bytes) -> None:
         """Goes on from a snapshot of a Drive of the same schema and plan. Raises DataError for any other state."""
         if len(state) < _HEAD.size or state[:4] != _MAGIC:

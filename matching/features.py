@@ -18,7 +18,7 @@ from matching.store import RowStore, lanes
 from matching.types import duckdb_type, plain_type
 from query.automaton.lanes import CODED, Lane, Leaf, Literal, Lowered, NoLane, Op, is_wide, lane_of, lower
 from query.errors import DataError, first_line
-from query.language.duck import quiet_connection, volatile_names
+from query.language.duck import Settings, quiet_connection, volatile_names
 from query.plan.expression import (
     Call,
     Column,
@@ -105,9 +105,13 @@ class Codes:
 
 
 class RowValues:
-    """Evaluates row-local expressions at positions of a RowStore. codes: of values of the CODED types."""
+    """Evaluates row-local expressions at positions of a RowStore. codes: of values of the CODED types. settings: of
+    DuckDB, under which they are computed."""
 
-    def __init__(self, expressions: Sequence[Expression], codes: Codes | None = None) -> None:
+    def __init__(
+        self, expressions: Sequence[Expression], codes: Codes | None = None, settings: Settings = ()
+    ) -> None:
+        self.settings = settings
         self.codes = codes or Codes()
         self.expressions = tuple(expressions)
         self.lowered, self._repeated = _interned(map(lowered, self.expressions))
@@ -116,7 +120,9 @@ class RowValues:
             if self.lowered[index] is None and (word := _word_read(expression)) is not None:
                 read.setdefault(word, []).append(index)
         #: by text column, the expressions that read nothing else
-        self._words = [(Words(word, [self.expressions[i] for i in at], self._kept), at) for word, at in read.items()]
+        self._words = [
+            (Words(word, [self.expressions[i] for i in at], self._kept, settings), at) for word, at in read.items()
+        ]
 
     def evaluate(self, store: RowStore, positions: Int64Array | slice) -> list[Values]:
         """Values (int64 or float64, (n,); codes for the CODED types) and validity of each expression. Raises DataError
@@ -177,7 +183,8 @@ class RowValues:
                     found[i] = store.column(name, _neighbours(store, positions, offset))
         rest = [i for i in wanted if i not in found]
         if rest:
-            found |= zip(rest, duckdb_values([self.expressions[i] for i in rest], store, positions), strict=True)
+            of_rest = [self.expressions[i] for i in rest]
+            found |= zip(rest, duckdb_values(of_rest, store, positions, self.settings), strict=True)
         return found
 
     def attempt(
@@ -195,10 +202,10 @@ class RowValues:
         failing: list[np.ndarray | None] = []
         for expression in self.expressions:
             try:
-                (value,) = RowValues([expression], self.codes).evaluate(store, positions)
+                (value,) = RowValues([expression], self.codes, self.settings).evaluate(store, positions)
                 failed = None
             except DataError:
-                array, failed = _tried(expression, store, positions)
+                array, failed = _tried(expression, store, positions, self.settings)
                 value = self._kept(expression, array)
             results.append(value)
             failing.append(failed)
@@ -207,7 +214,8 @@ class RowValues:
     def why(self, store: RowStore, position: int, index: int) -> DataError:
         """The error of expression `index` at a row that `attempt` marked as failing."""
         try:
-            RowValues([self.expressions[index]], self.codes).evaluate(store, np.array([position], np.int64))
+            alone = RowValues([self.expressions[index]], self.codes, self.settings)
+            alone.evaluate(store, np.array([position], np.int64))
         except DataError as error:
             return error
         return DataError(f"{show(self.expressions[index])} cannot be computed for one of the rows")
@@ -242,9 +250,11 @@ class Words:
     Only a cache. diverse: the column has too many different values for that."""
 
     def __init__(
-        self, column: Column, expressions: Sequence[Expression], keep: Callable[[Expression, pa.Array], Values]
-    ) -> None:
+        self, column: Column, expressions: Sequence[Expression], keep: Callable[[Expression, pa.Array], Values],
+        settings: Settings = (),
+    ) -> None:  # fmt: skip
         """keep: an array of values of an expression as they are kept in a lane."""
+        self._settings = settings
         self.column = column
         self.expressions = tuple(expressions)
         self.diverse = False
@@ -290,12 +300,13 @@ class Words:
         columns = {"word": words}
         tried: list[tuple[pa.Array, np.ndarray | None]] = []
         try:
-            arrays = project(columns, [to_sql(e, names) for e in self.expressions], _failure(self.expressions))
+            texts = [to_sql(e, names) for e in self.expressions]
+            arrays = project(columns, texts, _failure(self.expressions), self._settings)
             tried += [(array, None) for array in arrays]
         except DataError:
             pass
         if not tried or any(_wide(array) is not None for array, _ in tried):
-            tried = [_try(columns, to_sql(_lazy(e), names)) for e in self.expressions]
+            tried = [_try(columns, to_sql(_lazy(e), names), self._settings) for e in self.expressions]
         for i, (array, failed) in enumerate(tried):
             values, valid = self._keep(self.expressions[i], array)
             if pa.types.is_boolean(array.type):
@@ -358,17 +369,17 @@ def _lazy(expression: Expression) -> Expression:
 
 
 def _tried(
-    expression: Expression, store: RowStore, positions: Int64Array | slice
+    expression: Expression, store: RowStore, positions: Int64Array | slice, settings: Settings
 ) -> tuple[pa.Array, np.ndarray | None]:
     """The values of an expression, null where it cannot be computed, and where that is (None: nowhere)."""
     columns, (text,) = row_columns([_lazy(expression)], store, positions)
-    return _try(columns, text)
+    return _try(columns, text, settings)
 
 
-def _try(columns: Mapping[str, pa.Array], text: str) -> tuple[pa.Array, np.ndarray | None]:
+def _try(columns: Mapping[str, pa.Array], text: str, settings: Settings) -> tuple[pa.Array, np.ndarray | None]:
     """An SQL expression row by row, null where it cannot be computed, and where that is (None: nowhere)."""
     # NULL IS NULL is true, so only an error makes the second one null
-    array, known = project(columns, [f"TRY({text})", f"TRY(({text}) IS NULL)"], DataError)
+    array, known = project(columns, [f"TRY({text})", f"TRY(({text}) IS NULL)"], DataError, settings)
     failed = known.is_null().to_numpy(zero_copy_only=False)
     if (wide := _wide(array)) is not None:
         failed |= wide
@@ -403,18 +414,18 @@ def leaf_sql(name: str, type: str) -> str:
 
 
 def project(
-    columns: Mapping[str, pa.Array], texts: Sequence[str], failure: Callable[[str], DataError]
+    columns: Mapping[str, pa.Array], texts: Sequence[str], failure: Callable[[str], DataError], settings: Settings = ()
 ) -> list[pa.Array]:
     """SQL expressions over columns of one length, row by row. failure: the error to raise, from what DuckDB says."""
     selected = ", ".join(f"{text} AS v{i}" for i, text in enumerate(texts))
-    return query(f"SELECT {selected} FROM t", {"t": columns}, failure)
+    return query(f"SELECT {selected} FROM t", {"t": columns}, failure, settings)
 
 
 def query(
-    sql: str, tables: Mapping[str, Mapping[str, pa.Array]], failure: Callable[[str], DataError]
+    sql: str, tables: Mapping[str, Mapping[str, pa.Array]], failure: Callable[[str], DataError], settings: Settings = ()
 ) -> list[pa.Array]:
     """The columns of a SELECT over tables that are given by their columns."""
-    cursor = quiet_connection().cursor()
+    cursor = quiet_connection(settings)
     try:
         for name, columns in tables.items():
             cursor.register(name, pa.table(dict(columns)))
@@ -436,11 +447,11 @@ def _failure(expressions: Sequence[Expression]) -> Callable[[str], DataError]:
 
 
 def duckdb_values(
-    expressions: Sequence[Expression], store: RowStore, positions: Int64Array | slice
+    expressions: Sequence[Expression], store: RowStore, positions: Int64Array | slice, settings: Settings = ()
 ) -> list[pa.Array]:
     """Row-local expressions by one DuckDB projection, as Arrow arrays in DuckDB's types."""
     columns, texts = row_columns(expressions, store, positions)
-    return project(columns, texts, _failure(expressions))
+    return project(columns, texts, _failure(expressions), settings)
 
 
 def row_columns(

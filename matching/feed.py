@@ -7,6 +7,7 @@ coming and going, nor their errors enter into its answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,6 +73,13 @@ class Member:
             matches = self.shedder.among(matches)
         if matches is not None and (len(matches) or matches.rows.num_rows):
             self.found.append(matches)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A query whose state means something else to this release: it is to be replayed. shedder: its own, as it was."""
+
+    shedder: Shedder | None
 
 
 class _Group:
@@ -249,10 +257,13 @@ class Feed:
                     return member
         return None
 
-    def replay(self, plan: Plan, since_seq: int, events: EventBatch, shedder: Shedder | None = None) -> Member:
+    def replay(
+        self, plan: Plan, since_seq: int, events: EventBatch, shedder: Shedder | None = None,
+        from_us: int | None = None,
+    ) -> Member:  # fmt: skip
         """A query that is as if it had been added before the event `since_seq`. events: those from there on, in the
         total order; what has not been handed on yet may be among them. shedder: as in `add`; none of these events is
-        left out. Raises what the query fails of."""
+        left out. from_us: events before that are not for it. Raises what the query fails of."""
         from matching.matcher import make_matcher
 
         matcher = make_matcher(plan, lenient=True, builder=self._builder, spill=self._spill)
@@ -267,6 +278,8 @@ class Feed:
         member = Member(matcher, shedder)
         hidden = self.ordering.held_count(since_seq) < len(self.ordering)
         group = _Group(None if member.kernel is None else member.kernel.rows, since_seq if hidden else 0)
+        if from_us is not None and (self._advanced_us is None or self._advanced_us < from_us):
+            group.from_us = from_us
         group.members.append(member)
         self._groups.append(group)
         return member
@@ -332,7 +345,7 @@ class Feed:
         head = {"version": STATE_VERSION, "groups": groups, "advanced_us": self._advanced_us}
         return pack(head, parts), members
 
-    def restore(self, state: bytes, plans: Sequence[Plan]) -> list[Member]:
+    def restore(self, state: bytes, plans: Sequence[Plan]) -> list[Member | Unread]:
         """Takes over a snapshot of a feed of the same stream whose members had these plans; gives its members in their
         order. It must be new. Raises DataError for any other state; it is then of no use."""
         from matching.matcher import make_matcher
@@ -345,7 +358,7 @@ class Feed:
         self.ordering.restore(parts["ordering"].tobytes())
         self._advanced_us = head["advanced_us"]
         left = list(plans)
-        members: list[Member] = []
+        members: list[Member | Unread] = []
         for i, kept in enumerate(head["groups"]):
             shared: list[Rows] | None = [] if kept["kernels"] else None
             group = _Group(None, kept["since_seq"])
@@ -358,24 +371,30 @@ class Feed:
                 matcher = make_matcher(
                     left.pop(0), lenient=True, shared=shared, builder=self._builder, spill=self._spill
                 )
-                member = Member(matcher)
-                if (member.kernel is None) == kept["kernels"] or (shared is not None and len(shared) != 1):
-                    raise DataError("the saved state is of other queries", "start them anew")
-                group.members.append(member)
+                group.members.append(Member(matcher))
+            shedder = None
+            if shed := {n.removeprefix(f"shed{i}."): a for n, a in parts.items() if n.startswith(f"shed{i}.")}:
+                shedder = Shedder(plans[len(members)].partition_by)
+                shedder.restore(shed)
+            states = [parts[f"{i}/{j}"].tobytes() for j in range(len(group.members))]
+            alike = all((m.kernel is not None) == kept["kernels"] for m in group.members)
+            if not alike or (shared is not None and len(shared) != 1) or not all(
+                m.matcher.fits(state) for m, state in zip(group.members, states, strict=True)
+            ):
+                members += [Unread(shedder)] * len(states)
+                continue
             if shared:
                 group.rows = shared[0]
                 group.rows.restore({n.removeprefix(f"{i}."): a for n, a in parts.items() if n.startswith(f"{i}.")})
-            for j, member in enumerate(group.members):
-                own = parts[f"{i}/{j}"].tobytes()
+            for member, own in zip(group.members, states, strict=True):
                 if member.kernel is None:
                     member.matcher.restore(own)
                 else:
                     member.kernel.restore_own(own)
             if group.rows is not None:
                 group.rows.restored()
-            if shed := {n.removeprefix(f"shed{i}."): a for n, a in parts.items() if n.startswith(f"shed{i}.")}:
-                shedder = group.members[0].shedder = Shedder(plans[len(members)].partition_by)
-                shedder.restore(shed)
+            if shedder is not None:
+                group.members[0].shedder = shedder
             self._groups.append(group)
             members += group.members
         return members
@@ -398,6 +417,12 @@ class Feed:
                 if group.rows is not None and member.kernel is not None:
                     group.rows.remove(member.kernel)
         self._groups = [group for group in self._groups if group.members]
+
+    def keep_only(self, members: Collection[Member]) -> None:
+        """Forgets all other queries."""
+        for group in self._groups:
+            for member in [m for m in group.members if m not in members]:
+                self.remove(member)
 
     def push(self, batch: EventBatch, watermark_us: int | None) -> None:
         """Takes n on-time events and the stream's watermark after them, or None if it has none yet."""

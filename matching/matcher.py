@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.buffered_runs import NONE_BAD, Arrays, Failed, OverBudget, group
-from matching.decode import PER_MATCH, PER_ROW, Decode
+from matching.decode import Decode
 from matching.features import Codes, RowValues, columns_read, storable, truth
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
@@ -31,7 +31,7 @@ from matching.run_starts import RunStarts
 from matching.run_table import RunTable
 from matching.spill import Spill, SpillStats
 from matching.spilled import why_resident
-from matching.state import pack, read_array, saved_array, unpack
+from matching.state import pack, read_array, saved_array, stamp, unpack, unpack_head
 from matching.types import plain_type
 from matching.unmatched import Unsettled
 from query.automaton.carried import FIRST_ROW, LAST_ROW, Carried, Chain, carry, chain
@@ -45,7 +45,7 @@ from query.plan.expression import TRUE, Aggregate, Expression, MatchNumber, walk
 from query.plan.plan import Plan
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
-STATE_VERSION = 5
+STATE_VERSION = 6
 #: A block of so many rows of which many matter is taken whole.
 DENSE_ROWS_MIN = 256
 #: Most partial matches one partition may have at a time.
@@ -121,6 +121,17 @@ class Gives(Enum):
 
 #: What finds the matches of a program.
 Engine = RunTable | RunStarts | RunGraph | RunBlocks | RunLists | RunCounts
+#: How a state names them. Tags stay when classes are renamed.
+ENGINE_TAGS: Mapping[type[Engine], str] = {
+    RunTable: "table", RunStarts: "starts", RunGraph: "graph", RunMerged: "merged", RunBlocks: "blocks",
+    RunLists: "lists", RunCounts: "counts",
+}  # fmt: skip
+#: By the attribute of Decode its tag in a state.
+HELD_TAGS = {
+    "bounds": "bounds", "start": "start", "partition": "partition", "number": "number", "outcome": "outcome",
+    "waiting": "waiting", "rows": "rows", "variables": "variables", "ts": "ts", "source": "source",
+    "offset": "offset", "seq": "seq",
+}  # fmt: skip
 
 
 class KernelMatcher:
@@ -172,7 +183,7 @@ class KernelMatcher:
             case _:
                 assert_never(table)
         self.codes = Codes(program.texts)
-        self.values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes)
+        self.values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes, plan.settings)
         wanted = columns_read([*self.values.expressions, *self.measures.needs()])
         fields = {f.name: f for f in plan.schema.fields}
         numeric, other = {}, []
@@ -600,11 +611,14 @@ class KernelMatcher:
         rows, spilled = self.rows, self.rows.spilled
         self.engine.reserve(len(self.keys))
         runs = int(np.count_nonzero(self.engine.busy(np.arange(len(self.keys)))))
+        held, since_us = rows.needed_by(self)
         if spilled is None:
-            return SpillStats(self.why, runs=runs, bytes=rows.used_bytes, bytes_of_keys=rows.key_bytes)
+            return SpillStats(
+                self.why, runs=runs, bytes=rows.used_bytes, bytes_of_keys=rows.key_bytes, rows=held, since_us=since_us
+            )
         return SpillStats(
             rows.why, spilled.spill.policy.value, spilled.trouble, runs, spilled.out_count, spilled.written_count,
-            spilled.read_count, rows.used_bytes, rows.key_bytes,
+            spilled.read_count, rows.used_bytes, rows.key_bytes, held, since_us,
         )  # fmt: skip
 
     @property
@@ -614,6 +628,11 @@ class KernelMatcher:
     @cached_property
     def _fingerprint(self) -> str:
         return self.plan.fingerprint
+
+    @cached_property
+    def _stamp(self) -> str:
+        """Of what the numbers of states, labels and registers in a snapshot mean."""
+        return stamp(self.program, table_of(self.program))
 
     @property
     def due_yields(self) -> bool:
@@ -753,15 +772,23 @@ class KernelMatcher:
     def _saved(self, rows: Arrays) -> tuple[dict[str, object], Arrays]:
         arrays = {f"engine.{n}": a for n, a in self.engine.snapshot().items()} | rows
         if self._held is not None:
-            arrays |= {f"held.{n}": getattr(self._held, n) for n in ("bounds", *PER_MATCH, *PER_ROW)}
+            arrays |= {f"held.{tag}": getattr(self._held, n) for n, tag in HELD_TAGS.items()}
         if self._unsettled is not None:
             arrays |= {f"unsettled.{n}": a for n, a in self._unsettled.snapshot().items()}
         arrays |= {f"code.{type}": saved_array(v) for type, v in self.codes.snapshot().items()}
         head = {
-            "version": STATE_VERSION, "engine": type(self.engine).__name__, "plan": self._fingerprint,
-            "sources": list(self.sources), "floor": self.floor, "serial": self.serial,
+            "version": STATE_VERSION, "engine": ENGINE_TAGS[type(self.engine)], "plan": self._fingerprint,
+            "program": self._stamp, "sources": list(self.sources), "floor": self.floor, "serial": self.serial,
         }  # fmt: skip
         return head, arrays
+
+    def fits(self, state: bytes) -> bool:
+        """Whether it can go on from a snapshot: whether the plan is the same, and numbers mean the same in it."""
+        head = unpack_head(state)
+        mine = (STATE_VERSION, self._fingerprint, self._stamp)
+        same = (head.get("version"), head.get("plan"), head.get("program")) == mine
+        # where conditions have failed it goes on with lists
+        return same and head["engine"] in (ENGINE_TAGS[type(self.engine)], ENGINE_TAGS[RunLists])
 
     def restore(self, state: bytes) -> None:
         """Takes over a snapshot of the same plan. Raises DataError for another plan or version."""
@@ -779,16 +806,17 @@ class KernelMatcher:
         self._restore(head, arrays)
 
     def _check(self, head: Mapping[str, Any]) -> None:
-        if head["version"] != STATE_VERSION or head["plan"] != self._fingerprint:
+        found = f"plan {head.get('plan')}, program {head.get('program')}, version {head.get('version')}"
+        mine = f"plan {self._fingerprint}, program {self._stamp}, version {STATE_VERSION}"
+        if found != mine:
             raise DataError(
-                f"this state is of plan {head['plan']}, version {head['version']}; this matcher runs plan "
-                f"{self._fingerprint}, version {STATE_VERSION}",
+                f"this state is of {found}; this matcher runs {mine}",
                 "start the query anew, or run the version that wrote the state",
             )
 
     def _restore(self, head: Mapping[str, Any], arrays: Arrays) -> None:
         self.codes.restore({type: read_array(a) for type, a in group("code", arrays).items()})
-        if head["engine"] != type(self.engine).__name__:
+        if head["engine"] != ENGINE_TAGS[type(self.engine)]:
             self._run_by(RunLists(self.program, RUNS_MAX))
         self.engine.restore(group("engine", arrays))
         self.engine.reserve(len(self.keys))
@@ -799,8 +827,8 @@ class KernelMatcher:
         if held := group("held", arrays):
             self._held = Decode()
             self._held.count = len(held["number"])
-            for name, array in held.items():
-                setattr(self._held, name, array)
+            for name, tag in HELD_TAGS.items():
+                setattr(self._held, name, held[tag])
         self.sources = tuple(head["sources"])
         self._all_hot = True
         self.floor = head["floor"]

@@ -201,6 +201,7 @@ class _Rows:
 
     def __init__(self, measures: Measures, store: RowStore, found: Found, view: _View) -> None:
         self.of = measures
+        self._settings = measures.plan.settings
         self.store = store
         self.found = found
         self.view = view
@@ -277,10 +278,10 @@ class _Rows:
         texts = [to_sql(e, {x: read(x) for x in leaves_of(e)}) for e in expressions]
         columns = columns or {"_": pa.nulls(len(self))}
         try:
-            arrays = project(columns, texts, DataError)
+            arrays = project(columns, texts, DataError, self._settings)
         except DataError:
             for e, text in zip(expressions, texts, strict=True):
-                project(columns, [text], _failure(e))  # says which one it is
+                project(columns, [text], _failure(e), self._settings)  # says which one it is
             raise
         return [_plain(array, e.type) for array, e in zip(arrays, expressions, strict=True)]
 
@@ -310,7 +311,7 @@ class _Rows:
                 return self._aggregate(e)
             case Constant():
                 if e not in self.of.fixed:
-                    (value,) = project({"_": pa.nulls(1)}, [to_sql(e)], _failure(e))
+                    (value,) = project({"_": pa.nulls(1)}, [to_sql(e)], _failure(e), self._settings)
                     self.of.fixed[e] = _plain(value, e.type)
                 return self.of.fixed[e].take(pa.array(np.zeros(len(self), np.int64)))
             case _:
@@ -409,7 +410,7 @@ class _Rows:
         columns, names = self._columns(arguments, at)
         equal = ", ".join(["k", *(to_sql(a, names) for a in arguments)])
         sql = f"SELECT min(i) AS i FROM t GROUP BY {equal} ORDER BY 1"
-        (first,) = query(sql, {"t": columns}, _failure(e))
+        (first,) = query(sql, {"t": columns}, _failure(e), self._settings)
         return at[first.to_numpy()]
 
     def _columns(
@@ -442,7 +443,7 @@ class _Rows:
         if isinstance(e, Column):
             return self.store.column(e.name, self.found.rows[at])
         columns, names = self._columns([e], at)
-        (array,) = project(columns, [to_sql(e, names)], _failure(e))
+        (array,) = project(columns, [to_sql(e, names)], _failure(e), self._settings)
         return array
 
     def _values(self, e: Expression, at: Int64Array) -> Values:
@@ -500,17 +501,18 @@ class _Rows:
         in_order = _call(e, names, e.function not in _IN_ANY_ORDER | _MACROS)
         if e not in self.of.fixed:
             nothing = {name: array.slice(0, 0) for name, array in columns.items()}
-            (value,) = query(f"SELECT {in_order} AS r FROM t", {"t": nothing}, _failure(e))
+            (value,) = query(f"SELECT {in_order} AS r FROM t", {"t": nothing}, _failure(e), self._settings)
             self.of.fixed[e] = _plain(value, e.type)
         if whole:
-            k, found = query(f"SELECT k, {in_order} AS r FROM t GROUP BY k", {"t": columns}, _failure(e))
+            sql = f"SELECT k, {in_order} AS r FROM t GROUP BY k"
+            k, found = query(sql, {"t": columns}, _failure(e), self._settings)
             place = np.full(len(low), len(k), np.int64)
             place[k.to_numpy()] = np.arange(len(k))
         else:
             if _runs_along(e):
                 over = "OVER (PARTITION BY k ORDER BY i ROWS UNBOUNDED PRECEDING)"
                 sql = f"SELECT r FROM (SELECT i, {_call(e, names, False)} {over} AS r FROM t) ORDER BY i"
-                (found,) = query(sql, {"t": columns}, _failure(e))
+                (found,) = query(sql, {"t": columns}, _failure(e), self._settings)
             else:
                 found = self._prefixes(e, columns, in_order)
             place = np.where(high > low, high - 1, len(at))
@@ -546,7 +548,8 @@ class _Rows:
             index = np.arange(len(group)) + np.repeat(first[here] - (total[here] - total[begin]), lengths[here])
             taken = {name: array.take(pa.array(index)) for name, array in columns.items()}
             taken["k"] = pa.array(group)
-            _, part = query(f"SELECT k, {call} AS r FROM t GROUP BY k ORDER BY k", {"t": taken}, _failure(e))
+            sql = f"SELECT k, {call} AS r FROM t GROUP BY k ORDER BY k"
+            _, part = query(sql, {"t": taken}, _failure(e), self._settings)
             parts.append(_plain(part, e.type))
             begin = end
         return pa.concat_arrays(parts)

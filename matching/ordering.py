@@ -30,20 +30,11 @@ def total_order(batch: EventBatch, schema: Schema) -> Int64Array:
     Cost: one sort by time, and one of the rows with equal times; a few passes where they are sorted or nearly so.
     """
     n = len(batch)
-    order = np.arange(n, dtype=np.int64)
     ts_us = batch.ts_us
     if n < 2 or bool((ts_us[1:] > ts_us[:-1]).all()):
-        return order
-    descents = int(np.count_nonzero(ts_us[1:] < ts_us[:-1]))
-    if descents:
-        # A few sorted runs are merged (timsort) many times faster than they are sorted; the rest is sorted faster.
-        if descents < 64 or n < RADIX_ROWS_MIN:
-            order = np.argsort(ts_us, kind="stable" if descents < 64 else "quicksort").astype(np.int64, copy=False)
-        else:
-            from matching.kernels.radix import radix_argsort  # loads numba, which few rows are not worth
-
-            order = radix_argsort(ts_us)
-        ts_us = ts_us.take(order)
+        return np.arange(n, dtype=np.int64)
+    order = sorting_order(ts_us, stable=False)
+    ts_us = ts_us.take(order)
     equal = ts_us[1:] == ts_us[:-1]
     tied = np.zeros(n, np.bool_)
     tied[1:] |= equal
@@ -60,6 +51,20 @@ def total_order(batch: EventBatch, schema: Schema) -> Int64Array:
     keys.append(batch.offset[rows])
     order[at] = rows[_argsort(keys)]
     return order
+
+
+def sorting_order(values: np.ndarray, stable: bool = True) -> Int64Array:
+    """The row numbers that sort whole numbers (n,), equal ones in their order if it is to be stable; int64 (n,)."""
+    descents = int(np.count_nonzero(values[1:] < values[:-1]))
+    if not descents:
+        return np.arange(len(values), dtype=np.int64)
+    # A few sorted runs are merged (timsort) many times faster than they are sorted; the rest is sorted faster.
+    if descents < 64 or len(values) < RADIX_ROWS_MIN or values.dtype != np.int64:
+        by_comparing = np.argsort(values, kind="stable" if stable or descents < 64 else "quicksort")
+        return by_comparing.astype(np.int64, copy=False)
+    from matching.kernels.radix import radix_argsort  # loads numba, which few rows are not worth
+
+    return radix_argsort(values)
 
 
 def sort_events(batch: EventBatch, schema: Schema) -> EventBatch:

@@ -29,6 +29,8 @@ from query.plan.expression import Column, Expression, Navigation, walk
 
 #: Rows and nodes that may pile up before what no run needs is dropped.
 SLACK = 1 << 17
+#: Of more rows it is not looked which of them are needed when somebody asks how many.
+HELD_LOOKED_AT = 1 << 17
 #: So many rows and nodes are worth a look before they are written down.
 FEW = 1 << 10
 #: Keys from which on those that are idle are forgotten. Not a power of two: what there is by key doubles at these, and
@@ -208,7 +210,8 @@ class Rows:
                 known.setdefault(e)
                 places.append((together, list(known).index(e)))
             self._places[id(tenant)] = tuple(places)
-        self._joint = {key: RowValues(tuple(known), codes.get(key)) for key, known in joint.items()}
+        settings = self._tenants[0].values.settings if self._tenants else ()  # live: they have no connection
+        self._joint = {key: RowValues(tuple(known), codes.get(key), settings) for key, known in joint.items()}
 
     # ---- rows
 
@@ -286,6 +289,17 @@ class Rows:
             # the last rows of each partition, which later rows may read
             keep[: store.count] |= store.chase(store.next[: store.count], self._reach - 1) < 0
         return keep
+
+    def needed_by(self, tenant: Tenant) -> tuple[int, int | None]:
+        """How many rows in memory the partial matches of one tenant need, and the time of the first of them (None:
+        there are none). Of very many rows it is said without looking: all that are there, perhaps twice as many."""
+        store = self.store
+        if store.count > HELD_LOOKED_AT:
+            return store.count, int(store.ts[0])
+        keep = np.zeros(store.count + 1, np.bool_)
+        tenant.mark(self._here(), keep, True)
+        times = store.ts[: store.count][keep[: store.count]]
+        return len(times), int(times.min()) if len(times) else None
 
     def _here(self) -> Int64Array:
         """The partitions that may have rows or runs in memory."""

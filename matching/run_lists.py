@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
-from matching.buffered_runs import Arrays, BufferedRuns, group, named
+from matching.buffered_runs import Arrays, BufferedRuns, fields, named
 from matching.kernels import layout, match_buffer, step
 from matching.kernels.layout import Counters, Parameters
 from matching.records import Block, Blocks, Coming, Leaving, anew, bounds_of, one_each, owners
@@ -117,15 +117,13 @@ class RunLists(BufferedRuns):
 
     def snapshot(self) -> Arrays:
         own = {"stamp": self._scratch.stamp, "visited": self._scratch.visited}
-        runs = named("runs", self._runs)
-        del runs["runs.registers_f"]  # the memory of `registers`
-        return super().snapshot() | own | runs | named("partitions", self._partitions)
+        return super().snapshot() | own | named("runs", self._runs) | named("partitions", self._partitions)
 
     def restore(self, arrays: Arrays) -> None:
         super().restore(arrays)
-        runs = group("runs", arrays)
-        self._runs = layout.Runs(registers_f=runs["registers"].view(np.float64), **runs)
-        self._partitions = layout.Partitions(**group("partitions", arrays))
+        runs = fields("runs", layout.Runs, arrays)
+        self._runs = layout.Runs(registers_f=runs["registers"].view(np.float64), **runs)  # one memory
+        self._partitions = layout.Partitions(**fields("partitions", layout.Partitions, arrays))
         self._scratch.stamp[:] = arrays["stamp"]
         self._scratch.visited[:] = arrays["visited"]
 

@@ -76,7 +76,8 @@ class SpillStats:
     """Of one query. why: it keeps all partial matches in memory, or None; trouble: what went wrong when some were last
     written, or None. runs: keys with partial matches in memory; out: keys whose partial matches are not; written,
     read_back: how often a key has left and come back so far (the latter are the misses of [LIVE-ARCHIVE]); bytes: in
-    use, and bytes_of_keys: beside these, see matching.spilled; both of all queries that share the rows."""
+    use, and bytes_of_keys: beside these, see matching.spilled; both of all queries that share the rows. rows: those in
+    memory that its partial matches need, and since_us: the time of the first of them, None without any."""
 
     why: str | None
     policy: str | None = None
@@ -87,6 +88,8 @@ class SpillStats:
     read_back: int = 0
     bytes: int = 0
     bytes_of_keys: int = 0
+    rows: int = 0
+    since_us: int | None = None
 
 
 BY_REFERENCE = SpillStats("it runs through the reference matcher, which keeps all rows")

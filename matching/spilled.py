@@ -79,6 +79,13 @@ class _Lines:
         return sum(getattr(self, name).itemsize for name in _Lines.__slots__)
 
 
+#: Tags of the arrays of _Lines in a state, by field: they stay when fields are renamed.
+LINE_TAGS = {
+    "place": "place", "length": "length", "layout": "layout", "until_us": "until_us", "touched": "touched",
+    "last_us": "last_us", "state": "state", "since_us": "since_us",
+}  # fmt: skip
+
+
 class Spilled:
     """The book of one matching.rows.Rows, and the one who brings partitions back and sends them away."""
 
@@ -340,7 +347,7 @@ class Spilled:
     def snapshot(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """A head in JSON's terms, and arrays by name; the store says by its manifest what else it takes."""
         head = {"layouts": self._layouts, "batch": self._batch, "now_us": self._now_us, "reached_us": self._reached_us}
-        arrays = {name: getattr(self._lines, name) for name in _Lines.__slots__}
+        arrays = {tag: getattr(self._lines, name) for name, tag in LINE_TAGS.items()}
         for name in ("entered", "followed", "longest_us"):
             arrays[f"learnt_{name}"] = getattr(self.learnt, name)
         return head, arrays
@@ -349,8 +356,8 @@ class Spilled:
         """Takes over a snapshot of so many partitions; the store has been restored."""
         self._layouts = [read_layout(layout) for layout in head["layouts"]]
         self._batch, self._now_us, self._reached_us = head["batch"], head["now_us"], head["reached_us"]
-        for name in _Lines.__slots__:
-            setattr(self._lines, name, arrays[name])
+        for name, tag in LINE_TAGS.items():
+            setattr(self._lines, name, arrays[tag])
         for name in ("entered", "followed", "longest_us"):
             setattr(self.learnt, name, arrays[f"learnt_{name}"])
         out = self.out()

@@ -7,15 +7,18 @@ copy them, and a state is copied several times on its way to a file.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from matching.ipc import from_ipc, to_ipc
-from query.errors import DataError, first_line
+from query.errors import DataError, Span, first_line
 
 _HEAD, _TYPE, _SHAPE = b"head", b"dtype", b"shape"
 _CELL = pa.large_binary()
@@ -33,6 +36,15 @@ def pack(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     return to_ipc(pa.RecordBatch.from_arrays(cells, schema=schema), "lz4")
 
 
+def unpack_head(state: bytes) -> dict[str, Any]:
+    """The head of what was packed. Raises DataError for bytes that are something else."""
+    try:
+        head: dict[str, Any] = json.loads(pa.ipc.open_stream(state).schema.metadata[_HEAD])
+    except (pa.ArrowException, OSError, EOFError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"this is no state of a matcher: {first_line(error)}", "start the query anew") from error
+    return head
+
+
 def unpack(state: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What was packed; the arrays may be written to. Raises DataError for bytes that are something else."""
     try:
@@ -45,6 +57,35 @@ def unpack(state: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     except (pa.ArrowException, OSError, EOFError, StopIteration, KeyError, TypeError, ValueError) as error:
         raise DataError(f"this is no state of a matcher: {first_line(error)}", "start the query anew") from error
     return head, arrays
+
+
+def stamp(*parts: object) -> str:
+    """16 hex digits for what numbers in a state mean: the values that parts are made of, in their order, without the
+    names of classes and fields and without places in a text."""
+    digest = hashlib.blake2b(digest_size=8, person=b"hybrid state")
+    _stamp(parts, digest)
+    return digest.hexdigest()
+
+
+def _stamp(value: Any, digest: hashlib.blake2b) -> None:
+    if isinstance(value, Span):
+        return
+    if is_dataclass(value):
+        _stamp([getattr(value, field.name) for field in fields(value)], digest)
+    elif isinstance(value, Mapping):
+        _stamp([*value.items()], digest)
+    elif isinstance(value, frozenset | set):
+        _stamp(sorted(value, key=repr), digest)
+    elif isinstance(value, list | tuple):
+        digest.update(b"(")
+        for part in value:
+            _stamp(part, digest)
+        digest.update(b")")
+    elif isinstance(value, np.ndarray):
+        _stamp(value.tolist(), digest)
+    else:
+        text = repr(value.value if isinstance(value, Enum) else value).encode()
+        digest.update(b"%d:%s" % (len(text), text))
 
 
 def saved_table(table: pa.Table) -> np.ndarray:

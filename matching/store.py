@@ -14,6 +14,11 @@ from matching.kernels.layout import grown
 from matching.records import Block, Blocks, Grouped, anew, one_each, owners
 
 FIXED = ("ts", "source", "offset", "seq", "partition", "previous", "next", "released", "first")
+#: Their tags in a state: they stay when attributes are renamed.
+TAGS = {
+    "ts": "ts", "source": "source", "offset": "offset", "seq": "seq", "partition": "partition", "previous": "previous",
+    "next": "next", "released": "released", "first": "first",
+}  # fmt: skip
 #: In `last`: no row of the partition has come; the last one has been dropped.
 NONE = -1
 DROPPED = -2
@@ -302,7 +307,7 @@ class RowStore:
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], pa.Table]:
         """Arrays by name, and the Arrow columns."""
-        arrays = {name: getattr(self, name)[: self.count] for name in FIXED}
+        arrays = {tag: getattr(self, name)[: self.count] for name, tag in TAGS.items()}
         arrays["last"] = self.last
         arrays |= {f"value.{n}": v[: self.count] for n, v in self.values.items()}
         arrays |= {f"valid.{n}": v[: self.count] for n, v in self.valid.items() if v is not None}
@@ -310,8 +315,8 @@ class RowStore:
 
     def restore(self, arrays: dict[str, np.ndarray], arrow: pa.Table) -> None:
         self.count = len(arrays["ts"])
-        for name in FIXED:
-            setattr(self, name, grown(arrays[name], max(1024, self.count)))
+        for name, tag in TAGS.items():
+            setattr(self, name, grown(arrays[tag], max(1024, self.count)))
         self.last = arrays["last"].copy()
         self.values = {n: grown(arrays[f"value.{n}"], max(1024, self.count)) for n in self.numeric}
         self.valid = {

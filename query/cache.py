@@ -13,3 +13,18 @@ def cache_home() -> Path:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hybrid"
     except RuntimeError:
         return Path(os.devnull) / "hybrid"
+
+
+def is_private(directory: Path) -> bool:
+    """Whether only this user can put files into a directory, which is made if it is not there. What is kept there is
+    run, or read in a way that can run what stands there."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = directory.stat()
+        if found.st_uid != os.getuid():
+            return False
+        if found.st_mode & 0o022:
+            directory.chmod(0o700)
+        return os.access(directory, os.W_OK)
+    except OSError:
+        return False

@@ -250,9 +250,19 @@ _Move = tuple[str | None, _Rest, tuple[str, ...]]
 _Anchors = frozenset[bool]
 
 
-def moves(rest: _Rest, holding: _Anchors, negated: tuple[str, ...] = ()) -> Iterator[_Move]:
+def moves(rest: _Rest, holding: _Anchors) -> Iterator[_Move]:
     """All steps from `rest`, the preferred one first: left choices before right ones, another round before leaving a
     greedy loop, leaving a reluctant one before another round. An anchor is a step of its own, taken where it holds."""
+    yield from _moves(rest, holding, (), set())
+
+
+def _moves(
+    rest: _Rest, holding: _Anchors, negated: tuple[str, ...], seen: set[tuple[_Rest, tuple[str, ...]]]
+) -> Iterator[_Move]:
+    """seen: what was come to before; its steps are preferred, and the same once more."""
+    if (rest, negated) in seen:
+        return
+    seen.add((rest, negated))
     if not rest:
         yield None, (), negated
         return
@@ -261,41 +271,51 @@ def moves(rest: _Rest, holding: _Anchors, negated: tuple[str, ...] = ()) -> Iter
         case Variable(name):
             yield name, tuple(_Round(r.loop, r.done, True) if isinstance(r, _Round) else r for r in behind), negated
         case Concatenation(parts):
-            yield from moves((*parts, *behind), holding, negated)
+            yield from _moves((*parts, *behind), holding, negated, seen)
         case Alternation(choices):
             for choice in choices:
-                yield from moves((choice, *behind), holding, negated)
+                yield from _moves((choice, *behind), holding, negated, seen)
         case Empty() | _EndOfExclusion():
-            yield from moves(behind, holding, negated)
+            yield from _moves(behind, holding, negated, seen)
         case Anchor(at_start):
-            if at_start in holding:  # behind `$` only the empty string can be matched
-                yield from (m for m in moves(behind, holding, negated) if at_start or m[0] is None)
+            if at_start in holding and at_start:
+                yield from _moves(behind, holding, negated, seen)
+            elif at_start in holding:  # behind `$` only the empty string can be matched
+                yield from (m for m in _moves(behind, holding, negated, set()) if m[0] is None)
         case Exclusion(body):
-            yield from moves((body, _EndOfExclusion(), *behind), holding, negated)
+            yield from _moves((body, _EndOfExclusion(), *behind), holding, negated, seen)
         case Negation(name):
-            yield from moves(behind, holding, (*negated, name))
+            yield from _moves(behind, holding, (*negated, name), seen)
         case Repeat():
-            yield from _rounds(head, 0, behind, holding, negated)
+            yield from _rounds(head, 0, behind, holding, negated, seen)
         case _Round(loop, done, moved):
-            # a round beyond the minimum that took no row is not tried, so that loops over empty bodies end
+            done += 1
             if moved or done < loop.at_least:
-                done += 1
                 done = done if loop.at_most else min(done, loop.at_least)
-                yield from _rounds(loop, done, behind, holding, negated)
+                yield from _rounds(loop, done, behind, holding, negated, seen)
+            else:  # ISO 19075-5, 7.2.8: once the minimum is reached, a round without a row is the last one
+                yield from _moves(behind, holding, negated, seen)
         case _:
             assert_never(head)
 
 
-def _rounds(loop: Repeat, done: int, behind: _Rest, holding: _Anchors, negated: tuple[str, ...]) -> Iterator[_Move]:
+def _rounds(
+    loop: Repeat,
+    done: int,
+    behind: _Rest,
+    holding: _Anchors,
+    negated: tuple[str, ...],
+    seen: set[tuple[_Rest, tuple[str, ...]]],
+) -> Iterator[_Move]:
     """The steps where `done` rounds of a loop are over."""
     more = loop.at_most is None or done < loop.at_most
     stop = done >= loop.at_least
     if stop and not loop.greedy:
-        yield from moves(behind, holding, negated)
+        yield from _moves(behind, holding, negated, seen)
     if more:
-        yield from moves((loop.body, _Round(loop, done, False), *behind), holding, negated)
+        yield from _moves((loop.body, _Round(loop, done, False), *behind), holding, negated, seen)
     if stop and loop.greedy:
-        yield from moves(behind, holding, negated)
+        yield from _moves(behind, holding, negated, seen)
 
 
 class _Place:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 
+import numpy as np
+
 from archive.ingest import NONE, Told
 from archive.place import Place
+from archive.scan import checked
 from archive.spark.files import Rereads
 from archive.spark.ingest import laid_out, packed
-from archive.spark.session import Where, in_words, quietly, spark_session
+from archive.spark.session import Where, ignore_pandas, in_words, spark_session
+from archive.sums import FOOTERS
 from archive.table import Table, TableSnapshot
 from query.errors import DataError
 
@@ -37,9 +41,13 @@ def compact(
     if not wanted:
         return before
     sizes = [place_size(place / path) for path in wanted]
+    chosen = set(wanted)
+    index = np.array([i for i, path in enumerate(before.paths) if path in chosen], np.int64)
+    checked(place, before, index, table.schema, FOOTERS)
     tasks = packed(wanted, sizes)
     argument = ("archive.spark.files:reread", pickle.dumps(Rereads(table.schema, place, tasks)))
-    with quietly(), in_words("Spark has failed", "nothing has changed"):
+    ignore_pandas()
+    with in_words("Spark has failed", "nothing has changed"):
         files, found = laid_out(session, table.schema, place, argument, len(tasks), told, sum(sizes))
     read = sum((count for loaded in found for count in loaded.counts.values()), NONE).rows
     expected, written = sum(rows[path] for path in wanted), sum(file.rows for file in files)

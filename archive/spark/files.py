@@ -1,8 +1,9 @@
 """What runs in executors when files are read, archived or rewritten. Imports nothing of Spark.
 
 Rows travel in their stored columns. What else a task has to say, how many rows there were, what was written, what went
-wrong, is pickled into one more column, TOLD, of rows that are otherwise null. Files that a task has written and that
-nobody hears of, because the task ran twice or the job failed, are never named by a commit: no reader sees them.
+wrong, stands in one more column, TOLD (archive.spark.told), of rows that are otherwise null. Files that a task has
+written and that nobody hears of, because the task ran twice or the job failed, are never named by a commit: no reader
+sees them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from archive.ingest import NONE, Count, bad_rows, count_of, event_rows, write_ba
 from archive.inputs import Chunk, File, Part, scan_chunk
 from archive.layout import DAY_US, DataFile, Unit, stored_schema, time_name, write_sorted
 from archive.place import Place
+from archive.spark.told import Failed, Loaded, say
 from query.errors import DataError, first_line
 from query.schema import Schema
 
@@ -66,22 +68,6 @@ class Writes:
     unit: Unit
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What one task has read. days: of its good rows, since 1970."""
-
-    counts: dict[int, Count]
-    days: tuple[int, ...]
-    quarantined: tuple[DataFile, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Why a task has stopped: raised in it, Spark would try again, and say it in its own words."""
-
-    error: DataError
-
-
 def told_schema(schema: Schema) -> pa.Schema:
     """The stored columns, and TOLD."""
     return stored_schema(schema).append(pa.field(TOLD, pa.binary()))
@@ -96,11 +82,11 @@ def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
 def _saying(what: object, schema: Schema) -> pa.RecordBatch:
     columns = told_schema(schema)
     nulls = [pa.nulls(1, field.type) for field in columns][:-1]
-    return pa.RecordBatch.from_arrays([*nulls, pa.array([pickle.dumps(what)], pa.binary())], schema=columns)
+    return pa.RecordBatch.from_arrays([*nulls, pa.array([say(what)], pa.binary())], schema=columns)
 
 
 def scan(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Reads chunks: for each task a pickled list of them."""
+    """Reads chunks: for each task a list of them."""
     wanted: Scans = pickle.loads(argument)
     for number in _numbers(batches):
         found: list[Chunk] | Failed
@@ -108,7 +94,7 @@ def scan(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
             found = [scan_chunk(*place) for place in wanted.tasks[number]]
         except DataError as error:
             found = Failed(error)
-        yield pa.record_batch({"task": [number], TOLD: pa.array([pickle.dumps(found)], pa.binary())})
+        yield pa.record_batch({"task": [number], TOLD: pa.array([say(found)], pa.binary())})
 
 
 def load(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -170,23 +156,23 @@ def reread(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
 def _stored_batches(path: Place, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a data file in today's columns: those that it does not have yet are null."""
     with path.filesystem.open_input_file(path.key) as source:
-        for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS):
+        for batch in pq.ParquetFile(source, page_checksum_verification=True).iter_batches(_BATCH_ROWS):
             yield _fitted(batch, columns)
 
 
 def write(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Writes sorted rows: for each file a pickled DataFile."""
+    """Writes sorted rows: for each file a DataFile."""
     wanted: Writes = pickle.loads(argument)
     columns = stored_schema(wanted.schema)
     fitted = (_fitted(batch, columns) for batch in batches if batch.num_rows)
     found: DataFile | Failed
     try:
         for found in write_sorted(fitted, wanted.place, wanted.schema, wanted.unit):
-            yield pa.record_batch({TOLD: pa.array([pickle.dumps(found)], pa.binary())})
+            yield pa.record_batch({TOLD: pa.array([say(found)], pa.binary())})
     except OSError as error:
         message = f"the archive of {wanted.schema.name} in {wanted.place} cannot be written: {error}"
         found = Failed(DataError(message, "executors write there: make room, or give permission"))
-        yield pa.record_batch({TOLD: pa.array([pickle.dumps(found)], pa.binary())})
+        yield pa.record_batch({TOLD: pa.array([say(found)], pa.binary())})
 
 
 def _fitted(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:

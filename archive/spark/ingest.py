@@ -26,9 +26,10 @@ from archive.ingest import NONE, Count, Job, Progress, Report, Todo, Told, Writt
 from archive.inputs import CHUNK_BYTES, Chunk, Format, Part, chunks_of, parts_of, row_groups
 from archive.layout import DAY_US, FILE_ROWS_MAX, SEQ, DataFile, Unit, key_names, stored_schema, time_name
 from archive.place import Place
-from archive.spark.files import TOLD, Failed, Loaded, Loads, Scans, Writes, told_schema
-from archive.spark.session import Where, functions, in_words, is_connect, quietly, spark_session
+from archive.spark.files import TOLD, Loads, Scans, Writes, told_schema
+from archive.spark.session import Where, functions, ignore_pandas, in_words, is_connect, spark_session
 from archive.spark.ship import task
+from archive.spark.told import Failed, Loaded, hear
 from archive.spark.types import quoted, spark_type
 from query.schema import Schema
 
@@ -49,8 +50,8 @@ def ingest(where: Where, job: Job, told: Told = lambda progress: None) -> Report
 
     Raises DataError as one process does, and where Spark fails."""
     session = spark_session(where)
-    with quietly():
-        return embedded.run(job, told, partial(_scan, session), partial(_write, session))
+    ignore_pandas()
+    return embedded.run(job, told, partial(_scan, session), partial(_write, session))
 
 
 # In words here, not around the job: a connection that Java no longer takes is an OSError, and embedded.run would say of
@@ -185,7 +186,7 @@ def numbered(session: SparkSession, tasks: int) -> DataFrame:
 
 def heard(answer: pa.Table) -> list[Any]:
     """What tasks have said. Raises what one of them has failed of."""
-    found = [pickle.loads(payload.as_buffer()) for payload in answer.column(TOLD)]
+    found = [hear(payload.as_buffer()) for payload in answer.column(TOLD)]
     for one in found:
         if isinstance(one, Failed):
             raise one.error

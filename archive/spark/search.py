@@ -17,16 +17,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from archive.layout import LATE, OFFSET, SOURCE, stored_schema, time_name
 from archive.place import Place
+from archive.scan import checked
 from archive.search.partitions import ROWS_TOGETHER
 from archive.search.slices import SLICE, Slices, reach, slices
-from archive.spark.session import functions, in_words, quietly
+from archive.spark.session import functions, ignore_pandas, in_words
 from archive.spark.ship import task
 from archive.spark.task import COUNT, Gives, Search
+from archive.spark.told import hear, hear_matches
 from archive.spark.types import quoted, spark_type
+from archive.sums import FOOTERS
 from archive.table import TableSnapshot
 from matching.batch import Int64Array, Matches
 from matching.ipc import from_ipc
@@ -89,10 +93,11 @@ def rows(
 
 
 def matches(
-    session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None, sliced: bool | None = None
-) -> list[Matches]:
-    """The same with the events of each match."""
-    return [pickle.loads(part) for part in _search(session, archived, plan, Gives.MATCHES, tasks, sliced)]
+    session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None, sliced: bool | None = None,
+    told: bool = False,
+) -> list[Matches]:  # fmt: skip
+    """The same with the events of each match. told: the caller has heard what the kernel cannot do yet."""
+    return [hear_matches(part) for part in _search(session, archived, plan, Gives.MATCHES, tasks, sliced, told)]
 
 
 def counts(session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None) -> pa.Table:
@@ -112,12 +117,14 @@ def _stacked(parts: Sequence[bytes], out: pa.Schema) -> pa.Table:
 
 
 def _search(
-    session: SparkSession, archived: Archived, plan: Plan, gives: Gives, tasks: int | None, by_time: bool | None
-) -> list[bytes]:
+    session: SparkSession, archived: Archived, plan: Plan, gives: Gives, tasks: int | None, by_time: bool | None,
+    told: bool = False,
+) -> list[bytes]:  # fmt: skip
     """The parts of the answer."""
     refused = why_not(plan)
     assert not refused, refused
-    make_matcher(plan, lenient=True)  # what the kernel cannot do yet is said here
+    if not told:
+        make_matcher(plan, lenient=True)  # what the kernel cannot do yet is said here
     table = archived.table
     index = table.select(archived.low_us, archived.end_us, {})
     if not len(index):
@@ -181,7 +188,9 @@ def _ask(
     failed, payloads = answer.column("failed").to_pylist(), answer.column("payload")
     for fails, payload in zip(failed, payloads):
         if fails:
-            return [], pickle.loads(payload.as_buffer())
+            error = hear(payload.as_buffer())
+            assert isinstance(error, (DataError, QueryError))
+            return [], error
     return [payload.as_buffer() for payload in payloads], None
 
 
@@ -190,8 +199,12 @@ def _read(session: SparkSession, archived: Archived, wanted: Search, paths: Sequ
     F, schema = functions(session), wanted.plan.schema
     stored = stored_schema(schema)
     ddl = ", ".join(f"{quoted(field.name)} {spark_type(field.type)}" for field in stored)
+    # Executors read the pages themselves, and look at the checksums of these.
+    index = np.flatnonzero(np.isin(np.array(archived.table.paths, object), np.array(paths, object)))
+    checked(archived.place, archived.table, index, schema, FOOTERS)
     with _spark(archived):
-        frame = session.read.schema(ddl).parquet(*(spark_path(archived.place / path) for path in paths))
+        reader = session.read.option("parquet.page.verify-checksum.enabled", "true").schema(ddl)
+        frame = reader.parquet(*(spark_path(archived.place / path) for path in paths))
     time = F.col(quoted(time_name(schema)))
     if archived.low_us is not None:
         frame = frame.where(time >= F.timestamp_micros(F.lit(archived.low_us)))
@@ -253,7 +266,8 @@ def _comparable(F: Any, name: str, schema: Schema) -> SparkColumn:
 def _spark(archived: Archived) -> Iterator[None]:
     """Around calls that Spark answers: what goes wrong there is a DataError."""
     where = f"the archive of {archived.schema.name} in {archived.place}"
-    with quietly(), in_words(f"Spark could not search {where}"):
+    ignore_pandas()
+    with in_words(f"Spark could not search {where}"):
         try:
             yield
         except Exception as error:

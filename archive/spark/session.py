@@ -82,7 +82,8 @@ def spark_session(
     if where is not None and not isinstance(where, str):
         return where
     _need_pyspark()
-    with _STARTS, quietly():  # the first call into Java imports more of pyspark
+    ignore_pandas()  # the first call into Java imports more of pyspark
+    with _STARTS:
         return _at(where, memory, options or {})
 
 
@@ -182,19 +183,41 @@ def what_failed(error: Exception) -> tuple[str, str]:
 
 def _need_pyspark() -> None:
     try:
-        with quietly():
-            import pyspark.sql  # noqa: F401
+        ignore_pandas()
+        import pyspark.sql  # noqa: F401
     except ImportError as error:
         raise DataError(f"Spark is not installed: {error}", "pip install -e '.[spark]'") from None
 
 
 def _active() -> SparkSession | None:
-    """The session that this process is the driver of, whichever thread has started it."""
+    """The session that this process is the driver of, whichever thread has started it, if it still answers."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     context = SparkContext._active_spark_context
-    return None if context is None else SparkSession.getActiveSession() or SparkSession(context)
+    if context is None:
+        return None
+    try:
+        stopped = context._jsc.sc().isStopped()
+    except Exception:  # noqa: BLE001  (its Java has ended, which py4j says in several classes)
+        stopped = True
+        _forget_java()
+    if stopped:  # by Spark itself, when its master is gone
+        context._jsc = None  # nobody is there to be told
+        context.stop()
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        return None
+    return SparkSession.getActiveSession() or SparkSession(context)
+
+
+def _forget_java() -> None:
+    """Lets the next session start a Java of its own: pyspark would ask the one that has ended."""
+    from pyspark import SparkContext
+
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+    if gateway is not None:
+        with suppress(Exception):
+            gateway.shutdown()
 
 
 def _need_java() -> None:
@@ -217,18 +240,44 @@ def _connected(address: str, options: Mapping[str, str]) -> SparkSession:
         if found is not None:  # the client itself goes on trying for many minutes
             socket.create_connection((found[1], int(found[2] or CONNECT_PORT)), CONNECT_SECONDS).close()
         session = Remote.builder.remote(address).getOrCreate()
-        for key, value in {**_RUNNING, **options}.items():
-            session.conf.set(key, value)
+        try:
+            _set(session, options)
+        except Exception:  # noqa: BLE001  (a server that was started anew does not know it)
+            session.stop()
+            session = Remote.builder.remote(address).getOrCreate()
+            _set(session, options)
     except Exception as error:  # noqa: BLE001  (gRPC's, pyspark's and the server's own complaints come in many classes)
         message = f"{address} does not answer: {first_line(error)}"
         raise DataError(message, "Spark's start-connect-server.sh starts a server") from None
     return cast("SparkSession", session)
 
 
+def _set(session: Any, options: Mapping[str, str]) -> None:
+    """Sets the options that a running session takes."""
+    for key, value in {**_RUNNING, **options}.items():
+        session.conf.set(key, value)
+
+
+def _need_master(address: str) -> None:
+    """Raises DataError where none of the masters of a cluster takes a connection: Spark itself goes on trying for a
+    minute, and then says that something was null."""
+    said = ""
+    for host, port in re.findall(r"\[?([^/,;\]]+?)\]?:(\d+)(?:,|$)", address.removeprefix("spark://")):
+        try:
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+            return
+        except OSError as error:
+            said = first_line(error)
+    if said:
+        raise DataError(f"{address} does not answer: {said}", "Spark's start-master.sh starts a master")
+
+
 def _started(master: str, memory: str | None, options: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf
 
     _need_java()
+    if master.startswith("spark://"):
+        _need_master(master)
     alone = re.match(r"local\b|spark://(127\.|localhost)", master) is not None
     wanted = {
         **_RUNNING, **_STARTING, **(_LOOPBACK if alone else {}), "spark.app.name": "hybrid", "spark.master": master,
@@ -261,13 +310,11 @@ def _launched(master: str, conf: Any) -> SparkSession:
             raise DataError(f"Spark does not start on {master}: {_why(error, path)}", "see what it says") from None
 
 
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Around calls of pyspark in which it says that it has not been tried with the pandas that is there. None of ours
-    goes through pandas."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-        yield
+def ignore_pandas() -> None:
+    """Before calls of pyspark in which it says that it has not been tried with the pandas that is there: none of ours
+    goes through pandas. The filter stays: a thread that puts the filters back as they were undoes what others have done
+    to them, and a warning of theirs may go unheard."""
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
 
 
 @contextmanager

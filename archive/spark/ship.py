@@ -73,10 +73,12 @@ def task(function: str, argument: bytes) -> Callable[[Iterator[Any]], Iterator[A
                 roots.insert(0, pathlib.Path(cache) / "hybrid")
             for root in roots:
                 home = root / f"code-{name}"
-                if home.is_dir() and home.stat().st_uid == os.getuid():
+                if home.is_dir() and root.stat().st_uid == home.stat().st_uid == os.getuid():
                     return home
                 try:
                     root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    if root.stat().st_uid != os.getuid():  # whoever made it could put other code there
+                        continue
                     part = tempfile.mkdtemp(prefix="code-", dir=root)
                 except OSError:
                     continue

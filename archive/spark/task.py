@@ -1,7 +1,7 @@
 """What runs in an executor: rows of Spark's Arrow batches, by partition, through matchers. Imports nothing of Spark.
 
-What comes back is a row for each part of the answer: `failed`, and `payload`, which is Arrow or pickled and which Spark
-passes on without looking at it. So every type that a query can give comes through exactly, and so does every error.
+What comes back is a row for each part of the answer: `failed`, and `payload` (archive.spark.told), which Spark passes
+on without looking at it. So every type that a query can give comes through exactly, and so does every error.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow as pa
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, stored_schema, time_name
 from archive.search.partitions import inputs
 from archive.search.slices import SLICE, Slices, only, own, sliced
+from archive.spark.told import say, say_matches
 from matching.batch import EventBatch, Matches
 from matching.drive import run
 from matching.ipc import to_ipc
@@ -36,7 +37,7 @@ class Gives(Enum):
     """What of the matches is wanted."""
 
     ROWS = "their output rows"  # payload: an Arrow stream
-    MATCHES = "the matches, with their rows and events"  # payload: pickled Matches
+    MATCHES = "the matches, with their rows and events"  # payload: of archive.spark.told
     COUNTS = "how many each partition has"  # payload: an Arrow stream, partition columns and COUNT
 
 
@@ -80,7 +81,7 @@ def search(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
             for payload in _payloads(wanted, batches):
                 yield _part(False, payload)
         except (DataError, QueryError) as error:
-            yield _part(True, pickle.dumps(error))
+            yield _part(True, say(error))
 
 
 def _part(failed: bool, payload: bytes) -> pa.RecordBatch:
@@ -102,7 +103,7 @@ def _payloads(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[byt
                 case Gives.ROWS:
                     yield from map(to_ipc, _cut(kept.rows))
                 case Gives.MATCHES:
-                    yield from map(pickle.dumps, _cut_matches(kept))
+                    yield from map(say_matches, _cut_matches(kept))
                 case _:
                     assert_never(wanted.gives)
 

@@ -61,7 +61,9 @@ Tables = Annotated[
     typer.Option("--table", "-t", metavar="NAME=FILE", help="A Parquet, CSV or JSON file under a name; repeatable."),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
-Directory = Annotated[Path | None, typer.Option("--directory", "-d", help="A database: its streams are tables.")]
+Directory = Annotated[
+    str | None, typer.Option("--directory", "-d", help="A database, or s3://bucket/prefix: its streams are tables.")
+]
 PICTURES = Path("demo-output")
 Seed = Annotated[int, typer.Option(help="The same seed gives the same events.")]
 
@@ -119,7 +121,8 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
             raise DataError(f"there is no file {file}", f"--table {name}= names it")
         quoted = "'" + str(path).replace("'", "''") + "'"
         try:
-            found[name] = duck.cursor().sql(f"SELECT * FROM {readers[suffix]}({quoted})").to_arrow_table()
+            given = f"SELECT * FROM {readers[suffix]}({quoted})"
+            found[name] = duck.cursor(access=duck.ANYTHING).sql(given).to_arrow_table()
         except duckdb.Error as error:
             raise DataError(f"{file} cannot be read: {first_line(error)}") from None
     return found
@@ -219,7 +222,9 @@ def check(
 @app.command()
 def backtest(
     text: Text,
-    directory: Annotated[Path, typer.Option("--directory", "-d", help="The database whose archive is replayed.")],
+    directory: Annotated[
+        str, typer.Option("--directory", "-d", help="The database whose archive is replayed, or s3://bucket/prefix.")
+    ],
     start: Annotated[str, typer.Option("--from", help="Events from this time on, for example 2023-01-01.")],
     end: Annotated[
         str | None, typer.Option("--to", help="Events before this time; left out: all, and the end of the stream.")
@@ -250,13 +255,32 @@ for command in (run.run, run.status, run.top):
     app.command()(command)
 
 
-def _existing(directory: Path) -> Any:
+def _existing(directory: str) -> Any:
+    """Opens a database that is there, on disk or in a store."""
+    from archive.place import place_of
+    from hybrid.declaration import stream_names
     from hybrid.engine import Database
-    from query.errors import DataError
+    from query.errors import DataError, first_line
 
-    if not directory.is_dir():
+    place = place_of(directory)
+    try:
+        there = os.path.isdir(place) if place.on_disk else bool(stream_names(place))
+    except OSError as error:
+        raise DataError(f"{directory} cannot be opened: {first_line(error)}", "check the place") from None
+    if not there:
         raise DataError(f"there is no database {directory}", "hybrid.connect creates one")
-    return Database(directory, read_only=True)
+    return Database(place, read_only=True)
+
+
+def _is_taken(directory: str) -> bool:
+    """Whether something lies in a place already."""
+    from archive.place import place_of
+    from query.errors import DataError, first_line
+
+    try:
+        return bool(place_of(directory).names())
+    except OSError as error:
+        raise DataError(f"{directory} cannot be opened: {first_line(error)}", "check the place") from None
 
 
 def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:
@@ -329,7 +353,9 @@ def simulate(
 def demo(
     which: Annotated[Demo, typer.Argument(help="Which demo.")],
     seed: Seed = 1,
-    directory: Annotated[Path | None, typer.Option("--directory", "-d", help="Keep the database here.")] = None,
+    directory: Annotated[
+        str | None, typer.Option("--directory", "-d", help="Keep the database here; or in s3://bucket/prefix.")
+    ] = None,
     picture: Annotated[Path | None, typer.Option(help="Where the picture of one match goes (demo-output/).")] = None,
     interleaving: Annotated[
         int, typer.Option(help="Another order of arrival of the same events (rfid, highway, security).", min=0)
@@ -338,7 +364,7 @@ def demo(
     """Runs a demo: prints what it finds with its evidence, and saves a picture of one match."""
     from hybrid.cli import demos
 
-    if directory is not None and directory.exists() and any(directory.iterdir()):
+    if directory is not None and _is_taken(directory):
         raise typer.BadParameter(f"--directory {directory} is not empty")
     if which is Demo.stock:
         code = demos.stock(directory, picture or PICTURES / "stock.png")

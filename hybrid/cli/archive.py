@@ -123,11 +123,18 @@ def verify(
 ) -> None:
     """Compares each table with its files; exit code 1 if something is wrong."""
     from archive import upkeep
+    from archive.place import place_of
+    from archive.sums import has_sums
     from hybrid.cli.output import progress
+    from hybrid.mending import declaration_fault
     from query.errors import DataError
 
     wrong = False
     for name, table in _each(directory, stream):
+        fault = declaration_fault(place_of(directory) / name)
+        if fault is not None:
+            wrong = True
+            print(f"{name}: broken: {fault}")
         if isinstance(table, DataError):
             wrong = True
             print(f"{name}: broken: {table}")
@@ -140,10 +147,44 @@ def verify(
             if finding.kind != "waiting":
                 print(f"{name}: {finding.kind}: {finding.path + ' ' if finding.path else ''}{finding.message}")
         wrong |= kinds["broken"] > 0
+        plain = sum(not has_sums(path) for path in table.snapshot().paths)
+        if plain:
+            say(f"{name}: {plain:,} files without checksums, of an earlier release or of another program")
         say(f"{name}: {count:,} files, {kinds['broken']:,} faults; beside them {kinds['waiting']:,} taken out "
             f"and {kinds['orphan']:,} left by a crash, for hybrid archive expire")  # fmt: skip
     if wrong:
+        say(f"restore what is broken from a copy, if there is one; then hybrid archive repair -d {directory}")
         raise typer.Exit(1)
+
+
+@app.command()
+def repair(directory: Where, stream: Stream = None) -> None:
+    """Sets aside what is damaged, puts back what there are copies of, and says what is missing. Close the database
+    first; nothing is deleted."""
+    from archive.place import place_of
+    from hybrid.mending import mend
+
+    place = place_of(directory)
+    for name in _chosen(directory, stream):
+        done = mend(place / name)
+        for one in done:
+            print(f"{name}: {one}")
+        say(f"{name}: {len(done):,} faults repaired" if done else f"{name}: no faults")
+
+
+@app.command()
+def snapshot(
+    target: Annotated[str, typer.Argument(help="Where the copy goes: a directory, or s3://bucket/prefix.")],
+    directory: Where,
+) -> None:
+    """Copies a database, also one that another process writes to: archive, log and checkpoints, as of one moment. Where
+    a copy is already, only what is new."""
+    from archive.place import place_of
+    from hybrid.backup import snapshot as copy
+
+    done = copy(place_of(directory), place_of(target))
+    say(f"{done.streams:,} streams in {target}: {done.files:,} data files of {done.bytes:,} bytes are new, "
+        f"{done.known:,} were there")  # fmt: skip
 
 
 @app.command()
@@ -225,6 +266,19 @@ def _each(directory: str, stream: str | None) -> Iterator[tuple[str, Table | Dat
     """The tables of a database by name, or why one cannot be opened. Raises DataError where there is none."""
     from archive.place import place_of
     from archive.table import Table
+    from query.errors import DataError
+
+    place = place_of(directory)
+    for name in _chosen(directory, stream):
+        try:
+            yield name, Table.open(place / name / "table")
+        except DataError as error:
+            yield name, error
+
+
+def _chosen(directory: str, stream: str | None) -> list[str]:
+    """The names of the streams of a database, or of one. Raises DataError where there is none."""
+    from archive.place import place_of
     from hybrid.declaration import stream_names
     from query.errors import DataError, nearest
 
@@ -235,8 +289,4 @@ def _each(directory: str, stream: str | None) -> Iterator[tuple[str, Table | Dat
     chosen = [name for name in names if stream is None or name.lower() == stream.lower()]
     if not chosen:
         raise DataError(f"there is no stream {stream} in {directory}", nearest(str(stream), names))
-    for name in chosen:
-        try:
-            yield name, Table.open(place / name / "table")
-        except DataError as error:
-            yield name, error
+    return chosen

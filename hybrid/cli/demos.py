@@ -21,7 +21,7 @@ STOCK_SHOWN = ("side", "variable", "date", "symbol", "close", "source", "offset"
 FLIGHTS_SHOWN = ("side", "variable", "ts", "tailnum", "origin", "dest", "dep_delay")
 
 
-def stock(directory: Path | None, picture: Path) -> int:
+def stock(directory: str | Path | None, picture: Path) -> int:
     """The stock demo: the query, the first rows and their number, the closest pair as evidence, and its picture."""
     from datetime import timedelta
 
@@ -53,7 +53,7 @@ def stock(directory: Path | None, picture: Path) -> int:
     return 0
 
 
-def flights(directory: Path | None, picture: Path) -> int:
+def flights(directory: str | Path | None, picture: Path) -> int:
     """The flights demo: the query, the first rows and their number, the aircraft that was latest as evidence, and its
     picture."""
     from datetime import timedelta
@@ -87,7 +87,7 @@ def flights(directory: Path | None, picture: Path) -> int:
     return 0
 
 
-def planted(name: str, seed: int, directory: Path | None, picture: Path, interleaving: int) -> int:
+def planted(name: str, seed: int, directory: str | Path | None, picture: Path, interleaving: int) -> int:
     """A demo with planted truth: the first rows, evidence, counts by kind; 1 unless exactly the truth was found."""
     from hybrid.demo import highway, rfid, security
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -100,8 +101,8 @@ def ingest(
     new = schema is None
     if schema is None:
         schema = _new_stream(stream, inputs, wanted, options, columns, time, key or [])
-    elif columns is not None or time is not None or key is not None:
-        raise DataError(f"stream {schema.name} is declared already: {schema}", "leave --columns, --time and --key out")
+    else:
+        _same(schema, columns, time, key)
     job = Job(schema, folder / TABLE, tuple(inputs), wanted, options, changed.value, max_bad)
     created = new and folder.on_disk and not folder.exists()
     try:
@@ -163,6 +164,17 @@ def _new_stream(
         keys = "".join(f" --key {column}" for column in key)
         say(f'new stream {name}, as {first.path} looks: --columns "{shown}" --time {time}{keys}')
     return declared(name, types, time, key, (), 0, None)
+
+
+def _same(schema: Schema, columns: str | None, time: str | None, key: list[str] | None) -> None:
+    """Raises DataError where a stream is told to be otherwise than it is declared."""
+    from hybrid.declaration import declared, differences, otherwise
+
+    types = {f.name: f.type for f in schema.fields} if columns is None else parse_columns(columns)
+    told = declared(schema.name, types, time or schema.time or "", schema.keys if key is None else key, (), 0, None)
+    told = replace(told, order=schema.order, lateness_us=schema.lateness_us, retention_us=schema.retention_us)
+    if differences(schema, told):
+        raise otherwise(schema, told)
 
 
 def parse_columns(text: str) -> dict[str, str]:

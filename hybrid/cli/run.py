@@ -15,7 +15,7 @@ from hybrid.cli.output import say
 if TYPE_CHECKING:
     from hybrid.app import App
 
-Where = Annotated[Path, typer.Argument(help="The app file, or the directory of its database.")]
+Where = Annotated[str, typer.Argument(help="The app file, or the directory of its database.")]
 APP = Path("app.toml")
 
 
@@ -46,7 +46,7 @@ def checked(file: Path) -> App:
 
 
 def status(
-    where: Where = APP, as_json: Annotated[bool, typer.Option("--json", help="As JSON, on one line.")] = False
+    where: Where = str(APP), as_json: Annotated[bool, typer.Option("--json", help="As JSON, on one line.")] = False
 ) -> None:
     """Shows how a service is: rates, watermarks, matches, late events, trouble. Exit code 1: it does not run."""
     from rich.console import Console
@@ -61,7 +61,7 @@ def status(
     raise typer.Exit(0 if told["state"] == "running" else 1)
 
 
-def top(where: Where = APP) -> None:
+def top(where: Where = str(APP)) -> None:
     """Shows the same, every second anew, until it is interrupted."""
     from rich.live import Live
 
@@ -77,11 +77,15 @@ def top(where: Where = APP) -> None:
         pass
 
 
-def _state(where: Path) -> Path:
+def _state(where: str) -> Path:
     from hybrid.app import AppError, state_of
+    from query.errors import DataError
 
+    if "://" in where:
+        hint = "name its app file: hybrid status app.toml"
+        raise DataError(f"the service of {where} keeps its account on its own disk, not in the store", hint)
     try:
-        return state_of(where)
+        return state_of(Path(where))
     except AppError as error:
         say(error.render())
         raise typer.Exit(1) from None

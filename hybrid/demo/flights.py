@@ -45,7 +45,7 @@ class Outcome:
 
 
 @contextmanager
-def airport(directory: Path | None = None) -> Iterator[Database]:
+def airport(directory: str | Path | None = None) -> Iterator[Database]:
     """A database with the stream of the demo; in a temporary directory, or below `directory`, which keeps it."""
     place = TemporaryDirectory(prefix="hybrid-demo-") if directory is None else nullcontext(str(directory))
     with place as path, Database(path) as db:

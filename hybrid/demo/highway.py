@@ -11,6 +11,6 @@ LIMIT_KMH = 120
 QUERY = speed_query(LIMIT_KMH)
 
 
-def run(seed: int = 1, directory: Path | None = None, interleaving: int = 0) -> Outcome:
+def run(seed: int = 1, directory: str | Path | None = None, interleaving: int = 0) -> Outcome:
     """Simulates the road of a seed, delays and repeated deliveries included, and asks the question live."""
     return play(highway(seed, limit_kmh=LIMIT_KMH, interleaving=interleaving), directory)

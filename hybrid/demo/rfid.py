@@ -10,6 +10,6 @@ from simulator.rfid import SHOP_QUERY, shop
 QUERY = SHOP_QUERY
 
 
-def run(seed: int = 1, directory: Path | None = None, interleaving: int = 0) -> Outcome:
+def run(seed: int = 1, directory: str | Path | None = None, interleaving: int = 0) -> Outcome:
     """Simulates the shop of a seed, delays and repeated deliveries included, and asks the question live."""
     return play(shop(seed, interleaving=interleaving), directory)

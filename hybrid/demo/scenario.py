@@ -30,7 +30,7 @@ class Outcome:
         return not self.missing and not self.unexpected
 
 
-def play(scenario: Scenario, directory: Path | None = None, flush_every: int = 50) -> Outcome:
+def play(scenario: Scenario, directory: str | Path | None = None, flush_every: int = 50) -> Outcome:
     """Pushes every arrival in its order, flushing to the archive every so many, then ends the streams.
 
     directory: keeps the database; otherwise it lives in a temporary one."""
@@ -40,7 +40,7 @@ def play(scenario: Scenario, directory: Path | None = None, flush_every: int = 5
         return _play(scenario, Path(path), flush_every)
 
 
-def _play(scenario: Scenario, directory: Path, flush_every: int) -> Outcome:
+def _play(scenario: Scenario, directory: str | Path, flush_every: int) -> Outcome:
     with Database(directory) as db:
         for schema in scenario.schemas:
             assert schema.time is not None

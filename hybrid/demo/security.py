@@ -10,6 +10,6 @@ from simulator.security import SECURITY_QUERY, security
 QUERY = SECURITY_QUERY
 
 
-def run(seed: int = 1, directory: Path | None = None, interleaving: int = 0) -> Outcome:
+def run(seed: int = 1, directory: str | Path | None = None, interleaving: int = 0) -> Outcome:
     """Simulates the logins of a seed, delays and repeated deliveries included, and asks the question live."""
     return play(security(seed, interleaving=interleaving), directory)

@@ -93,8 +93,8 @@ def row_ids(rows: pa.Table) -> list[RowId]:
 
 
 def unmatched_id(text: str) -> str:
-    """What stands for the match id of a row without one: 16 hex digits over its JSON."""
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    """What stands for the match id of a row without one: 32 hex digits over its JSON."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class Standing:

@@ -5,6 +5,7 @@ A value is taken where it means the same in the declared type (live.incoming); b
   make the row bad unless they are zeros;
 - in JSON a DECIMAL is a number or a text, a BLOB is text in base64, a TIME is ISO text, and DOUBLE takes the nearest
   double of the digits, as every JSON reader does;
+- an object of JSON that has a declared member twice is bad;
 - a field of CSV is read as the declared type, without blanks around it unless it is a string.
 
 What is bad is found by halving: rows are converted together, and only where that fails in parts, down to the row that
@@ -32,6 +33,7 @@ import pyarrow.compute as pc
 from live.incoming import Incoming
 from live.sources.base import Bad
 from matching.batch import Int64Array
+from matching.json_members import members_twice
 from query.errors import DataError, first_line, nearest
 from query.schema import Schema
 
@@ -344,7 +346,7 @@ def _epoch_times(values: Sequence[Any], kinds: set[type], unit: str) -> pa.Array
 class _Json:
     """JSON objects, read by their declared members."""
 
-    __slots__ = ("_batched", "_members", "_object", "_values")
+    __slots__ = ("_batched", "_members", "_nested", "_object", "_values")
 
     def __init__(self, values: Values, decoding: Decoding) -> None:
         fields = []
@@ -358,6 +360,7 @@ class _Json:
         self._object = msgspec.json.Decoder(row).decode
         self._members = [attrgetter(f"f{i}") for i in range(len(fields))]
         self._values = values
+        self._nested = [name for name, type in zip(values.schema.names, values.types) if pa.types.is_nested(type)]
         self._batched = decoding.batched
 
     def read(self, payloads: Sequence[bytes | None], positions: Int64Array) -> _Read:
@@ -379,7 +382,23 @@ class _Json:
             payloads, positions = [payloads[i] for i in good], positions[good]
         batch, indices, wrong = self._values.fit(rows, self._columns)
         bad += [(int(positions[i]), payloads[i] or b"", reason) for i, reason in wrong]
-        return batch, positions[indices], bad
+        fits = [payloads[i] or b"" for i in indices.tolist()] if wrong else payloads
+        positions = positions[indices]
+        twice = self._twice(batch, fits)  # type: ignore[arg-type]
+        if twice:
+            bad += [(int(positions[i]), fits[i] or b"", reason) for i, reason in twice]
+            once = np.ones(len(positions), np.bool_)
+            once[[i for i, _ in twice]] = False
+            batch, positions = batch.filter(pa.array(once)), positions[once]
+        return batch, positions, bad
+
+    def _twice(self, batch: pa.RecordBatch, payloads: Sequence[bytes]) -> list[tuple[int, str]]:
+        """(index, reason) of the objects, read as a batch, that have a member twice: the last one was taken."""
+        if not len(batch):
+            return []
+        present = {name: len(batch) - column.null_count for name, column in zip(batch.schema.names, batch.columns)}
+        found = members_twice(b"\n".join(payloads), lambda: payloads, len(batch), present, self._nested)
+        return [(i, f"member {name} is there twice") for i, name in found]
 
     def _columns(self, rows: list[Any]) -> pa.RecordBatch:
         return self._values.of_columns([list(map(member, rows)) for member in self._members])

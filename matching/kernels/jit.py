@@ -24,7 +24,7 @@ import numpy as np
 from numba.core import config
 from numba.core.caching import _CacheLocator
 
-from query.cache import cache_home
+from query.cache import cache_home, is_private
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -40,14 +40,11 @@ def cache_directory() -> Path:
     for source in sorted(sources):
         digest.update(source.read_bytes())
     digest.update(f"{numba.__version__} {np.__version__} {platform.python_version()} {platform.machine()}".encode())
-    path = cache_home() / f"kernels-{digest.hexdigest()}"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if os.access(path, os.W_OK):
-            return path
-    except OSError:
-        pass
-    return Path(tempfile.gettempdir()) / f"hybrid-{os.getuid()}" / path.name
+    name = f"kernels-{digest.hexdigest()}"
+    for home in (cache_home(), Path(tempfile.gettempdir()) / f"hybrid-{os.getuid()}"):
+        if is_private(home) and is_private(home / name):
+            return home / name
+    return Path(tempfile.mkdtemp(prefix="hybrid-")) / name  # somebody else is there: compiled anew, each time
 
 
 _CACHE = cache_directory()

@@ -87,6 +87,8 @@ def carry(plan: Plan, program: Program) -> Carried | None:
         return None
     if not all(map(_is_carried, expressions)):
         return None
+    if any(isinstance(e, Navigation) and e.logical_offset >= REGISTERS_MAX for e in expressions):
+        return None
     registers = list(program.registers)
     places: dict[object, int] = {}
     held: list[int] = []

@@ -50,17 +50,18 @@ class _Choice:
 
 @dataclass(slots=True)
 class _Round:
-    """Entry of an optional round: a path that comes to its _RoundEnd without taking a row is dropped."""
+    """Entry of a round that is the last one if it takes no row: an optional round, or the last required one."""
 
     body: int
 
 
 @dataclass(slots=True)
 class _RoundEnd:
-    """End of a round of `round`; then goes on to `then`."""
+    """End of a round of `round`: goes on to `then`, and to `leave`, behind the loop, if the round has taken no row."""
 
     round: int
     then: int
+    leave: int
 
 
 @dataclass(slots=True)
@@ -112,23 +113,21 @@ def _build(pattern: RowPattern, then: int, nodes: list[_Node], place: _Place) ->
                 # the last required round (or the first optional one) is the loop itself
                 round_ = add(_Round(-1))
                 choice = add(_Choice([round_, then] if greedy else [then, round_]))
-                end = add(_RoundEnd(round_, choice))
-                entry = _build(body, end, nodes, round_before)
-                nodes[round_] = _Round(entry)
+                nodes[round_] = _Round(_build(body, add(_RoundEnd(round_, choice, then)), nodes, round_before))
                 for _ in range(at_least - 1):
-                    entry = _build(body, entry, nodes, round_before)
-                return entry if at_least else choice
+                    round_ = _build(body, round_, nodes, round_before)
+                return round_ if at_least else choice
             entry = then
             here = last_round
-            for _ in range(at_most - at_least):
+            for number in reversed(range(at_most)):
                 # optional rounds nest: (X (X ...)?)?
-                round_ = add(_Round(-1))
-                end = add(_RoundEnd(round_, entry))
-                nodes[round_] = _Round(_build(body, end, nodes, here))
-                entry = add(_Choice([round_, then] if greedy else [then, round_]))
-                here = round_before
-            for _ in range(at_least):
-                entry = _build(body, entry, nodes, here)
+                if at_most == at_least or number + 1 < at_least:
+                    entry = _build(body, entry, nodes, here)
+                else:
+                    round_ = add(_Round(-1))
+                    nodes[round_] = _Round(_build(body, add(_RoundEnd(round_, entry, then)), nodes, here))
+                    required = number < at_least
+                    entry = round_ if required else add(_Choice([round_, then] if greedy else [then, round_]))
                 here = round_before
             return entry
         case _:
@@ -149,7 +148,8 @@ def _closure(entry: int, nodes: list[_Node], at_start: bool) -> _Closure:
     """The closure of `entry`. at_start: no row has been taken yet.
 
     Before its first row a match can pass `^` only, behind a row `$` only, and nothing but its end is behind `$`.
-    A node is visited once for each set of rounds entered since the last row: same node and same set, same future."""
+    A node is visited once for each set of rounds entered and not left since the last row: same node and same set, same
+    future."""
     positions: dict[tuple[int, bool], None] = {}
     accept_at: int | None = None
     anchored_at: int | None = None
@@ -169,8 +169,10 @@ def _closure(entry: int, nodes: list[_Node], at_start: bool) -> _Closure:
                 stack.extend((way, opened, anchored) for way in reversed(ways))
             case _Round(body):
                 stack.append((body, opened | {index}, anchored))
-            case _RoundEnd(round_, then):
-                if round_ not in opened:
+            case _RoundEnd(round_, then, leave):
+                if round_ in opened:  # ISO 19075-5, 7.2.8: a round without a row is the last one
+                    stack.append((leave, opened - {round_}, anchored))
+                else:
                     stack.append((then, opened, anchored))
             case _Anchor(is_start, then):
                 if is_start == at_start:

@@ -377,7 +377,11 @@ def _and(parts: list[Expression]) -> Expression:
 def register_of(
     registers: list[Register], kind: RegisterKind, feature: int, variables: tuple[str, ...], depth: int, lane: Lane
 ) -> int:
-    """The index of a register among `registers`, to which it is added, with those it links to, if it is not there."""
+    """The index of a register among `registers`, to which it is added, with those it links to, if it is not there.
+
+    Raises NoKernel for a value that lies more than REGISTERS_MAX rows back."""
+    if kind is RegisterKind.LAST and depth >= REGISTERS_MAX:
+        raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
     names = tuple(sorted(variables))
     for i, r in enumerate(registers):
         aggregate = r.link >= 0 and kind is RegisterKind.LAST and registers[r.link].kind is not kind

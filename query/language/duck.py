@@ -3,22 +3,58 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, lru_cache
 from typing import Any
 
 import duckdb
 
-from query.errors import first_line
+from query.errors import DataError, first_line
 from query.schema import Field
 
-_local = threading.local()
-#: How many answers of DuckDB are kept, of each kind of question. What it says of a text hangs on nothing else, and the
-#: same pieces come again: within a query, in the next version of it, in queries over one stream.
+#: So many connections wait for their next query at the most, of each kind; more are closed.
+IDLE_MAX = 16
+#: Settings of DuckDB that differ from ours, by name: TimeZone, integer_division, default_null_order.
+Settings = tuple[tuple[str, str], ...]
+#: Time zones in which a time is what it is in UTC.
+UTC = ("UTC", "Etc/UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A user's connection, as far as the expressions of a pattern depend on it.
+
+    settings: those that are taken over. value: gives SQL of the value of an expression without rows there, None where
+    it has none; None: there is no connection. macros: names of its own functions, lower case."""
+
+    settings: Settings = ()
+    value: Callable[[str], str | None] | None = None
+    macros: frozenset[str] = frozenset()
+
+    @property
+    def nulls_first(self) -> tuple[bool, bool]:
+        """Whether nulls come first in an ascending order, and in a descending one."""
+        order = dict(self.settings).get("default_null_order", "")
+        return order.startswith("NULLS_FIRST"), order in ("NULLS_FIRST", "NULLS_LAST_ON_ASC_FIRST_ON_DESC")
+
+
+NO_SESSION = Session()
+
+
+def zoned(settings: Settings) -> bool:
+    """Whether a time with a time zone reads other than in UTC."""
+    return dict(settings).get("TimeZone", "UTC") not in UTC
+
+
+#: How many answers of DuckDB are kept, of each kind of question. What it says of a text depends on nothing else, and
+#: the same pieces come again: within a query, in the next version of it, in queries over one stream.
 _KEPT = 512
 
 
@@ -30,17 +66,107 @@ def hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
         pass  # a Jupyter without ipywidgets: there is none, and DuckDB refuses to be told so
 
 
-def quiet_connection() -> duckdb.DuckDBPyConnection:
-    """An in-memory connection of this thread for parsing, typing and folding constants: UTC, one thread."""
-    connection: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
-    if connection is None:
-        connection = duckdb.connect(":memory:", config={"threads": 1})
-        connection.execute("SET timezone='UTC'")
+@contextmanager
+def lent(
+    idle: list[duckdb.DuckDBPyConnection], make: Callable[[], duckdb.DuckDBPyConnection]
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection for one query, of one thread: one that is idle, or a new one. It is idle again afterwards; one that
+    was interrupted is not, since a result that nobody has read to its end blocks it.
+
+    Connections are in no threading.local: subprocess with a preexec_fn (so pyspark starts Java) ends the thread-locals
+    of all other threads in its child, and to end a connection of DuckDB's there is signal 11."""
+    try:
+        connection = idle.pop()
+    except IndexError:
+        connection = make()
+    whole = False
+    try:
+        yield connection
+        whole = True
+    except duckdb.Error as error:
+        whole = not isinstance(error, duckdb.InterruptException)
+        raise
+    finally:
+        if whole and len(idle) < IDLE_MAX:
+            idle.append(connection)
+
+
+def shut(connection: duckdb.DuckDBPyConnection, files: Sequence[str] = (), folders: Sequence[str] = ()) -> None:
+    """Takes files, directories and the network away from a connection and its cursors, for good: only these files and
+    those below these folders are read, no extension is loaded, and no setting changes but how errors are told."""
+    connection.execute("SET autoinstall_known_extensions=false; SET autoload_known_extensions=false")
+    # what does not fit into memory goes there, and DuckDB lets every statement read it: a place that nobody else has
+    private = os.path.join(tempfile.gettempdir(), f"hybrid-{secrets.token_hex(16)}")
+    connection.execute(f"SET temp_directory={_text(private)}")
+    connection.execute("SET allowed_configs=['errors_as_json', 'enable_progress_bar']")
+    connection.execute(f"SET allowed_paths=[{', '.join(map(_text, files))}]")
+    connection.execute(f"SET allowed_directories=[{', '.join(map(_text, folders))}]")
+    connection.execute("SET enable_external_access=false; SET lock_configuration=true")
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """One in-memory database for all that asks DuckDB about texts and values under the same settings. idle, binders:
+    its connections that wait for their next query, see `lent`."""
+
+    database: duckdb.DuckDBPyConnection
+    idle: list[duckdb.DuckDBPyConnection] = field(default_factory=list)
+    binders: list[duckdb.DuckDBPyConnection] = field(default_factory=list)
+
+
+@lru_cache(maxsize=8)  # settings of a user seldom change
+def _home(settings: Settings) -> _Home:
+    """UTC unless the settings say otherwise, no threads of its own, no files. Queries use cursors of it: a shared
+    connection gives one thread the rows of another."""
+    database = duckdb.connect(":memory:", config={"threads": 1, "python_enable_replacements": False})
+    # common_subexpressions would take a failing cast out of the TRY or CASE around it
+    database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL disabled_optimizers='common_subexpressions'")
+    take_over(database, settings)
+    shut(database)
+    return _Home(database)
+
+
+def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
+    """A connection for parsing, typing, folding constants and evaluating expressions, for one query of one thread: in
+    memory, in UTC unless the settings say otherwise, with one thread, without files. What is registered on it goes with
+    it. Costs 10 microseconds."""
+    return _home(settings).database.cursor()
+
+
+def take_over(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
+    """Gives a connection and its cursors the settings of another."""
+    for name, value in settings:
+        connection.execute(f"SET GLOBAL {name}={_text(value)}")
+
+
+def _quiet(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    """Such a connection, lent for one query."""
+
+    def made() -> duckdb.DuckDBPyConnection:
+        connection = quiet_connection(settings)
         hide_progress(connection)
-        # it would take a failing cast out of the TRY or CASE around it
-        connection.execute("SET disabled_optimizers='common_subexpressions'")
-        _local.connection = connection
-    return connection
+        return connection
+
+    return lent(_home(settings).idle, made)
+
+
+def _binder(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    """The same, with errors that carry positions."""
+    return lent(_home(settings).binders, lambda: _new_binder(settings))
+
+
+def _rows(sql: str, values: Sequence[str] = (), settings: Settings = ()) -> list[tuple[Any, ...]]:
+    """The rows of a SELECT."""
+    with _quiet(settings) as connection:
+        return connection.execute(sql, list(values)).fetchall()
+
+
+#: What an entry of WITH is that writes, in a syntax tree.
+_WRITING_NODE = re.compile(r'"type":"(INSERT|UPDATE|DELETE|MERGE|COPY)_QUERY_NODE"')
 
 
 @lru_cache(maxsize=_KEPT)
@@ -50,12 +176,13 @@ def syntax_error(sql: str) -> tuple[str, int, int] | None:
     ("", 0, 0) stands for a statement that parses and is no SELECT. About 0.5 ms.
     """
     try:
-        found = quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0]
+        found = _rows("SELECT json_serialize_sql(?)", [sql])[0]
     except duckdb.Error as error:
         return first_line(error), 0, len(sql)
     answer = json.loads(found[0]) if found else {}
     if not answer.get("error"):
-        return None
+        writes = _WRITING_NODE.search(found[0])
+        return None if writes is None else (f"WITH may hold SELECT only, and this is {writes[1]}", 0, len(sql))
     if answer.get("error_type") != "parser":
         return "", 0, 0
     data = sql.encode()
@@ -71,7 +198,8 @@ def command_error(sql: str) -> tuple[str, int, int] | None:
     """DuckDB's complaint about the syntax of one statement of any kind: (message, start, end) in characters, or None if
     it parses."""
     try:
-        _binder().extract_statements(sql)
+        with _binder() as binder:
+            binder.extract_statements(sql)
     except duckdb.Error as error:
         fault = _error(error, sql)
         start = len(sql) if fault.start is None else fault.start
@@ -79,15 +207,23 @@ def command_error(sql: str) -> tuple[str, int, int] | None:
     return None
 
 
+def statement_count(sql: str) -> int:
+    """How many statements DuckDB would run; 1 for a text that it cannot parse."""
+    if ";" not in sql:
+        return 1
+    try:
+        with _binder() as binder:
+            return len(binder.extract_statements(sql))
+    except duckdb.Error:
+        return 1
+
+
 @lru_cache(maxsize=1024)
 def interval_parts(sql: str) -> tuple[int, int] | None:
     """(whole months, microseconds beside them) of an INTERVAL literal, or None where DuckDB cannot read it."""
     try:
-        found = (
-            quiet_connection()
-            .execute(f"SELECT datepart('year', i) * 12 + datepart('month', i), epoch_us(i) FROM (SELECT {sql} AS i)")
-            .fetchall()[0]
-        )
+        parts = "datepart('year', i) * 12 + datepart('month', i), epoch_us(i)"
+        found = _rows(f"SELECT {parts} FROM (SELECT {sql} AS i)")[0]
     except duckdb.Error:
         return None
     return (int(found[0]), int(found[1])) if found else None
@@ -152,37 +288,40 @@ def _fault(detail: Mapping[str, Any], sql: str, prefix: int) -> DuckFault:
 
 
 def _error(error: duckdb.Error, sql: str, prefix: int = 0) -> DuckFault:
-    """An exception of a connection with errors_as_json."""
+    """An exception of a connection with errors_as_json. Raises DataError where no SQL is to blame."""
     text = str(error)
     try:
         detail = json.loads(text[text.index("{") :])
     except ValueError:
         detail = {"exception_message": text.splitlines()[0], "exception_type": type(error).__name__}
+    if isinstance(error, duckdb.OutOfMemoryException):
+        raise out_of_memory(str(detail.get("exception_message")))
     return _fault(detail, sql, prefix)
 
 
-def _binder() -> duckdb.DuckDBPyConnection:
-    """A cursor of this thread whose errors carry positions and which sees no Python variables as tables."""
-    cursor: duckdb.DuckDBPyConnection | None = getattr(_local, "binder", None)
-    if cursor is None:
-        cursor = _local.binder = _new_binder()
-    return cursor
+def out_of_memory(why: str) -> DataError:
+    """The error that says of a statement that DuckDB has too little memory for it. why: in DuckDB's words."""
+    line = next(iter(why.splitlines()), "").removeprefix("Out of Memory Error: ")
+    message = f"DuckDB has too little memory for this statement: {line}"
+    hint = "give it more (memory_limit= of hybrid.connect, SET memory_limit on a connection of yours), or read less"
+    return DataError(message, hint)
 
 
-def _new_binder() -> duckdb.DuckDBPyConnection:
-    cursor = quiet_connection().cursor()
-    cursor.execute("SET errors_as_json=true; SET python_enable_replacements=false; SET timezone='UTC'")
-    return cursor
+def _new_binder(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
+    """A connection whose errors carry positions."""
+    binder = quiet_connection(settings)
+    binder.execute("SET errors_as_json=true")
+    return binder
 
 
 @lru_cache(maxsize=_KEPT)
-def _serialized(sql: str) -> str:
-    return str(quiet_connection().execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0])
+def _serialized(sql: str, settings: Settings) -> str:
+    return str(_rows("SELECT json_serialize_sql(?)", [sql], settings)[0][0])
 
 
-def _serialize(sql: str, prefix: int) -> list[Node]:
+def _serialize(sql: str, prefix: int, settings: Settings = ()) -> list[Node]:
     """The statements of `sql`; locations become characters of `sql[prefix:]` in every node (prefix is ASCII)."""
-    answer: Node = json.loads(_serialized(sql))
+    answer: Node = json.loads(_serialized(sql, settings))
     if answer["error"]:
         raise _fault(answer, sql[prefix:], prefix)
     offsets = character_offsets(sql[prefix:])
@@ -206,12 +345,12 @@ def _serialize(sql: str, prefix: int) -> list[Node]:
     return statements
 
 
-def parse_expression(text: str) -> Node:
+def parse_expression(text: str, settings: Settings = ()) -> Node:
     """DuckDB's syntax tree of one scalar expression, `query_location` in characters of `text`.
 
     Raises DuckFault if it is none, or more than one."""
     prefix = "SELECT "
-    statements = _serialize(prefix + text, len(prefix))
+    statements = _serialize(prefix + text, len(prefix), settings)
     node = statements[0]["node"]
     if len(statements) == 1 and node["type"] == "SELECT_NODE" and len(node["select_list"]) == 1:
         item: Node = node["select_list"][0]
@@ -259,12 +398,12 @@ def _nowhere(value: Any) -> Any:
 
 @lru_cache(maxsize=_KEPT)
 def _deserialized(select: str) -> str:
-    return str(quiet_connection().execute("SELECT json_deserialize_sql(?)", [select]).fetchall()[0][0])
+    return str(_rows("SELECT json_deserialize_sql(?)", [select])[0][0])
 
 
 @cache
 def _empty_select() -> str:
-    return str(quiet_connection().execute("SELECT json_serialize_sql('SELECT 1')").fetchall()[0][0])
+    return str(_rows("SELECT json_serialize_sql('SELECT 1')")[0][0])
 
 
 def parse_statement(sql: str) -> Node:
@@ -281,7 +420,9 @@ def nulls(fields: Sequence[Field]) -> str:
     return "SELECT " + ", ".join(f"CAST(NULL AS {f.type}) AS {_quote(f.name)}" for f in fields)
 
 
-def describe(expressions: Sequence[str], tables: Mapping[str, Sequence[Field]]) -> tuple[str, ...]:
+def describe(
+    expressions: Sequence[str], tables: Mapping[str, Sequence[Field]], settings: Settings = ()
+) -> tuple[str, ...]:
     """The DuckDB types of expressions over tables, each of one row of nulls. Nothing is computed.
 
     Raises DuckFault (its offsets mean nothing here)."""
@@ -289,13 +430,14 @@ def describe(expressions: Sequence[str], tables: Mapping[str, Sequence[Field]]) 
     names = ", ".join(_quote(name) for name, fields in tables.items() if fields)
     items = ", ".join(f"({e}) AS c{i}" for i, e in enumerate(expressions))
     before, behind = f"WITH {with_list}" if with_list else "", f"FROM {names}" if names else ""
-    return _described(f"DESCRIBE {before} SELECT {items} {behind}")
+    return _described(f"DESCRIBE {before} SELECT {items} {behind}", settings)
 
 
 @lru_cache(maxsize=_KEPT)
-def _described(sql: str) -> tuple[str, ...]:
+def _described(sql: str, settings: Settings) -> tuple[str, ...]:
     try:
-        rows = _binder().execute(sql).fetchall()
+        with _binder(settings) as binder:
+            rows = binder.execute(sql).fetchall()
     except duckdb.Error as error:
         raise _error(error, sql) from None
     return tuple(str(row[1]) for row in rows)
@@ -308,16 +450,18 @@ def canonical_type(name: str) -> str:
 
 
 @cache
-def fold(sql: str) -> Folded | None:
+def fold(sql: str, settings: Settings = ()) -> Folded | None:
     """The value of an expression without columns, or None if computing it raises."""
     if re.fullmatch("[0-9]{1,9}", sql):
         return Folded(int(sql), "INTEGER", str(int(sql)))
     try:
-        row = _binder().execute(f"SELECT x, typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)").fetchone()
+        with _binder(settings) as binder:
+            rows = binder.execute(f"SELECT x, typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)").fetchall()
     except (duckdb.Error, ValueError, OverflowError):
-        row = None
-    if row is None:
+        rows = []
+    if not rows:
         return None
+    row = rows[0]
     value, type, text = row[0], str(row[1]), row[2]
     if value is None:
         return Folded(None, type, None)
@@ -332,27 +476,32 @@ def fold(sql: str) -> Folded | None:
 @cache
 def aggregate_names() -> frozenset[str]:
     """Names of DuckDB's aggregate functions, lower case, with the macros that stand for an aggregate."""
-    rows = quiet_connection().execute("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
-    return frozenset(row[0].lower() for row in rows.fetchall()) | {"geomean", "geometric_mean", "wavg", "weighted_avg"}
+    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
+    return frozenset(row[0].lower() for row in rows) | {"geomean", "geometric_mean", "wavg", "weighted_avg"}
+
+
+@cache
+def session_names() -> frozenset[str]:
+    """Names of functions whose value is one within a statement and another in the next: variables, the schema, now."""
+    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE stability = 'CONSISTENT_WITHIN_QUERY'")
+    return frozenset(row[0].lower() for row in rows) | CLOCK_WORDS
 
 
 @cache
 def lambda_names() -> frozenset[str]:
     """Names of functions that take a lambda; `x -> y` in any other place is the arrow of JSON."""
-    rows = quiet_connection().execute(
-        "SELECT function_name FROM duckdb_functions() WHERE list_contains(parameter_types, 'LAMBDA')"
-    )
-    return frozenset(row[0].lower() for row in rows.fetchall())
+    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE list_contains(parameter_types, 'LAMBDA')")
+    return frozenset(row[0].lower() for row in rows)
 
 
 @cache
 def volatile_names() -> frozenset[str]:
     """Names of functions whose value is not a function of their arguments: volatile ones, the clock, the session."""
-    rows = quiet_connection().execute("SELECT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'")
+    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'")
     # `error` never has a value; reservoir_quantile draws a sample; the others are macros and keywords over the clock
     # and the session
     others = {"ago", "reservoir_quantile"} | CLOCK_WORDS
-    return (frozenset(row[0].lower() for row in rows.fetchall()) - {"error"}) | others
+    return (frozenset(row[0].lower() for row in rows) - {"error"}) | others
 
 
 CLOCK_WORDS = frozenset(
@@ -360,13 +509,15 @@ CLOCK_WORDS = frozenset(
 )
 
 
-def bind_statement(sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True) -> tuple[Field, ...]:
+def bind_statement(
+    sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, *, on: duckdb.DuckDBPyConnection | None = None
+) -> tuple[Field, ...]:
     """The output columns of a SELECT over empty tables of these columns; none of any other statement (select=False),
-    which is bound all the same. Raises DuckFault with character offsets.
-
-    Nothing is computed, but files that the statement names are opened for their columns."""
-    cursor = _new_binder()
+    which is bound all the same. on: a fresh cursor to bind it with, which may open the files that the statement names
+    for their columns; left out: no file is opened. Raises DuckFault with character offsets. Nothing is computed."""
+    cursor = on or _new_binder()
     try:
+        cursor.execute("SET errors_as_json=true")
         for name, fields in tables.items():
             columns = ", ".join(f"{_quote(f.name)} {f.type if f.type != NULL_TYPE else 'INTEGER'}" for f in fields)
             create = f"CREATE TEMP TABLE {_quote(name)}({columns or 'nothing INTEGER'})"

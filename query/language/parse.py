@@ -17,7 +17,7 @@ from lark.common import LexerConf
 from lark.lexer import Lexer
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
-from query.cache import cache_home
+from query.cache import cache_home, is_private
 from query.errors import Diagnostic, QueryError, Span
 from query.language import ast, sase
 from query.language.cut import (
@@ -31,12 +31,14 @@ from query.language.cut import (
     joined_factor,
     with_lists,
 )
-from query.language.duck import command_error, interval_parts, syntax_error
+from query.language.duck import command_error, interval_parts, statement_count, syntax_error
 from query.language.lexer import Token, TokenKind, Tokens, tokenize, words_of
 
 ROWS_MAX = 10**9
 REPEAT_MAX = 10**9
 
+#: Words of statements that write.
+_WRITING = {"INSERT", "UPDATE", "DELETE", "MERGE", "COPY"}
 #: The place of WITHIN and SELECTION, which stand in either order.
 _EITHER_WAY = 7
 #: The clauses of MATCH_RECOGNIZE: the words each begins with, and its place.
@@ -375,16 +377,18 @@ def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind
             pieces.append((items[piece.first].span.to(items[piece.last].span), ""))
         else:
             pieces.append((items[piece.first].span.to(items[piece.last].span), "JOIN _ ON 1"))
-    if cuts:
-        for i, token in enumerate(items[:-1]):
-            if token.word == ";" and items[i + 1].word != ";":
-                raise _error(text, "HQ100", "expected one statement", items[i + 1].span, "the second begins here")
+    for i, token in enumerate(items[:-1]):
+        if token.word == ";" and items[i + 1].word != ";":
+            raise _error(text, "HQ100", "expected one statement", items[i + 1].span, "the second begins here")
     plain, position = [], 0
     for span, stand_in in pieces:
         plain += [text[position : span.start], stand_in.ljust(span.end - span.start)]
         position = span.end
     whole = "".join(plain) + text[position:]
     found = syntax_error(whole) if kind is ast.StatementKind.SELECT else command_error(whole)
+    if found is None or not found[0]:
+        if statement_count(whole) > 1:  # whatever our lexer takes it for: each would be run
+            raise _error(text, "HQ100", "expected one statement", Span(0, len(text)))
     if found is None:
         return
     message, start, end = found
@@ -392,6 +396,9 @@ def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind
         if cuts:
             hint = "begin with SELECT, WITH or FROM, or keep the rows by INSERT INTO, CREATE TABLE AS or COPY"
             raise _error(text, "HQ100", "a pattern query is a SELECT", items[0].span, hint=hint)
+        for token in items:  # DESCRIBE, PIVOT and their like, of which there is no tree to look at
+            if token.word in _WRITING:
+                raise _error(text, "HQ100", f"{token.word} may not stand in such a statement", token.span)
         return
     span = Span(start, max(start, end))
     for inside, _ in pieces:
@@ -431,6 +438,8 @@ def _parser(text: str, home: Path) -> lark.Lark:
     What cannot be read there is built, and what cannot be written is not kept."""
     made_of = f"{lark.__version__} {sys.version_info[:2]} {_OPTIONS} {__name__} {text}"
     file = home / f"grammar-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
+    if not is_private(home):
+        return lark.Lark(text, lexer=_NoLexer, **_OPTIONS)
     try:
         with file.open("rb") as kept:
             return lark.Lark.load(kept)
@@ -438,7 +447,6 @@ def _parser(text: str, home: Path) -> lark.Lark:
         parser = lark.Lark(text, lexer=_NoLexer, **_OPTIONS)
     part = file.with_name(f"{file.name}.{os.getpid()}")
     try:
-        home.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as out:
             parser.save(out)
         part.replace(file)

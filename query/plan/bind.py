@@ -11,11 +11,12 @@ from dataclasses import replace
 from query.errors import Diagnostic, HybridWarning, QueryError, Span, nearest
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
-from query.language.duck import DuckFault, Node
+from query.language.duck import NO_SESSION, DuckFault, Node, Session
 from query.language.pieces import Statement
 from query.plan.bind_expression import Scope, bind_expression, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import TIME_TYPES, MatchBinder
 from query.plan.expression import TRUE, Expression, quote
+from query.plan.fingerprint import fingerprint
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
 from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import Member, merge
@@ -23,6 +24,7 @@ from query.plan.output import output_columns
 from query.plan.pattern import min_rows
 from query.plan.plan import AlertOnce, FactorPlan, HistoryPlan, Measure, Plan, QueryPlan, RowsOf, Shift
 from query.plan.statement import (
+    BARE_NAME,
     FACTOR_TABLE,
     HISTORY_TABLE,
     JOINING,
@@ -31,9 +33,11 @@ from query.plan.statement import (
     check,
     factors_in,
     input_statement,
+    origins,
     rewrite,
     tables_of,
     unbounded_clauses,
+    unquoted,
     volatile_calls,
 )
 from query.plan.statement import origin as origin_of
@@ -44,7 +48,6 @@ from query.schema import Field, Schema
 UNSEEN = "__hybrid_found"
 #: What helps where matches have neither PARTITION BY nor MEASURES.
 ADD_A_COLUMN = "add MEASURES, for example count(*) AS n, or ask for ALL ROWS PER MATCH"
-_BARE_NAME = re.compile(r'\s*("(?:[^"]|"")*"|[^\W\d]\w*)\s*')
 
 
 def bind(
@@ -53,16 +56,18 @@ def bind(
     live: bool = False,
     relations: Mapping[str, Sequence[Field]] | None = None,
     describe: Describe = duck.bind_statement,
+    session: Session = NO_SESSION,
 ) -> QueryPlan:
     """The plan of a query.
 
     resolve: the schema of an input, given its SQL (a bare name, a subquery, a call); raises LookupError whose message
     says what there is instead. live: the query runs on unbounded streams. relations: the columns of other tables that
     the outer SELECT may use; names of its WITH list are known anyway. describe: types SELECTs over those tables.
+    session: the connection whose statement it is.
     Raises QueryError with every fault found; warns (HybridWarning) of what is legal and probably not meant.
     """
     try:
-        return _Query(query, resolve, live, relations or {}, describe).bind()
+        return _Query(query, resolve, live, relations or {}, describe, session).bind()
     except RecursionError:
         fault = Diagnostic("HQ500", "the query is nested too deeply", Span(0, len(query.text)),
                            hint="split long chains of operators by parentheses, or compute them in the input")
@@ -72,17 +77,18 @@ def bind(
 class _Query:
     def __init__(
         self, query: ast.Query, resolve: Callable[[str], Schema], live: bool,
-        relations: Mapping[str, Sequence[Field]], describe: Describe,
+        relations: Mapping[str, Sequence[Field]], describe: Describe, session: Session,
     ) -> None:
         self.query = query
         self.resolve = resolve
         self.live = live
         self.describe = describe
+        self.session = session
         # a volatile function would give another answer on replay
         self.volatile = not live and not query.histories
         self.faults: list[Diagnostic] = []
         self.warnings: list[str] = []
-        self.match = MatchBinder(query.text, live, self.volatile, self.faults, self.warnings).match
+        self.match = MatchBinder(query.text, live, self.volatile, self.faults, self.warnings, session).match
         # of the factors bound so far: what stands for them, and what may be named besides
         self.cuts: list[tuple[Span, str]] = [(h.span, "") for h in query.histories]
         self.cuts += [(query.alert.span, "")] if query.alert is not None else []
@@ -90,6 +96,7 @@ class _Query:
         self.shown: dict[str, Sequence[Field]] = {}
         self.aliases: dict[str, str] = {}
         self.silent: set[str] = set()
+        self.fingerprints: dict[str, str] = {}
 
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
         self.faults.append(Diagnostic(code, message, span, label, hint))
@@ -256,15 +263,17 @@ class _Query:
         found = self.merged(factor) if factor.merged else self.input(factor)
         input_sql, schema, members = found if found is not None else (factor.input, None, ())
         plan = self.match(factor.match, schema) if schema is not None else None
-        bare = _BARE_NAME.fullmatch(factor.input)
-        alias = factor.alias.written if factor.alias else _unquote(bare[1]) if bare else "m"
+        bare = BARE_NAME.fullmatch(factor.input)
+        alias = factor.alias.written if factor.alias else unquoted(bare[1]) if bare else "m"
         columns = self.output(factor, plan) if plan is not None else ()
         histories = [self.history(join, factor, alias, plan, columns, joins[:k]) for k, join in enumerate(joins)]
         if plan is None:
             return None
+        plan = replace(plan, inputs=origins([m.input_sql for m in members] or [input_sql], self.fingerprints))
         given = tuple(c.written for c in factor.columns)
         bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given, members)
         self.replace(i, factor, bound, columns)
+        self.fingerprints[f"{FACTOR_TABLE}{i}"] = fingerprint(plan)
         return bound
 
     def replace(self, i: int, syntax: ast.PatternFactor, factor: FactorPlan, shown: Sequence[Field]) -> None:
@@ -315,7 +324,7 @@ class _Query:
             return None
         shown = f"MERGE({', '.join(m.name for m, _ in found)})"
         orders = factor.match.order_by
-        order = _unquote(orders[0].expression.text.strip()) if orders else None
+        order = unquoted(orders[0].expression.text.strip()) if orders else None
         alias = factor.input_alias.written if factor.input_alias else shown
         made = merge(alias, found, order, self.faults)
         return None if made is None else (shown, *made)
@@ -323,7 +332,7 @@ class _Query:
     def input(self, factor: ast.PatternFactor) -> tuple[str, Schema, tuple[Member, ...]] | None:
         """What DuckDB evaluates to get the input (a bare name where it is one), and its columns; nothing is merged."""
         text = factor.input.strip()
-        bare = _BARE_NAME.fullmatch(text)
+        bare = BARE_NAME.fullmatch(text)
         names = {name for scope in factor.scopes for name in scope.names}
         statement = input_statement(self.query.text, factor, self.cuts)
         own = {scope.inside for scope in factor.scopes if scope.inside} - names
@@ -339,7 +348,9 @@ class _Query:
             inner = factors_in(statement.sql)
             if not inner and (bare is not None if names & tables_of(statement) else bare is None):
                 self.fault("HQ500", "a live query over anything but a stream is not supported yet", factor.input_span,
-                           hint="name the stream itself and put the conditions into DEFINE")
+                           hint="let a pattern of one row choose the events: "
+                           "FROM (SELECT ... FROM stream MATCH_RECOGNIZE (ORDER BY time ALL ROWS PER MATCH PATTERN (R) "
+                           "DEFINE R AS condition)) MATCH_RECOGNIZE ( ... )")
                 return None
             self.faults += unbounded_clauses(statement) if inner else []
         if not names & tables_of(statement) and not nested:
@@ -353,14 +364,14 @@ class _Query:
             self.faults.append(fields)
             return None
         alias = factor.input_alias.written if factor.input_alias else shortened(text)
-        name = _unquote(bare[1]) if bare is not None else alias
+        name = unquoted(bare[1]) if bare is not None else alias
         return statement.sql, Schema(name, tuple(Field(f.name, duck.canonical_type(f.type)) for f in fields)), ()
 
     def schema(self, input_sql: str, span: Span) -> Schema | None:
         try:
             schema = self.resolve(input_sql)
         except LookupError as error:
-            what = input_sql if _BARE_NAME.fullmatch(input_sql) else "such a relation"
+            what = input_sql if BARE_NAME.fullmatch(input_sql) else "such a relation"
             hint = str(error.args[0]) if error.args else ""
             self.fault("HQ200", f"there is no {what}", span, "no such table or stream", hint)
             return None
@@ -382,6 +393,8 @@ class _Query:
             self.fault("HQ301", f"{schema.name} has no time, so it has no history", join.stream.span, "not a stream",
                        "HISTORY OF takes a stream, or a relation with a time column")
         plan = self.match(join.match, schema) if join.match is not None else None
+        if plan is not None:
+            plan = replace(plan, inputs=origins([stream], {}))
         alias = join.alias.written if join.alias else join.stream.written
         if plan is not None and join.match is not None and not output_columns(plan):
             plan = self.with_a_column(plan, join.kind, alias, join.match.span)
@@ -392,8 +405,8 @@ class _Query:
             self.fault("HQ300", f"two sides of the join are called {alias}", (join.alias or join.stream).span,
                        "the same name again", "name both by AS: ... AS pl JOIN HISTORY OF ... AS pa ON ...")
             return None
-        own = _BARE_NAME.fullmatch(factor.input.strip())
-        same = own is not None and _unquote(own[1]).lower() == join.stream.written.lower()
+        own = BARE_NAME.fullmatch(factor.input.strip())
+        same = own is not None and unquoted(own[1]).lower() == join.stream.written.lower()
         if same and join.closed and join.kind in (HistoryKind.SEMI, HistoryKind.ANTI):
             self.warnings.append(
                 f"BETWEEN holds both ends, so the history {alias} may hold the {live_alias} match's own events; "
@@ -412,6 +425,7 @@ class _Query:
         return HistoryPlan(
             join.kind, schema, alias, join.low.text.strip(), join.high.text.strip(), join.closed, join.as_known, plan,
             join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), rest != [], on_rest,
+            self.session.settings,
         )  # fmt: skip
 
     def with_a_column(self, plan: Plan, kind: HistoryKind, alias: str, span: Span) -> Plan:
@@ -450,7 +464,7 @@ class _Query:
         if len(self.faults) > before:
             return
         try:
-            found = duck.describe([text.text], {alias: columns})[0]
+            found = duck.describe([text.text], {alias: columns}, self.session.settings)[0]
         except DuckFault as fault:
             self.faults.append(type_diagnostic(fault, text.span))
             return
@@ -473,7 +487,9 @@ class _Query:
         if len(self.faults) > before:
             return (), None
         try:
-            found = duck.describe([join.on.text], {live_alias: live_columns, alias: columns})[0]
+            found = duck.describe(
+                [join.on.text], {live_alias: live_columns, alias: columns}, self.session.settings
+            )[0]
         except DuckFault as fault:
             self.faults.append(type_diagnostic(fault, join.on.span))
             return (), None
@@ -512,7 +528,8 @@ class _Query:
             ref["column_names"] = [f"{side[0]}.{name}"]
         fields = [Field(f"live.{shown[c.name]}", c.type) for c in live_columns]
         fields += [Field(f"history.{c.name}", c.type) for c in columns]
-        scope = Scope(Schema("ON", tuple(fields)), (), (), {}, None, one_row=True, volatile=False)
+        scope = Scope(Schema("ON", tuple(fields)), (), (), {}, None, one_row=True, volatile=False,
+                      session=self.session)
         written = " AND ".join(f"({duck.deserialize(conjunct)})" for conjunct in conjuncts)
         return bind_expression(ast.ExpressionText(written, text.span), scope, [])
 
@@ -557,7 +574,7 @@ class _Query:
     def outside_pattern(self, text: ast.ExpressionText, place: str) -> Node | None:
         """An expression over finished rows: no aggregates, windows, subqueries or volatile functions."""
         try:
-            node = duck.parse_expression(text.text)
+            node = duck.parse_expression(text.text, self.session.settings)
         except DuckFault as fault:
             self.faults.append(syntax_diagnostic(fault, text))
             return None
@@ -601,10 +618,6 @@ def shortened(text: str) -> str:
     """An input's SQL as messages name it."""
     words = " ".join(text.split())
     return words if len(words) <= 40 else words[:37] + "..."
-
-
-def _unquote(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
 def _alias_sql(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from query.errors import Diagnostic, Span, nearest
 from query.language import duck
 from query.language.ast import ExpressionText
-from query.language.duck import DuckFault, Node
+from query.language.duck import NO_SESSION, DuckFault, Node, Session, Settings
 from query.plan.expression import (
     Aggregate,
     Call,
@@ -50,6 +50,8 @@ COMPARISON = {
     "COMPARE_DISTINCT_FROM": "is_distinct",
     "COMPARE_NOT_DISTINCT_FROM": "is_not_distinct",
 }
+#: An offset beyond it means the same as this one: no partition has so many rows.
+OFFSET_MAX = 1 << 40
 CONJUNCTION = {"CONJUNCTION_AND": "and", "CONJUNCTION_OR": "or"}
 OPERATOR = {
     "OPERATOR_NOT": "not",
@@ -66,7 +68,7 @@ class Scope:
 
     candidate: the variable of DEFINE whose condition this is, or None in MEASURES. negated: variables that take no
     row. one_row: ONE ROW PER MATCH. volatile: whether now(), random() and their like may stand here. qualified: whether
-    every column stands behind a variable.
+    every column stands behind a variable. session: the connection whose statement it is.
     """
 
     schema: Schema
@@ -77,6 +79,7 @@ class Scope:
     one_row: bool
     volatile: bool
     qualified: bool = False
+    session: Session = NO_SESSION
 
     def members(self, variable: str) -> tuple[str, ...]:
         """Primary variables a name stands for; none if it stands for no row."""
@@ -92,7 +95,7 @@ def bind_expression(text: ExpressionText, scope: Scope, faults: list[Diagnostic]
     expression = binder.bind()
     if expression is None or len(faults) > before:
         return None
-    expression = typed(expression, scope.schema, faults)
+    expression = typed(expression, scope.schema, faults, scope.session.settings)
     return expression if len(faults) == before else None
 
 
@@ -130,7 +133,7 @@ class _Binder:
     def bind(self) -> Expression | None:
         before = len(self.faults)
         try:
-            node = duck.parse_expression(self.source)
+            node = duck.parse_expression(self.source, self.scope.session.settings)
         except DuckFault as fault:
             diagnostic = syntax_diagnostic(fault, self.text)
             if found := word_without_call(self.source):
@@ -138,7 +141,7 @@ class _Binder:
                 diagnostic = replace(diagnostic, hint=f"{said} stands before a call: {said} LAST({column})")
             self.faults.append(diagnostic)
             return None
-        expression = self.expression(self.unchained(node), None)
+        expression = self.expression(self.of_session(self.unchained(node)), None)
         for start, word in self.words.items():
             if start not in self.used and not self.faults[before:]:
                 name = "FINAL" if word.final else "RUNNING"
@@ -166,6 +169,41 @@ class _Binder:
                   "query_location": place, "query_location_length": length}  # fmt: skip
         alone = {"catalog": "", "schema": "", "qualified_name": {"path": [value["function_name"]]}}
         return {**value, **alone, "arguments": [{"name": "", "expression": column}, *value["arguments"]]}
+
+    def of_session(self, value: Any) -> Any:
+        """The tree with what the user's connection has (variables, the schema, now) as constants; a fault for each
+        function of the connection's own."""
+        if isinstance(value, list):
+            return [self.of_session(v) for v in value]
+        if not isinstance(value, dict):
+            return value
+        value = {k: self.of_session(v) for k, v in value.items()}
+        session, name = self.scope.session, ""
+        if value.get("class") == "FUNCTION":
+            name = str(value["function_name"]).lower()
+        elif value.get("class") == "COLUMN_REF" and len(value["column_names"]) == 1:
+            word = str(value["column_names"][0]).lower()
+            name = word if word in duck.CLOCK_WORDS and self.scope.schema.field(word) is None else ""
+        if name in session.macros and not reads_match(name):
+            hint = "compute it in the input: FROM (SELECT *, ... AS x FROM ...)"
+            message = f"{name} is a macro of the connection: a pattern's expression has DuckDB's own functions only"
+            self.fault("HQ102", message, self.span(value), "not DuckDB's", hint)
+        if session.value is None or name not in duck.session_names() or not self.scope.volatile:
+            return value
+        arguments = [a["expression"] for a in value.get("arguments", ())]
+        if any(reads_rows(part) for a in arguments for part in expressions(a)):
+            message = f"{name} of the connection takes fixed values here"
+            return self.faulty(value, message, "compute it in the input: FROM (SELECT *, ... AS x FROM ...)")
+        found = session.value(duck.deserialize(value))
+        if found is None:
+            return self.faulty(value, f"{name} has no value that a pattern could read", "cast it, or write the value")
+        place = {k: value[k] for k in ("alias", "query_location", "query_location_length") if k in value}
+        return {**duck.parse_expression(found), **place}
+
+    def faulty(self, node: Node, message: str, hint: str) -> Node:
+        """The node, which cannot be bound."""
+        self.fault("HQ205", message, self.span(node), hint=hint)
+        return node
 
     def variable(self, name: str, text: str) -> str:
         """The row pattern variable that a name means, given the text that begins with it."""
@@ -210,7 +248,7 @@ class _Binder:
         if any(reads_rows(part) for part in expressions(node)):
             return None
         sql = duck.deserialize(node)
-        folded = duck.fold(sql)
+        folded = duck.fold(sql, self.scope.session.settings)
         if folded is None:
             return None
         span = self.span(node)
@@ -219,7 +257,7 @@ class _Binder:
             return Constant(None, folded.type, span)
         if folded.type == "INTERVAL":
             if folded.microseconds is None:
-                return Opaque(sql, (), "INTERVAL", span)
+                return Opaque(f"CAST('{folded.text}' AS INTERVAL)", (), "INTERVAL", span)
             return Constant(folded.microseconds, "INTERVAL", span, f"CAST('{folded.text}' AS INTERVAL)")
         if folded.type == "BOOLEAN":
             return Constant(folded.value, "BOOLEAN", span)
@@ -376,7 +414,7 @@ class _Binder:
         return self.navigation(argument, variable, logical, logical_offset, physical, final, span)
 
     def steps(self, name: str, arguments: list[Node], default: int, span: Span) -> int:
-        """The offset of a navigation: its second argument."""
+        """The offset of a navigation: its second argument; OFFSET_MAX for any that is larger."""
         if not 1 <= len(arguments) <= 2:
             self.fault("HQ208", f"{name.upper()} takes a value and an offset", span)
         if len(arguments) < 2:
@@ -384,7 +422,7 @@ class _Binder:
         value = self.constant(arguments[1])
         if isinstance(value, Constant) and base_type(value.type) in NUMERIC and isinstance(value.value, int):
             if value.value >= 0:
-                return value.value
+                return min(value.value, OFFSET_MAX)
         message = f"the offset of {name.upper()} is a whole number, not negative"
         self.fault("HQ205", message, self.span(arguments[1]))
         return 0
@@ -464,8 +502,9 @@ class _Binder:
         else:
             inputs = [self.expression(a, call) for a in arguments]
         where = self.expression(node["filter"], call) if node["filter"] else None
-        order = [(self.expression(o["expression"], call), direction(o)) for o in node["order_bys"]["orders"]]
-        inputs, order = _within_group(call.name, inputs, order)
+        session, orders = self.scope.session, node["order_bys"]["orders"]
+        order = [(self.expression(o["expression"], call), direction(o, session)) for o in orders]
+        inputs, order = _within_group(call.name, inputs, order, session.settings)
         if len(self.faults) == sound and not inputs and call.name != "count":
             self.fault("HQ205", f"{name} takes a value", span)
         if len(self.faults) > sound or not self.one_variable(call, span):
@@ -597,7 +636,7 @@ def _labelled(expression: Expression, variable: str) -> Expression:
 
 
 def _within_group(
-    name: str, inputs: list[Expression], order: list[tuple[Expression, str]]
+    name: str, inputs: list[Expression], order: list[tuple[Expression, str]], settings: Settings
 ) -> tuple[list[Expression], list[tuple[Expression, str]]]:
     """`f(fraction) WITHIN GROUP (ORDER BY x)` as `f(x, fraction)`, so that ORDER BY is about the order of rows only.
 
@@ -615,7 +654,7 @@ def _within_group(
         written = literal_sql(fraction)
         many = fraction.type.endswith("]")
         sql = f"list_transform(CAST({written} AS DOUBLE[]), lambda q: -q)" if many else f"(-CAST({written} AS DOUBLE))"
-        folded = duck.fold(sql)
+        folded = duck.fold(sql, settings)
         if folded is not None:
             fraction = Constant(folded.value, folded.type, fraction.span, sql)
     return [value, fraction], []

@@ -11,7 +11,7 @@ from typing import assert_never
 from query.errors import Diagnostic, Span, nearest
 from query.language import ast, duck
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
-from query.language.duck import DuckFault
+from query.language.duck import NO_SESSION, DuckFault, Session
 from query.language.pieces import Piece
 from query.language.pieces import Statement as Pieces
 from query.plan import pattern as rp
@@ -29,16 +29,19 @@ PERMUTE_MAX = 10_000
 
 class MatchBinder:
     """Binds the clauses of one MATCH_RECOGNIZE. text: of the whole query. live: over an unbounded stream. volatile:
-    whether now(), random() and their like may stand in it. Adds to `faults` and `warnings`."""
+    whether now(), random() and their like may stand in it. session: the connection whose statement it is. Adds to
+    `faults` and `warnings`."""
 
     def __init__(
-        self, text: str, live: bool, volatile: bool, faults: list[Diagnostic], warnings: list[str]
+        self, text: str, live: bool, volatile: bool, faults: list[Diagnostic], warnings: list[str],
+        session: Session = NO_SESSION,
     ) -> None:
         self.text = text
         self.live = live
         self.volatile = volatile
         self.faults = faults
         self.warnings = warnings
+        self.session = session
 
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
         self.faults.append(Diagnostic(code, message, span, label, hint))
@@ -60,13 +63,14 @@ class MatchBinder:
         self.negations(match, pattern, within, selection)
         one_row = rows is RowsPerMatch.ONE
         qualified = match.sase is not None
-        scope = Scope(schema, primary, negated, subsets, None, one_row, self.volatile, qualified)
+        scope = Scope(schema, primary, negated, subsets, None, one_row, self.volatile, qualified, self.session)
         defines = self.defines(match, pattern, scope)
         measures = self.measures(match, replace(scope, qualified=match.sase is not None and match.sase.returned))
         self.output_names(match, partition, rows, schema)
         return Plan(
             schema, tuple(partition), tuple(order), tuple(measures), rows, after, pattern, within, selection,
             tuple(subsets.items()), tuple(defines), match.timeout is not None,
+            settings=self.session.settings,
         )  # fmt: skip
 
     def by_time(self, match: ast.MatchRecognize, sase: ast.SaseSyntax, schema: Schema) -> ast.MatchRecognize:
@@ -99,7 +103,7 @@ class MatchBinder:
     def item(self, text: ast.ExpressionText, schema: Schema, clause: str) -> Column | None:
         """A column of PARTITION BY or ORDER BY."""
         try:
-            node = duck.parse_expression(text.text)
+            node = duck.parse_expression(text.text, self.session.settings)
         except DuckFault as fault:
             self.faults.append(syntax_diagnostic(fault, text))
             return None
@@ -128,7 +132,9 @@ class MatchBinder:
             if column is None:
                 complete = False
             else:
-                items.append(Order(column, item.descending, bool(item.nulls_first)))
+                default = self.session.nulls_first[item.descending]
+                nulls_first = default if item.nulls_first is None else item.nulls_first
+                items.append(Order(column, item.descending, nulls_first))
         time = schema.field(schema.time) if schema.time else None
         if time is None or not complete:
             return items

@@ -61,9 +61,12 @@ def _looks_ahead(plan: Plan) -> bool:
 def _is_last(plan: Plan, column: str) -> bool:
     """Whether the output column is the time of the match's last event."""
     measure = next((m.expression for m in plan.measures if m.name.lower() == column.lower()), None)
-    if plan.rows is not RowsPerMatch.ONE or not plan.order_by:
+    if not plan.order_by:
         return False
     time = plan.order_by[0].column.name
+    if plan.rows is not RowsPerMatch.ONE:  # each row of a match has its own time, so a match must be one row
+        unmatched = plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
+        return measure is None and column.lower() == time.lower() and _max_rows(plan.pattern) == 1 and not unmatched
     if isinstance(measure, Column):
         return measure.name == time
     if not isinstance(measure, Navigation):

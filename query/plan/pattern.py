@@ -38,7 +38,8 @@ class Alternation:
 class Repeat:
     """`body{at_least, at_most}`, unbounded if at_most is None. Greedy prefers another round, reluctant prefers to stop.
 
-    A round beyond at_least that takes no row is not tried, so that loops over empty bodies end.
+    A round that takes no row ends the loop once at_least rounds are done (ISO 19075-5, 7.2.8), so loops over empty
+    bodies end.
     """
 
     body: RowPattern

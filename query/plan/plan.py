@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
+from query.language.duck import Settings
 from query.plan.expression import Column, Expression, quote, show, walk
 from query.plan.merge import Member
 from query.plan.pattern import RowPattern
@@ -68,7 +68,8 @@ class Plan:
 
     defines: one for each variable of the pattern and each negated one, in order of appearance; TRUE where DEFINE
     is silent. subsets: union variables with their members. timeout_rows: partial matches that WITHIN ends come out too
-    (TIMEOUT ROWS).
+    (TIMEOUT ROWS). inputs: what its rows come from, see `query.plan.statement.origins`. settings: of DuckDB, under
+    which its expressions are computed.
     """
 
     schema: Schema
@@ -83,6 +84,8 @@ class Plan:
     subsets: tuple[tuple[str, tuple[str, ...]], ...]
     defines: tuple[Define, ...]
     timeout_rows: bool = False
+    inputs: tuple[str, ...] = ()
+    settings: Settings = ()
 
     def condition(self, variable: str) -> Expression:
         """The DEFINE condition of a variable."""
@@ -114,12 +117,15 @@ class Plan:
             lines.append(f"{'subset' if i == 0 else '':<12}{name} = ({', '.join(members)})")
         for i, d in enumerate(self.defines):
             lines.append(f"{'define' if i == 0 else '':<12}{d.variable} AS {show(d.condition)}")
+        lines += [f"setting     {name} = {value}" for name, value in self.settings]
         return "\n".join(lines)
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that name what the plan finds; spans and the query's text do not enter. Match ids use it."""
-        return hashlib.blake2b(str(self).encode(), digest_size=8).hexdigest()
+        """32 hex digits that name what the plan finds (query.plan.fingerprint). Match ids use it."""
+        from query.plan.fingerprint import fingerprint
+
+        return fingerprint(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,7 @@ class HistoryPlan:
     history.<column>; None where nothing is asked, or what a pattern could not ask.
     equalities: (history column, live output column) pairs of top-level conjuncts of ON that pin a *partition
     column of PA* (or any column of plain history rows) to a value of the PL match; they may be pushed into the
-    read, except under STRICT.
+    read, except under STRICT. settings: of DuckDB, under which its expressions are computed.
     """
 
     kind: HistoryKind
@@ -158,6 +164,7 @@ class HistoryPlan:
     high_shift: Shift | None = None
     on_more: bool = True
     on_rest: Expression | None = None
+    settings: Settings = ()
 
     def __str__(self) -> str:
         upper = "]" if self.closed else ")"

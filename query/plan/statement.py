@@ -11,16 +11,26 @@ from query.errors import Diagnostic, Span, nearest
 from query.language import duck
 from query.language.ast import HistoryKind, PatternFactor
 from query.language.duck import DuckFault, Node
+from query.language.lexer import TokenKind, tokenize
 from query.language.pieces import Piece, Statement
 from query.plan.bind_expression import volatile_diagnostic
+from query.plan.expression import quote
+from query.plan.fingerprint import names_a_file
 from query.plan.typed import type_diagnostic
 from query.schema import Field
 
 FACTOR_TABLE = "__hybrid_factor_"
 HISTORY_TABLE = "__hybrid_history_"
 
+#: A name that stands for an input by itself, in quotes or not.
+BARE_NAME = re.compile(r'\s*("(?:[^"]|"")*"|[^\W\d]\w*)\s*')
+
 #: History joins that add the columns of PA to the rows of PL.
 JOINING = (HistoryKind.JOIN, HistoryKind.LEFT, HistoryKind.NEAREST)
+
+
+def unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
 def rewrite(text: str, cuts: Sequence[tuple[Span, str]], inside: Span | None = None) -> Statement:
@@ -71,13 +81,54 @@ def factors_in(sql: str) -> tuple[int, ...]:
     """Which pattern factors a SELECT reads the rows of: entries of WITH that nothing reads do not count."""
     if FACTOR_TABLE not in sql:
         return ()
+    found = _relations(sql)
+    return tuple(sorted(int(name.removeprefix(FACTOR_TABLE)) for name in found if name.startswith(FACTOR_TABLE)))
+
+
+def origins(sqls: Sequence[str], patterns: Mapping[str, str]) -> tuple[str, ...]:
+    """What the rows of inputs come from, for the fingerprint: the names of streams and tables, in lower case, of
+    patterns their fingerprints, and of each SELECT its words. Files have no name here: they may be moved.
+
+    sqls: each a bare name or a SELECT. patterns: by the tables that stand for them, their fingerprints."""
+    found: set[str] = set()
+    selects: list[str] = []
+    for sql in sqls:
+        bare = BARE_NAME.fullmatch(sql)
+        found |= {unquoted(bare[1]).lower()} if bare else _relations(sql)
+        selects += [] if bare else [_words_of(sql)]
+    return (*sorted(patterns.get(name, name) for name in found if not names_a_file(name)), *selects)
+
+
+def _words_of(sql: str) -> str:
+    """A SELECT without layout, comments, case that does not count, and the names of files, which stand behind FROM or
+    JOIN or are given to a function there."""
+    tokens = tokenize(sql)
+    words: list[str] = []
+    files_until = -1
+    for i, token in enumerate(tokens.items):
+        read = i > 0 and tokens.items[i - 1].word in ("FROM", "JOIN")
+        if token.kind is TokenKind.WORD and read and tokens.words(i + 1, "("):
+            files_until = max(files_until, tokens.partner[i + 1])
+        given = i < files_until and tokens.items[i - 1].word in ("(", "[", ",")
+        name = unquoted(token.text)
+        if token.kind is TokenKind.STRING:
+            words.append("file" if read or given else token.text)
+        elif token.kind is TokenKind.QUOTED:
+            words.append("file" if read and names_a_file(name) else quote(name.lower()))
+        else:
+            words.append(quote(name.lower()) if token.kind is TokenKind.WORD else token.text)
+    return " ".join(words)
+
+
+def _relations(sql: str) -> set[str]:
+    """The tables that a SELECT reads, in lower case; none if it cannot be parsed."""
     try:
         tree = duck.parse_statement(sql)
     except DuckFault:
-        return ()
+        return set()
     found: set[str] = set()
     _read(tree, {}, found)
-    return tuple(sorted(int(name.removeprefix(FACTOR_TABLE)) for name in found if name.startswith(FACTOR_TABLE)))
+    return found
 
 
 def _read(value: Any, entries: Mapping[str, Node], found: set[str]) -> None:
@@ -147,6 +198,10 @@ def _origin_from(
     if inner is not None:
         return _origin_in(inner, column, {k: e for k, e in entries.items() if k != name.lower()})
     return (name, column) if name.startswith(FACTOR_TABLE) else None
+
+
+#: The hint where a statement reads what it may not.
+NO_ACCESS = "only files that were named may be read: hybrid.connect(..., external=False, files=[...])"
 
 
 class Describe(Protocol):
@@ -229,6 +284,8 @@ def _diagnostic(fault: DuckFault, statement: Statement, text: str, names: Names)
         return Diagnostic("HQ201", first_line, span, "in more than one table")
     if fault.kind in ("SYNTAX_ERROR", "parser", "Parser"):
         return Diagnostic("HQ100", first_line, span)
+    if fault.kind == "Permission":
+        return Diagnostic("HQ100", first_line, span, "", NO_ACCESS)
     if fault.kind == "IO":
         return Diagnostic("HQ200", first_line, span)
     if fault.kind in ("NO_MATCHING_FUNCTION", "Binder", "Conversion"):

@@ -10,7 +10,7 @@ from typing import Any
 from query.errors import Span
 from query.language import duck
 from query.language.ast import ExpressionText
-from query.language.duck import Node
+from query.language.duck import Node, Session
 
 NAVIGATION = {"prev", "next", "first", "last"}
 #: Classes of nodes that have no meaning in a pattern's expression, and how a message calls them.
@@ -96,7 +96,10 @@ def type_name(cast: Node) -> str:
     return sql.removeprefix("CAST(NULL AS ").removesuffix(")")
 
 
-def direction(order: Node) -> str:
-    """How a sort key of an aggregate is sorted, in SQL; nulls are last unless it says otherwise."""
-    way = "DESC" if order["type"] == "DESCENDING" else "ASC"
-    return f"{way} {'NULLS FIRST' if order['null_order'] == 'NULLS FIRST' else 'NULLS LAST'}"
+def direction(order: Node, session: Session) -> str:
+    """How a sort key of an aggregate is sorted, in SQL; nulls stand where the session has them unless it says where."""
+    descending = order["type"] == "DESCENDING"
+    nulls = order["null_order"]
+    if nulls not in ("NULLS FIRST", "NULLS LAST"):
+        nulls = "NULLS FIRST" if session.nulls_first[descending] else "NULLS LAST"
+    return f"{'DESC' if descending else 'ASC'} {nulls}"

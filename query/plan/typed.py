@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from query.errors import Diagnostic, Span
 from query.language import duck
-from query.language.duck import DuckFault
+from query.language.duck import DuckFault, Settings
 from query.plan.expression import (
     Aggregate,
     Call,
@@ -34,10 +34,14 @@ NUMERIC = {
     *("FLOAT", "DOUBLE", "DECIMAL"),
 }
 TEMPORAL = {"DATE", "TIME", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "INTERVAL"}
+#: What reads differently in each time zone.
+ZONED = "TIMESTAMP WITH TIME ZONE"
 CORE = NUMERIC | TEMPORAL | {"BOOLEAN", "VARCHAR", duck.NULL_TYPE}
 
 
-def typed(root: Expression, schema: Schema, faults: list[Diagnostic]) -> Expression:
+def typed(
+    root: Expression, schema: Schema, faults: list[Diagnostic], settings: Settings = ()
+) -> Expression:
     """The expression with DuckDB's type on every node; all of them asked for in one DESCRIBE.
 
     What DuckDB refuses is added to `faults`, the innermost expressions only; then the result means nothing.
@@ -53,14 +57,14 @@ def typed(root: Expression, schema: Schema, faults: list[Diagnostic]) -> Express
     types: dict[Expression, str] = {}
     if sql:
         try:
-            types = dict(zip(sql, duck.describe(list(sql.values()), {"row": schema.fields}), strict=True))
+            types = dict(zip(sql, duck.describe(list(sql.values()), {"row": schema.fields}, settings), strict=True))
         except DuckFault as fault:
-            faults += _untypable(sql, schema) or [type_diagnostic(fault, root.span)]
+            faults += _untypable(sql, schema, settings) or [type_diagnostic(fault, root.span)]
             return root
-    return core(retyped(root, types))
+    return core(retyped(root, types), settings)
 
 
-def _untypable(sql: dict[Expression, str], schema: Schema) -> list[Diagnostic]:
+def _untypable(sql: dict[Expression, str], schema: Schema, settings: Settings) -> list[Diagnostic]:
     """What DuckDB says of the innermost expressions that it refuses. sql: inner expressions first."""
     refused: set[Expression] = set()
     found: list[Diagnostic] = []
@@ -69,7 +73,7 @@ def _untypable(sql: dict[Expression, str], schema: Schema) -> list[Diagnostic]:
             refused.add(e)
             continue
         try:
-            duck.describe([text], {"row": schema.fields})
+            duck.describe([text], {"row": schema.fields}, settings)
         except DuckFault as fault:
             refused.add(e)
             found.append(type_diagnostic(fault, e.span))
@@ -154,46 +158,50 @@ def base_type(type: str) -> str:
     return "DECIMAL" if re.fullmatch(r"DECIMAL\(\d+,\d+\)", type) else type
 
 
-def core(expression: Expression) -> Expression:
+def core(expression: Expression, settings: Settings = ()) -> Expression:
     """A typed expression in which string literals have the type they are compared as, and operators on types beyond
     numbers, times, booleans and text are left to DuckDB as a whole."""
+
+    def down(e: Expression) -> Expression:
+        return core(e, settings)
+
     match expression:
         case Navigation(argument):
-            return replace(expression, argument=core(argument))
+            return replace(expression, argument=down(argument))
         case Aggregate():
-            aggregate = _over_inputs(expression, core)
+            aggregate = _over_inputs(expression, down)
             return replace(aggregate, where=None if aggregate.where is None else _as_condition(aggregate.where))
         case Opaque(_, arguments):
-            return replace(expression, arguments=tuple(map(core, arguments)))
+            return replace(expression, arguments=tuple(map(down, arguments)))
         case Call(function, arguments, type):
-            arguments = tuple(map(core, arguments))
+            arguments = tuple(map(down, arguments))
             if function in COMPARING:
-                arguments = _meeting(arguments)
+                arguments = _meeting(arguments, settings)
             elif function == "coalesce":
-                arguments = tuple(_as(a, type) for a in arguments)
+                arguments = tuple(_as(a, type, settings) for a in arguments)
             elif function == "case":
                 last = len(arguments) - 1
-                arguments = tuple(_as(a, type) if i % 2 or i == last else a for i, a in enumerate(arguments))
+                arguments = tuple(_as(a, type, settings) if i % 2 or i == last else a for i, a in enumerate(arguments))
             call = replace(expression, arguments=arguments)
-            return call if _is_core(call) else _as_opaque(call)
+            return call if _is_core(call, duck.zoned(settings)) else _as_opaque(call)
         case _:
             return expression
 
 
-def _meeting(arguments: tuple[Expression, ...]) -> tuple[Expression, ...]:
+def _meeting(arguments: tuple[Expression, ...], settings: Settings) -> tuple[Expression, ...]:
     """String literals among compared values take the type of the values that are none."""
     others = [a.type for a in arguments if not (isinstance(a, Constant) and a.type in ("VARCHAR", duck.NULL_TYPE))]
-    return tuple(_as(a, others[0]) for a in arguments) if others else arguments
+    return tuple(_as(a, others[0], settings) for a in arguments) if others else arguments
 
 
-def _as(value: Expression, type: str) -> Expression:
+def _as(value: Expression, type: str, settings: Settings) -> Expression:
     """A string literal read as `type`; anything else as it is."""
     if not isinstance(value, Constant) or value.type != "VARCHAR" or type in ("VARCHAR", duck.NULL_TYPE):
         return value
     if base_type(type) not in CORE:
         return value
     sql = f"CAST({to_sql(value)} AS {type})"
-    folded = duck.fold(sql)
+    folded = duck.fold(sql, settings)
     if folded is None or (type == "INTERVAL" and folded.microseconds is None):
         # DuckDB raises when the value is needed, and so do we
         return Call("cast", (value,), type, value.span)
@@ -203,8 +211,11 @@ def _as(value: Expression, type: str) -> Expression:
     return Constant(folded.value, type, value.span, "" if numeric else sql)
 
 
-def _is_core(call: Call) -> bool:
+def _is_core(call: Call, zoned: bool) -> bool:
     types = [base_type(a.type) for a in call.arguments]
+    met = {*types, call.type} - {"BOOLEAN", duck.NULL_TYPE}
+    if zoned and ZONED in met and len(met) > 1 and call.function not in ("is_null", "is_not_null"):
+        return False  # what a zone means: casts, days that are not 24 hours
     if call.function in ARITHMETIC or call.function in ("neg", "abs"):
         return all(t in NUMERIC | TEMPORAL | {duck.NULL_TYPE} for t in types)
     if call.function in ("is_null", "is_not_null"):

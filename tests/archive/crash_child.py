@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from archive import layout, table, upkeep
 from archive.history import History
+from archive.place import Place
 from archive.table import Table
 from tests.archive.events import TICKS, Event, batch_of
 from tests.archive.kills import Death
@@ -57,16 +57,16 @@ def main(directory: str, seed: str, point: str, count: str, role: str = "append"
     death = Death(point, int(count))
     passing, after = death.passing, death.after
 
-    def write_table(rows: Any, path: str, **options: Any) -> None:
-        whole(rows, path, **options)
+    def put(path: Place, data: memoryview) -> None:
+        whole(path, data)
         kind = "rewrite" if doing == "rewriting" else "file"
         if death.next_at(f"{kind} half written"):
             os.truncate(path, os.path.getsize(path) // 2)
         passing(f"{kind} half written")
         passing(f"{kind} written")
 
-    whole = pq.write_table
-    layout.pq.write_table = write_table
+    whole = layout._put
+    layout._put = put
     commit, force = Table._commit, table._sync_log
 
     def committing(self: Table, *args: Any) -> None:

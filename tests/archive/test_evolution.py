@@ -114,7 +114,7 @@ def test_a_database_takes_columns(tmp_path):
         with pytest.raises(DataError, match="while live queries read"):
             db.create_stream("ticks", {**columns, "price": "DOUBLE"}, time="ts", key="symbol")
         alerts.close()
-        with pytest.raises(DataError, match="declared otherwise"):
+        with pytest.raises(DataError, match="different declaration"):
             db.create_stream("ticks", {**columns, "symbol": "BIGINT", "price": "DOUBLE"}, time="ts", key="symbol")
         db.create_stream("ticks", {**columns, "price": "DOUBLE"}, time="ts", key="symbol")
         db.push("ticks", [{"ts": datetime(2024, 1, 3), "symbol": "A", "price": 1.5}])

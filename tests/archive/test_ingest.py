@@ -111,6 +111,24 @@ def test_bad_rows_of_csv(tmp_path):
     ]  # fmt: skip
 
 
+def test_members_of_ndjson_that_stand_twice(tmp_path):
+    """Before: the first one was taken, where a live source takes the last one, and nothing said."""
+    text = (
+        '{"ts":"2024-01-03","symbol":"A","price":"2","rank":null}\n'
+        '{"ts":"2024-01-03","symbol":"B","price":1,"rank":1,"symbol":"C"}\n'
+        "oops\n\n"
+        '{"ts":"2024-01-03","symbol":"D","\\u0070rice":1,"price":null,"rank":2}\r\n'
+        '{"ts":"2024-01-03","symbol":"rank","more":1,"more":2,"rank":3}\n'
+    )
+    report = run(tmp_path / "t", write(tmp_path / "a.jsonl", text))
+    assert (report.rows, report.bad, report.blank) == (2, 3, 1)
+    assert [(r["symbol"], r["rank"], r["offset"]) for r in rows(tmp_path / "t")] == [("A", None, 0), ("rank", 3, 5)]
+    assert [line[:2] for line in bad(tmp_path / "t")] == [
+        (2, "member symbol is there twice"), (3, "broken JSON"), (5, "member price is there twice"),
+    ]  # fmt: skip
+    assert bad(tmp_path / "t")[0][2] == text.splitlines()[1]
+
+
 def test_bad_rows_of_ndjson(tmp_path):
     text = (
         '{"ts":"2024-01-03","symbol":"A","price":"2","rank":null}\n'
@@ -372,20 +390,20 @@ def test_a_full_disk(tmp_path, monkeypatch):
     """The disk runs full in the middle of the second file of the table."""
     path = write(tmp_path / "a.csv", HEADER + LINES + LINES.replace("2024", "2020") + "x,A,1,1\n")
     monkeypatch.setattr(layout, "_ENOUGH", {"h": 1000, "D": 10})
-    real, left = layout.pq.write_table, 2
+    real, left = layout._put, 2
 
-    def write_table(*args: Any, **options: Any) -> None:
+    def put(*args: Any) -> None:
         nonlocal left
         left -= 1
         if not left:
             raise OSError(28, "No space left on device")
-        real(*args, **options)
+        real(*args)
 
-    monkeypatch.setattr(layout.pq, "write_table", write_table)
+    monkeypatch.setattr(layout, "_put", put)
     with pytest.raises(DataError, match="No space left on device"):
         run(tmp_path / "t", path)
     assert (rows(tmp_path / "t"), bad(tmp_path / "t")) == ([], [])
-    monkeypatch.setattr(layout.pq, "write_table", real)
+    monkeypatch.setattr(layout, "_put", real)
     assert run(tmp_path / "t", path).rows == 200
     assert len(bad(tmp_path / "t")) == 1
 
@@ -475,12 +493,12 @@ def test_what_is_left_behind_goes_in_time(tmp_path):
         run(tmp_path / "t", path)
     vain = write(tmp_path / "t/_quarantine/vain.parquet", "")
     lists = list((tmp_path / "t/_ingest").iterdir())
-    assert len(lists) == 2
+    assert len(lists) == 4  # each with its copy
     for old in (vain, *lists):
         os.utime(old, (1, 1))
     path = write(tmp_path / "more.csv", HEADER + LINES.replace("2024", "2022"))
     run(tmp_path / "t", path)
-    assert len(list((tmp_path / "t/_ingest").iterdir())) == 1
+    assert len(list((tmp_path / "t/_ingest").iterdir())) == 2
     assert not vain.exists()
     assert len(bad(tmp_path / "t")) == 2
     assert run(tmp_path / "t", path, tmp_path / "2020.csv").known == 2
@@ -527,7 +545,7 @@ def test_killed_at_a_named_point_and_run_again(tmp_path, point, round):
 def test_without_the_list_of_archived_files_nothing_is_archived_twice(tmp_path):
     path = write(tmp_path / "a.csv", HEADER + LINES)
     run(tmp_path / "t", path)
-    (listed,) = (tmp_path / "t" / "_ingest").glob("*.arrow")
+    (listed,) = (tmp_path / "t" / "_ingest").glob("*.list")
     whole = listed.read_bytes()
     for harm in (lambda: listed.write_bytes(whole[:-20]), listed.unlink):
         harm()

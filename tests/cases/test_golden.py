@@ -128,8 +128,8 @@ class Pieces(Relations):
 
     size = 1
 
-    def factor(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], Reader, bool]:
-        batches, reader, late = super().factor(factor)
+    def factor(self, factor: FactorPlan, by_key: bool = False) -> tuple[Iterator[EventBatch], Reader, bool]:
+        batches, reader, late = super().factor(factor, by_key)
         return self.pieces(batches), reader, late
 
     def pieces(self, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
@@ -214,8 +214,9 @@ def streamed(case: Case, tables: dict[str, pa.Table], plan: QueryPlan) -> pa.Tab
     if any(o.descending or o.nulls_first or tables[name].column(o.column.name).null_count for o in order):
         return None
     with Relations(case.query, tables).open() as relations:
-        batches = [batch.columns for batch in relations.factor(factor)[0]]
-    return pa.Table.from_batches(batches) if batches else tables[name]
+        reader = relations.factor(factor)[1]
+    assert isinstance(reader, Ordered)
+    return reader.rows()
 
 
 def suppressed(case: Case, alerts: Alerts) -> pa.Table:
@@ -260,7 +261,7 @@ def watched_merged(case: Case, tables: dict[str, pa.Table], plan: QueryPlan, siz
             time = member.schema.time or ""
             db.create_stream(member.name, {f.name: f.type for f in member.schema.fields}, time=time)
             order = (Order(Column(time, "TIMESTAMP")),)
-            rows = Ordered.of(member.name, tables[member.input_sql], order, time).table
+            rows = Ordered.of(member.name, tables[member.input_sql], order, time).rows()
             parts.append([(member.name, rows.slice(at, size)) for at in range(0, rows.num_rows, size)])
         alerts = db.watch(case.query)
         for turn in zip_longest(*parts):

@@ -172,6 +172,21 @@ def test_faults_of_spark(tmp_path: Path, keys: str, says: str, marked: str) -> N
     assert re.search(rf"= {re.escape(marked)}\n.*{re.escape('^' * len(marked))}\n", str(caught.value))
 
 
+@pytest.mark.parametrize(("line", "instead"), [
+    ('checkpoint = "2s"', 'checkpoint = "0s"'),
+    ('checkpoint = "2s"', "checkpoint = 0"),
+    ('lateness = "2s"', 'retention = "0 days"'),
+    ('lateness = "2s"', 'idle = "0s"'),
+    ('lateness = "2s"', 'heartbeat = "0ms"'),
+])  # fmt: skip
+def test_lengths_of_time_that_may_not_be_nothing(tmp_path: Path, line: str, instead: str) -> None:
+    """Before: taken as they are, with a checkpoint after every step."""
+    assert line in GOOD
+    with pytest.raises(AppError, match="HQ703") as caught:
+        load(write(tmp_path, GOOD.replace(line, instead)))
+    assert "and has to be longer than that" in str(caught.value)
+
+
 def test_spark_where_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = GOOD.replace('checkpoint = "2s"', 'spark = "local[*]"')
     database = load(write(tmp_path, given)).database

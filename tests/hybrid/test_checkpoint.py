@@ -282,7 +282,9 @@ def test_checkpoints_that_are_broken(tmp_path):
     with pytest.raises(DataError, match="all checkpoints are broken"):
         opened(tmp_path, None)
     shutil.rmtree(tmp_path / checkpoint.CHECKPOINTS)
-    with opened(tmp_path, None) as db:
+    with pytest.warns(HybridWarning, match="are gone, and with them the queries falls"):
+        db = opened(tmp_path, None)
+    with db:
         assert db.watching() == {}
         assert db.streams()["ticks"]["events"] == 3
 

@@ -45,6 +45,23 @@ def test_bad_rows_and_columns_are_said(tmp_path):
     assert said == "columns that are not declared are left out: more\n"
 
 
+def test_the_same_command_may_be_repeated(tmp_path):
+    """Before: exit code 1, "declared already"."""
+    path = tmp_path / "a.csv"
+    path.write_text(LINES)
+    columns = ("--columns", "ts TIMESTAMP, symbol VARCHAR, price DECIMAL(9, 2)")
+    command = ("ticks", path, "-d", tmp_path / "db", *columns, "--time", "ts", "--key", "symbol")
+    assert run(*command)[1] == "ticks: 2 rows of 1 file archived\n"
+    assert run(*command)[1] == "ticks: 0 rows of 0 files archived; 1 file left out, archived before\n"
+    assert run("TICKS", *command[1:4], "--key", "Symbol")[0] == 0
+    with pytest.raises(DataError) as error:
+        run("ticks", *command[1:4], "--columns", "ts TIMESTAMP, symbol VARCHAR, price DOUBLE, size BIGINT")
+    assert error.value.message == (
+        "stream ticks already exists with a different declaration: column price is DECIMAL(9,2), not DOUBLE; "
+        "it has no column size"
+    )
+
+
 def test_a_failure_leaves_no_stream_behind(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(LINES)
@@ -54,8 +71,8 @@ def test_a_failure_leaves_no_stream_behind(tmp_path):
     with pytest.raises(DataError, match="has no column size"):
         run(*where, "--columns", "ts TIMESTAMP, size DOUBLE")
     assert run(*where)[0] == 0
-    with pytest.raises(DataError, match="is declared already"):
-        run(*where, "--time", "ts")
+    with pytest.raises(DataError, match="a different declaration: the key is none, not symbol"):
+        run(*where, "--key", "symbol")
     path.write_text("ts,symbol\n")
     with pytest.raises(DataError, match="has no column price"):
         run(*where)

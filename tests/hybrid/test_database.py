@@ -200,7 +200,7 @@ def test_reopening_goes_on(tmp_path: Path) -> None:
         db.advance("e", "1970-01-01 00:00:12")
     with hybrid.connect(tmp_path) as db:
         db.create_stream("e", COLUMNS, time="ts", key="k", lateness="1s", retention="30 days")  # as it is
-        with pytest.raises(hybrid.DataError, match="declared otherwise"):
+        with pytest.raises(hybrid.DataError, match="otherwise: lateness is 1 s, not 0 s; retention is 30 d, not none"):
             db.create_stream("e", COLUMNS, time="ts", key="k")
         assert db.streams()["e"]["watermark"] == "1970-01-01 00:00:12"
         assert db.push("e", rows_of((10, "a", 4), (13, "a", 3)), source="x", offset=1) == 1  # the first is there
@@ -208,6 +208,36 @@ def test_reopening_goes_on(tmp_path: Path) -> None:
         assert db.streams()["e"]["late"] == 1
         assert values(db.sql("SELECT v FROM e ORDER BY ts").arrow()) == [(5,), (4,), (0,), (3,)]
         assert values(db.backtest(PAIR, 0).arrow()) == [("a", 5, 4)]
+
+
+@pytest.mark.parametrize("checkpoint", ["0s", 0, dt.timedelta(0), "-1s"])
+def test_checkpoints_without_an_end(tmp_path: Path, checkpoint: Any) -> None:
+    with pytest.raises(hybrid.DataError, match="the time between checkpoints is"):
+        hybrid.connect(tmp_path / "db", checkpoint=checkpoint)
+    assert not (tmp_path / "db").exists()
+
+
+def test_an_equal_declaration_is_none_and_another_is_told_apart_field_by_field(tmp_path: Path) -> None:
+    with hybrid.connect(tmp_path) as db:
+        db.create_stream("e", COLUMNS, time="ts", key="k", lateness="1s", idle="30s")
+        before = db.streams()
+        db.create_stream("E", {name.upper(): type for name, type in COLUMNS.items()}, time="TS", key="K", lateness="1s")
+        assert db.streams() == before
+        others: list[tuple[dict[str, Any], str]] = [
+            ({"columns": COLUMNS | {"v": "DOUBLE"}}, "column v is BIGINT, not DOUBLE"),
+            ({"columns": {"ts": "TIMESTAMP", "k": "VARCHAR"}}, "column v is left out"),
+            ({"columns": {"w": "BIGINT", **COLUMNS}}, "it has no column w"),
+            ({"columns": dict(reversed(COLUMNS.items()))}, "its columns are ts, k, v in this order"),
+            ({"key": ()}, "the key is k, not none"),
+            ({"order": "v"}, "the order is none, not v"),
+            ({"lateness": "2s", "retention": "1 hour"}, "lateness is 1 s, not 2 s; retention is none, not 1 h"),
+        ]
+        for change, says in others:
+            told = {"columns": COLUMNS, "time": "ts", "key": "k", "lateness": "1s", "idle": "5s"} | change
+            with pytest.raises(hybrid.DataError) as error:  # before: that it is declared otherwise, and not in what
+                db.create_stream("e", **told)
+            assert error.value.message == f"stream e already exists with a different declaration: {says}"
+        assert db._streams["e"].pace.idle_us == 30_000_000  # before: 5 s, though the declaration was refused
 
 
 def test_streams_of_any_name_live_in_one_directory(tmp_path: Path) -> None:
@@ -348,6 +378,11 @@ def test_strategies(db: Database) -> None:
         ({"order": ["vv"]}, "tie column"),
         ({"lateness": "soon"}, "no length of time"),
         ({"lateness": "1 month"}, "no length of time"),
+        ({"lateness": dt.timedelta(seconds=-1)}, "no length of time"),
+        # Before: the four below were taken, and a checkpoint of "0s" after every push.
+        ({"retention": "0s"}, "retention is '0s', and has to be longer"),
+        ({"idle": 0}, "idle is 0, and has to be longer"),
+        ({"heartbeat": dt.timedelta(0)}, "heartbeat is .*, and has to be longer"),
         ({"columns": COLUMNS | {"_seq": "BIGINT"}}, "own column"),
         ({"columns": COLUMNS | {"TS": "BIGINT"}}, "two columns"),
     ],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,12 +23,12 @@ from hybrid.evidence import of_matches
 from hybrid.front import make_matcher
 from hybrid.large_ranges import SPARK_EVENTS, LargeRanges
 from matching.batch import Matches
-from query.errors import DataError
+from query.errors import DataError, HybridWarning
 from query.plan.plan import Plan
 from tests.hybrid.large import COLUMNS, NOW_US, RANGES, SCHEMA, case, opened, settled, watched
 
 
-def in_any_order(_: Any, archived: Archived, plan: Plan) -> list[Matches]:
+def in_any_order(_: Any, archived: Archived, plan: Plan, told: bool = False) -> list[Matches]:
     """Stands for archive.spark.search.matches: reads the files alone, and gives one partition after another."""
     files = HistorySnapshot(archived.schema, (), archived.table.sources, archived.place, archived.table)
     events = files.read(archived.low_us, archived.end_us, late=archived.late)
@@ -147,23 +149,61 @@ def test_statements_backtests_and_merged_inputs(tmp_path: Path) -> None:
     assert min(map(len, answers[0])) > 5
 
 
-def test_a_search_that_fails_is_an_error_of_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> list[Matches]:
-        raise DataError("Spark could not search: the cluster is on fire")
+@pytest.mark.parametrize("error", [DataError("the cluster is on fire"), ValueError("the cluster is on fire")])
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_search_that_fails_is_tried_again_and_then_done_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, failures: int
+) -> None:
+    """Before: the query had failed, of the first failure."""
+    left = failures
+
+    def broken(*given: Any, **_: Any) -> list[Matches]:
+        nonlocal left
+        if left:
+            left -= 1
+            raise error
+        return in_any_order(*given)
 
     monkeypatch.setattr(search, "matches", broken)
     monkeypatch.setattr(session, "spark_session", lambda where: None)
-    events = tied([(0, 5, "b"), (1, 7, "c"), (9, 0, "e")])
+    events = tied([(0, 5, "b"), (1, 7, "c"), (1, 7, "a"), (1, 3, "d"), (2, 0, "a"), (9, 0, "e")])
     with hybrid.connect(tmp_path, spark="local[2]", spark_events=0) as db:
-        db.create_stream("e", COLUMNS, time="ts")
-        alerts, other = db.watch(TIED.format("LEFT JOIN")), db.watch(TIED.partition(" {}")[0].replace(", pa.n", ""))
+        db.create_stream("e", COLUMNS, time="ts", order=("v",))
+        alerts = db.watch(TIED.format("LEFT JOIN"))
         db.push("e", events)
         db.advance("e", None)
-        with pytest.raises(DataError, match="on fire"):
-            settled(db, alerts)
-        assert alerts.stats()["state"] == "failed"
-        assert alerts.stats()["waiting_for_history"] == 1
-        assert other.fetch().num_rows == 1
+        told = pytest.warns(HybridWarning, match="of e was searched without Spark: the cluster is on fire")
+        with told if failures > 1 else nullcontext():
+            rows = settled(db, alerts)
+        assert [row["n"] for row in rows] == [0, 3, 1, 2, 4]
+        stats = alerts.stats()
+        assert (stats["history_by_spark"], stats["history_spark_failed"]) == (2 - failures, failures - 1)
+        assert (stats["state"], stats["waiting_for_history"]) == ("ended", 0)
+
+
+@pytest.mark.slow
+def test_rows_order_and_evidence_without_spark_are_those_of_a_range_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search that takes Spark's place, over random events."""
+    def broken(*_: Any, **__: Any) -> list[Matches]:
+        raise DataError("the cluster is on fire")
+
+    monkeypatch.setattr(search, "matches", broken)
+    monkeypatch.setattr(session, "spark_session", lambda where: None)
+    failed = 0
+    for seed in range(20):
+        one = case(seed)
+        with opened(tmp_path / f"{seed}", one) as db:
+            rows, evidence, _ = watched(db, one)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HybridWarning)
+            with opened(tmp_path / f"{seed}-spark", one, "local[2]", Random(seed).choice((0, 10, 20))) as db:
+                here = watched(db, one)
+        assert here[0] == rows, (seed, one.query)
+        assert here[1].equals(evidence), (seed, one.query)
+        failed += here[2].stats()["history_spark_failed"]
+    assert failed > 50
 
 
 @pytest.mark.parametrize(("join", "says"), [

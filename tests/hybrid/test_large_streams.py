@@ -113,7 +113,7 @@ def test_a_view_reads_what_it_needs(database, small):
     small()
     snapshot = database._stream("ticks").kept.snapshot()
     view = snapshot.select_sql("memory")
-    connection = hybrid.duck.cursor()
+    connection = hybrid.duck.cursor(access=hybrid.duck.ANYTHING)
     connection.register("memory", snapshot.recent().columns)
     query = f"SELECT count(*) FROM ({view}) WHERE ts >= TIMESTAMP '2030-01-01'"
     plan = connection.sql(f"EXPLAIN ANALYZE {query}").fetchall()[0][1]

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+import hybrid
 from archive import partials
 from archive.partials import PARTIALS
 from hybrid.engine import Database
@@ -275,3 +277,21 @@ def test_keys_that_never_come_again_are_forgotten_on_disk_too(names: tuple[str, 
         assert 300 < max(out) < 3_000
         if "absent" in names:
             assert found > keys - 1_000
+
+
+@pytest.mark.parametrize("limit", ["10MB", "300KB", "0MB"])
+def test_too_little_memory_for_a_statement_is_said_as_that(limit: str) -> None:
+    """Before: HQ100, the text is not a query of this language, under the whole text."""
+    times = np.datetime64("2024-01-01") + np.arange(300_000) * np.timedelta64(1, "ms")
+    events = pa.table({"ts": times.astype("datetime64[us]"), "v": np.arange(300_000) % 7})
+    text = "SELECT count(*) FROM (SELECT *, row_number() OVER (ORDER BY v, ts) AS n FROM ticks ORDER BY n)"
+    pattern = "SELECT * FROM (SELECT * FROM ticks ORDER BY v, ts) " \
+        "MATCH_RECOGNIZE (ORDER BY ts MEASURES A.v AS v PATTERN (A))"  # fmt: skip
+    with hybrid.connect(memory_limit=limit) as db:
+        db.create_stream("ticks", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
+        db.push("ticks", events)
+        for statement in (text, pattern):
+            with pytest.raises(DataError, match=r"DuckDB has too little memory for this statement: .* used") as error:
+                db.sql(statement)
+            assert "memory_limit" in error.value.hint
+            assert "\n" not in error.value.message

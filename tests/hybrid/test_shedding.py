@@ -207,6 +207,38 @@ def test_a_checkpoint_keeps_the_decision_and_the_counts(tmp_path: Path) -> None:
         assert {dict(r)["symbol"] for r in rest} <= kept
 
 
+def test_a_query_that_is_made_anew_from_its_checkpoint_has_all_keys_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = ticks(9, 6_000, 60)
+    db = database(tmp_path / "db")
+    alerts = db.watch(RISES, name="rises", shed=SHED)
+    now_s = 0.0
+    for at in range(0, 3_000, 500):
+        now_s = feed(db, events, at, 500, 60.0, now_s)
+    before = alerts.stats()
+    found = rows_of(alerts.fetch())
+    db.close()
+    monkeypatch.setattr("matching.matcher.STATE_VERSION", 99)
+    with pytest.warns(HybridWarning, match="the checkpoint is of another release: rises went through"):
+        db = database(tmp_path / "db")
+    alerts = db.watching()["rises"]
+    told = ("events_matched", "events_shed", "keys_shed")
+    assert {k: alerts.stats()[k] for k in told} == {k: before[k] for k in told}
+    assert alerts.stats()["shed_decisions"][-1]["reason"] == "a new version"
+    db.push("ticks", events.slice(3_000), offset=3_000)
+    db.advance("ticks", None)
+    with database() as whole_db:
+        whole = whole_db.watch(RISES)
+        whole_db.push("ticks", events.slice(0, 3_000), offset=0)
+        early = rows_of(whole.fetch())
+        whole_db.push("ticks", events.slice(3_000), offset=3_000)
+        whole_db.advance("ticks", None)
+        assert rows_of(alerts.fetch()) == rows_of(whole.fetch())
+    assert found <= early
+    db.close()
+
+
 def test_a_running_query_may_begin_and_cease_to_shed() -> None:
     events = ticks(3, 4_000, 60)
     with database() as db:

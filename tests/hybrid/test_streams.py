@@ -235,6 +235,36 @@ def test_rows_that_wait_for_within(db: Database) -> None:
     assert [r["n"] for r in db.sql("SELECT n FROM visits ORDER BY t").arrow().to_pylist()] == [2, 2]
 
 
+def test_what_is_said_of_a_select_over_a_stream_keeps_the_answer() -> None:
+    """Rows a x a: of those with an a, the two are neighbours."""
+    pairs = "MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES FIRST(A.v) AS first, LAST(A.v) AS last PATTERN (A A))"
+    selected = f"SELECT * FROM (SELECT ts, k, v FROM t WHERE s = 'a') {pairs}"
+    events = [{"ts": at(i), "k": "p", "s": s, "v": i} for i, s in enumerate("axa")]
+    with hybrid.connect() as db:
+        db.create_stream("t", {"ts": "TIMESTAMP", "k": "VARCHAR", "s": "VARCHAR", "v": "INTEGER"}, time="ts", key="k")
+        with pytest.raises(hybrid.QueryError, match="over anything but a stream") as refused:
+            db.watch(selected)
+        hint = refused.value.diagnostics[0].hint
+        # Before: "put the conditions into DEFINE", by which no two events with an a are neighbours.
+        assert "DEFINE R AS condition)) MATCH_RECOGNIZE ( ... )" in hint
+        said = hint[hint.index("FROM (") :].replace("...", "ts, k, v", 1).replace("FROM stream", "FROM t")
+        said = said.replace("time ALL", "ts ALL").replace("condition", "s = 'a'")
+        alerts = db.watch(f"SELECT * {said.replace('MATCH_RECOGNIZE ( ... )', pairs)}")
+        for event in events:
+            db.push("t", [event])
+        assert alerts.fetch().to_pylist() == [{"k": "p", "first": 0, "last": 2}], "and as soon as the last one is there"
+        assert hybrid.sql(selected, t=events).arrow().to_pylist() == [{"k": "p", "first": 0, "last": 2}]
+
+
+def test_rows_of_a_match_of_several_rows_have_no_bound_by_their_times(db: Database) -> None:
+    text = "SELECT * FROM shelf MATCH_RECOGNIZE (ORDER BY ts ALL ROWS PER MATCH PATTERN (A{}) DEFINE A AS site = 's1')"
+    again = f"SELECT * FROM ({text}) MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS t PATTERN (A))"
+    for plural in ("+", " B"):
+        with pytest.raises(hybrid.QueryError, match="HQ220"):
+            db.watch(again.format(plural))
+    db.watch(again.format(""))
+
+
 def test_which_time(db: Database) -> None:
     two = PAIRS.replace("A.site AS first", "A.ts AS f")
     with pytest.raises(hybrid.DataError, match="several times: t, f"):

@@ -90,7 +90,7 @@ def test_what_cannot_be_opened_is_not_held(tmp_path):
     file = tmp_path / "ticks" / "stream.json"
     text = file.read_text()
     file.write_text("{")
-    with pytest.raises(DataError, match=r"stream\.json cannot be read"):
+    with pytest.raises(DataError, match=r"stream\.json is damaged"):
         hybrid.connect(tmp_path)
     file.write_text(text)
     assert values(tmp_path) == []

@@ -16,6 +16,7 @@ import hybrid
 from archive import history, layout, log, partials
 from archive.history import History
 from archive.partials import PartialStore
+from archive.place import Place
 from archive.table import Table
 from hybrid import checkpoint
 from hybrid.engine import Database
@@ -129,7 +130,7 @@ def _lay_points(death: Death) -> None:
     LiveStream.accept = after(LiveStream.accept, "accepted")  # type: ignore[method-assign]
     History.append = after(History.append, "in memory")  # type: ignore[method-assign]
     Feed.push = after(Feed.push, "matched")  # type: ignore[method-assign]
-    write_all, write_table, commit = log._write_all, layout.pq.write_table, Table._commit
+    write_all, put, commit = log._write_all, layout._put, Table._commit
     write, replace, unlink = checkpoint.write, os.replace, Path.unlink
 
     def log_write(file: int, parts: list[Any]) -> int:
@@ -141,8 +142,8 @@ def _lay_points(death: Death) -> None:
         passing("log written")
         return length
 
-    def parquet(rows: Any, path: str, **options: Any) -> None:
-        write_table(rows, path, **options)
+    def parquet(path: Place, data: memoryview) -> None:
+        put(path, data)
         if death.next_at("file half written"):
             os.truncate(path, os.path.getsize(path) // 2)
         passing("file half written")
@@ -193,7 +194,7 @@ def _lay_points(death: Death) -> None:
     PartialStore.read = after(PartialStore.read, "partials read back")  # type: ignore[method-assign]
     PartialStore.manifest = after(PartialStore.manifest, "partials named")  # type: ignore[method-assign]
     log._write_all = log_write
-    layout.pq.write_table = parquet
+    layout._put = parquet
     Table._commit = committing
     Path.unlink = removing  # type: ignore[method-assign]
     checkpoint.write = keeping

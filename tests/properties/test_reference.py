@@ -226,9 +226,11 @@ def words(
                 def more() -> Iterator[tuple[Token, ...]]:
                     if at_most is None or done < at_most:
                         for word in words(body, longest, begun, (*at, done)):
-                            if rows_of(word) or done < at_least or word[-1:] == (("...", ()),):
-                                left = longest - rows_of(word)
+                            left = longest - rows_of(word)
+                            if rows_of(word) or done + 1 < at_least:
                                 yield from then(word, lambda left=left: rounds(done + 1, left))
+                            else:  # an empty round is the last one once the minimum is reached
+                                yield word
 
                 def stop() -> Iterator[tuple[Token, ...]]:
                     if done >= at_least:

@@ -95,10 +95,12 @@ def test_the_left_alternative_comes_first() -> None:
     assert edges(sequence(Alternation((B, A)), C)) == ["start: B A", "B: C", "A: C", "C: accept"]
 
 
-def test_an_optional_round_without_a_row_is_not_tried() -> None:
-    # were the empty first alternative of the round tried, C would come before B
-    for wrap in (star, option):
-        assert edges(sequence(wrap(Alternation((option(A), B))), C))[0] == "start: A B C"
+def test_a_round_without_a_row_is_the_last_one() -> None:
+    # what its empty first alternative leads to, C, comes before B
+    for wrap in (star, option, lambda body: Repeat(body, 1, None, True), lambda body: Repeat(body, 1, 2, True)):
+        assert edges(sequence(wrap(Alternation((option(A), B))), C))[0] == "start: A C B"
+    # the first of two required rounds is not
+    assert edges(sequence(Repeat(Alternation((option(A), B)), 2, None, True), C))[0].startswith("start: A A C B")
 
 
 def test_loops_over_empty_bodies_end() -> None:

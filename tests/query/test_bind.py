@@ -138,7 +138,7 @@ j ->> '$.k' = '1' | json_extract(j, '$.k') = 1 | [x, n] | {'a': x} | map {'a': x
 def test_bound_expression_means_what_duckdb_says(text: str) -> None:
     """The bound expression, written back to SQL, has DuckDB's type and value, or raises as DuckDB does."""
     (bound,) = measures_of(f"{text} AS m", WIDE)
-    connection = quiet_connection().cursor()
+    connection = quiet_connection()
     columns = ", ".join(f'"{f.name}" {f.type}' for f in WIDE.fields)
     connection.execute(f"CREATE TEMP TABLE wide({columns}); INSERT INTO wide VALUES {ROWS}")
 
@@ -177,7 +177,7 @@ approx_count_distinct(i) | approx_quantile(i, 0.5) | approx_top_k(i, 2) | sum(i)
 @pytest.mark.parametrize("text", [e.strip() for line in AGGREGATES.strip().splitlines() for e in line.split(" | ")])
 def test_bound_aggregate_means_what_duckdb_says(text: str) -> None:
     (bound,) = measures_of(f"{text} AS m", WIDE)
-    connection = quiet_connection().cursor()
+    connection = quiet_connection()
     columns = ", ".join(f'"{f.name}" {f.type}' for f in WIDE.fields)
     connection.execute(f"CREATE TEMP TABLE wide({columns}); INSERT INTO wide VALUES {ROWS}")
     calls: dict[Expression, str] = {e: e.sql({}) for e in walk(bound) if isinstance(e, Aggregate)}

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import hybrid
 from archive.spark import search
-from archive.spark.session import quietly, spark_session
+from archive.spark.session import ignore_pandas, spark_session
 
 
 def asked(session: Any) -> set[str]:
@@ -32,8 +32,8 @@ def asked(session: Any) -> set[str]:
             place = "" if found is None or found.origin is None else found.origin
             yield pyarrow.RecordBatch.from_pydict({"place": [place] * batch.num_rows})
 
-    with quietly():
-        table = session.range(0, 40, 1, 4).mapInArrow(look, "place string").toArrow()
+    ignore_pandas()
+    table = session.range(0, 40, 1, 4).mapInArrow(look, "place string").toArrow()
     return set(table.column("place").to_pylist())
 
 

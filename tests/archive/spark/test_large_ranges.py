@@ -45,7 +45,7 @@ def test_statements_and_backtests(spark: Any, tmp_path: Path) -> None:
     assert len(answers[0][0][0]) > 5
 
 
-def test_a_search_that_fails_is_an_error_of_its_query(spark: Any, tmp_path: Path) -> None:
+def test_files_that_are_gone_are_an_error_of_the_query_with_spark_and_without(spark: Any, tmp_path: Path) -> None:
     one = case(4, "LEFT JOIN", RANGES[0])
     with opened(tmp_path, one, spark, 0) as db:
         for source, rows in one.pushes[:3]:

@@ -23,6 +23,7 @@ import hybrid
 from archive.spark import search
 from archive.spark.task import Gives, Search
 from archive.spark.task import search as run_task
+from archive.spark.told import hear_matches
 from hybrid.cli import app
 from hybrid.engine import Database
 from matching.types import arrow_schema
@@ -308,7 +309,7 @@ def test_a_task_holds_few_rows_of_a_giant_key() -> None:
     first = next(answer)
     assert not first.column("failed")[0].as_py()
     assert taken <= 5, "the first matches come before the partition is read"
-    matches = [pickle.loads(part.column("payload")[0].as_py()) for part in (first, *answer)]
+    matches = [hear_matches(part.column("payload")[0].as_py()) for part in (first, *answer)]
     assert taken == 199
     assert sum(map(len, matches)) > 100
 

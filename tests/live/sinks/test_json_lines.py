@@ -104,7 +104,7 @@ def test_rows_are_named_by_match_join_and_number() -> None:
     assert [str(i) for i in ids[:3]] == ["aa", "bb/jj", "aa/1"]
     assert ids[3].match != ids[4].match
     assert (ids[5].match, ids[3].number, ids[5].number) == (ids[3].match, 0, 1)
-    assert len(ids[3].match) == 16
+    assert len(ids[3].match) == 32
 
 
 def test_rows_without_ids_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import datetime as dt
 import decimal
 import io
@@ -54,6 +55,32 @@ def test_objects_with_members_in_any_order():
     assert rows == [(NOON, "A", 1.5), (NOON, "B", 2.0), (NOON, None, None)]
     assert positions == [5, 6, 7]
     assert bad == []
+
+
+@pytest.mark.parametrize("missing", ["error", "null"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_members_that_stand_twice(missing: Any, batched: bool) -> None:
+    """Before: the last one was taken, and nothing said."""
+    lines = [
+        b'{"ts": "2024-01-02T12:00:00", "symbol": "A", "price": 1}',
+        b'{"ts": "2024-01-02T12:00:00", "symbol": "A", "price": 1, "price": 2}',
+        b'{"ts": "2024-01-02T12:00:00", "symbol": null, "s\\u0079mbol": "B", "price": null}',
+        b'{"ts": "2024-01-02T12:00:00", "symbol": "price", "price": 3, "more": 1, "more": 2}',
+        b"oops",
+    ]
+    schema = dataclasses.replace(TICKS, fields=(*TICKS.fields, Field("s", "STRUCT(a BIGINT, b BIGINT)")))
+    nested = [line[:-1] + b', "s": {"a": 1, "b": 2}}' for line in lines[:1]]
+    nested.append(lines[0][:-1] + b', "s": {"a": 1, "b": 2, "a": 1}}')
+    decoding = Decoding(missing=missing, batched=batched)
+    payloads: list[bytes | None] = [b"\n".join(lines)] if batched else [*lines]
+    rows, positions, bad = decoded(payloads, decoding)
+    assert rows == [(NOON, "A", 1.0), (NOON, "price", 3.0)]
+    assert positions == [0, 3]
+    twice = ["member price is there twice", "member symbol is there twice"]
+    assert [(place, reason) for place, reason in bad if place != 4] == [(1, twice[0]), (2, twice[1])]
+    payloads = [b"\n".join(nested)] if batched else [*nested]
+    rows, positions, bad = decoded(payloads, decoding, schema)
+    assert (positions, bad) == ([0], [(1, "member s.a is there twice")])
 
 
 def test_bad_payloads_do_not_take_their_neighbours_along():

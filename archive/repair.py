@@ -1,0 +1,209 @@
+"""What is done about damage to a table: what is spoilt is set aside, what can be had is put back, the rest is named.
+
+Each fault (archive.faults) has one repair, and each repair is said in a `Repaired`. Nothing is deleted: damaged files
+go to `_aside`, which vacuum leaves alone. Whatever opens a table only reads it, so that nothing here is worse for
+having been opened first.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from archive import head, ingested
+from archive.faults import (
+    RECORD_BITS,
+    FileFault,
+    ListFault,
+    data_faults,
+    identities,
+    list_fault,
+    lost_rows,
+    sequence_gaps,
+    span,
+)
+from archive.layout import OFFSET, SOURCE, DataFile, file_statistics, stored_schema, write_files
+from archive.place import Place
+from archive.recent import FILES, KeyRange
+from archive.table import Table
+from archive.upkeep import MEMORY_LIMIT, sorting
+from query.errors import DataError
+from query.schema import Schema
+
+#: In the directory of a table: what was damaged.
+ASIDE = "_aside"
+_AGAIN = "unless something below has them, put them into a file and archive it: hybrid archive ingest"
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What was done about one fault. path: below the table; done: what became of it; missing: the events that are lost,
+    in words, or nothing; again: how to take these in again."""
+
+    path: str
+    done: str
+    missing: str = ""
+    again: str = ""
+
+    def __str__(self) -> str:
+        missing = f"; missing: {self.missing}" if self.missing else ""
+        return f"{self.path} {self.done}{missing}{self.again and '; ' + self.again}"
+
+
+def repair(directory: Place, schema: Schema | None = None) -> list[Repaired]:
+    """Repairs the table in a directory as far as it can be; says what it did. schema: as the stream is declared, if
+    that is known, for a log of which nothing is left. No other process may write to it meanwhile.
+
+    Raises DataError where nothing can be done; what was set aside until then stays there."""
+    done = list(_log(directory, schema))
+    table = Table.open(directory)
+    fault = list_fault(table)
+    if fault is not None:
+        done.append(_list(table, fault))
+    lost = list(data_faults(table, table.snapshot()))
+    done += [_data_file(table, one) for one in lost]
+    done += list(_orphans(table, bool(lost)))
+    done += _incomplete(table)
+    gaps = sequence_gaps(table, table.snapshot())
+    if gaps:
+        table.note_gaps([*(table.gaps or []), *gaps])
+    for one in head.copies_damaged(directory):
+        aside(directory, one.path)
+        head.copy_again(directory, one.path)
+        done.append(Repaired(one.path, f"was {_was(one.what)} and is written anew"))
+    head.advance(directory)
+    return done
+
+
+def aside(directory: Place, path: str) -> str:
+    """Moves a file of a table, if it is there, to where nobody reads it; gives its new path."""
+    place, number = directory / path, 0
+    folder = directory / ASIDE
+    folder.make()
+    while True:
+        name = f"{path.replace('/', '-')}{f'.{number}' if number else ''}"
+        if not (folder / name).exists():
+            break
+        number += 1
+    if place.exists():
+        place.move(folder / name)
+        folder.sync()
+    return f"{ASIDE}/{name}"
+
+
+def _was(what: str) -> str:
+    return "gone" if what == "missing" else "damaged"
+
+
+def _log(directory: Place, schema: Schema | None) -> Iterator[Repaired]:
+    faults = head.faults(directory)  # a torn checkpoint among them takes its hint with it
+    lost = [fault for fault in faults if fault.needed and fault.copy is None]
+    if lost or not head.has_log(directory):
+        yield _anew(directory, schema, [fault.path for fault in lost])
+        return
+    for fault in faults:
+        where = aside(directory, fault.path) if fault.what == "damaged" else ""
+        if fault.copy is not None:
+            (directory / fault.path).write_bytes(fault.copy)
+            (directory / head.LOG).sync()
+        put = " and its copy put back" if fault.copy is not None else "; nothing is missing without it"
+        yield Repaired(fault.path, f"was {_was(fault.what)}: {f'it is {where} now' if where else 'it is'}{put}")
+    head.advance(directory)
+
+
+def _anew(directory: Place, schema: Schema | None, lost: Sequence[str]) -> Repaired:
+    """A log of which a part is lost for good: a new one, for the files that `_orphans` takes in then."""
+    if schema is None:
+        raise DataError(f"the log of {directory} is lost, and the declaration of the stream", "restore one from a copy")
+    moved = [aside(directory, name) for name in (head.LOG, head.HEAD) if (directory / name).exists()]
+    Table.begin(directory, schema)
+    mark = ingested.newest_mark(directory)
+    if mark is not None:
+        Table.open(directory).ingest([], None, mark)
+    what = ", ".join(lost) or head.LOG
+    return Repaired(what, f"was lost, without a copy: the log is {' and '.join(moved) or 'gone'}, and a new one begun")
+
+
+def _list(table: Table, fault: ListFault) -> Repaired:
+    path = ingested.restore_list(table.directory, table.ingest_mark(), lambda path: aside(table.directory, path))
+    if path is None:
+        raise DataError(fault.message, "restore it from a copy: its own copy is lost too")
+    return Repaired(path, "was damaged: its copy is put back")
+
+
+def _data_file(table: Table, fault: FileFault) -> Repaired:
+    """Takes a damaged file out of the table; its row groups that are whole become another file."""
+    snapshot = table.snapshot()
+    written: list[DataFile] = []
+    place = table.directory / fault.path
+    kept = 0
+    if fault.groups is not None:
+        with pq.ParquetFile(place.key, filesystem=place.filesystem, page_checksum_verification=True) as file:
+            rows = file.read_row_groups([g for g in range(file.num_row_groups) if g not in fault.groups])
+        rows = rows.cast(pa.schema([stored_schema(table.schema).field(name) for name in rows.column_names]))
+        kept = rows.num_rows
+        if kept:
+            written = write_files(rows, table.directory, table.schema)
+    if table.set_aside(snapshot, [fault.path], written) is None:
+        raise DataError(f"{table.directory} was changed meanwhile", "end the other process, and repair it again")
+    where = aside(table.directory, fault.path)
+    what, _, missing = fault.message.partition(", with ")
+    so = "it is out of the table" if what == "is gone" else f"it is {where} now"
+    more = f", its other {kept:,} events in another file" if kept else ""
+    return Repaired(fault.path, f"{what}: {so}{more}", missing, _AGAIN)
+
+
+def _orphans(table: Table, waiting: bool) -> Iterator[Repaired]:
+    """Takes the events in that only files outside of the table have."""
+    for fault, rows in lost_rows(table, waiting):
+        place = table.directory / fault.path
+        with pq.ParquetFile(place.key, filesystem=place.filesystem) as file:
+            whole = file.metadata.num_rows == rows.num_rows
+        if whole:
+            files = [DataFile(fault.path, place.size(), rows.num_rows, file_statistics(rows))]
+        else:
+            files = write_files(rows, table.directory, table.schema)
+        table.take_in(files, rows)
+        yield Repaired(fault.path, f"was not in the table: {span(rows)} of it are there again")
+
+
+def _incomplete(table: Table) -> list[Repaired]:
+    """Takes out all rows of the input files of which some are lost, so that these can be archived again."""
+    mark = table.ingest_mark()
+    if mark is None:
+        return []
+    listed, _ = ingested.read_list(table.directory, mark)
+    snapshot = table.snapshot()
+    with tempfile.TemporaryDirectory(prefix="hybrid-sort-") as scratch, sorting(scratch, MEMORY_LIMIT) as connection:
+        connection.register("kept", identities(table, snapshot.paths))
+        text = f"SELECT {OFFSET} >> {RECORD_BITS}, count(*) FROM kept WHERE {SOURCE} = '{FILES}' GROUP BY ALL"
+        counts: dict[int, int] = dict(connection.execute(text).fetchall()) if snapshot.paths else {}
+    torn = [row for row in listed.to_pylist() if counts.get(row["number"], 0) < row["rows"]]
+    if not torn or table.gaps is None or table.expired_us > 0:
+        return []  # what is not there may have been taken out for its age
+    numbers = pa.array([row["number"] for row in torn])
+    removed, added = [], []
+    for i in snapshot.select(None, None, {}, KeyRange(OFFSET, min(numbers.to_pylist()) << RECORD_BITS, None)):
+        place = table.directory / snapshot.paths[i]
+        with pq.ParquetFile(place.key, filesystem=place.filesystem, page_checksum_verification=True) as file:
+            rows = file.read()
+        out = pc.and_(
+            pc.equal(rows.column(SOURCE), FILES), pc.is_in(pc.shift_right(rows.column(OFFSET), RECORD_BITS), numbers)
+        )
+        if pc.any(out).as_py():
+            removed.append(snapshot.paths[i])
+            rest = rows.filter(pc.invert(out))
+            added += write_files(rest, table.directory, table.schema) if rest.num_rows else []
+    kept = listed.filter(pc.invert(pc.is_in(listed.column("number"), numbers)))
+    next_mark = ((mark >> 32) + 1) << 32
+    ingested.write_list(table.directory, next_mark, kept, [])
+    if table.set_aside(snapshot, removed, added, mark=next_mark) is None:
+        raise DataError(f"{table.directory} was changed meanwhile", "end the other process, and repair it again")
+    done = "is an input file of which not all events are left: the others are taken out"
+    again = "archive it again: hybrid archive ingest"
+    return [Repaired(row["path"], done, f"all of its {row['rows']:,} events", again) for row in torn]

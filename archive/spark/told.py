@@ -1,0 +1,127 @@
+"""What tasks tell the driver, as bytes and back: JSON, and Arrow for matches. Nothing in them can be run.
+
+A task is the driver's own code, and is handed to Spark pickled, as Spark hands on all code. What comes back comes from
+other machines.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from archive.ingest import Count
+from archive.inputs import Chunk
+from archive.layout import DataFile
+from matching.batch import Matches
+from matching.state import pack, read_table, saved_table, unpack
+from query.errors import DataError, Diagnostic, QueryError, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one task has read. days: of its good rows, since 1970."""
+
+    counts: dict[int, Count]
+    days: tuple[int, ...]
+    quarantined: tuple[DataFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why a task has stopped: raised in it, Spark would try again, and say it in its own words."""
+
+    error: DataError
+
+
+_TYPES: dict[str, type[Any]] = {t.__name__: t for t in (Chunk, Count, DataFile, Loaded, Failed, Diagnostic, Span)}
+
+
+def say(what: Any) -> bytes:
+    """None, booleans, numbers, texts, bytes, lists, tuples and dicts of these; errors of ours, and what tasks find."""
+    return json.dumps(_put(what)).encode()
+
+
+def hear(data: Any) -> Any:
+    """What was said. Raises DataError for other bytes."""
+    try:
+        return _get(json.loads(bytes(data)))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _strange(error) from None
+
+
+def _strange(error: Exception) -> DataError:
+    return DataError(f"a task of Spark has told something else than it should: {error}", "look at its log")
+
+
+def _put(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case np.integer():
+            return int(value)
+        case bytes():
+            return {"bytes": value.hex()}
+        case list():
+            return [_put(v) for v in value]
+        case tuple():
+            return {"tuple": [_put(v) for v in value]}
+        case dict():
+            return {"dict": [[_put(k), _put(v)] for k, v in value.items()]}
+        case DataError():
+            return {"DataError": [value.message, value.hint]}
+        case QueryError():
+            return {"QueryError": [_put(list(value.diagnostics)), value.text]}
+        case _ if type(value).__name__ in _TYPES:
+            return {type(value).__name__: {field.name: _put(getattr(value, field.name)) for field in fields(value)}}
+        case _:
+            raise TypeError(f"{type(value).__name__} cannot be told")
+
+
+def _get(said: Any) -> Any:
+    if isinstance(said, list):
+        return [_get(v) for v in said]
+    if not isinstance(said, dict):
+        return said
+    ((kind, of),) = said.items()
+    match kind:
+        case "bytes":
+            return bytes.fromhex(of)
+        case "tuple":
+            return tuple(map(_get, of))
+        case "dict":
+            return {_get(k): _get(v) for k, v in of}
+        case "DataError":
+            message, hint = of
+            return DataError(str(message), str(hint))
+        case "QueryError":
+            found, text = of
+            return QueryError(_get(found), str(text))
+        case _:
+            return _TYPES[kind](**{name: _get(v) for name, v in of.items()})
+
+
+_TEXTS = ("variables", "sources")
+
+
+def say_matches(found: Matches) -> bytes:
+    """Matches with their rows and events."""
+    arrays = {f.name: getattr(found, f.name) for f in fields(found) if f.name not in ("rows", *_TEXTS)}
+    head = {name: list(getattr(found, name)) for name in _TEXTS}
+    given = {name: array for name, array in arrays.items() if array is not None}
+    return pack(head, {"rows": saved_table(found.rows), **given})
+
+
+def hear_matches(data: Any) -> Matches:
+    """What was said. Raises DataError for other bytes."""
+    head, arrays = unpack(data)
+    try:
+        rows = read_table(arrays.pop("rows"))
+        texts: dict[str, Any] = {name: tuple(map(str, head[name])) for name in _TEXTS}
+        given: dict[str, Any] = {**arrays, **texts}
+        return Matches(rows=rows, **given)
+    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        raise _strange(error) from None

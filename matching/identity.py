@@ -1,0 +1,58 @@
+"""Ids of matches: 32 hex digits for the chain of (variable, source, offset) of the events, which begins with the
+fingerprint of the plan. The arithmetic is in matching.kernels.identity, its definition in docs/identity.md."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from matching.batch import Int64Array
+from matching.kernels.identity import chains
+
+
+@lru_cache(maxsize=4096)
+def variable_word(label: str) -> int:
+    """What stands for a variable; a row of none has the label ""."""
+    return _word(label, b"hybrid variable")
+
+
+@lru_cache(maxsize=4096)
+def source_word(name: str) -> int:
+    """What stands for a source."""
+    return _word(name, b"hybrid source")
+
+
+def beginning(fingerprint: str) -> tuple[int, int]:
+    """The lanes of a chain without events: the halves of a fingerprint, 32 hex digits."""
+    high, low = np.frombuffer(bytes.fromhex(fingerprint), ">i8").tolist()
+    return high, low
+
+
+def match_ids(
+    fingerprint: str, bounds: Int64Array, variable: np.ndarray, source: np.ndarray, offset: Int64Array,
+    variables: Sequence[str], sources: Sequence[str],
+) -> list[str]:  # fmt: skip
+    """The ids of n matches; arrays as those of matching.batch.Matches. variable: -1 where a row has none. O(events)."""
+    out = np.empty((len(bounds) - 1, 2), np.int64)
+    words = np.array([*map(variable_word, variables), variable_word("")], np.int64)
+    names = np.array([*map(source_word, sources), 0], np.int64)
+    chains(
+        *beginning(fingerprint), _plain(bounds, np.int64), _plain(variable, np.int16), _plain(source, np.int32),
+        _plain(offset, np.int64), words, names, out,
+    )  # fmt: skip
+    digits = out.astype(">i8").tobytes().hex()
+    return [digits[i : i + 32] for i in range(0, len(digits), 32)]
+
+
+def _plain(array: np.ndarray, type: type[np.generic]) -> np.ndarray:
+    """One form for each argument, so that one kernel is compiled."""
+    return np.require(array, type, ("C", "W"))
+
+
+def _word(name: str, kind: bytes) -> int:
+    """The first 8 bytes, as a signed number, highest first."""
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, person=kind).digest()
+    return int.from_bytes(digest, "big", signed=True)

@@ -1,0 +1,59 @@
+"""Live queries whose large ranges start Spark by themselves, in processes in which nobody has started it before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.archive.spark.conftest import why_no_spark
+
+CHILD = Path(__file__).parent / "large_child.py"
+ROOT = Path(__file__).parents[3]
+
+
+def asked(path: Path, address: str, kills: str, **env: str) -> dict[str, Any]:
+    """What large_child.py prints."""
+    command = [sys.executable, str(CHILD), str(path), address, *kills]
+    given = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.spark
+def test_spark_is_started_and_started_again_where_java_is_killed(tmp_path: Path) -> None:
+    """Before: JAVA_GATEWAY_EXITED, and the query had failed."""
+    if why := why_no_spark():
+        pytest.skip(why)
+    expected = asked(tmp_path / "without", "-", "00")
+    found = asked(tmp_path / "with", "local[2]", "02")
+    assert found["rows"] == expected["rows"]
+    assert [len(rows) for rows in found["rows"]] == [7, 13]
+    assert len(set(found["killed"])) == 2  # the second one was started for the second try
+    assert (found["stats"]["history_by_spark"], found["stats"]["history_spark_failed"]) == (1, 1)
+    assert found["stats"]["state"] == "running"
+    (told,) = found["told"]
+    assert told.startswith("a range of the history of e was searched without Spark: ")
+    assert "Java has ended" in told
+
+
+@pytest.mark.parametrize(("address", "env", "says"), [
+    ("local[2]", {"PATH": "/nowhere", "JAVA_HOME": "/nowhere"}, "there is no Java; install one"),
+    ("spark://127.0.0.1:9", {}, "spark://127.0.0.1:9 does not answer"),
+    ("sc://127.0.0.1:9", {}, "sc://127.0.0.1:9 does not answer"),
+])  # fmt: skip
+def test_no_spark_is_no_end_of_a_live_query(tmp_path: Path, address: str, env: dict[str, str], says: str) -> None:
+    """Before: the query failed with that."""
+    pytest.importorskip("pyspark")
+    expected = asked(tmp_path / "without", "-", "00")
+    found = asked(tmp_path / "with", address, "00", **env)
+    assert found["rows"] == expected["rows"]
+    assert (found["stats"]["history_by_spark"], found["stats"]["history_spark_failed"]) == (0, 2)
+    assert says in found["told"][0]

@@ -1,0 +1,101 @@
+"""hybrid archive repair, as a user has it; and the declaration of a stream, which is a file like any other."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import pytest
+from typer.testing import CliRunner
+
+import hybrid
+from hybrid.cli import app
+
+COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "DOUBLE"}
+
+
+@pytest.fixture
+def database(tmp_path):
+    with hybrid.connect(tmp_path / "db", maintenance=False) as db:
+        db.create_stream("t", COLUMNS, time="ts", key="k", lateness="2s", heartbeat="1h")
+        for day in (1, 2, 3):
+            db.push("t", [{"ts": datetime(2024, 1, day), "k": "a", "v": float(day)}])
+            db.flush()
+    return tmp_path / "db"
+
+
+def run(*words: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["archive", *map(str, words)])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.stdout
+
+
+def values(database) -> list[float]:
+    with hybrid.connect(database, maintenance=False) as db:
+        return [row["v"] for row in db.sql("SELECT v FROM t ORDER BY ts").arrow().to_pylist()]
+
+
+def test_a_damaged_declaration(database):
+    # Before: lateness 2,000,001 us, and no word.
+    file = database / "t" / "stream.json"
+    text = file.read_text()
+    file.write_text(text.replace("2000000", "2000001"))
+    with pytest.raises(hybrid.DataError, match=r"stream\.json is damaged: it is not what was written") as raised:
+        hybrid.connect(database)
+    assert "hybrid archive repair" in raised.value.hint
+    assert run("verify", "-d", database) == (1, f"t: broken: {file} is damaged: it is not what was written\n")
+    code, said = run("repair", "-d", database)
+    assert code == 0
+    assert said.startswith("t: stream.json was damaged: it is _aside/stream.json now, and made anew as the table says")
+    assert run("verify", "-d", database) == (0, "")
+    assert values(database) == [1.0, 2.0, 3.0]
+    with hybrid.connect(database, maintenance=False) as db:
+        assert db.streams()["t"]["watermark"] == "2024-01-02 23:59:58"
+
+
+def test_a_declaration_that_is_gone(database):
+    # Before: there was no stream, and no word.
+    (database / "t" / "stream.json").unlink()
+    assert run("verify", "-d", database) == (1, "t: broken: stream.json is gone\n")
+    with pytest.warns(hybrid.HybridWarning, match=r"stream\.json is gone: t is as its table says"):
+        assert values(database) == [1.0, 2.0, 3.0]
+
+
+def test_a_declaration_of_an_earlier_release(database):
+    file = database / "t" / "stream.json"
+    state = json.loads(file.read_text())
+    del state["sum"]
+    file.write_text(json.dumps({**state, "version": 1}))
+    assert values(database) == [1.0, 2.0, 3.0]
+
+
+def test_what_is_lost_is_taken_in_again_from_a_file(database, tmp_path):
+    # Before: an error that named no event, and nothing to do about it.
+    table = database / "t" / "table"
+    (path,) = (table / "2024-01-02").glob("*.parquet")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(hybrid.DataError, match="missing: 1 event of source default, offsets 1 to 1"):
+        values(database)
+    code, said = run("repair", "-d", database, "t")
+    assert code == 0
+    assert "missing: 1 event of source default, offsets 1 to 1; " in said
+    assert values(database) == [1.0, 3.0]
+    given = tmp_path / "again.csv"
+    given.write_text("ts,k,v\n2024-01-02,a,2\n")
+    assert run("ingest", "t", given, "-d", database)[0] == 0
+    assert values(database) == [1.0, 2.0, 3.0]
+    assert run("verify", "-d", database, "--deep")[0] == 0
+    assert run("repair", "-d", database) == (0, "")
+
+
+def test_what_was_taken_out_for_its_age_stays_out(database):
+    with hybrid.connect(database, maintenance=False) as db:
+        db.create_stream("t", COLUMNS, time="ts", key="k", lateness="2s", heartbeat="1h")
+    assert run("expire", "-d", database, "--before", "2024-01-02")[0] == 0
+    assert values(database) == [2.0, 3.0]
+    assert run("verify", "-d", database, "--deep") == (0, "")
+    (path,) = (database / "t" / "table" / "2024-01-03").glob("*.parquet")
+    path.unlink()
+    code, said = run("repair", "-d", database)
+    assert (code, said.count("missing: 1 event")) == (0, 1)
+    assert values(database) == [2.0]

@@ -1,0 +1,346 @@
+"""A pattern's expressions on a user's connection: the answer that the rest of the statement gives there, or a refusal
+by name. Expected values are DuckDB's own, on the same connection."""
+
+from __future__ import annotations
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import hybrid
+from hybrid import session
+from hybrid.front import Relations, answer
+from matching.by_reference import ReferenceMatcher
+
+#: Over the change to summer time in New York, in the night of March 10; the last two rows are in the one after it.
+TIMES = (
+    "2024-03-09 23:30", "2024-03-10 04:30", "2024-03-10 06:30", "2024-03-10 07:30", "2024-03-11 03:30",
+    "2024-03-11 05:30",
+)  # fmt: skip
+
+
+def connect(*settings: str) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    rows = ", ".join(f"({i}, TIMESTAMPTZ '{time}+00', TIMESTAMP '{time}', {7 - i})" for i, time in enumerate(TIMES))
+    connection.execute(f"CREATE TABLE t AS SELECT * FROM (VALUES {rows}) AS v(i, z, ts, v)")
+    for setting in settings:
+        connection.execute(setting)
+    return connection
+
+
+def told(connection: duckdb.DuckDBPyConnection, text: str, reference: bool = False) -> list[tuple[Any, ...]]:
+    """The rows of a statement as DuckDB shows their values. reference: matched by the reference."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hybrid.HybridWarning)  # what the reference has to do is no matter here
+        if reference:
+            with Relations(text, {}, connection=connection).open() as relations:
+                found = answer(text, relations, ReferenceMatcher).arrow()
+        else:
+            found = hybrid.sql(text, connection).arrow()
+    return connection.from_arrow(found).project("COLUMNS(*)::VARCHAR").fetchall()
+
+
+def by_duckdb(connection: duckdb.DuckDBPyConnection, text: str) -> list[tuple[Any, ...]]:
+    return connection.sql(text).project("COLUMNS(*)::VARCHAR").fetchall()
+
+
+ZONES = ("America/New_York", "Asia/Kolkata", "UTC", "Etc/UTC")
+#: Expressions over a row.
+ROW_LOCAL = (
+    "hour({z})", "{z}::DATE", "{z}::VARCHAR", "{z}::TIMESTAMP", "{ts}::TIMESTAMPTZ", "date_trunc('day', {z})",
+    "{z} + INTERVAL 1 DAY", "{z} - INTERVAL 1 MONTH", "{z} > {ts}", "{z} = {ts} + INTERVAL 4 HOUR",
+    "{z} > DATE '2024-03-10'", "{z} > '2024-03-10 02:30'", "{z} >= TIMESTAMPTZ '2024-03-10 03:30'",
+    "{z} IN ('2024-03-10 00:30', '2024-03-10 02:30')",
+    "strftime({z}, '%H:%M %z')", "coalesce({z}, {ts}) > {ts}", "CASE WHEN {v} > 3 THEN {z} ELSE {ts} END",
+    "greatest({z}, {ts})", "{z} - TIMESTAMPTZ '2024-03-09 12:00' > INTERVAL 1 DAY", "to_json({z})", "[{z}, {ts}]",
+    "{z} BETWEEN DATE '2024-03-10' AND DATE '2024-03-11'", "{z}::TIMESTAMP = {ts}", "epoch_us({z})",
+)  # fmt: skip
+
+
+# Before: hour(A.z) was 4 in DEFINE and MEASURES and 23 around the pattern; so were all that read the time zone.
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("reference", [False, True])
+def test_time_zones(zone: str, reference: bool) -> None:
+    connection = connect(f"SET TimeZone = '{zone}'")
+    expressions = {f"x{k}": e for k, e in enumerate(ROW_LOCAL)}
+    measures = ", ".join(f"{e.format(z='A.z', ts='A.ts', v='A.v')} AS {name}" for name, e in expressions.items())
+    own = ", ".join(f"{e.format(z='z', ts='ts', v='v')} AS {name}" for name, e in expressions.items())
+    text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES {measures} PATTERN (A))"
+    assert told(connection, text, reference) == by_duckdb(connection, f"SELECT {own} FROM t ORDER BY i")
+    for e in expressions.values():
+        if by_duckdb(connection, f"SELECT typeof({e.format(z='z', ts='ts', v='v')}) FROM t LIMIT 1") == [("BOOLEAN",)]:
+            condition = e.format(z="z", ts="ts", v="v")
+            text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.i AS i PATTERN (A) DEFINE A AS {condition})"
+            expected = by_duckdb(connection, f"SELECT i FROM t WHERE {condition} ORDER BY i")
+            assert told(connection, text, reference) == expected, condition
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_time_zones_in_conditions_on_the_match(zone: str) -> None:
+    """Kernels have a time as microseconds; what a zone means to it they leave to DuckDB."""
+    connection = connect(f"SET TimeZone = '{zone}'")
+    for condition in (
+        "z < FIRST(A.z) + INTERVAL 1 DAY", "z::DATE = FIRST(A.z)::DATE", "z - FIRST(A.z) < INTERVAL 1 DAY",
+        "hour(z) > hour(LAST(A.z, 1))", "z > FIRST(A.ts)", "max(A.z) > FIRST(A.ts)", "z > FIRST(A.z)",
+    ):  # fmt: skip
+        text = (
+            "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES FIRST(A.i) AS a, LAST(A.i) AS b, count(*) AS n "
+            f"AFTER MATCH SKIP TO NEXT ROW PATTERN (A B*) SUBSET U = (A, B) DEFINE B AS {condition})"
+        )
+        assert told(connection, text) == told(connection, text, reference=True), condition
+    text = (
+        "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES count(*) AS n PATTERN (A B*) "
+        "DEFINE B AS z < FIRST(A.z) + INTERVAL 1 DAY)"
+    )
+    first = "(SELECT min(z) + INTERVAL 1 DAY FROM t)"
+    (expected,) = by_duckdb(connection, f"SELECT count(*) FROM t WHERE z < {first}")
+    assert told(connection, text)[0] == expected
+
+
+def test_time_zones_of_a_history() -> None:
+    connection = connect("SET TimeZone = 'America/New_York'")
+    for column in ("z", "ts"):
+        text = f"""SELECT p.i AS p, h.i AS h FROM t MATCH_RECOGNIZE (
+            ORDER BY {column} MEASURES A.{column} AS at, A.i AS i PATTERN (A) DEFINE A AS i >= 3) AS p
+          JOIN HISTORY OF t FROM date_trunc('day', p.at) - INTERVAL 1 DAY TO p.at MATCH_RECOGNIZE (
+            ORDER BY {column} MEASURES B.{column} AS at, B.i AS i PATTERN (B) DEFINE B AS hour(B.{column}) > 1) AS h
+          ON hour(h.at) <> hour(p.at) ORDER BY ALL"""
+        expected = f"""SELECT p.i, h.i FROM t AS p JOIN t AS h
+            ON h.{column} >= date_trunc('day', p.{column}) - INTERVAL 1 DAY
+            AND h.{column} < p.{column} AND hour(h.{column}) <> hour(p.{column})
+          WHERE p.i >= 3 AND hour(h.{column}) > 1 ORDER BY ALL"""
+        assert told(connection, text) == by_duckdb(connection, expected)
+        assert told(connection, text) != []
+
+
+# Before: NULL in DEFINE and MEASURES.
+def test_variables() -> None:
+    connection = connect("SET VARIABLE lim = 5", "SET VARIABLE names = ['a', NULL, 'b''c']")
+    text = """SELECT *, getvariable('lim') AS outer_lim FROM t MATCH_RECOGNIZE (ORDER BY i
+        MEASURES A.v AS v, getvariable('lim') AS lim, upper('x' || getvariable('lim')) AS x,
+          getvariable('names') AS names, len(list_filter(getvariable('names'), lambda n: n IS NOT NULL)) + A.i AS n,
+          getvariable('none') AS none
+        PATTERN (A) DEFINE A AS v > getvariable('lim'))"""
+    expected = """SELECT v, getvariable('lim'), upper('x' || getvariable('lim')), getvariable('names'),
+        len(list_filter(getvariable('names'), lambda n: n IS NOT NULL)) + i, getvariable('none'), getvariable('lim')
+        FROM t WHERE v > getvariable('lim') ORDER BY i"""
+    for reference in (False, True):
+        assert told(connection, text, reference) == by_duckdb(connection, expected)
+    connection.execute("SET VARIABLE lim = 6")
+    assert [row[0] for row in told(connection, text)] == ["7"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["1.5", "1e-300::DOUBLE", "'nan'::DOUBLE", "true", "'it''s'", "DATE '2024-01-01'",
+     "TIMESTAMPTZ '2024-07-01 12:00:00'", "INTERVAL '1 month 2 days'", "'\\x00\\xFF'::BLOB",
+     "{'a': 1, 'b c': ['x, y']}", "MAP {'k': 1.5}", "NULL", "[]",
+     "170141183460469231731687303715884105727", "uuid '47183823-2574-4bfd-b411-99ed177d3e43'", "0.1::FLOAT"],
+)  # fmt: skip
+def test_a_variable_of_each_type(value: str) -> None:
+    connection = connect("SET TimeZone = 'America/New_York'", f"SET VARIABLE x = {value}")
+    text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES getvariable('x') AS x PATTERN (A B{5}))"
+    assert told(connection, text) == by_duckdb(connection, "SELECT getvariable('x')")
+
+
+def test_what_a_session_says() -> None:
+    connection = connect("CREATE SCHEMA other", "USE other")
+    calls = (
+        "current_schema()", "current_database()", "current_setting('TimeZone')", "current_schemas(true)",
+        "in_search_path('memory', 'other')",
+    )  # fmt: skip
+    named = ", ".join(f"{call} AS x{k}" for k, call in enumerate(calls))
+    text = f"SELECT * FROM main.t MATCH_RECOGNIZE (ORDER BY i MEASURES {named} PATTERN (A) DEFINE A AS i = 0)"
+    assert told(connection, text) == by_duckdb(connection, f"SELECT {', '.join(calls)}")
+    connection.execute("BEGIN")
+    text = "SELECT now() = n AS same, d = current_date AS day FROM main.t MATCH_RECOGNIZE (ORDER BY i "
+    text += "MEASURES now() AS n, current_date AS d PATTERN (A) DEFINE A AS i = 0)"
+    assert told(connection, text) == [("true", "true")]
+
+
+# Before: 7 / 2 was 3.5 in a pattern, and 3 around it.
+def test_integer_division() -> None:
+    connection = connect("SET integer_division = true")
+    text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.v / 2 AS h, sum(A.v) / 2 AS s, 7 / 2 AS c "
+    text += "PATTERN (A) DEFINE A AS v / 2 = 3)"
+    for reference in (False, True):
+        expected = "SELECT v / 2, v / 2, 7 / 2 FROM t WHERE v / 2 = 3 ORDER BY i"
+        assert told(connection, text, reference) == by_duckdb(connection, expected)
+    join = "SELECT p.v AS p, h.v AS h FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.v AS v, A.ts AS ts PATTERN (A)) "
+    join += "AS p JOIN HISTORY OF t FROM p.ts - INTERVAL 9 DAY TO p.ts AS h ON h.v / 2 = p.v / 2 ORDER BY ALL"
+    expected = "SELECT p.v, h.v FROM t AS p JOIN t AS h ON h.ts < p.ts AND h.v / 2 = p.v / 2 ORDER BY ALL"
+    assert told(connection, join) == by_duckdb(connection, expected)
+
+
+# Before: nulls last, whatever the connection says.
+@pytest.mark.parametrize(
+    "order",
+    ["nulls_first", "nulls_last", "nulls_first_on_asc_last_on_desc", "nulls_last_on_asc_first_on_desc", "sqlite"],
+)
+@pytest.mark.parametrize("way", ["", "DESC", "NULLS LAST", "DESC NULLS FIRST"])
+def test_the_place_of_nulls(order: str, way: str) -> None:
+    connection = connect(f"SET default_null_order = '{order}'", "UPDATE t SET v = NULL WHERE i = 2")
+    text = f"""SELECT * FROM t MATCH_RECOGNIZE (ORDER BY v {way}
+        MEASURES list(A.i) AS l, list(A.i ORDER BY A.v {way}) AS m, list_sort([2, NULL, 1]) AS s,
+          list_sort([9, NULL, min(A.v)]) AS u PATTERN (A+))"""
+    expected = f"""SELECT list(i ORDER BY v {way}), list(i ORDER BY v {way}), list_sort([2, NULL, 1]),
+        list_sort([9, NULL, min(v)]) FROM t"""
+    for reference in (False, True):
+        assert told(connection, text, reference) == by_duckdb(connection, expected)
+
+
+# Before: sad > ok > happy, as text.
+def test_enums_have_their_order() -> None:
+    connection = connect(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')", "CREATE TABLE m(i INTEGER, m mood)",
+        "INSERT INTO m VALUES (1, 'happy'), (2, 'sad'), (3, NULL), (4, 'ok'), (5, 'happy')",
+    )  # fmt: skip
+    one = "SELECT {} FROM m MATCH_RECOGNIZE ({} ORDER BY {} MEASURES {} PATTERN ({}) DEFINE A AS {}) {}"
+    for text, expected in (
+        (one.format("*", "", "m, i", "list(A.i) AS l", "A+", "true", ""), "SELECT list(i ORDER BY m, i) FROM m"),
+        (one.format("*", "", "m DESC NULLS FIRST, i", "list(A.i) AS l", "A+", "true", ""),
+         "SELECT list(i ORDER BY m DESC NULLS FIRST, i) FROM m"),
+        (one.format("*", "", "i", "min(A.m) AS a, max(A.m) AS b, list(A.m ORDER BY A.m) AS c", "A+", "true", ""),
+         "SELECT min(m), max(m), list(m ORDER BY m) FROM m"),
+        (one.format("*", "", "i", "A.i AS i, A.m AS m", "A", "m > 'ok'::ENUM('sad', 'ok', 'happy')", "ORDER BY m, i"),
+         "SELECT i, m FROM m WHERE m > 'ok'::mood ORDER BY m, i"),
+        (one.format("*", "", "i", "A.i AS i", "A", "m = 'happy'", ""), "SELECT i FROM m WHERE m = 'happy' ORDER BY i"),
+        (one.format("*", "", "i", "A.i AS i", "A", "m > 'ok'", ""), "SELECT i FROM m WHERE m > 'ok' ORDER BY i"),
+        (one.format("*", "", "i", "A.i AS i", "A", "m IN ('ok', 'sad')", ""),
+         "SELECT i FROM m WHERE m IN ('ok', 'sad')"),
+        (one.format("*", "", "i", "enum_code(A.m) AS c, typeof(A.m) AS t", "A", "true", ""),
+         "SELECT enum_code(m), typeof(m) FROM m ORDER BY i"),
+        (one.format("max(x) AS x, min(x) AS y", "", "i", "A.m AS x", "A", "true", ""), "SELECT max(m), min(m) FROM m"),
+        (one.format("*", "PARTITION BY m", "i", "count(*) AS n", "A+", "true", "ORDER BY m"),
+         "SELECT m, count(*) FROM m GROUP BY m ORDER BY m"),
+        (one.format("m, count(*) AS n", "PARTITION BY m", "i", "A.i AS i", "A", "true", "GROUP BY m ORDER BY m"),
+         "SELECT m, count(*) FROM m GROUP BY m ORDER BY m"),
+        (f"""SELECT * FROM ({one.format('*', '', 'i', 'A.i AS i, A.m AS m', 'A', 'true', '')}) MATCH_RECOGNIZE (
+            ORDER BY m, i MEASURES list(A.i) AS l PATTERN (A+))""", "SELECT list(i ORDER BY m, i) FROM m"),
+    ):  # fmt: skip
+        assert told(connection, text) == by_duckdb(connection, expected), text
+        if "count(*) AS n FROM" not in text:
+            assert told(connection, text, reference=True) == by_duckdb(connection, expected), text
+    assert connection.sql("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchall() == [(0,)]
+
+
+def test_enums_meet_in_a_join() -> None:
+    connection = connect(
+        "CREATE TABLE e AS SELECT i, ts, (['low', 'high'])[i % 2 + 1]::ENUM ('low', 'high') AS e FROM t"
+    )
+    text = """SELECT p.i AS p, h.i AS h FROM e MATCH_RECOGNIZE (
+        ORDER BY ts MEASURES A.ts AS ts, A.i AS i, A.e AS e PATTERN (A)) AS p
+      JOIN HISTORY OF e FROM p.ts - INTERVAL 9 DAY TO p.ts AS h ON h.e < p.e ORDER BY ALL"""
+    expected = "SELECT p.i, h.i FROM e AS p JOIN e AS h ON h.ts < p.ts AND h.e < p.e ORDER BY ALL"
+    assert told(connection, text) == by_duckdb(connection, expected)
+
+
+ANY = "SELECT * FROM {} MATCH_RECOGNIZE ({} ORDER BY i MEASURES {} PATTERN (A+) DEFINE A AS true)"
+
+
+# Before: computed as if the setting were not there.
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("SET default_collation = 'NOCASE'", "default_collation = NOCASE"),
+        ("SET default_order = 'DESC'", "default_order"),
+        ("SET ieee_floating_point_ops = false", "ieee_floating_point_ops = false"),
+        ("SET error_on_division_by_zero = false", "error_on_division_by_zero"),
+        ("SET regex_match_operator_semantics = 'full'", "regex_match_operator_semantics"),
+        ("SET disable_timestamptz_casts = true", "disable_timestamptz_casts"),
+        ("SET Calendar = 'japanese'", "Calendar"),
+    ],
+)  # fmt: skip
+def test_settings_that_are_refused(setting: str, named: str) -> None:
+    connection = connect(setting)
+    text = ANY.format("t", "", "count(*) AS n")
+    with pytest.raises(hybrid.QueryError, match=f"the connection has {named}(.|\n)*hint: RESET"):
+        hybrid.sql(text, connection)
+    assert hybrid.sql("SELECT count(*) AS n FROM t", connection).arrow().to_pylist() == [{"n": 6}]
+    connection.execute(f"RESET {setting.split()[1]}")
+    assert told(connection, text) == [("6",)]
+
+
+def test_every_setting_of_duckdb_is_one_of_ours() -> None:
+    """A setting that a new DuckDB brings has to be looked at: whether a pattern's expressions depend on it."""
+    known = {name for (name,) in duckdb.sql("SELECT name FROM duckdb_settings()").fetchall()}
+    assert {*session.TAKEN_OVER, *session.REFUSED} <= known
+    assert len(known) == 170, "which of the new ones change what an expression means?"
+
+
+# Before: PARTITION BY split a and A, which GROUP BY merges.
+@pytest.mark.parametrize(
+    ("relation", "column"),
+    [("n", "name"), ("w", "called"), ("(SELECT * FROM n, frame)", "name"),
+     ("(SELECT name COLLATE NOCASE AS c, i FROM p)", "c")],
+)
+def test_a_column_with_a_collation(relation: str, column: str) -> None:
+    connection = connect(
+        "CREATE TABLE n(name VARCHAR COLLATE NOCASE, i INTEGER)", "INSERT INTO n VALUES ('a', 1), ('A', 2), ('b', 3)",
+        "CREATE VIEW w AS SELECT name AS called, i FROM n",
+        "CREATE TABLE p AS SELECT name COLLATE C AS name, i FROM n",
+    )  # fmt: skip
+    connection.register("frame", pa.table({"x": [1]}))
+    for clauses in ((f"PARTITION BY {column}", "count(*) AS n"), ("", f"max(A.{column}) AS n")):
+        with pytest.raises(hybrid.QueryError, match=f"{column} is compared under the collation NOCASE") as caught:
+            hybrid.sql(ANY.format(relation, *clauses), connection)
+        assert f'FROM (SELECT * REPLACE ("{column}" COLLATE C AS "{column}") FROM ...)' in str(caught.value)
+    assert told(connection, ANY.format(relation, "", "count(*) AS n")) == [("3",)]
+    taken_off = f"(SELECT * REPLACE ({column} COLLATE C AS {column}) FROM {relation})"
+    assert len(told(connection, ANY.format(taken_off, f"PARTITION BY {column}", "count(*) AS n"))) == 3
+
+
+def test_functions_of_a_connection() -> None:
+    connection = connect("CREATE MACRO lower(x) AS 'mine'", "CREATE MACRO own(x) AS x + 1")
+    for call in ("lower('A')", "own(A.v)", "upper(lower('A'))"):
+        with pytest.raises(hybrid.QueryError, match=r"is a macro of the connection(.|\n)*compute it in the input"):
+            hybrid.sql(ANY.format("t", "", f"{call} AS x"), connection)
+    connection.create_function("python", lambda x: x, ["INTEGER"], "INTEGER")  # type: ignore[list-item,arg-type]
+    with pytest.raises(hybrid.QueryError, match="there is no function python"):
+        hybrid.sql(ANY.format("t", "", "python(A.v) AS x"), connection)
+    computed = "SELECT * FROM (SELECT *, own(v) AS x FROM t) MATCH_RECOGNIZE (ORDER BY i MEASURES A.x AS x "
+    computed += "PATTERN (A B{5}))"
+    assert told(connection, computed) == [("8",)]
+
+
+def test_values_that_cannot_be_written_down_are_refused() -> None:
+    connection = connect("SET VARIABLE u = union_value(a := 1)", "SET VARIABLE lim = 5")
+    refused = (("getvariable('u')", "no value that a pattern could read"), ("getvariable(A.v::VARCHAR)", "fixed"))
+    for call, said in refused:
+        with pytest.raises(hybrid.QueryError, match=f"getvariable .*{said}"):
+            hybrid.sql(ANY.format("t", "", f"{call} AS x"), connection)
+
+
+def test_no_connection_has_the_settings_of_another() -> None:
+    """Nothing that is remembered of one text, in this thread or another, is used for the other connection."""
+    text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES hour(A.z) AS h, 7 / 2 AS d, "
+    text += "'2024-01-01'::TIMESTAMPTZ AS c, list_sort([1, NULL]) AS s, getvariable('lim') AS l "
+    text += "PATTERN (A) DEFINE A AS hour(z) > 20)"
+    expected = "SELECT hour(z), 7 / 2, '2024-01-01'::TIMESTAMPTZ, list_sort([1, NULL]), getvariable('lim') FROM t "
+    expected += "WHERE hour(z) > 20 ORDER BY i"
+
+    def one(k: int) -> bool:
+        zone, nulls = ZONES[k % 3], ("nulls_first", "nulls_last")[k % 2]
+        settings = [f"SET TimeZone = '{zone}'", f"SET integer_division = {k % 2 == 0}", f"SET VARIABLE lim = {k}"]
+        connection = connect(*settings, f"SET default_null_order = '{nulls}'")
+        return told(connection, text) == by_duckdb(connection, expected)
+
+    assert all(map(one, range(12)))
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(one, range(24)))
+    table = pa.table({"i": [1], "z": pa.array([0], pa.timestamp("us", "UTC"))})
+    alone = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES hour(A.z) AS h, 7 / 2 AS d PATTERN (A))"
+    assert hybrid.sql(alone, t=table).arrow().to_pylist() == [{"h": 0, "d": 3.5}]
+
+
+def test_settings_stand_in_the_plan() -> None:
+    connection = connect("SET TimeZone = 'Asia/Kolkata'")
+    plan = hybrid.sql(ANY.format("t", "", "count(*) AS n"), connection).plan
+    assert plan.factors[0].plan.settings == (("TimeZone", "Asia/Kolkata"),)
+    assert "setting     TimeZone = Asia/Kolkata" in str(plan.factors[0].plan)
+    assert hybrid.sql(ANY.format("t", "", "count(*) AS n"), connect()).plan.factors[0].plan.settings == ()
