@@ -11,6 +11,7 @@ missed in silence; `archive.log_repair` sets it aside.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Mapping
@@ -75,7 +76,7 @@ class Log:
         self, directory: Path, schema: Schema, policy: Policy, segment: int = 0, next_frame: int = 0,
         watermark_us: int | None = None,
     ) -> None:  # fmt: skip
-        """Goes on behind what is there, in a segment of its own. segment: the number of the last one; next_frame: that
+        """Goes on after what is there, in a segment of its own. segment: the number of the last one; next_frame: that
         of the frame expected next; watermark_us: the last that was logged."""
         self._directory = directory
         self._schema, self._timed = schema, tells_time(schema)
@@ -201,6 +202,8 @@ class Log:
             raise  # another process has taken the log for its own
         except BaseException:
             path.unlink(missing_ok=True)
+            if before is not None:
+                self._cut(before, self._length, first)  # it may say already where it goes on
             raise
         if before is not None:
             os.close(before)
@@ -229,7 +232,7 @@ class _Told:
 
 def write_segment(path: Path, number: int, first: int, following: int, parts: list[Buffer]) -> tuple[int, int]:
     """A segment with frames, in place whole or not at all: its descriptor, for appending, and its length. first,
-    following: the numbers of its first frame and of the one behind its last."""
+    following: the numbers of its first frame and of the one after its last."""
     part = path.with_suffix(f".{os.getpid()}.part")
     file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
@@ -253,7 +256,7 @@ def _name(part: Path, path: Path) -> None:
         raise
     except OSError:  # a file system without links
         if path.exists():
-            raise
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
         os.rename(part, path)
 
 
@@ -276,8 +279,8 @@ def _write_all(file: int, parts: list[Buffer]) -> int:
 @dataclass(slots=True)
 class Fault:
     """Something that is wrong with a log. path, at, size: the file, the byte, and how many it has. events: the ingest
-    sequence of the first one that is missing, and of the first behind it; None where that is not known. sources: for
-    each the offset of the first one that is missing, and of the first behind it that there is."""
+    sequence of the first one that is missing, and of the first after it; None where that is not known. sources: for
+    each the offset of the first one that is missing, and of the first after it that there is."""
 
     path: Path
     at: int
@@ -435,7 +438,7 @@ class _Reading:
             kept = f"; what stands there is kept in {segment.path}{TORN}"
         else:
             kept = ""
-        said = f"the log {segment.path} cannot be read behind byte {segment.end:,}{how_many}{kept}"
+        said = f"the log {segment.path} cannot be read after byte {segment.end:,}{how_many}{kept}"
         self._found.dropped.append(f"{self._schema.name}: {said}")
 
     def _frame(self, segment: Segment, frame: Frame) -> None:

@@ -17,7 +17,7 @@ the next frame is found by its magic. Frames that the next segment begins with a
 
 The object of `ROWS` says what all rows have in common: `rows`, how many there are; `seq` and `offset`, those of the
 first row, where they count on from there; `source`; `late`. What is not there is a column of that name (`_seq`,
-`_offset`, `_source`, `_late`) behind the declared ones, as `extra` says; `_ts` has event times that the time column
+`_offset`, `_source`, `_late`) after the declared ones, as `extra` says; `_ts` has event times that the time column
 does not give.
 
 Format 0, of the releases before: no head; frames of length and CRC-32 of the payload (4 bytes each), then a letter and
@@ -232,7 +232,7 @@ def _count_of(data: bytes) -> int | None:
 
 
 def _frames(data: bytes) -> Iterator[Frame]:
-    """All frames that are whole: each behind the one before, or the next one that is found behind damage."""
+    """All frames that are whole: each after the one before, or the next one that is found after damage."""
     view = memoryview(data)
     at = data.find(FRAME)
     while at >= 0:
@@ -283,7 +283,7 @@ def _frame_0_at(data: memoryview, at: int) -> Frame | None:
 
 
 def is_unfinished_0(data: bytes, at: int) -> bool:
-    """Whether what stands behind the last frame of a segment of format 0 is a frame that was not written to its end."""
+    """Whether what follows the last frame of a segment of format 0 is a frame that was not written to its end."""
     if at + _FRAME_0.size > len(data) or not any(data[at:]):
         return True
     length, _ = _FRAME_0.unpack_from(data, at)

@@ -1,7 +1,7 @@
 """What is wrong with the log of a stream, and how it is set right: what is damaged is set aside, other events stay.
 
 Nothing is deleted. The segments that are damaged get names that end in DAMAGED, and all that could be read of the log
-stands in a new one behind them, which says by a frame of its own that something is missing there: a database opens with
+stands in a new one after them, which says by a frame of its own that something is missing there: a database opens with
 that, and its events go into files with the next flush.
 """
 

@@ -78,7 +78,7 @@ def watch_over(db: Database, left: Left) -> weakref.finalize[..., Any]:
 
 
 def _abandoned(left: Left) -> None:
-    # whoever ran into this may hold any lock there is, so that another thread does it
+    # this thread may hold any lock, so that another one does it
     _left.put(left)
     _thread.start_new_thread(settle, ())
 

@@ -159,7 +159,7 @@ def test_a_flush_that_fails_keeps_the_log(tmp_path, monkeypatch):
 
 @given(data=st.data())
 def test_wherever_a_file_ends(tmp_path_factory, data):
-    """What stands before is read and what is pushed afterwards stands behind it; if something is missing that was
+    """What stands before is read and what is pushed afterwards follows it; if something is missing that was
     answered for, that is said. Before: nothing was said, and the file was cut."""
     directory = tmp_path_factory.mktemp("log")
     log = Log(directory, TICKS, "os")
@@ -222,7 +222,7 @@ def test_the_end_that_is_damaged_is_said_and_kept(tmp_path):
     data = bytearray(path.read_bytes())
     data[-9] ^= 4
     path.write_bytes(data)
-    with pytest.warns(HybridWarning, match=rf"ticks: the log .* behind byte {size}: the last 1 appends are missing"):
+    with pytest.warns(HybridWarning, match=rf"ticks: the log .* after byte {size}: the last 1 appends are missing"):
         again = History(TICKS, tmp_path, log="os")
     assert offsets(again) == [0, 1]
     assert Path(f"{path}{TORN}").read_bytes() == bytes(data[size:])
