@@ -90,8 +90,9 @@ docs: .venv/.dev  ## every example, table and help text of the documents is what
 	$(PYTEST) -q tests/docs </dev/null
 
 nightly: .venv/.dev  ## 200 kills, every interrupt, each bit flipped, and the properties with 20,000 examples each (hours)
-	KILLS=200 $(PYTEST) -k 'killed or kills' tests/archive tests/live </dev/null
+	KILLS=200 $(PYTEST) -k 'killed or kills' tests/archive tests/live tests/hybrid/test_endings.py </dev/null
 	INTERRUPTS=all $(PYTEST) tests/hybrid/test_interrupts.py </dev/null
+	NIGHTLY_DAMAGE=1 $(PYTEST) -k no_damage_is_silent tests/archive/test_log.py </dev/null
 	DAMAGE=all DAMAGE_SECONDS=3600 $(PYTEST) -s tests/archive/test_damage.py tests/hybrid/test_damage.py </dev/null
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist worksteal tests/properties </dev/null
 

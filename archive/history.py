@@ -50,9 +50,9 @@ class History:
     """
 
     __slots__ = (
-        "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_log", "_offsets", "_oldest_s",
-        "_read_only", "_recent", "_sealed", "_sources", "_table", "_table_snapshot", "directory", "last_seq",
-        "logged_watermark_us", "memory_bytes_max", "memory_rows_max", "revision", "schema",
+        "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_log", "_log_lost", "_offsets",
+        "_oldest_s", "_read_only", "_recent", "_sealed", "_sources", "_table", "_table_snapshot", "directory",
+        "last_seq", "logged_watermark_us", "memory_bytes_max", "memory_rows_max", "revision", "schema",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +77,7 @@ class History:
         self._offsets: dict[str, int] = {}
         self._sources: tuple[str, ...] = ()
         self._log: Log | None = None
+        self._log_lost = False
         self.logged_watermark_us: int | None = None
         #: How often something other than an append has changed which events are kept, or their columns.
         self.revision = 0
@@ -175,7 +176,7 @@ class History:
                 f"these are not the columns of {self.schema.name}: {', '.join(map(str, batch.columns.schema))}",
                 f"they must be {', '.join(map(str, declared))}",
             )
-        if self._log is not None and self._log.is_gone():
+        if self._log is not None and (self._log_lost or self._log.is_gone()):
             self._log_again()
         if self._keep(batch, late) and self._table is not None:
             self.flush()
@@ -185,12 +186,14 @@ class History:
         assert self._log is not None
         gone = f"the log of {self.schema.name} in {self.directory} was removed while it was written"
         with self._lock:
+            self._log_lost = True  # until what is in memory is in files
             self._log.close()
             held = self._recent.row_count + sum(map(len, self._sealed))
         try:
             self.flush()
         except DataError as error:
             raise NotKept(f"{gone}, and the {held:,} events in memory cannot be archived: {error}") from error
+        self._log_lost = False
         message = f"{gone}; the {held:,} events that were in memory are archived, and a new log begins"
         warnings.warn(message, HybridWarning, stacklevel=2)
 

@@ -11,6 +11,7 @@ missed in silence; `archive.log_repair` sets it aside.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ from archive.log_frames import (
     rows_of,
     schema_frame,
     segments,
+    tells_time,
 )
 from archive.place import place_of
 from archive.recent import BoolArray, next_offsets
@@ -66,18 +68,18 @@ class Log:
     Raises NotKept where it cannot be written; what was being appended is then not in it."""
 
     __slots__ = (
-        "_begun", "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_used",
-        "_watermark_us",
+        "_begun", "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_timed",
+        "_used", "_watermark_us",
     )  # fmt: skip
 
     def __init__(
         self, directory: Path, schema: Schema, policy: Policy, segment: int = 0, next_frame: int = 0,
         watermark_us: int | None = None,
     ) -> None:  # fmt: skip
-        """Goes on behind what is there, in a segment of its own. segment: the number of the last one; next_frame: that
+        """Goes on after what is there, in a segment of its own. segment: the number of the last one; next_frame: that
         of the frame expected next; watermark_us: the last that was logged."""
         self._directory = directory
-        self._schema = schema
+        self._schema, self._timed = schema, tells_time(schema)
         self._policy = policy
         self._file: int | None = None  # its descriptor
         self._length = 0
@@ -92,7 +94,7 @@ class Log:
     def append(self, batch: EventBatch, late: BoolArray) -> None:
         """Rows in the order in which they came. late: bool (n,)."""
         file = self._ready()
-        self._write(file, rows_frame(self._next, batch, late, self._schema))
+        self._write(file, rows_frame(self._next, batch, late, self._timed))
 
     def reach(self, watermark_us: int) -> None:
         """The watermark was raised without events."""
@@ -104,7 +106,7 @@ class Log:
         """Goes on in a new segment; gives the older ones. schema: of the rows from now on, if it is another. Where no
         segment can be begun, what is appended goes into the one that there is, which is not among those given then."""
         if schema is not None:
-            self._schema = schema
+            self._schema, self._timed = schema, tells_time(schema)
         if self._used or schema is not None or self._file is None:
             try:
                 self._begin()
@@ -200,6 +202,8 @@ class Log:
             raise  # another process has taken the log for its own
         except BaseException:
             path.unlink(missing_ok=True)
+            if before is not None:
+                self._cut(before, self._length, first)  # it may say already where it goes on
             raise
         if before is not None:
             os.close(before)
@@ -228,7 +232,7 @@ class _Told:
 
 def write_segment(path: Path, number: int, first: int, following: int, parts: list[Buffer]) -> tuple[int, int]:
     """A segment with frames, in place whole or not at all: its descriptor, for appending, and its length. first,
-    following: the numbers of its first frame and of the one behind its last."""
+    following: the numbers of its first frame and of the one after its last."""
     part = path.with_suffix(f".{os.getpid()}.part")
     file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
@@ -252,7 +256,7 @@ def _name(part: Path, path: Path) -> None:
         raise
     except OSError:  # a file system without links
         if path.exists():
-            raise
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
         os.rename(part, path)
 
 
@@ -275,8 +279,8 @@ def _write_all(file: int, parts: list[Buffer]) -> int:
 @dataclass(slots=True)
 class Fault:
     """Something that is wrong with a log. path, at, size: the file, the byte, and how many it has. events: the ingest
-    sequence of the first one that is missing, and of the first behind it; None where that is not known. sources: for
-    each the offset of the first one that is missing, and of the first behind it that there is."""
+    sequence of the first one that is missing, and of the first after it; None where that is not known. sources: for
+    each the offset of the first one that is missing, and of the first after it that there is."""
 
     path: Path
     at: int
@@ -434,7 +438,7 @@ class _Reading:
             kept = f"; what stands there is kept in {segment.path}{TORN}"
         else:
             kept = ""
-        said = f"the log {segment.path} cannot be read behind byte {segment.end:,}{how_many}{kept}"
+        said = f"the log {segment.path} cannot be read after byte {segment.end:,}{how_many}{kept}"
         self._found.dropped.append(f"{self._schema.name}: {said}")
 
     def _frame(self, segment: Segment, frame: Frame) -> None:

@@ -17,7 +17,7 @@ the next frame is found by its magic. Frames that the next segment begins with a
 
 The object of `ROWS` says what all rows have in common: `rows`, how many there are; `seq` and `offset`, those of the
 first row, where they count on from there; `source`; `late`. What is not there is a column of that name (`_seq`,
-`_offset`, `_source`, `_late`) behind the declared ones, as `extra` says; `_ts` has event times that the time column
+`_offset`, `_source`, `_late`) after the declared ones, as `extra` says; `_ts` has event times that the time column
 does not give.
 
 Format 0, of the releases before: no head; frames of length and CRC-32 of the payload (4 bytes each), then a letter and
@@ -32,7 +32,6 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -147,8 +146,8 @@ def lost_frame(number: int, said: dict[str, Any]) -> list[Buffer]:
     return frame(number, LOST, _padded(json.dumps(said).encode()))
 
 
-def rows_frame(number: int, batch: EventBatch, late: BoolArray, schema: Schema) -> list[Buffer]:
-    """A frame of events. late: bool (n,)."""
+def rows_frame(number: int, batch: EventBatch, late: BoolArray, timed: bool) -> list[Buffer]:
+    """A frame of events. late: bool (n,). timed: whether their time column tells their times (`tells_time`)."""
     n = len(batch)
     same: dict[str, Any] = {"rows": n}
     extra: dict[str, pa.Array] = {}
@@ -167,7 +166,7 @@ def rows_frame(number: int, batch: EventBatch, late: BoolArray, schema: Schema) 
         same["late"] = some
     else:
         extra[LATE] = pa.array(late, pa.bool_())
-    if not _tells_time(schema):
+    if not timed:
         extra[_TS] = pa.array(batch.ts_us)
     columns = batch.columns
     if extra:
@@ -176,7 +175,7 @@ def rows_frame(number: int, batch: EventBatch, late: BoolArray, schema: Schema) 
             [*columns.columns, *extra.values()],
             schema=pa.schema([*columns.schema, *((name, _EXTRA[name]) for name in extra)]),
         )
-    text = json.dumps(same, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    text = json.dumps(same).encode()
     said = _padded(struct.pack("<I", len(text)) + text)
     return frame(number, ROWS, said, columns.serialize())
 
@@ -185,8 +184,7 @@ def _padded(text: bytes) -> bytes:
     return text + b" " * (-len(text) % 8)
 
 
-@cache
-def _tells_time(schema: Schema) -> bool:
+def tells_time(schema: Schema) -> bool:
     """Whether the time column alone says when an event was, to the microsecond."""
     type = arrow_schema(schema).field(time_name(schema)).type
     return bool(pa.types.is_timestamp(type) and type.unit == "us")
@@ -234,7 +232,7 @@ def _count_of(data: bytes) -> int | None:
 
 
 def _frames(data: bytes) -> Iterator[Frame]:
-    """All frames that are whole: each behind the one before, or the next one that is found behind damage."""
+    """All frames that are whole: each after the one before, or the next one that is found after damage."""
     view = memoryview(data)
     at = data.find(FRAME)
     while at >= 0:
@@ -285,7 +283,7 @@ def _frame_0_at(data: memoryview, at: int) -> Frame | None:
 
 
 def is_unfinished_0(data: bytes, at: int) -> bool:
-    """Whether what stands behind the last frame of a segment of format 0 is a frame that was not written to its end."""
+    """Whether what follows the last frame of a segment of format 0 is a frame that was not written to its end."""
     if at + _FRAME_0.size > len(data) or not any(data[at:]):
         return True
     length, _ = _FRAME_0.unpack_from(data, at)
@@ -295,7 +293,7 @@ def is_unfinished_0(data: bytes, at: int) -> bool:
 def said_of(payload: memoryview) -> tuple[dict[str, Any], int]:
     """What all rows of a frame have in common, and where its record batch begins."""
     (length,) = struct.unpack_from("<I", payload)
-    return json.loads(bytes(payload[4 : 4 + length]).decode("utf-8", "surrogatepass")), (4 + length + 7) // 8 * 8
+    return json.loads(bytes(payload[4 : 4 + length])), (4 + length + 7) // 8 * 8
 
 
 def rows_of(found: Frame, columns: pa.Schema, schema: Schema) -> Rows:

@@ -1,7 +1,7 @@
 """What is wrong with the log of a stream, and how it is set right: what is damaged is set aside, other events stay.
 
 Nothing is deleted. The segments that are damaged get names that end in DAMAGED, and all that could be read of the log
-stands in a new one behind them, which says by a frame of its own that something is missing there: a database opens with
+stands in a new one after them, which says by a frame of its own that something is missing there: a database opens with
 that, and its events go into files with the next flush.
 """
 
@@ -23,6 +23,7 @@ from archive.log_frames import (
     rows_frame,
     schema_frame,
     segments,
+    tells_time,
 )
 from archive.place import place_of
 from archive.table import Table
@@ -64,7 +65,7 @@ def repair(table: Path, must_be: bool) -> Repaired:
     for entry in found.entries or wrong:
         number += 1
         if isinstance(entry, Rows):
-            parts += rows_frame(number, entry.batch, entry.late, schema)
+            parts += rows_frame(number, entry.batch, entry.late, tells_time(schema))
             events += len(entry.batch)
         elif isinstance(entry, Fault):
             parts += lost_frame(number, {"what": entry.what, "events": entry.events})

@@ -12,7 +12,6 @@ So two that take each other for dead never both write.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -177,6 +176,8 @@ def claim(place: Place, tables: Sequence[Place]) -> Writer:
 
 
 def _lock(place: Place, tables: Sequence[Place]) -> Writer:
+    import fcntl
+
     path = Path(place) / WRITER
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

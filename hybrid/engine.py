@@ -1237,13 +1237,11 @@ class Database:
         another thread holds the database for longer."""
         if not self._lock.acquire(timeout=patience_s):
             raise DataError(f"another thread uses {self._path}", "close databases before the process ends")
-        try:
-            if not self._closed and self._when_left is not None:
-                self._closed = True
-                self._when_left.detach()
-                self._left.finish()
-        finally:
-            self._lock.release()
+        closed, self._closed = self._closed, True
+        self._lock.release()
+        if not closed and self._when_left is not None:
+            self._when_left.detach()
+            self._left.finish()  # without the lock: threads that wait for it are to end
 
     def disown(self) -> None:
         """What hybrid.leaving does in a child after a fork: the database is the parent's. Writes nothing."""

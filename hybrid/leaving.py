@@ -56,8 +56,9 @@ class Left:
                 stream.kept.flush()
                 stream.save()
             except (DataError, OSError) as error:
-                said = f"hybrid: {stream.schema.name} was left without close, and its events are in no file: {error}"
-                sys.stderr.write(said + "\n")
+                rest = "in its log only" if stream.kept.is_logged else "lost"
+                said = f"{stream.schema.name} was left without close, and what was in memory is {rest}"
+                sys.stderr.write(f"hybrid: {said}: {error}\n")
             stream.kept.release()
         if self.writer is not None:
             self.writer.release()
@@ -77,7 +78,7 @@ def watch_over(db: Database, left: Left) -> weakref.finalize[..., Any]:
 
 
 def _abandoned(left: Left) -> None:
-    # whoever ran into this may hold any lock there is, so that another thread does it
+    # this thread may hold any lock, so that another one does it
     _left.put(left)
     _thread.start_new_thread(settle, ())
 

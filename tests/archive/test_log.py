@@ -23,7 +23,7 @@ from archive.log import DAMAGED, TORN, Log, read
 from archive.log_frames import Rows, segments
 from archive.log_repair import faults, repair
 from matching.batch import EventBatch
-from query.errors import DataError, HybridWarning
+from query.errors import DataError, HybridWarning, NotKept
 from query.schema import Field, Schema
 from tests.archive.events import TICKS, batch_of, events_of, run_of
 
@@ -159,7 +159,7 @@ def test_a_flush_that_fails_keeps_the_log(tmp_path, monkeypatch):
 
 @given(data=st.data())
 def test_wherever_a_file_ends(tmp_path_factory, data):
-    """What stands before is read and what is pushed afterwards stands behind it; if something is missing that was
+    """What stands before is read and what is pushed afterwards follows it; if something is missing that was
     answered for, that is said. Before: nothing was said, and the file was cut."""
     directory = tmp_path_factory.mktemp("log")
     log = Log(directory, TICKS, "os")
@@ -222,7 +222,7 @@ def test_the_end_that_is_damaged_is_said_and_kept(tmp_path):
     data = bytearray(path.read_bytes())
     data[-9] ^= 4
     path.write_bytes(data)
-    with pytest.warns(HybridWarning, match=rf"ticks: the log .* behind byte {size}: the last 1 appends are missing"):
+    with pytest.warns(HybridWarning, match=rf"ticks: the log .* after byte {size}: the last 1 appends are missing"):
         again = History(TICKS, tmp_path, log="os")
     assert offsets(again) == [0, 1]
     assert Path(f"{path}{TORN}").read_bytes() == bytes(data[size:])
@@ -459,6 +459,21 @@ def test_two_that_take_one_log_for_their_own(tmp_path):
     with pytest.raises(DataError, match=r"cannot be written: .*File exists"):
         first.append(*batch_of(run_of(2, first=2)))
     assert logged(tmp_path) == [0, 1]
+
+
+def test_a_stream_that_is_removed_while_it_is_written(tmp_path):
+    history = History(TICKS, tmp_path / "t", log="os")
+    history.append(*batch_of(run_of(2)))
+    shutil.move(tmp_path / "t", tmp_path / "away")
+    shutil.copytree(tmp_path / "away" / "_delta_log", tmp_path / "kept" / "_delta_log")
+    shutil.rmtree(tmp_path / "away")
+    for _ in range(2):
+        with pytest.raises(NotKept, match="was removed while it was written, and the 2 events in memory cannot be"):
+            history.append(*batch_of(run_of(2, first=2)))
+    shutil.copytree(tmp_path / "kept", tmp_path / "t", dirs_exist_ok=True)
+    with pytest.warns(HybridWarning, match="the 2 events that were in memory are archived, and a new log begins"):
+        history.append(*batch_of(run_of(2, first=2)))
+    assert offsets(History(TICKS, tmp_path / "t", log="os")) == [0, 1, 2, 3]
 
 
 # ---- formats

@@ -65,6 +65,29 @@ def test_a_child_after_a_fork(tmp_path):
     assert values(tmp_path) == list(range(12))
 
 
+def test_threads_that_wait_for_a_database_do_not_hold_up_the_end(tmp_path):
+    """A ticker, a keeper, and a thread of the user's that never stops pushing."""
+    text = """if True:
+        import itertools, sys, threading, time, warnings, hybrid
+        from tests.hybrid.writing_child import COLUMNS, events
+        db = hybrid.connect(sys.argv[1], log=None, checkpoint="1s")
+        db.create_stream("ticks", COLUMNS, time="ts", idle="1s")
+        pushing = lambda: [db.push("ticks", events(i, 1)) for i in itertools.count()]
+        threading.Thread(target=pushing, daemon=True).start()
+        time.sleep(1)
+        print(db.streams()["ticks"]["events"])
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", text, str(tmp_path)], cwd=ROOT, env=environment(), capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert "left without close" not in done.stderr
+    found = values(tmp_path)
+    assert found == list(range(len(found)))
+    assert len(found) >= int(done.stdout)
+
+
 def test_a_database_that_nobody_has_any_more(tmp_path):
     db = hybrid.connect(tmp_path, log=None)
     db.create_stream("ticks", COLUMNS, time="ts", idle="30s")  # with a keeper and a ticker
