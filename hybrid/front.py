@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import duckdb
@@ -27,6 +29,7 @@ from hybrid.inputs import (
     TIME_TYPES,
     Ordered,
     fields_of,
+    has_ties,
     order_index,
     plain_type,
     slices,
@@ -39,6 +42,7 @@ from hybrid.lookup import lookup_in
 from hybrid.merged import Merged, MergedReader
 from hybrid.on_spark import OnSpark
 from hybrid.outer import Outer, empty_answer
+from hybrid.positions import IN_MAX
 from hybrid.result import Lookups, Result, evidence_table, series
 from hybrid.session import collated, enums_of, is_enum, register, session_of, settings_of, unregister
 from hybrid.strategies import strategy_of
@@ -46,7 +50,7 @@ from matching.batch import EventBatch, Matcher
 from matching.drive import run
 from matching.spill import Spill
 from matching.types import arrow_schema
-from query.errors import DataError, QueryError, Span, nearest
+from query.errors import DataError, HybridWarning, QueryError, Span, nearest
 from query.language import ast
 from query.language.cut import lacks_input
 from query.language.duck import NO_SESSION, Session, describe_on
@@ -425,16 +429,8 @@ class Relations:
     def has_positions(self, text: str) -> bool:
         """Whether the rows of an input that is no stream have a position: a table, a frame, a file, or what DuckDB
         makes of one in its order. Rows of patterns and of histories have none."""
-        key = _bare(text)
         if text not in self._positions:
-            known = None if key is None else self._named(key)
-            if known is None:
-                known = positions.of_select(
-                    f"SELECT * FROM {text}" if key is not None else text,
-                    lambda sql: self.connection.execute(sql).fetchall(),
-                    self._named,
-                )
-            self._positions[text] = known
+            self._positions[text] = self._position_of(text)
         return self._positions[text]
 
     def _named(self, key: str) -> bool | None:
@@ -448,7 +444,25 @@ class Relations:
 
     def ordered(self, text: str, name: str, order_by: tuple[Order, ...], time: str | None) -> Ordered:
         """The rows of an input that is no stream, in the order of ORDER BY."""
-        return Ordered.of(name, self.rows(text, name), order_by, time, by_content=not self.has_positions(text))
+        positioned = self.has_positions(text)
+        ordered = Ordered.of(name, self.rows(text, name), order_by, time, by_content=not positioned)
+        if not positioned and self._position_of(text, inf) and has_ties(ordered.table, order_by):
+            warnings.warn(
+                f"the rows of {name} that ORDER BY leaves equal are ordered by content: with a long list behind IN "
+                "DuckDB gives them in no fixed order; more columns in ORDER BY tell them apart",
+                HybridWarning,
+                stacklevel=2,
+            )
+        return ordered
+
+    def _position_of(self, text: str, in_max: float = IN_MAX) -> bool:
+        """Whether the rows of an input have a position; `in_max` as of positions.of_select."""
+        key = _bare(text)
+        known = None if key is None else self._named(key)
+        if known is not None:
+            return known
+        select = text if key is None else f"SELECT * FROM {text}"
+        return positions.of_select(select, lambda sql: self.connection.execute(sql).fetchall(), self._named, in_max)
 
     def factor(self, factor: FactorPlan, by_key: bool = False) -> tuple[Iterator[EventBatch], Reader, bool]:
         """The events of a pattern factor in its total order, in batches; what reads them again; and whether late rows

@@ -243,6 +243,15 @@ def stands_in_order(table: pa.Table, order_by: tuple[Order, ...]) -> bool:
     return table.num_rows < 2 or _ties(table, keys_of(order_by)) is not None
 
 
+def has_ties(table: pa.Table, order_by: tuple[Order, ...]) -> bool:
+    """Whether ORDER BY leaves rows equal that stand in its order, and that are not the same."""
+    ties = _ties(table, keys_of(order_by))
+    if ties is None or not len(ties):
+        return False
+    same = _ties(table, tuple(Key(c, nulls_first=True) for c in table.column_names), ties)
+    return same is None or len(same) < len(ties)
+
+
 def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = None) -> np.ndarray | None:
     """None if some row stands before a smaller one (or if that cannot be told without sorting); else the i for which
     rows i and i + 1 are equal in all keys, ascending. Only pairs in `among` are looked at, if given."""

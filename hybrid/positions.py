@@ -16,12 +16,8 @@ import duckdb
 
 from hybrid import duck
 
-#: Of a table that FROM names: whether its rows have a position, or the SELECT that is a view. Called with its schema,
-#: which may be empty, and its name.
-Named = Callable[[str, str], bool | str]
-
-#: DuckDB makes a join of a list behind IN with more constants.
-_IN_MAX = 5
+#: DuckDB may make a join of a list behind IN with more constants, and rows lose their order by it.
+IN_MAX = 5
 _VIEWS = "SELECT lower(schema_name), lower(view_name), sql FROM duckdb_views() WHERE NOT internal"
 _MACROS = "SELECT lower(function_name) FROM duckdb_functions() WHERE function_type = 'table_macro'"
 _KEEPS_ORDER = "SELECT current_setting('preserve_insertion_order')"
@@ -47,10 +43,12 @@ def of_relation(relation: duckdb.DuckDBPyRelation) -> bool:
 
 
 def of_select(
-    sql: str, run: Callable[[str], list[tuple[Any, ...]]], named: Callable[[str], bool | None] = lambda name: None
-) -> bool:
+    sql: str, run: Callable[[str], list[tuple[Any, ...]]], named: Callable[[str], bool | None] = lambda name: None,
+    in_max: float = IN_MAX,
+) -> bool:  # fmt: skip
     """Whether the rows of a SELECT have a position. run: asks the connection it runs on. named: of a name in lower case
-    that does not stand for what the connection has by it, whether its rows have one; else None."""
+    that does not stand for what the connection has by it, whether its rows have one; else None. in_max: constants
+    behind IN by which they keep it."""
     if not run(_KEEPS_ORDER)[0][0]:
         return False
     views = {(str(schema), str(name)): str(text) for schema, name, text in run(_VIEWS)}
@@ -66,7 +64,7 @@ def of_select(
 
     def of_text(text: str | None) -> bool:
         tree = None if text is None else _tree(text)
-        return tree is not None and _of_node(tree, of_table, macros, frozenset())
+        return tree is not None and _longest_list(tree) <= in_max and _of_node(tree, of_table, macros, frozenset())
 
     return of_text(sql)
 
@@ -127,15 +125,25 @@ def _of_source(source: Any, of_table: Callable[[str, str], bool], macros: set[st
 
 
 def _plain(part: Any) -> bool:
-    """Whether the expressions neither look beyond their row nor become a join."""
+    """Whether the expressions look at nothing beyond their row."""
     match part:
         case list():
             return all(map(_plain, part))
         case {"class": kind} if kind in _CLASSES:
             return False
-        case {"type": "COMPARE_IN" | "COMPARE_NOT_IN"} if len(part.get("children", ())) > 1 + _IN_MAX:
-            return False
         case dict():
             return all(map(_plain, part.values()))
         case _:
             return True
+
+
+def _longest_list(part: Any) -> int:
+    """How many constants stand behind IN at most."""
+    match part:
+        case list():
+            return max(map(_longest_list, part), default=0)
+        case dict():
+            own = len(part.get("children", ())) - 1 if part.get("type") in ("COMPARE_IN", "COMPARE_NOT_IN") else 0
+            return max([own, *map(_longest_list, part.values())])
+        case _:
+            return 0

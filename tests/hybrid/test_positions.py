@@ -185,6 +185,16 @@ def test_derived_relations_go_by_content(source: str) -> None:
         assert rows(VALUES.format(source, "ORDER BY ts"), connection) == [([1, 2, 3, 4, 5],)]
 
 
+def test_a_long_list_behind_in_is_told() -> None:
+    """DuckDB makes a join of it, which gives rows in no order."""
+    t = pa.table({"ts": [NOON] * 4, "x": [4, 2, 3, 1]})
+    some, many = ("(SELECT * FROM t WHERE x IN (1, 2, {}))".format(", ".join(map(str, range(3, n)))) for n in (5, 50))
+    assert rows(VALUES.format(some, "ORDER BY ts"), t=t) == [([4, 2, 3, 1],)]
+    with pytest.warns(hybrid.HybridWarning, match="list behind IN"):
+        assert rows(VALUES.format(many, "ORDER BY ts"), t=t) == [([1, 2, 3, 4],)]
+    assert rows(VALUES.format(many, "ORDER BY ts, x DESC"), t=t) == [([4, 3, 2, 1],)], "nothing to tell"
+
+
 def test_derived_relations_that_are_given_go_by_content() -> None:
     with duckdb.connect() as connection:
         connection.register("u", pa.table({"ts": [NOON] * 3, "x": [3, 1, 2]}))

