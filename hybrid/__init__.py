@@ -66,9 +66,9 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
     tables: what the names in the text stand for: pandas or polars frames, Arrow tables, DuckDB relations, anything with
     the Arrow PyCapsule protocol, the path of a file, a list of dicts. connection: a DuckDB connection whose own tables
     and views may be named too; INSERT and CREATE need one. The text may read and write files, as DuckDB does: for texts
-    of others take hybrid.connect(external=False).sql, or a connection without external access. Rows that ORDER BY leaves
-    equal keep their position in the table, frame or file; those of joins, aggregates and the like go by content. Raises
-    QueryError, DataError.
+    of others take hybrid.connect(external=False).sql, or a connection without external access. Rows that ORDER BY
+    leaves equal keep their position in the table, frame or file; those of joins, aggregates and the like go by content.
+    Raises QueryError, DataError.
     """
     from hybrid.front import sql as answer
 
