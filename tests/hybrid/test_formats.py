@@ -31,6 +31,7 @@ from matching.matcher import KernelMatcher
 from matching.run_merged import RunMerged
 from matching.state import stamp, unpack_head
 from query.errors import DataError, HybridWarning, Span
+from tests.hybrid.ends import killed
 from tests.hybrid.test_checkpoint import (
     ABSENT,
     CHAINED,
@@ -159,6 +160,7 @@ def test_states_that_mean_something_else_are_made_anew(tmp_path, seed, start):
     found = {name: plain(a.fetch().to_pylist()) for name, a in alerts.items()}
     db.checkpoint()
     push(db, first, second)  # these are in the log alone
+    killed(db)
     with patch("matching.matcher.STATE_VERSION", 99), patch("matching.by_reference.STATE_VERSION", 99):
         with pytest.warns(HybridWarning, match="the checkpoint is of another release") as said:
             again = hybrid.connect(tmp_path, maintenance=False, log="os")
@@ -187,6 +189,7 @@ def test_what_is_no_longer_kept_is_said(tmp_path):
     for i in range(60):
         db.push("ticks", [{"ts": START + dt.timedelta(seconds=i), "k": "a", "v": (5, 4, 3)[max(i - 57, 0)]}])
     db.checkpoint()
+    killed(db)
     with patch("matching.matcher.STATE_VERSION", 99), pytest.warns(HybridWarning) as said:
         again = hybrid.connect(tmp_path, maintenance=False)
     assert "of falls not all events are kept" in str(said[1].message)
