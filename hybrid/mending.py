@@ -1,15 +1,20 @@
-"""Repair of one stream of a database: its declaration, and its table (archive.repair)."""
+"""Repair of one stream of a database: its declaration, its table (archive.repair) and its log (archive.log_repair)."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 
+from archive import log_repair
 from archive.place import Place
 from archive.repair import Repaired, aside, repair
 from archive.table import Table
 from hybrid.declaration import STREAM_FILE, TABLE, read_declaration, write_declaration
 from query.errors import DataError, HybridWarning, first_line
 from query.schema import Schema
+
+_AGAIN = "push again what the stream expects by its offsets; the rest from a file: hybrid archive ingest"
 
 
 def declaration_fault(directory: Place) -> str | None:
@@ -22,9 +27,12 @@ def mend(directory: Place) -> list[Repaired]:
     """Repairs the stream in a directory as far as it can be; says what it did. No process may have it open. Raises
     DataError where something is lost that nothing says any more."""
     found = _declared(directory)
+    schema, logged = (None, False) if isinstance(found, str) else found
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HybridWarning)  # of what is about to be repaired
-        done = repair(directory / TABLE, None if isinstance(found, str) else found)
+        done = repair(directory / TABLE, schema)
+        if directory.on_disk:
+            done += _log(Path(directory), logged)
     if isinstance(found, str):
         moved = aside(directory, STREAM_FILE) if (directory / STREAM_FILE).exists() else ""
         write_declaration(directory, Table.open(directory / TABLE).schema, None)
@@ -34,11 +42,24 @@ def mend(directory: Place) -> list[Repaired]:
     return done
 
 
-def _declared(directory: Place) -> Schema | str:
-    """How a stream is declared, or what is wrong with its declaration."""
+def _log(directory: Path, logged: bool) -> Iterator[Repaired]:
+    found = log_repair.repair(directory / TABLE, logged)
+    moved = ", ".join(path.name for path in found.aside)
+    now = f", its files are {moved} now" if moved else ""
+    kept = f"the {found.events:,} events that can be read of it are kept{now}"
+    for fault in found.faults:
+        what = str(fault).removeprefix(f"{fault.path} ")
+        yield Repaired(
+            str(fault.path.relative_to(directory)), f"{what}; {kept}", "", _AGAIN if fault.missing else ""
+        )
+
+
+def _declared(directory: Place) -> tuple[Schema, bool] | str:
+    """How a stream is declared, and whether it has a log; or what is wrong with its declaration."""
     if not (directory / STREAM_FILE).exists():
         return f"{STREAM_FILE} is gone"
     try:
-        return read_declaration(directory)[0]
+        schema, _, _, _, logged = read_declaration(directory)
     except DataError as error:
         return first_line(error)
+    return schema, logged

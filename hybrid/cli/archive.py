@@ -162,14 +162,20 @@ def repair(directory: Where, stream: Stream = None) -> None:
     """Sets aside what is damaged, puts back what there are copies of, and says what is missing. Close the database
     first; nothing is deleted."""
     from archive.place import place_of
+    from archive.writer import claim
     from hybrid.mending import mend
 
     place = place_of(directory)
-    for name in _chosen(directory, stream):
-        done = mend(place / name)
-        for one in done:
-            print(f"{name}: {one}")
-        say(f"{name}: {len(done):,} faults repaired" if done else f"{name}: no faults")
+    names = _chosen(directory, stream)
+    writer = claim(place, [])
+    try:
+        for name in names:
+            done = mend(place / name)
+            for one in done:
+                print(f"{name}: {one}")
+            say(f"{name}: {len(done):,} faults repaired" if done else f"{name}: no faults")
+    finally:
+        writer.release()
 
 
 @app.command()

@@ -76,15 +76,16 @@ def try_all(
     for number, point in enumerate([*plain, *rest]):
         if not everything and number >= len(plain) and time.monotonic() > end:
             break
-        name = point.path.rpartition("/")[2]
+        folder, _, name = point.path.rpartition("/")
+        names = (name, folder) if point.what == "remove" else (name,)  # of what is gone nothing may know the name
         try:
             same, said = ask(point)
             outcome = "same" if same else "said"
-            if not same and name not in said:
+            if not same and not any(one in said for one in names):
                 silent.append((point, said))
         except DataError as error:
             outcome = "refused"
-            if name not in str(error):
+            if not any(one in str(error) for one in names):
                 silent.append((point, str(error)))
         counts[f"{point.what} {outcome}"] += 1
     files = len({point.path for point in found})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import struct
 from datetime import datetime
 
 import pytest
@@ -99,3 +101,27 @@ def test_what_was_taken_out_for_its_age_stays_out(database):
     code, said = run("repair", "-d", database)
     assert (code, said.count("missing: 1 event")) == (0, 1)
     assert values(database) == [2.0]
+
+
+def test_a_damaged_log_and_a_database_that_is_open(tmp_path):
+    with hybrid.connect(tmp_path / "work", maintenance=False, log="os") as db:
+        db.create_stream("t", COLUMNS, time="ts", key="k")
+        for day in (1, 2, 3):
+            db.push("t", [{"ts": datetime(2024, 1, day), "k": "a", "v": float(day)}])
+        shutil.copytree(tmp_path / "work", tmp_path / "db")  # as a process that is killed leaves it
+        result = CliRunner().invoke(app, ["archive", "repair", "-d", str(tmp_path / "work")])
+        assert isinstance(result.exception, hybrid.DataError)
+    (segment,) = (tmp_path / "db" / "t" / "table" / "_log").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    at = data.index(struct.pack("<d", 2.0))
+    data[at] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(hybrid.DataError, match="is broken at byte"):
+        hybrid.connect(tmp_path / "db", log="os")
+    code, said = run("repair", "-d", tmp_path / "db")
+    assert code == 0
+    assert said.startswith(f"t: table/_log/{segment.name} is broken at byte")
+    assert "the 2 events that can be read of it are kept" in said
+    assert "; 1 event is missing, number 1 on" in said
+    assert values(tmp_path / "db") == [1.0, 3.0]
+    assert run("repair", "-d", tmp_path / "db") == (0, "")
