@@ -285,11 +285,16 @@ def test_a_query_that_fails_feeds_no_more(db: Database) -> None:
     text = "SELECT tag_id, CASE WHEN first = 's3' THEN NULL ELSE t END AS t FROM" + PAIRS.split("FROM", 1)[1]
     within = text.replace("PATTERN (A B)", "PATTERN (A B) WITHIN INTERVAL 9 HOUR")
     pairs = db.watch(within.replace("SELECT tag_id,", "SELECT tag_id, first,"), into="pairs")
+    above = db.watch("SELECT * FROM pairs MATCH_RECOGNIZE (ORDER BY t MEASURES A.t AS t PATTERN (A))")
     db.push("shelf", walk(1, 2))
-    db.push("shelf", walk(3, 4))
+    with pytest.warns(hybrid.HybridWarning, match="stream pairs gets no more rows"):
+        db.push("shelf", walk(3, 4))
     assert pairs.stats()["state"] == "failed"
     with pytest.raises(hybrid.DataError, match="null"):
         pairs.fetch()
+    # Before: the query over its rows went on, without them and without a word.
+    with pytest.raises(hybrid.DataError, match="stream pairs gets no more rows"):
+        above.fetch()
     db.push("shelf", walk(5, 6))  # the stream goes on
     assert db.streams()["pairs"]["events"] == 1
 
