@@ -200,7 +200,7 @@ def test_reopening_goes_on(tmp_path: Path) -> None:
         db.advance("e", "1970-01-01 00:00:12")
     with hybrid.connect(tmp_path) as db:
         db.create_stream("e", COLUMNS, time="ts", key="k", lateness="1s", retention="30 days")  # as it is
-        with pytest.raises(hybrid.DataError, match="declaration: lateness is 1 s, not 0 s; retention is 30 d, not none"):
+        with pytest.raises(hybrid.DataError, match="lateness is 1 s, not 0 s; retention is 30 d, not none"):
             db.create_stream("e", COLUMNS, time="ts", key="k")
         assert db.streams()["e"]["watermark"] == "1970-01-01 00:00:12"
         assert db.push("e", rows_of((10, "a", 4), (13, "a", 3)), source="x", offset=1) == 1  # the first is there
