@@ -526,12 +526,12 @@ class Table:
         """Columns that came after the first rows: a file may lack them, its rows then have nulls there."""
         return tuple(json.loads(self._delta.metadata().configuration.get(_ADDED, "[]")))
 
-    def vacuum(self, grace_hours: int) -> list[str]:
-        """Deletes files that were taken out more than grace_hours ago, or were never in and are older than that; those
-        whose names begin with an underscore are not the table's. Returns their paths."""
-        old = self.removable(grace_hours)
+    def vacuum(self, grace_hours: int, orphans: bool = True) -> list[str]:
+        """Deletes files that were taken out more than grace_hours ago, and with `orphans` those that were never in and
+        are older than that; those whose names begin with an underscore are not the table's. Returns their paths."""
+        old = self.removable(grace_hours, orphans)
         if old:
-            self._vacuum(grace_hours, dry_run=False, full=True)
+            self._vacuum(grace_hours, dry_run=False, full=orphans)
         return old
 
     def removable(self, grace_hours: int, orphans: bool = True) -> list[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ from archive.layout import (
 from archive.place import Place
 from archive.scan import CHECKED, checked
 from archive.table import Table, TableSnapshot
-from query.errors import DataError, first_line
+from query.errors import DataError, HybridWarning, first_line
 from query.language.duck import hide_progress
 from query.plan.expression import quote
 from query.schema import Schema
@@ -266,8 +267,18 @@ def vacuum(table: Table, grace_hours: int = GRACE_HOURS, dry_run: bool = False) 
     """Deletes files that do not belong to the table: those that were taken out more than grace_hours ago, and those
     that no commit ever named and that are older than that. Their paths; dry_run: only these.
 
-    A reader whose snapshot is older than the grace loses its files, and says so."""
-    return table.removable(grace_hours) if dry_run else table.vacuum(grace_hours)
+    Where a file that no commit names is the only one that has some events, no such file is deleted, and a HybridWarning
+    says so. A reader whose snapshot is older than the grace loses its files, and says so."""
+    from archive import faults  # which sorts as this file does
+
+    orphans = set(table.removable(grace_hours)) - set(table.removable(grace_hours, orphans=False))
+    alone = [fault for fault, _ in faults.lost_rows(table, False) if fault.path in orphans] if orphans else []
+    for fault in alone:
+        message = f"{table.directory}/{fault.path} {fault.message}: it stays; hybrid archive repair takes it in"
+        warnings.warn(message, HybridWarning, stacklevel=2)
+    if dry_run:
+        return table.removable(grace_hours, orphans=not alone)
+    return table.vacuum(grace_hours, orphans=not alone)
 
 
 # ---- verification

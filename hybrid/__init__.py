@@ -96,7 +96,7 @@ def connect(
     spark_events: int | None = None,
     read_only: bool = False,
     external: bool = True,
-    files: Sequence[str | os.PathLike[str]] = (),
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
 ) -> Database:
     """Opens a database of streams: `path` is a directory that keeps their archives, or s3://bucket/prefix in an
     S3-compatible store; None keeps everything in memory.

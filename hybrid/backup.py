@@ -24,6 +24,7 @@ from archive.sums import Damaged, inspect_bytes
 from archive.table import Table
 from hybrid.checkpoint import CHECKPOINTS
 from hybrid.declaration import INCOMPLETE, STREAM_FILE, TABLE, stream_names
+from hybrid.mending import log_faults
 from query.errors import DataError, first_line
 
 #: What a service keeps beside its database, unless it is told otherwise.
@@ -85,10 +86,21 @@ def snapshot(source: Place, target: Place, told: Callable[[int, int], None] = la
             small.append(_Small(name, version, contents, frozenset(paths)))
         _check_same(target, small, before)
         _replace(target, small, checkpoints)
+        _check_logs(source, target, names)
     except OSError as error:
         message = f"{source} cannot be copied to {target}: {first_line(error)}"
         raise DataError(message, "nothing of the database has changed; run it again") from error
     return Copied(len(names), files, size, known)
+
+
+def _check_logs(source: Place, target: Place, names: list[str]) -> None:
+    """Raises DataError where the log in a copy is damaged, or is missing: so is that of the database."""
+    for name in names if target.on_disk else ():
+        found = log_faults(target / name)
+        if found:
+            (target / INCOMPLETE).write_text(_NOT_FINISHED)
+            message = f"the log of {name} in {source} is damaged: {found[0].replace(str(target), str(source))}"
+            raise DataError(message, f"close the database, hybrid archive repair -d {source}, and copy again")
 
 
 def _versions(source: Place, target: Place) -> dict[str, int] | None:

@@ -35,9 +35,13 @@ ANYTHING = Access(outside=True)
 NOTHING = Access()
 
 
-def access_to(external: bool, files: Sequence[str | os.PathLike[str]] = (), home: str = "") -> Access:
+def access_to(
+    external: bool, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (), home: str = ""
+) -> Access:
     """The access of a database. external False: only these files, a directory standing for all in it; relative ones are
-    meant from `home`. Raises DataError for one that is not there."""
+    meant from `home`; one path may stand alone. Raises DataError for one that is not there."""
+    if isinstance(files, (str, os.PathLike)):  # whose letters would each be a path, `/` among them
+        files = (files,)
     if external and files:
         raise DataError("external=True reads any file: files has no meaning with it", "say external=False, or no files")
     if external:

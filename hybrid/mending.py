@@ -23,6 +23,14 @@ def declaration_fault(directory: Place) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def log_faults(directory: Place) -> list[str]:
+    """What is wrong with the log of the stream in a directory, which no process may have open."""
+    found = _declared(directory)
+    if isinstance(found, str) or not directory.on_disk:
+        return []
+    return [str(fault) for fault in log_repair.faults(Path(directory) / TABLE, found[1])]
+
+
 def mend(directory: Place) -> list[Repaired]:
     """Repairs the stream in a directory as far as it can be; says what it did. No process may have it open. Raises
     DataError where something is lost that nothing says any more."""

@@ -32,7 +32,7 @@ class Ticker:
         """Returns when the thread has ended, or STOP_S are over. Not to be called by whoever holds what `tick` waits
         for."""
         self._stopping.set()
-        if self._thread is not threading.current_thread():
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(STOP_S)
 
     def _run(self) -> None:

@@ -24,7 +24,7 @@ VALLEY = (
 def filled(directory: Path, events: int, symbols: int, days: int, seed: int) -> Path:
     """The database with these events, which stays where it is there already; days that are over are closed."""
     if not (directory / "ticks").exists():
-        with hybrid.connect(directory, maintenance=False) as db:
+        with hybrid.connect(directory, maintenance=False, log=None) as db:  # what fills the table has none
             db.create_stream("ticks", COLUMNS, time="ts", key="symbol")
         fill(directory / "ticks" / TABLE, pieces(events, symbols, days, seed), closed=True)
         hybrid.connect(directory, maintenance=False).close()  # finds the watermark, and writes it down
@@ -33,8 +33,13 @@ def filled(directory: Path, events: int, symbols: int, days: int, seed: int) -> 
 
 @contextmanager
 def scratch(directory: Path) -> Iterator[Path]:
-    """A database with the same files, which are shared, to be pushed to and forgotten."""
+    """A database with the same files, of which those of data are shared, to be pushed to and forgotten."""
     with tempfile.TemporaryDirectory(dir=directory.parent) as place:
         copy = Path(place) / "db"
-        shutil.copytree(directory, copy, copy_function=os.link)
+        shutil.copytree(directory, copy, copy_function=_shared)
         yield copy
+
+
+def _shared(source: str, target: str) -> None:
+    """Data files never change; others, the lock of the writer among them, are a database's own."""
+    (os.link if source.endswith(".parquet") else shutil.copy2)(source, target)

@@ -121,7 +121,8 @@ def verify(
     stream: Stream = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every row: times, sources, each event once.")] = False,
 ) -> None:
-    """Compares each table with its files; exit code 1 if something is wrong."""
+    """Compares each table with its files, and looks at the log of each stream, which a process that has the database
+    open does itself; exit code 1 if something is wrong."""
     from archive import upkeep
     from archive.place import place_of
     from archive.sums import has_sums
@@ -152,9 +153,42 @@ def verify(
             say(f"{name}: {plain:,} files without checksums, of an earlier release or of another program")
         say(f"{name}: {count:,} files, {kinds['broken']:,} faults; beside them {kinds['waiting']:,} taken out "
             f"and {kinds['orphan']:,} left by a crash, for hybrid archive expire")  # fmt: skip
+    for name, message in _log_faults(directory, stream):
+        wrong = True
+        print(f"{name}: broken: {message}")
     if wrong:
         say(f"restore what is broken from a copy, if there is one; then hybrid archive repair -d {directory}")
         raise typer.Exit(1)
+
+
+def _log_faults(directory: str, stream: str | None) -> list[tuple[str, str]]:
+    """What is wrong with the logs of the streams, by the names of these; nothing while a process writes to them."""
+    from archive.place import place_of
+    from archive.writer import Locked, claim
+    from hybrid.mending import log_faults
+    from query.errors import DataError
+
+    place, found = place_of(directory), []
+    if not place.on_disk:
+        return []
+    names = _chosen(directory, stream)
+    try:
+        writer = claim(place, [])
+    except Locked:
+        say("the logs are not looked at: a process has the database open")
+        return []
+    except DataError:  # a disk that can only be read
+        say("the logs are not looked at: the directory cannot be written")
+        return []
+    try:
+        for name in names:
+            try:
+                found += [(name, message) for message in log_faults(place / name)]
+            except DataError as error:
+                found.append((name, str(error)))
+    finally:
+        writer.release()
+    return found
 
 
 @app.command()
