@@ -121,8 +121,8 @@ def verify(
     stream: Stream = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every row: times, sources, each event once.")] = False,
 ) -> None:
-    """Compares each table with its files, and looks at the log of each stream, which a process that has the database
-    open does itself; exit code 1 if something is wrong."""
+    """Compares each table with its files, and reads the logs unless a process writes to them; exit code 1 if something
+    is wrong."""
     from archive import upkeep
     from archive.place import place_of
     from archive.sums import has_sums

@@ -325,3 +325,12 @@ def test_a_service_without_them(tmp_path: Path, files: str, said: str) -> None:
         load(app_at(tmp_path, files))
 
 
+
+
+def test_one_path_is_one_path(tmp_path):
+    # Before: each letter was a path, and that of the root opened everything.
+    (tmp_path / "mine.txt").write_text("mine")
+    with hybrid.connect(external=False, files=str(tmp_path)) as db:
+        assert db.sql(f"SELECT content FROM read_text('{tmp_path}/mine.txt')").arrow().num_rows == 1
+        with pytest.raises(hybrid.QueryError):
+            db.sql("SELECT * FROM read_text('/etc/passwd')")

@@ -125,3 +125,29 @@ def test_a_damaged_log_and_a_database_that_is_open(tmp_path):
     assert "; 1 event is missing, number 1 on" in said
     assert values(tmp_path / "db") == [1.0, 3.0]
     assert run("repair", "-d", tmp_path / "db") == (0, "")
+
+
+def test_verify_and_snapshot_look_at_the_log(database, tmp_path):
+    # Before: 0 faults of a database that cannot be opened, and a copy of it that cannot be opened either.
+    shutil.rmtree(database / "t" / "table" / "_log")
+    code, said = run("verify", "-d", database)
+    assert code == 1
+    assert said.startswith("t: broken: ")
+    assert "_log" in said
+    result = CliRunner().invoke(app, ["archive", "snapshot", str(tmp_path / "copy"), "-d", str(database)])
+    assert isinstance(result.exception, hybrid.DataError)
+    assert "the log of t in" in result.exception.message
+    with pytest.raises(hybrid.DataError, match="not finished"):
+        hybrid.connect(tmp_path / "copy")
+
+
+def test_what_only_a_lost_commit_had_is_not_deleted(database):
+    # Before: expire deleted the only file with these events, and every command said 0 faults.
+    table = database / "t" / "table"
+    for folder in ("_delta_log", "_head"):
+        max(path for path in (table / folder).iterdir() if path.suffix in (".json", ".head")).unlink()
+    with pytest.warns(hybrid.HybridWarning, match="alone has 1 event.*repair takes it in"):
+        code, _ = run("expire", "-d", database, "--grace", "0")
+    assert code == 0
+    run("repair", "-d", database)
+    assert values(database) == [1.0, 2.0, 3.0]
