@@ -136,9 +136,13 @@ class Writer:
             self._thread.join()
         released = Holder(**{**asdict(self._holder), "released": True})
         if file is not None:
-            if mine:
-                _say(file, released)
-            os.close(file)
+            try:
+                if mine:
+                    _say(file, released)
+            except OSError:
+                pass  # a full disk: the lock goes with the descriptor
+            finally:
+                os.close(file)
         elif self._thread is not None and mine and self._lost is None:
             try:
                 found = _read(self._place / WRITER)

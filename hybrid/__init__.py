@@ -70,8 +70,10 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
     leaves equal keep their position in the table, frame or file; those of joins, aggregates and the like go by content.
     Raises QueryError, DataError.
     """
-    from hybrid.front import sql as answer
+    from archive.interrupts import Deferred
 
+    with Deferred():  # an import that is interrupted leaves half a module
+        from hybrid.front import sql as answer
     return answer(text, connection, **tables)
 
 
@@ -80,8 +82,10 @@ def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **ta
 
     text: as for hybrid.sql, with one pattern of which the SELECT picks columns, under SELECTION SKIP TILL NEXT MATCH or
     SKIP TILL ANY MATCH. Time and memory depend on the rows, not on the matches. Raises QueryError, DataError."""
-    from hybrid.front import matches as compressed
+    from archive.interrupts import Deferred
 
+    with Deferred():
+        from hybrid.front import matches as compressed
     return compressed(text, connection, **tables)
 
 
@@ -117,9 +121,11 @@ def connect(
     read the streams, the tables given with them, and `files` (a directory for all in it), and nothing else. Use it as a
     context manager, or close it. Raises DataError for what cannot be opened.
     """
-    from hybrid.duck import access_to
-    from hybrid.engine import Database
+    from archive.interrupts import Deferred
 
+    with Deferred():
+        from hybrid.duck import access_to
+        from hybrid.engine import Database
     return Database(
         path, memory_limit, storage_options, maintenance, log, checkpoint, spark=spark, spark_events=spark_events,
         read_only=read_only, access=access_to(external, files),

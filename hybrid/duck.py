@@ -20,6 +20,21 @@ _lock = threading.Lock()
 _bases: dict[Access, duckdb.DuckDBPyConnection] = {}
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Makes a KeyboardInterrupt again of what DuckDB makes of a Ctrl-C that comes while it works."""
+    try:
+        yield
+    except (RuntimeError, DataError, QueryError) as error:  # duckdb.Error is none of them: the one below it is
+        if "Query interrupted" in str(error) or "KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt from error
+        raise
+    except duckdb.Error as error:
+        if "KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt from error
+        raise
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """What statements reach beside tables. outside: any file, and the network; otherwise the files named and those

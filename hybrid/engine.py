@@ -39,7 +39,7 @@ from hybrid.declaration import (
     stream_names,
     widened,
 )  # fmt: skip
-from hybrid.duck import ANYTHING, Access, binder, check_memory_limit
+from hybrid.duck import ANYTHING, Access, binder, check_memory_limit, interruptible
 from hybrid.explain import explain_live
 from hybrid.faults import fault, not_supported
 from hybrid.flow import Flow, guarded
@@ -212,7 +212,8 @@ class Database:
         Declaring a stream again as it is does nothing; with more columns behind the others it adds them, and events so
         far have nulls there. Raises DataError.
         """
-        schema = declared(name, columns, time, key, order, lateness, retention)
+        with interruptible():
+            schema = declared(name, columns, time, key, order, lateness, retention)
         pace = Pace(
             None if idle is None else positive_us(idle, "idle"),
             None if heartbeat is None else positive_us(heartbeat, "heartbeat"),
@@ -779,8 +780,8 @@ class Database:
     def _restore_feed(self, stream: Stream, saved: Mapping[str, Any], anew: list[Watch | ChainWatch]) -> None:
         """Puts the members of a stream's feed in the places of those that have just begun. Adds the queries that must
         be made anew."""
-        from hybrid.kernels import builder
-
+        with Deferred():
+            from hybrid.kernels import builder
         watches = [self._named[name] for name in saved["members"]]
         if not watches:
             return
@@ -936,8 +937,8 @@ class Database:
 
     def _feed(self, stream: Stream) -> Feed:
         if stream.feed is None:
-            from hybrid.kernels import builder  # loads the kernels
-
+            with Deferred():  # an import that is interrupted leaves half a module
+                from hybrid.kernels import builder  # loads the kernels
             stream.feed = Feed(stream.schema, builder(), self._memory.spill())
         return stream.feed
 
@@ -1071,13 +1072,14 @@ class Database:
             return stream.schema
 
         words = {w.lower() for w in re.findall(r"\w+", text)}
-        static = {
-            name: to_arrow(data, name, self._access) for name, data in tables.items() if name.lower() in words
-        }
-        relations = {name: fields_of(t) for name, t in static.items()}
-        plan = bind(query, resolve, live=True, relations=relations, describe=binder(self._access))
-        outer = Outer(outermost(plan), static, self._access)
-        outer.schema()  # DuckDB's own view of the outer SELECT, before any event
+        with interruptible():
+            static = {
+                name: to_arrow(data, name, self._access) for name, data in tables.items() if name.lower() in words
+            }
+            relations = {name: fields_of(t) for name, t in static.items()}
+            plan = bind(query, resolve, live=True, relations=relations, describe=binder(self._access))
+            outer = Outer(outermost(plan), static, self._access)
+            outer.schema()  # DuckDB's own view of the outer SELECT, before any event
         return query, plan, outer, static
 
     def sql(
@@ -1107,7 +1109,7 @@ class Database:
             text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large,
             access=self._access,
         )
-        with relations.open():
+        with interruptible(), relations.open():
             found = answer(text, relations)
         self._say_beside()
         return found
@@ -1149,7 +1151,8 @@ class Database:
                 if self._may_be_large(self._streams[name]):
                     self._streams[name].kept.flush()
             inputs = {key: _input(stream, late=False) for key, stream in self._streams.items()}
-        found = [backtest(*planned, inputs, start_us, end_us, self._large) for planned in plans]
+        with interruptible():
+            found = [backtest(*planned, inputs, start_us, end_us, self._large) for planned in plans]
         self._say_beside()
         return found
 
@@ -1222,15 +1225,17 @@ class Database:
 
     def _release(self) -> None:
         """Gives back what it holds of files and of the right to write."""
-        if self._keeper is not None:
-            self._keeper.stop()
-        for stream in self._streams.values():
-            stream.kept.release()
-        self._memory.close()
-        if self._when_left is not None:
-            self._when_left.detach()
-        if self._writer is not None:
-            self._writer.release()
+        try:
+            if self._keeper is not None:
+                self._keeper.stop()
+            for stream in self._streams.values():
+                stream.kept.release()
+            self._memory.close()
+        finally:
+            if self._when_left is not None:
+                self._when_left.detach()
+            if self._writer is not None:
+                self._writer.release()
 
     def end_with_process(self, patience_s: float) -> None:
         """What hybrid.leaving does at the end of the process: events in memory go into files. Raises DataError if

@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from archive.interrupts import Deferred
 from archive.search.search import Report, search
 from archive.snapshot import HistorySnapshot
 from hybrid import duck, positions
@@ -71,8 +72,9 @@ MEMORY_TABLE = "__hybrid_memory_"
 def make_matcher(plan: Plan, lenient: bool = False, bare: bool = False, spill: Spill | None = None) -> Matcher:
     """The matcher of a plan; the numba kernel is loaded by the first one. lenient, spill: see `live_matcher`. bare: see
     `rows_matcher`."""
-    from hybrid.kernels import builder
-    from matching.matcher import make_matcher as make
+    with Deferred():  # an import that is interrupted leaves half a module
+        from hybrid.kernels import builder
+        from matching.matcher import make_matcher as make
 
     return make(plan, lenient=lenient, builder=builder(), bare=bare, spill=spill)
 
@@ -93,7 +95,7 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
     if connection is not None and not isinstance(connection, duckdb.DuckDBPyConnection):
         message = f"{type(connection).__module__}.{type(connection).__name__} is not a DuckDB connection"
         raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
-    with Relations(text, tables, connection=connection).open() as relations:
+    with duck.interruptible(), Relations(text, tables, connection=connection).open() as relations:
         return answer(text, relations)
 
 
