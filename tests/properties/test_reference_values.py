@@ -121,7 +121,6 @@ def by_duckdb_all(text: str, type: str, rows: list[dict[str, object]]) -> object
     """The first value of a query over rows in their order."""
     table = pa.table({name: to_arrow([row[name] for row in rows], column) for name, column in COLUMNS.items()})
     cursor = quiet_connection()
-    cursor.execute("SET timezone='UTC'")
     cursor.register("e", table)
     casts = ", ".join(f'CAST("{name}" AS {type}) AS "{name}"' for name, type in COLUMNS.items())
     found = pa.table(cursor.sql(f"SELECT {text} AS x FROM (SELECT {casts} FROM e)"))
