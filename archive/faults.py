@@ -1,4 +1,4 @@
-"""What can be wrong with a table, and how it is found: a closed set of faults, each with one repair (archive.repair).
+"""Faults of a table, and how they are found: a closed set, each with one repair (archive.repair).
 
 `head.LogFault`: an entry of the log, or its head. `FileFault`: a data file. `LostRows`: a data file with events that no
 file of the table has. `ListFault`: the list of the input files that were archived."""
@@ -70,7 +70,7 @@ def data_faults(table: Table, snapshot: TableSnapshot) -> Iterator[FileFault]:
 def data_fault(
     table: Table, snapshot: TableSnapshot, path: str, size: int, deep: bool = True
 ) -> FileFault | None:
-    """What is wrong with the bytes of one data file, or None. deep: all of them are read, else the footer."""
+    """Returns the damage of one data file, or None. deep: reads all of its bytes, else the footer."""
     place = table.directory / path
     try:
         found = inspect(table.directory, path, size, deep)
@@ -188,7 +188,7 @@ def sequence_gaps(table: Table, snapshot: TableSnapshot) -> list[tuple[int, int]
 
 
 def list_fault(table: Table) -> ListFault | None:
-    """What is wrong with the list of archived input files, or None."""
+    """Returns the damage of the list of archived input files, or None."""
     try:
         ingested.read_list(table.directory, table.ingest_mark())
     except DataError as error:

@@ -56,7 +56,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the log held at a version."""
+    """The entries of a log at one version."""
 
     version: int
     entries: tuple[Entry, ...]
@@ -207,7 +207,7 @@ def _readable(directory: Place, broken: list[str] | None = None) -> Iterator[Hea
 
 
 def faults(directory: Place) -> list[LogFault]:
-    """What of the log is gone or damaged, as far as its head knows; the head itself among it."""
+    """Entries of the log that are missing or damaged, as far as its head knows; the head itself included."""
     broken: list[str] = []
     head = next(_readable(directory, broken=broken), None)
     found = [LogFault(path, "damaged", None, False) for path in broken]

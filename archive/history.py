@@ -300,8 +300,8 @@ class History:
                     self._first_archived_us = "unknown"
 
     def _read_anew(self) -> None:
-        """What another process has appended: first what is in its log, and then the table, which has by then what was
-        in the log before. So each event that it has taken until now is seen, once."""
+        """Takes over the events of another process: first those in its log, then the table, which has by then those
+        that were in the log before. So each event that it has taken until now is seen, once."""
         from archive.log import read, read_beside
         from archive.table import Table, is_table
 

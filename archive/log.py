@@ -294,7 +294,7 @@ class Fault:
 
     @property
     def missing(self) -> str:
-        """What is missing by that, in words."""
+        """The missing events, in words."""
         if self.events is None:
             return ""
         number = self.events[1] - self.events[0]
@@ -305,7 +305,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Contents:
-    """What was found in a log. entries: events and watermarks in the order in which they came; a fault stands where
+    """The contents of a log. entries: events and watermarks in the order in which they came; a fault stands where
     something is missing. dropped: what is to be said of its end; torn: the file and the byte from which on nothing
     could be read, or None. segment: the number of the last; next_frame: that of the frame expected next."""
 

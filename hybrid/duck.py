@@ -25,12 +25,8 @@ def interruptible() -> Iterator[None]:
     """Makes a KeyboardInterrupt again of what DuckDB makes of a Ctrl-C that comes while it works."""
     try:
         yield
-    except (RuntimeError, DataError, QueryError) as error:  # duckdb.Error is none of them: the one below it is
-        if "Query interrupted" in str(error) or "KeyboardInterrupt" in str(error):
-            raise KeyboardInterrupt from error
-        raise
-    except duckdb.Error as error:
-        if "KeyboardInterrupt" in str(error):
+    except (RuntimeError, duckdb.Error, DataError, QueryError) as error:
+        if any(said in str(error) for said in ("Query interrupted", "KeyboardInterrupt")):
             raise KeyboardInterrupt from error
         raise
 
