@@ -483,7 +483,7 @@ def aggregate_names() -> frozenset[str]:
 @cache
 def session_names() -> frozenset[str]:
     """Names of functions whose value is one within a statement and another in the next: variables, the schema, now."""
-    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE stability = 'CONSISTENT_WITHIN_QUERY'")
+    rows = _rows(f"SELECT function_name FROM duckdb_functions() WHERE {_OF_SESSION}")
     return frozenset(row[0].lower() for row in rows) | CLOCK_WORDS
 
 
@@ -497,13 +497,23 @@ def lambda_names() -> frozenset[str]:
 @cache
 def volatile_names() -> frozenset[str]:
     """Names of functions whose value is not a function of their arguments: volatile ones, the clock, the session."""
-    rows = _rows("SELECT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'")
+    rows = _rows(f"SELECT function_name FROM duckdb_functions() WHERE stability = 'VOLATILE' OR {_OF_SESSION}")
     # `error` never has a value; reservoir_quantile draws a sample; the others are macros and keywords over the clock
     # and the session
     others = {"ago", "reservoir_quantile"} | CLOCK_WORDS
     return (frozenset(row[0].lower() for row in rows) - {"error"}) | others
 
 
+def is_volatile(name: str, arguments: int) -> bool:
+    """True if the value of a call is not a function of its arguments. age(t) is the time from t to today, whatever
+    DuckDB says of it."""
+    return name in volatile_names() or (name == "age" and arguments == 1)
+
+
+#: What DuckDB says of a function that reads the clock, a setting or a variable. From 2.0.1 on it says so of what
+#: depends on the time zone, too, `TIMESTAMPTZ - INTERVAL` among them; the time zone stands in the plan.
+_OF_SESSION = """(stability = 'CONSISTENT_WITHIN_QUERY' AND NOT (len(parameter_types) > 0
+    AND regexp_matches(concat_ws(',', return_type, array_to_string(parameter_types, ',')), 'TIME ZONE|TIMESTAMPTZ')))"""
 CLOCK_WORDS = frozenset(
     ["current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "current_user", "session_user"]
 )

@@ -586,7 +586,7 @@ class _Query:
             if name in duck.aggregate_names() or name in ("prev", "next", "classifier", "match_number"):
                 self.fault("HQ300", f"{name.removesuffix('_star')} may not stand in {place}", _span(call, text),
                            hint="compute it in MEASURES")
-            elif name in duck.volatile_names():
+            elif duck.is_volatile(name, len(call["arguments"])):
                 self.faults.append(volatile_diagnostic(name, _span(call, text)))
             elif name in self.session.macros:
                 self.faults.append(macro_diagnostic(name, _span(call, text)))

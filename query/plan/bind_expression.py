@@ -564,7 +564,7 @@ class _Binder:
         if kind == "COLUMN_REF" and value["column_names"][0].lower() in parameters:
             return value
         name = str(value.get("function_name", "")).lower() if kind == "FUNCTION" else ""
-        if name in duck.volatile_names():
+        if name and duck.is_volatile(name, len(value["arguments"])):
             self.volatile(name, self.span(value))
         if name in duck.lambda_names():
             return {**value, "arguments": [self.template_or_lambda(a, inside, arguments, parameters)

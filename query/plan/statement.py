@@ -320,7 +320,7 @@ def volatile_calls(statement: Statement) -> list[Diagnostic]:
             name = str(node["function_name"])
         elif node.get("class") == "COLUMN_REF" and str(node["column_names"][0]).lower() in duck.CLOCK_WORDS:
             name = str(node["column_names"][0])
-        if name.lower() in duck.volatile_names():
+        if duck.is_volatile(name.lower(), len(node.get("arguments", ()))):
             found.append(volatile_diagnostic(name, _origin(statement, node)))
     return found
 

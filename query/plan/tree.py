@@ -80,7 +80,8 @@ def reads_rows(node: Node) -> bool:
     """True if the node alone keeps a tree from being a constant."""
     if node["class"] == "FUNCTION":
         name = str(node["function_name"]).lower()
-        return reads_match(name) or name in duck.volatile_names() or name in ("error", "unnest")
+        volatile = duck.is_volatile(name, len(node["arguments"]))
+        return reads_match(name) or volatile or name in ("error", "unnest")
     return node["class"] == "COLUMN_REF" or node["class"] in UNSUPPORTED
 
 

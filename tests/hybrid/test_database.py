@@ -341,6 +341,7 @@ def test_unknown_names(db: Database) -> None:
         (PAIR + " ORDER BY a", "HQ400"),
         (PAIR.replace("ORDER BY ts", "ORDER BY v"), "HQ212"),
         (PAIR.replace("v < PREV(v)", "v < random()"), "HQ213"),
+        (PAIR.replace("v < PREV(v)", "age(ts) > INTERVAL 1 DAY"), "HQ213"),
     ],
 )
 def test_what_a_live_query_cannot_be(db: Database, text: str, match: str) -> None:
