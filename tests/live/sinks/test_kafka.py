@@ -130,7 +130,7 @@ def test_a_row_that_is_too_large_is_named(cluster: Cluster) -> None:
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     for config in ({"no.such.setting": 1}, {"acks": "0"}):
-        with pytest.raises(DataError, match="these settings do not fit Kafka: "):
+        with pytest.raises(DataError, match="the client of Kafka cannot be made: "):
             KafkaSink("127.0.0.1:1", "alerts", config)
 
 
