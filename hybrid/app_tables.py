@@ -170,6 +170,8 @@ class KafkaSource(Payloads):
     """where a partition not read before begins: earliest or latest"""
     lost: Literal["error", "skip"] = "error"
     """what happens where a position is no longer in the topic: error or skip"""
+    recreated: Literal["error", "anew"] = "error"
+    """what happens where the topic is another one than was read: error, or anew to read it from its beginning"""
     options: dict[str, str] = {}
     """more settings of librdkafka"""
 

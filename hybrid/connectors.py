@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
+from urllib.parse import quote
 
 from hybrid.app import App
 from hybrid.app_tables import (
@@ -21,11 +22,15 @@ from hybrid.app_tables import (
 )
 from live.sinks.base import Sink
 from live.sources.base import Source
+from live.sources.marks import Marks
 from query.errors import DataError
 from query.schema import Schema
 
 if TYPE_CHECKING:
     from live.sources.decode import Decoding
+
+#: How the names of files begin that say of a stream which topics are read into it, and how far.
+TOPICS = "topics-"
 
 
 def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
@@ -45,8 +50,8 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
 
             return Kafka(schema, KafkaSettings(
                 table.brokers, table.topic, table.group, _decoding(table, app), table.start, table.lost,
-                options=table.options,
-            ))  # fmt: skip
+                table.recreated, options=table.options,
+            ), marks_of(app, table.stream))  # fmt: skip
         case MqttSource():
             from live.sources.mqtt import MqttSettings
             from live.sources.mqtt import MqttSource as Mqtt
@@ -61,6 +66,11 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
             return simulated(schema, table.type, table.seed, table.events, table.symbols, table.rate)
         case _:
             assert_never(table)
+
+
+def marks_of(app: App, stream: str) -> Marks:
+    """What is known of the partitions of a stream beside the archive."""
+    return Marks(app.state / f"{TOPICS}{quote(stream.lower(), safe='')}.json")
 
 
 def _decoding(table: KafkaSource | MqttSource, app: App) -> Decoding:

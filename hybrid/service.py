@@ -27,10 +27,12 @@ from hybrid.alerts import Alerts
 from hybrid.app import App, AppError, Query, declare, late_rows, load
 from hybrid.app_tables import SinkTable, SourceTable
 from hybrid.changes import check_change, stamps
-from hybrid.connectors import make_sink, make_source
+from hybrid.client_log import ClientLog
+from hybrid.connectors import TOPICS, make_sink, make_source, marks_of
 from hybrid.delivery import Delivery
 from hybrid.engine import Database
 from hybrid.outlet import Outlet
+from hybrid.passed import PassedPayloads
 from hybrid.reader import Reader, line_of
 from hybrid.status import VERSION, write_status
 from live.sinks.base import Sink
@@ -101,10 +103,12 @@ class Service:
         self._owners: dict[tuple[str, str], str] = {}
         self._bad: Counter[str] = Counter()
         self._rows_in: Counter[str] = Counter()
+        self._passed: dict[str, PassedPayloads] = {}
         self._trouble: dict[str, str] = {}
         self._retry_s: dict[str, float] = {}
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
+        self._client_log = ClientLog(say)
 
     # ---- life
 
@@ -125,6 +129,9 @@ class Service:
             self._delivery.close()
             self.db.close()
             raise
+        if given.path is None:  # what is known of topics goes with the events
+            for file in state.glob(f"{TOPICS}*.json"):
+                file.unlink()
         self._declare()
         if app.metrics is not None:
             from hybrid.metrics import serve
@@ -151,6 +158,7 @@ class Service:
     def run(self) -> int:
         """Runs until SIGTERM or SIGINT, or until every source has ended; the exit code. Call it in the main thread."""
         handlers = {s: signal.signal(s, self._signalled) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+        self._client_log.start()
         try:
             self.start()
             while not self.done:
@@ -159,6 +167,7 @@ class Service:
                     self._wake.clear()
             return self.finish()
         finally:
+            self._client_log.stop()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
@@ -318,6 +327,8 @@ class Service:
             return False
         try:
             self._rows(reader.stream, piece.source, piece.rows, piece.offsets)
+            archived = self.db.reached(reader.stream).positions.get(piece.source)
+            self._passed[reader.stream.lower()].note(piece, archived)
             if piece.last:
                 with self._warned(f"stream {reader.stream}"):
                     self.db.leave(reader.stream, piece.source)
@@ -474,10 +485,11 @@ class Service:
         try:
             schema = self.db.schema(stream)
             source = self._make_source(table, schema, self.app)
+            passed = self._passed.setdefault(stream.lower(), PassedPayloads(marks_of(self.app, stream)))
+            positions = passed.positions(self.db.reached(stream).positions)
         except (DataError, OSError) as error:
             self._fault(f"source {name}", str(error))
             return
-        positions = self.db.reached(stream).positions
         reader = Reader(name, stream, source, positions, self.app.limits.queue_rows, self._wake)
         self._readers[name] = reader
         if self._threads:
@@ -541,10 +553,13 @@ class Service:
             outlet.settle(max(0.0, until - self._clock.ticks()))
         try:
             self._keep_rows()
-            positions = {name: self.db.reached(name).positions for name in self._streams_read()}
+            archived = {name: self.db.reached(name).positions for name in self._streams_read()}
+            positions = {name: self._passed[name].begin_checkpoint(at) for name, at in archived.items()}
             if self.app.database.path is not None:
                 self.db.checkpoint()
             self._delivery.forget()
+            for name in positions:
+                self._passed[name].end_checkpoint()
         except (DataError, OSError) as error:
             self._fault("checkpoint", str(error))
             return

@@ -19,6 +19,8 @@ VERSION = 1
 STATUS_FILE = "status.json"
 #: A status older than this, in seconds, is not that of a service that is well.
 OLD_S = 5.0
+#: So many partitions of sources are shown, those that are furthest behind.
+PARTITIONS_SHOWN = 12
 
 
 def write_status(directory: Path, status: dict[str, Any]) -> None:
@@ -103,8 +105,20 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
         ]  # fmt: skip
         parts.append(table("query|state|matches|rows|per s|suppressed|runs|spilled|reads|waiting|unread", queries))
     if status["sources"]:
-        sources = [[name, s["state"], s["stream"], s["queued"]] for name, s in status["sources"].items()]
-        parts.append(table("source|state|stream|read ahead", sources))
+        sources = [
+            [name, s["state"], s["stream"], s["queued"], s.get("lag"), s.get("lost")]
+            for name, s in status["sources"].items()
+        ]  # fmt: skip
+        parts.append(table("source|state|stream|read ahead|behind the end|lost", sources))
+        places = [
+            [f"{name}: {partition}", p["position"], p["end"], p["lag"]]
+            for name, s in status["sources"].items()
+            for partition, p in s.get("partitions", {}).items()
+        ]  # fmt: skip
+        if places:
+            furthest = sorted(places, key=lambda place: -(place[3] or 0))[:PARTITIONS_SHOWN]
+            more = f" ({len(furthest)} of {len(places)})" if len(furthest) < len(places) else ""
+            parts.append(table(f"partition{more}|position|end|behind the end", furthest))
     if status["sinks"]:
         sinks = [[name, s["rows"], s["rate"], s["unread"], s["failures"]] for name, s in status["sinks"].items()]
         parts.append(table("sink|rows|per s|unread|failures", sinks))
