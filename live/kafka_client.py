@@ -11,6 +11,18 @@ from query.errors import DataError
 
 _SERVER = re.compile(r"(?:[a-z_]+://)?(?:\[[0-9a-f:.%]+\]|[\w.-]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
 _PROTOCOL = "security.protocol"
+#: What a message of the client begins with, and ends with: it is another one each time.
+_WHERE = re.compile(r"^(?:[a-z_]+://)?(\S+?)/(?:bootstrap|\d+): ")
+_AFTER = re.compile(r" \(after \d+ms in .*\)$")
+#: A cause that was not heard of for so many seconds makes room for another.
+CAUSE_S = 10.0
+#: Where a connection waits, and what that may mean.
+WAITS = {
+    "SSL_HANDSHAKE": "it does not go on with TLS: does it speak TLS at this port?",
+    "APIVERSION_QUERY": "it does not answer: does it speak Kafka's protocol at this port, and want no TLS?",
+    "AUTH_HANDSHAKE": "it does not go on with SASL: does it want it?",
+    "AUTH_REQ": "it does not say whether it lets us in",
+}
 
 
 def client_module() -> Any:
@@ -59,11 +71,41 @@ def said(error: BaseException) -> str:
 def meaning(error: Any) -> str:
     """What an error of the client says, and what to look at where that is known. error: a KafkaError."""
     kafka = client_module().KafkaError
-    text, code = str(error.str()), error.code()
+    text, code = _AFTER.sub("", _WHERE.sub(r"\1: ", str(error.str()))), error.code()
     if code in (kafka._AUTHENTICATION, kafka.SASL_AUTHENTICATION_FAILED):
-        return f"the user or the password is refused: {text} (see sasl.username and sasl.password)"
+        return f"they do not let us in: {text} (see the options sasl.*)"
     if code == kafka._SSL:
-        return f"TLS fails: {text} (do the brokers speak TLS at this port, with a certificate of ssl.ca.location?)"
+        return f"TLS fails: {text} (see the options ssl.*: do the brokers speak TLS at this port?)"
     if code in (kafka.TOPIC_AUTHORIZATION_FAILED, kafka.GROUP_AUTHORIZATION_FAILED, kafka.CLUSTER_AUTHORIZATION_FAILED):
         return f"{text}: the user may not (see the ACLs of the brokers)"
     return text
+
+
+class Away:
+    """Why brokers are away, of all that a client says of it: the cause rather than what follows from it, and one of
+    several that come in turns. said: None as long as they are there."""
+
+    __slots__ = ("_rank", "_seen_s", "said")
+
+    def __init__(self) -> None:
+        self.said: str | None = None
+        self._rank, self._seen_s = 0, 0.0
+
+    def hear(self, error: Any, now_s: float) -> None:
+        """error: a KafkaError; now_s: of a clock that never goes back."""
+        kafka = client_module().KafkaError
+        text, code = meaning(error), error.code()
+        causes = (kafka._SSL, kafka._AUTHENTICATION, kafka.SASL_AUTHENTICATION_FAILED, kafka._RESOLVE)
+        rank = 3 if code in causes or "SSL handshake" in text else 1 if code == kafka._ALL_BROKERS_DOWN else 2
+        if self.said is None or rank > self._rank or now_s > self._seen_s + CAUSE_S:
+            self.said, self._rank = text, rank
+        if rank == self._rank:
+            self._seen_s = now_s
+
+    def waits(self, text: str, now_s: float) -> None:
+        """Nothing was said, and yet there is none."""
+        if self.said is None:
+            self.said, self._rank, self._seen_s = text, 0, now_s
+
+    def back(self) -> None:
+        self.said, self._rank = None, 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from live.kafka_client import check_client, client_module, meaning, said
+from live.kafka_client import Away, check_client, client_module, said
 from live.sinks.base import RowId, check_ids, row_ids, trouble
 from live.sinks.json_lines import check_json, json_lines
 from query.errors import DataError
@@ -50,7 +50,7 @@ class KafkaSink:
         #: Messages (key, value, headers) that were given up, to be sent again.
         self._failed: list[tuple[bytes, bytes, Headers]] = []
         self._first_error: KafkaError | None = None
-        self._away = ""  # what the client says of its brokers, since it last had an acknowledgement
+        self._away = Away()  # since the last acknowledgement
 
     def _made(self) -> Producer:
         kafka = client_module()
@@ -58,8 +58,7 @@ class KafkaSink:
         return producer
 
     def _on_error(self, error: KafkaError) -> None:
-        if not self._away or error.code() != client_module().KafkaError._ALL_BROKERS_DOWN:
-            self._away = meaning(error)
+        self._away.hear(error, time.monotonic())
 
     def check(self, schema: pa.Schema) -> None:
         check_ids(schema)
@@ -108,7 +107,7 @@ class KafkaSink:
             headers: Any = message.headers()  # a list where a list was sent
             self._failed.append((message.key() or b"", message.value() or b"", headers or []))
         else:
-            self._away = ""
+            self._away.back()
 
     def _again(self) -> None:
         """Sends what was given up once more. Raises OSError as long as it is not acknowledged."""
@@ -159,7 +158,7 @@ class KafkaSink:
         return self._producer
 
     def _trouble(self, what: str) -> OSError:
-        what = f"{what}; {self._away}" if self._away else what
+        what = f"{what}; {self._away.said}" if self._away.said is not None else what
         hint = "see whether the brokers run and take messages for it; what was not taken is sent again"
         return trouble(f"Kafka topic {self._topic} at {self._servers}", what, hint)
 

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from live.kafka_client import check_client, client_module, meaning, said
+from live.kafka_client import WAITS, Away, check_client, client_module, meaning, said
 from live.sources.base import Bad, Piece, Place
 from live.sources.decode import ROW_BITS, Decoder, Decoding
 from live.sources.marks import Marks, Passed, Topic
@@ -40,7 +40,7 @@ ASK_S = 2.0
 #: How often, in seconds, new partitions are looked for, and whether topics are still the same; each second where that
 #: gave no answer.
 LIST_S, CHECK_S = 30.0, 5.0
-#: So many times in a row, a second apart, a partition has to end before its position.
+#: So many times in a row, a second apart, no broker is there, or a partition ends before its position.
 BEYOND = 3
 #: A member of a group that has no partition for so long, in seconds, says so.
 WAITS_S = 10.0
@@ -110,7 +110,8 @@ class KafkaSource:
         self._committed: dict[str, int] = {}
         self._list_at = self._check_at = 0.0  # when to look for partitions, and at topics, of time.monotonic()
         self._without_since = 0.0  # since when no partition is ours
-        self._away: str | None = None  # what the client says of its brokers
+        self._away = Away()
+        self._down_s = 0  # for how long no broker has been there
         self._complaints: dict[str, str] = {}  # by topic or partition, until something comes from it; "" of the group
         self._ends: dict[str, int] = {}
         self._beyond: Counter[str] = Counter()  # how often in a row a partition ended before its position
@@ -208,8 +209,8 @@ class KafkaSource:
     def trouble(self) -> str | None:
         if self._failed is not None:
             return self._failed.message
-        if self._away is not None:
-            return f"brokers of {self._settings.servers} are away: {self._away}"
+        if self._away.said is not None:
+            return f"brokers of {self._settings.servers} are away: {self._away.said}"
         if self._complaints:
             return next(iter(self._complaints.values()))
         group = self._settings.group
@@ -234,7 +235,7 @@ class KafkaSource:
         """Takes all partitions that the topics have."""
         found = set(self._assigned)
         about: dict[str, Any] = {}
-        why = "there is none"
+        why = ""
         try:
             # Of all topics: the client goes on for long to believe that one it was asked for by name is not there.
             about = self._consumer.list_topics(timeout=seconds).topics
@@ -247,7 +248,8 @@ class KafkaSource:
             elif topic in about and about[topic].error is not None:
                 self._complaints[topic] = f"topic {topic} cannot be read: {meaning(about[topic].error)}"
             elif topic not in {known for known, _ in found} or about:
-                self._complaints[topic] = f"topic {topic} cannot be found: {why}"
+                said_of_it = f"looked up: {why}" if why else "found: there is none"
+                self._complaints[topic] = f"topic {topic} cannot be {said_of_it}"
         if found != self._assigned:
             self._assigned = found
             self._check_at = 0.0
@@ -471,18 +473,22 @@ class KafkaSource:
     def _on_error(self, error: Any) -> None:
         if error.fatal():
             self._failed = DataError(f"the client of Kafka gave up: {error.str()}", "see the message of the client")
-        elif self._away is None or error.code() != self._kafka.KafkaError._ALL_BROKERS_DOWN:
-            self._away = meaning(error)  # and not that all are down, behind which the cause would be hidden
+        else:
+            self._away.hear(error, time.monotonic())
 
     def _on_statistics(self, text: str) -> None:
         told = msgspec.json.decode(text)
         brokers = told["brokers"].values()
         up = [broker for broker in brokers if broker["state"] == "UP"]
         without = [broker for broker in brokers if broker["toppars"] and broker["state"] != "UP"]
+        self._down_s = 0 if up else self._down_s + 1
         if up and not without:
-            self._away = None
-        elif self._away is None and without:
-            self._away = f"{without[0]['name']} does not answer"
+            self._away.back()
+        elif self._down_s >= BEYOND:
+            waits = [WAITS[broker["state"]] for broker in brokers if broker["state"] in WAITS]
+            self._away.waits(waits[0] if waits else "none answers", time.monotonic())
+        elif without:
+            self._away.waits(f"{without[0]['name']} does not answer", time.monotonic())
         for topic, partition in sorted(self._reading):
             about = told["topics"].get(topic, {}).get("partitions", {}).get(str(partition))
             if about is not None and about["hi_offset"] >= 0:
