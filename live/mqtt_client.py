@@ -46,13 +46,15 @@ def refusal(reason: Any) -> str:
     return f"refuses the connection: {reason}" + (f" ({hint})" if hint else "")
 
 
-def no_connection(error: BaseException | None = None) -> str:
+def no_connection(tls: bool, error: BaseException | None = None) -> str:
     """Why there is no connection. error: what was raised, by default what is being handled."""
     match error or sys.exc_info()[1]:
         case ssl.SSLCertVerificationError() as why:
             return f"is not trusted: {why.verify_message}"
         case ssl.SSLError() as why:
             return f"does not speak TLS at this port, or not ours: {why.reason or why}"
+        case ConnectionResetError() as why if tls:
+            return f"is away: {why.strerror} (does it speak TLS at this port?)"
         case OSError() as why:
             return f"is away: {why.strerror or why}"
         case _:

@@ -74,7 +74,7 @@ class MqttSink:
         try:
             client.connect(self._host, self._port)
         except OSError as error:
-            raise self._trouble(f"the broker {no_connection(error)}") from error
+            raise self._trouble(f"the broker {no_connection(self._tls, error)}") from error
         client.loop_start()
         self._client = client
         with self._changed:
@@ -92,7 +92,7 @@ class MqttSink:
 
     def _not_connected(self, client: Client, data: Any) -> None:
         with self._changed:
-            self._last = f"the broker {no_connection()}"
+            self._last = f"the broker {no_connection(self._tls)}"
 
     def _disconnected(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         with self._changed:

@@ -57,8 +57,8 @@ class MqttSettings:
 
 #: How long a poll goes on taking while messages come, in seconds, and ten times as long as it waits for the next.
 _GATHER_S = 0.02
-#: How long, in seconds, a second client with our id is told after it was last heard of.
-_TAKEN_OVER_S = 60.0
+#: A connection that has ended so many times in so many seconds is told, when it is there again too.
+_ENDS, _ENDS_S = 3, 60.0
 _LOG = logging.getLogger(__name__)
 #: A filter that nobody subscribes to.
 _NO_TOPIC = "hybrid/no/topic"
@@ -97,7 +97,8 @@ class MqttSource:
         self._connected = False
         self._said: str | None = "is away: there is no connection yet"  # of the broker; while connected, of the session
         self._refused = False  # the last attempt to connect
-        self._taken_over_s: float | None = None  # when another client took our place, of time.monotonic()
+        # When connections ended lately, of time.monotonic(), and whether the broker said that another took our place.
+        self._ends: deque[tuple[float, bool]] = deque(maxlen=100)
         self._told_qos_0 = False
         self._failed: DataError | None = None
         #: Messages that the broker has marked as sent before.
@@ -199,10 +200,12 @@ class MqttSource:
             return self._failed.message
         where, id = f"{self._settings.host}:{self._settings.port}", self._settings.client_id
         with self._lock:
-            if self._taken_over_s is not None and time.monotonic() < self._taken_over_s + _TAKEN_OVER_S:
+            lately = [sure for at, sure in self._ends if time.monotonic() < at + _ENDS_S]
+            if any(lately) or len(lately) >= _ENDS:
+                maybe = "" if any(lately) else f"the connection has ended {len(lately)} times in {_ENDS_S:g} s; if "
                 return (
-                    f"another client connects to {where} as {id}: each throws the other out, and what one has "
-                    "acknowledged the other does not get; give each a client_id of its own"
+                    f"{maybe}another client connects to {where} as {id}, each throws the other out, and what one has "
+                    "acknowledged the other does not get: give each a client_id of its own"
                 )
             return self._said if self._connected else f"the broker {where} {self._said}"
 
@@ -240,12 +243,12 @@ class MqttSource:
 
     def _on_connect_fail(self, client: Any, data: Any) -> None:
         with self._lock:
-            self._said, self._refused = no_connection(), False
+            self._said, self._refused = no_connection(self._settings.tls), False
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         with self._lock:
-            if reason.value == TAKEN_OVER:
-                self._taken_over_s = time.monotonic()
+            if self._connected and not self._closing:
+                self._ends.append((time.monotonic(), reason.value == TAKEN_OVER))
             if self._connected:
                 self._said = f"is away: {reason}"
             elif not self._refused:  # or it has been said why
