@@ -63,4 +63,4 @@ def no_connection(tls: bool, error: BaseException | None = None) -> str:
 
 def closed_early(tls: bool) -> str:
     """Why a connection ends before the broker has answered."""
-    return "closes the connection before it answers" + ("" if tls else ": does this port want TLS?")
+    return "is away: the connection has ended without an answer" + ("" if tls else " (does this port want TLS?)")

@@ -200,14 +200,16 @@ class MqttSource:
             return self._failed.message
         where, id = f"{self._settings.host}:{self._settings.port}", self._settings.client_id
         with self._lock:
+            said = self._said if self._connected else f"the broker {where} {self._said}"
             lately = [sure for at, sure in self._ends if time.monotonic() < at + _ENDS_S]
-            if any(lately) or len(lately) >= _ENDS:
-                maybe = "" if any(lately) else f"the connection has ended {len(lately)} times in {_ENDS_S:g} s; if "
-                return (
-                    f"{maybe}another client connects to {where} as {id}, each throws the other out, and what one has "
-                    "acknowledged the other does not get: give each a client_id of its own"
-                )
-            return self._said if self._connected else f"the broker {where} {self._said}"
+        if not any(lately) and len(lately) < _ENDS:
+            return said
+        maybe = "" if any(lately) else f"the connection has ended {_ENDS} times and more in {_ENDS_S:g} s; if "
+        twin = (
+            f"{maybe}another client connects as {id}, each throws the other out, and what one has acknowledged the "
+            "other does not get: give each a client_id of its own"
+        )
+        return twin if said is None else f"{said}; {twin}"
 
     def close(self) -> None:
         """Leaves; the session stays, with what is not acknowledged."""

@@ -304,11 +304,11 @@ def test_two_clients_with_one_id(broker, sources):
     while "another client" not in str(first.trouble()) and time.monotonic() < end:
         first.poll(0.05)
         second.poll(0.05)
-    said = f"3 times in 60 s; if another client connects to 127.0.0.1:{broker.port} as twin, each throws the other out"
-    assert f"the connection has ended {said}" in str(first.trouble())
+    said = "ended 3 times and more in 60 s; if another client connects as twin, each throws the other out"
+    assert said in str(first.trouble())
     first._connected = True
     first._on_disconnect(None, None, None, ReasonCode(PacketTypes.DISCONNECT, "Session taken over"), None)
-    assert str(first.trouble()).startswith(f"another client connects to 127.0.0.1:{broker.port} as twin")
+    assert "; another client connects as twin, each throws the other out" in str(first.trouble())
     second.close()
     assert "another client" in str(first.trouble())  # though the connection is there again
 
@@ -340,7 +340,7 @@ def test_tls_where_there_is_none_and_none_where_it_is(tmp_path, broker, sources)
         pytest.skip("there is no openssl")
     with mqtt_broker(tmp_path / "tls", certfile=str(certificate), keyfile=str(key)) as encrypted:
         plain, other = sources(encrypted.port, "plain"), sources(encrypted.port, "other", tls=True)
-        assert "closes the connection before it answers: does this port want TLS?" in trouble_with(plain, "TLS")
+        assert "has ended without an answer (does this port want TLS?)" in trouble_with(plain, "TLS")
         assert "is not trusted: " in trouble_with(other, "trusted")
 
 
