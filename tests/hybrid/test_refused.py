@@ -194,6 +194,20 @@ def test_options_that_a_client_refuses_are_faults_of_the_file(tmp_path: Path, op
     assert "of Kafka" in str(raised.value)
 
 
+def test_a_reload_with_an_option_that_a_client_refuses_closes_nothing(tmp_path: Path) -> None:
+    # Before: the source was closed, the new one failed, and with it the only source the service ended.
+    pytest.importorskip("confluent_kafka")
+    text = KAFKA.replace("[sources.feed]", '[database]\npath = "market"\n[sources.feed]')
+    bench = Bench(tmp_path, text, sinks=())
+    source = bench.start()
+    bench.rewrite(text + 'options = { "sasl.mechanism" = "NOPE", "security.protocol" = "sasl_plaintext" }\n')
+    bench.step()
+    assert not source.closed
+    assert not bench.service.done
+    assert "not reloaded: " in bench.status()["trouble"]["app"]
+    assert bench.stop() == 0
+
+
 def test_a_source_says_where_it_keeps_what_it_knows(tmp_path: Path) -> None:
     pytest.importorskip("confluent_kafka")
     file = tmp_path / "app.toml"
