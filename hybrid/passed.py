@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from live.sources.base import Piece
 from live.sources.marks import Marks, Passed, Told
+
+#: So much of the end of a file of dead letters is compared with those that come after a start.
+LAST_BYTES = 1 << 20
+
+
+def last_lines(file: Path) -> frozenset[str]:
+    """The last lines of a file, of which a crash may let some come again; none where it cannot be read."""
+    try:
+        with open(file, "rb") as data:
+            size = data.seek(0, 2)
+            data.seek(max(0, size - LAST_BYTES))
+            return frozenset(data.read().decode(errors="replace").split("\n"))
+    except OSError:
+        return frozenset()
 
 
 class PassedPayloads:

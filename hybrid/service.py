@@ -32,7 +32,7 @@ from hybrid.connectors import TOPICS, make_sink, make_source, marks_of
 from hybrid.delivery import Delivery
 from hybrid.engine import Database
 from hybrid.outlet import Outlet
-from hybrid.passed import PassedPayloads
+from hybrid.passed import PassedPayloads, last_lines
 from hybrid.reader import Reader, line_of
 from hybrid.status import VERSION, write_status
 from live.sinks.base import Sink
@@ -104,6 +104,7 @@ class Service:
         self._bad: Counter[str] = Counter()
         self._rows_in: Counter[str] = Counter()
         self._passed: dict[str, PassedPayloads] = {}
+        self._told_before: dict[Path, frozenset[str]] = {}
         self._trouble: dict[str, str] = {}
         self._retry_s: dict[str, float] = {}
         self._status: dict[str, Any] = {}
@@ -370,6 +371,10 @@ class Service:
         local = path is not None and "://" not in path
         file = (Path(self.app.place(str(path))) if local else self.app.state) / name / "bad.ndjson"
         line = line_of(bad)
+        if file not in self._told_before:
+            self._told_before[file] = last_lines(file)
+        if bad.offset is not None and line in self._told_before[file]:
+            return  # it is there already, and a crash came before that was durable
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with open(file, "a", encoding="utf-8") as out:

@@ -87,6 +87,20 @@ def test_a_partition_of_refused_payloads_only_is_passed(tmp_path: Path) -> None:
     bench.stop()
 
 
+def test_payloads_that_were_quarantined_before_a_crash_are_not_so_twice(tmp_path: Path) -> None:
+    # Before: each crash before a checkpoint added them once more.
+    bench = Bench(tmp_path)
+    for _ in range(3):
+        source = bench.start()
+        source.given = [refused(0), refused(1), behind(2)]
+        bench.step(3)
+        crashed = bench.service
+        bench.again()
+        crashed.db.close()
+        crashed._delivery.close()
+    assert dead_letters(tmp_path) == [0, 1]
+
+
 def test_what_was_passed_says_nothing_of_an_archive_that_ends_elsewhere(tmp_path: Path) -> None:
     """A crash before a checkpoint, or an archive put back from a copy, takes events away: they are read again."""
     bench = Bench(tmp_path)
