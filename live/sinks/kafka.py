@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from live.kafka_client import Away, check_client, client_module, said
+from live.kafka_client import Away, check_client, client_module, meaning, said
 from live.sinks.base import RowId, check_ids, row_ids, trouble
 from live.sinks.json_lines import check_json, json_lines
 from query.errors import DataError
@@ -135,7 +135,7 @@ class KafkaSink:
     def _flush(self) -> None:
         left = self._opened().flush(self._seconds)
         if self._failed:
-            why = self._first_error.str() if self._first_error is not None else ""
+            why = meaning(self._first_error) if self._first_error is not None else ""
             raise self._trouble(f"{len(self._failed):,} rows were not taken: {why}")
         if left:
             raise self._trouble(f"{left:,} rows were not acknowledged within {self._seconds:g} s")
