@@ -105,11 +105,12 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
         ]  # fmt: skip
         parts.append(table("query|state|matches|rows|per s|suppressed|runs|spilled|reads|waiting|unread", queries))
     if status["sources"]:
+        known = any(s.get("partitions") for s in status["sources"].values())
         sources = [
-            [name, s["state"], s["stream"], s["queued"], s.get("lag"), s.get("lost")]
+            [name, s["state"], s["stream"], s["queued"], *([s["lag"], s["lost"]] if known else [])]
             for name, s in status["sources"].items()
-        ]  # fmt: skip
-        parts.append(table("source|state|stream|read ahead|behind the end|lost", sources))
+        ]
+        parts.append(table("source|state|stream|read ahead" + ("|behind the end|lost" if known else ""), sources))
         places = [
             [f"{name}: {partition}", p["position"], p["end"], p["lag"]]
             for name, s in status["sources"].items()
