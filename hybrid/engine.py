@@ -1105,12 +1105,13 @@ class Database:
                     stream.kept.flush()
             streams = {key: _input(stream, late) for key, stream in asked.items()}
         on_spark = OnSpark(spark) if engine == "spark" else None
-        relations = Relations(
-            text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large,
-            access=self._access,
-        )
-        with interruptible(), relations.open():
-            found = answer(text, relations)
+        with interruptible():
+            relations = Relations(
+                text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large,
+                access=self._access,
+            )
+            with relations.open():
+                found = answer(text, relations)
         self._say_beside()
         return found
 
