@@ -337,6 +337,7 @@ class Contents:
         if self.torn is not None:
             path, at = self.torn
             Path(f"{path}{TORN}").write_bytes(path.read_bytes()[at:])
+            self.dropped[-1] += f"; what stands there is kept in {path}{TORN}"
 
 
 def read(
@@ -440,10 +441,7 @@ class _Reading:
             return
         if rest:
             self._found.torn = (segment.path, segment.end)
-            kept = f"; what stands there is kept in {segment.path}{TORN}"
-        else:
-            kept = ""
-        said = f"the log {segment.path} cannot be read after byte {segment.end:,}{how_many}{kept}"
+        said = f"the log {segment.path} cannot be read after byte {segment.end:,}{how_many}"
         self._found.dropped.append(f"{self._schema.name}: {said}")
 
     def _frame(self, segment: Segment, frame: Frame) -> None:
