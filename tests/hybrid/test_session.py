@@ -349,3 +349,18 @@ def test_settings_stand_in_the_plan() -> None:
     assert plan.factors[0].plan.settings == (("TimeZone", "Asia/Kolkata"),)
     assert "setting     TimeZone = Asia/Kolkata" in str(plan.factors[0].plan)
     assert hybrid.sql(ANY.format("t", "", "count(*) AS n"), connect()).plan.factors[0].plan.settings == ()
+
+
+def test_types_do_not_depend_on_the_shape_of_the_outer_select() -> None:
+    # Before: UTC and text where it only picked columns, the connection's zone and its ENUM elsewhere.
+    connection = connect(
+        "SET TimeZone = 'America/New_York'", "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE TABLE seen(i INTEGER, t TIMESTAMPTZ, m mood)",
+        "INSERT INTO seen VALUES (1, '2026-01-01 10:00', 'ok'), (2, '2026-01-01 11:00', 'sad')",
+    )  # fmt: skip
+    text = "SELECT {} FROM seen MATCH_RECOGNIZE (ORDER BY i MEASURES LAST(t) AS t, LAST(m) AS m PATTERN (A+) "
+    text += "DEFINE A AS true)"
+    picked, computed = (hybrid.sql(text.format(c), connection).arrow() for c in ("t, m", "t, m, 1 AS one"))
+    assert picked.schema == computed.select(["t", "m"]).schema
+    assert picked.schema.field("t").type.tz == "America/New_York"
+    assert picked.to_pylist() == computed.select(["t", "m"]).to_pylist()
