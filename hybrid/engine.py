@@ -156,7 +156,7 @@ class Database:
             if not self._read_only:
                 self._path.make()
             elif self._path.on_disk and not os.path.exists(self._path):
-                raise DataError(f"there is no database {path}", "hybrid.connect creates one")
+                raise DataError(f"there is no database {path}", "hybrid.connect creates one, without read_only")
             return stream_names(self._path)
         except OSError as error:
             raise DataError(f"{path} cannot be opened: {first_line(error)}", "check the place") from None
