@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from query.errors import Span
+from query.errors import QueryError, Span
 from query.language import ast
 from query.language.parse import parse, parse_match_recognize
 
