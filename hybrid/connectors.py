@@ -43,7 +43,8 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
                 app.place(table.path), table.format, table.follow, table.times, table.missing, table.delimiter,
                 table.header, table.nulls, table.rotation,
             )  # fmt: skip
-            return Files(schema, settings, known_files(app.state, next(n for n, t in app.sources.items() if t is table)))
+            name = next((name for name, given in app.sources.items() if given is table), None)
+            return Files(schema, settings, None if name is None else known_files(app.state, name))
         case KafkaSource():
             from live.sources.kafka import KafkaSettings
             from live.sources.kafka import KafkaSource as Kafka

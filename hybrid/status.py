@@ -19,8 +19,6 @@ VERSION = 1
 STATUS_FILE = "status.json"
 #: A status older than this, in seconds, is not that of a service that is well.
 OLD_S = 5.0
-#: So much of the name of a source is shown.
-HELD_CHARS = 24
 
 
 def write_status(directory: Path, status: dict[str, Any]) -> None:
@@ -93,10 +91,13 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
     parts: list[RenderableType] = [Text(headline(status, now), style="bold" if running else "bold red")]
     streams = [
         [name, s["accepted"], s["rate"], "ended" if s["ended"] else (s["watermark"] or "-")[:21], _span(s["lag_s"]),
-         _span(s["behind_newest_s"]), s["late"], s["bad"], s["duplicates"], _held(s)]
+         _span(s["behind_newest_s"]), s["late"], s["bad"], s["duplicates"]]
         for name, s in status["streams"].items()
     ]  # fmt: skip
-    parts.append(table("stream|events|per s|watermark|behind the clock|the newest|late|bad|again|held by", streams))
+    parts.append(table("stream|events|per s|watermark|behind the clock|the newest|late|bad|again", streams))
+    for name, s in status["streams"].items():
+        if s["held_by"] is not None:
+            parts.append(Text(f"the watermark of {name} waits for {s['held_by']}, silent since {s['held_since'][:19]}"))
     if status["queries"]:
         queries = [
             [name, q["state"], q["matches"], q["rows"], q["rate"], q["suppressed"], q["runs"], q["spilled"],
@@ -113,15 +114,6 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
     for where, what in status["trouble"].items():
         parts.append(Text(f"{where}: {what}", style="red"))
     return Group(*parts)
-
-
-def _held(stream: dict[str, Any]) -> str | None:
-    """The end of the name of the source that holds back the watermark of a stream, and since when it is silent."""
-    source, since = stream.get("held_by"), stream.get("held_since")
-    if source is None:
-        return None
-    name = source if len(source) <= HELD_CHARS else f"...{source[-HELD_CHARS:]}"
-    return name if since is None else f"{name} since {since[11:19]}"
 
 
 def _cell(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from archive.history import LOG, History, archived_schema, check_there
 from archive.place import Place
@@ -98,16 +98,17 @@ class Stream:
         """Something came from a source, at that time of a clock that never goes back."""
         self.heard_s[source] = now_s
 
-    def held_by(self) -> dict[str, str | None] | None:
-        """Which source holds the watermark back, and since when nothing has come from it; None where no event is
-        further than that source lets the watermark go."""
+    def held_by(self) -> dict[str, Any] | None:
+        """Which source holds the watermark back, since when nothing has come from it and for how many seconds; None
+        where no event is further than that source lets the watermark go."""
         source, watermark_us, newest_us = self.live.holder, self.live.watermark_us, self.live.newest_us
         waited = source in self.live.expected
         if source is None or not (waited or _is_ahead(newest_us, watermark_us, self.schema.lateness_us)):
             return None
-        heard_s = self.heard_s.get(source)
-        since_us = None if heard_s is None else time.time_ns() // 1000 - round((time.monotonic() - heard_s) * 1e6)
-        return {"source": source, "since": show_us(since_us)}
+        now_s = time.monotonic()
+        silent_s = round(now_s - self.heard_s.get(source, now_s), 1)
+        since_us = time.time_ns() // 1000 - round(silent_s * 1e6)
+        return {"source": source, "since": show_us(since_us), "silent_s": silent_s}
 
     def tick(self, now_s: float, wall_us: int) -> int | None:
         """Looks at the clocks: the first never goes back, the second is the time of day. The watermark that there is by
