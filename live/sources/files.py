@@ -500,7 +500,7 @@ class FileSource:
             return
         if self._settings.rotation == "error":
             size = known.mark.bytes
-            if not file.packed and found.size < size:
+            if isinstance(file, _Text) and not file.packed and found.size < size:
                 message = f"{file.path} has become shorter: {found.size} bytes, and {size} were read"
             else:
                 message = f"{file.path} was replaced by another file, or written anew"
@@ -561,7 +561,7 @@ class FileSource:
         return out
 
     def _is_over(self, file: _Text | _Parquet, partition: str) -> bool:
-        if not file.at_end or self._newest is None or self._newest[1] == partition:
+        if file.stuck or not file.at_end or self._newest is None or self._newest[1] == partition:
             return False
         assert file.identity is not None
         quiet_s = max(time.time() - file.identity.modified_ns / 1e9, time.monotonic() - file.read_s)

@@ -162,7 +162,7 @@ class KnownFiles:
         for number, line in enumerate(lines, 1):
             try:
                 crc, text = line.split(b" ", 1)
-                if int(crc, 16) != zlib.crc32(text):
+                if crc != b"%08x" % zlib.crc32(text):
                     raise ValueError("its sum is wrong")
                 told = json.loads(text)
                 if number == 1:
