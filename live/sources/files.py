@@ -565,9 +565,12 @@ class FileSource:
             return False
         assert file.identity is not None
         quiet_s = max(time.time() - file.identity.modified_ns / 1e9, time.monotonic() - file.read_s)
-        if file.newest_us is None:  # an older release has read it
+        if file.newest_us is None or file.first_us is None:  # an older release has read it
             return quiet_s >= LONG_QUIET_S
-        return quiet_s >= QUIET_S and self._newest[0] >= file.newest_us - self._schema.lateness_us
+        # Files that grow side by side begin together; one that follows another may begin a little before its end.
+        overlap_us = min(self._schema.lateness_us, (file.newest_us - file.first_us) // 2)
+        begun_us = self._newest[0]
+        return quiet_s >= QUIET_S and begun_us >= file.newest_us - overlap_us and begun_us > file.first_us
 
 
 _ROTATED = re.compile(r"(?<=.)[.-]\d[\dT_:.Z-]*$")
