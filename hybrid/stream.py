@@ -106,9 +106,9 @@ class Stream:
         if source is None or not (waited or _is_ahead(newest_us, watermark_us, self.schema.lateness_us)):
             return None
         now_s = time.monotonic()
-        silent_s = round(now_s - self.heard_s.get(source, now_s), 1)
-        since_us = time.time_ns() // 1000 - round(silent_s * 1e6)
-        return {"source": source, "since": show_us(since_us), "silent_s": silent_s}
+        silent_s = now_s - self.heard_s.get(source, now_s)
+        since_s = round(time.time() - silent_s)
+        return {"source": source, "since": show_us(since_s * 1_000_000), "silent_s": round(silent_s, 1)}
 
     def tick(self, now_s: float, wall_us: int) -> int | None:
         """Looks at the clocks: the first never goes back, the second is the time of day. The watermark that there is by

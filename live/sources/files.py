@@ -126,6 +126,7 @@ class FileSource:
         self._odd: dict[str, str] = {}  # the same of what is no file
         self._there: dict[str, _Identity] = {}  # what was seen at the last look
         self._blind = False  # not all could be seen
+        self._judged_s = -LOOK_S  # when it was last looked which files are over
         self._gone: dict[str, float] = {}  # by partition: since when its file is not there, of the monotonic clock
         self._torn: dict[str, str] = {}  # by partition, what of its file was not read before it went
         self._holding: set[str] = set()  # the partitions that hold back the watermark
@@ -221,11 +222,13 @@ class FileSource:
     def _turn(self) -> tuple[list[Piece | Bad], bool]:
         """What the next block says that says something; and whether, where there is none, more may be read at once.
         Small files are taken together: what is written down of each is written at once."""
+        if time.monotonic() - self._judged_s > LOOK_S:
+            self._judged_s = time.monotonic()
+            if over := self._over():
+                return over, True
         if not self._turns:
             if self._settings.follow:
                 self._there = self._look()
-            if over := self._over():
-                return over, True
             for path, next_file in self._files.items():
                 if self._stirs(next_file):
                     self._turns.append(path)

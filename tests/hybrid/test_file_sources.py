@@ -3,6 +3,7 @@ and finished."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -140,7 +141,7 @@ def test_files_that_grow_side_by_side_wait_for_each_other(bench: Files) -> None:
     folder = bench.file.parent / "in"
     bench.service.start()
     ends = (0, 1, 50, 100, 101)
-    for begin, end in zip(ends, ends[1:]):
+    for begin, end in itertools.pairwise(ends):
         for name in ("a", "b", "c"):
             with (folder / f"{name}.ndjson").open("a") as file:
                 file.write(lines(begin, end, name))
