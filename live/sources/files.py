@@ -67,6 +67,8 @@ READ_S = 0.2
 FILES_TOGETHER, ROWS_TOGETHER = 64, 1000
 #: A file that has not grown for so long, in seconds, may be over: where its last event is known, and where it is not.
 QUIET_S, LONG_QUIET_S = 1.0, 60.0
+#: How long it is told, in seconds, what was not read of a file that is gone.
+TOLD_S = 600.0
 #: Of so much that was handed out of a file, and may not be archived yet, it is known where it ends.
 MARKS_MAX = 64
 _MARK = b"\xef\xbb\xbf"
@@ -128,7 +130,7 @@ class FileSource:
         self._blind = False  # not all could be seen
         self._judged_s = -LOOK_S  # when it was last looked which files are over
         self._gone: dict[str, float] = {}  # by partition: since when its file is not there, of the monotonic clock
-        self._torn: dict[str, str] = {}  # by partition, what of its file was not read before it went
+        self._torn: dict[str, tuple[float, str]] = {}  # by partition, when its file went, and what was not read of it
         self._holding: set[str] = set()  # the partitions that hold back the watermark
         self._newest: tuple[int, str] | None = None  # time of the first event of the partition that began last, and it
         self._elsewhere: dict[tuple[int, int], str] = {}  # by inode, partitions that were read under another path
@@ -210,7 +212,9 @@ class FileSource:
         if not self._files and not found and self._settings.follow:
             gone = any(known.path == self._path for known in self._known)
             return [f"{self._path} is gone" if gone else f"there is no file to read in {self._path} yet"]
-        return [*found, *self._waits.values(), *self._torn.values()]
+        now_s = time.monotonic()
+        self._torn = {name: told for name, told in self._torn.items() if now_s - told[0] < TOLD_S}
+        return [*found, *self._waits.values(), *(what for _, what in self._torn.values())]
 
     def close(self) -> None:
         for file in self._files.values():
@@ -371,7 +375,7 @@ class FileSource:
             if file.partition is not None:
                 self._gone[file.partition] = time.monotonic()
                 if file.unread:
-                    self._torn[file.partition] = f"{path} is gone, and {file.unread}"
+                    self._torn[file.partition] = time.monotonic(), f"{path} is gone, and {file.unread}"
             self._waits.pop(path, None)
             self._drop(file)
         known, order = self._files, _order(there, self._settings.rotation == "follow")
@@ -445,7 +449,9 @@ class FileSource:
                 return False
             self._begin(file, known.partition, replace(known, path=file.path))
             return True
-        before = [k for k in self._known if k.path == file.path and k.partition not in self._readers]
+        # What nothing is archived of was of another database, or comes again from the file that is there now.
+        at_path = [k for k in self._known if k.path == file.path and k.partition not in self._readers]
+        before = [k for k in at_path if k.partition in self._positions]
         for known in shorter:
             if known not in before:
                 self._is_copy(file, found, known, f"is the beginning of {known.path or known.partition}")
@@ -510,10 +516,8 @@ class FileSource:
             hint = 'put it back, and write new files under new names; or let rotation = "follow" read it as a new one'
             raise DataError(message, f"its records would be taken for those read before: {hint}")
         rest = file.was or "what stood behind that, if anything, was not read"
-        self._torn[known.partition] = (
-            f"{file.path} was replaced, and the file before it is not found: {known.mark.records} records were read of "
-            f"it; {rest}"
-        )
+        what = f"the file before it is not found: {known.mark.records} records were read of it; {rest}"
+        self._torn[known.partition] = time.monotonic(), f"{file.path} was replaced, and {what}"
         self._known.put(replace(known, path=""))
         self._write([replace(known, path="")])
         self._gone.setdefault(known.partition, 0.0)

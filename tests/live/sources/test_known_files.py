@@ -548,6 +548,22 @@ def test_a_memory_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monke
     assert reading.read() == list(range(30))
 
 
+def test_a_memory_without_its_archive(folder: Path) -> None:
+    """A database in memory begins anew, whatever its state directory says."""
+    (folder / "a.ndjson").write_text(lines(0, 10))
+    reading = Reading(folder, folder.parent / "known")
+    reading.read()
+    reading.keep()
+    reading.archived.clear()
+    reading.go_on()
+    assert reading.read() == [*range(10), *range(10)]
+    reading.archived.clear()
+    (folder / "a.ndjson").write_text(lines(10, 30))
+    reading.go_on()
+    assert reading.read() == [*range(10), *range(10), *range(10, 30)]
+    assert reading.source.trouble() is None
+
+
 def test_the_memory_stays_small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_files, "LOG_BYTES", 2000)
     path = folder / "a.ndjson"
