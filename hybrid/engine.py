@@ -256,7 +256,8 @@ class Database:
 
     def streams(self) -> dict[str, dict[str, Any]]:
         """For each stream: its columns, watermark, the offset that is expected next from each source, the sources
-        that the watermark waits for, and how many events were accepted, late and redelivered."""
+        that the watermark waits for because they have sent nothing yet, the source that holds it back and since when
+        nothing has come from it (None where nothing does), and how many events were accepted, late and redelivered."""
         with self._lock:
             self._refresh()
             return {
@@ -269,6 +270,7 @@ class Database:
                     "events": s.kept.last_seq + 1,
                     "offsets": s.live.offsets,
                     "expected": list(s.live.expected),
+                    "held_by": s.held_by(),
                     "accepted": s.live.accepted_count,
                     "late": s.live.late_count,
                     "duplicates": s.live.duplicate_count,
@@ -1031,6 +1033,7 @@ class Database:
                 "late": watch.stream.live.late_count,
                 "held_back": held,
                 "watermark": show_us(watch.stream.live.watermark_us),
+                "held_by": watch.stream.held_by(),
             }
             if watch.stuck_count:
                 found["skips_stuck"] = watch.stuck_count
