@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: How the names of files begin that say of a stream which topics are read into it, and how far.
 TOPICS = "topics-"
+#: How the names of files begin in which sources of files keep what they know of them.
+KNOWN_FILES = "files-"
 
 
 def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
@@ -40,10 +42,12 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
             from live.sources.files import FileSettings
             from live.sources.files import FileSource as Files
 
-            return Files(schema, FileSettings(
+            settings = FileSettings(
                 app.place(table.path), table.format, table.follow, table.times, table.missing, table.delimiter,
-                table.header, table.nulls,
-            ))  # fmt: skip
+                table.header, table.nulls, table.rotation,
+            )  # fmt: skip
+            name = next((name for name, given in app.sources.items() if given is table), None)
+            return Files(schema, settings, None if name is None else known_files(app.state, name))
         case KafkaSource():
             from live.sources.kafka import KafkaSettings
             from live.sources.kafka import KafkaSource as Kafka
@@ -71,6 +75,11 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
 def marks_of(app: App, stream: str) -> Marks:
     """What is known of the partitions of a stream beside the archive."""
     return Marks(app.state / f"{TOPICS}{quote(stream.lower(), safe='')}.json")
+
+
+def known_files(state: Path, source: str) -> Path:
+    """Where a source of files keeps what it knows of them."""
+    return state / f"{KNOWN_FILES}{quote(source, safe='')}.log"
 
 
 def _decoding(table: KafkaSource | MqttSource, app: App) -> Decoding:
