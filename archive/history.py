@@ -325,6 +325,15 @@ class History:
                 self._first_appended_us = None
             self._take_in(found)
 
+    def declare(self, schema: Schema) -> None:
+        """Goes on with another lateness or retention; nothing else may differ. Raises DataError, having changed
+        nothing, if the table cannot take it."""
+        with self._flushing:
+            if self._table is not None:
+                self._table.declare(schema)
+            with self._lock:
+                self.schema = schema
+
     def add_columns(self, schema: Schema) -> None:
         """Goes on with more columns behind the others (Schema.widens); events so far have nulls there. Snapshots keep
         the columns they have. Raises DataError, having changed nothing, if the table cannot take them."""
@@ -389,6 +398,7 @@ def archived_schema(where: Place, schema: Schema) -> Schema:
     if not (where / "_delta_log").exists():
         return schema
     archived = Table.open(where).schema
+    archived = replace(archived, lateness_us=schema.lateness_us, retention_us=schema.retention_us)
     return archived if archived.widens(schema) else schema
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,31 @@ from matching.batch import EventBatch
 
 #: So many that nobody has fetched are held.
 HELD_MAX = 100_000
+#: Over so many events the share of late ones is looked at, give or take those of a push; fewer than LATELY_MIN say
+#: nothing.
+LATELY, LATELY_MIN = 1000, 20
+
+
+class LateShare:
+    """How many of the last events of a stream came late: of the last LATELY, or of all since it was opened."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[int, int]] = deque([(0, 0)])
+
+    def add(self, events: int, late: int) -> None:
+        """The next events, and how many of them are late."""
+        counts = self._counts
+        counts.append((counts[-1][0] + events, counts[-1][1] + late))
+        while len(counts) > 2 and counts[-1][0] - counts[1][0] >= LATELY:
+            counts.popleft()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """So many events, and how many of them were late."""
+        (all_before, late_before), (all_now, late_now) = self._counts[0], self._counts[-1]
+        return all_now - all_before, late_now - late_before
 
 
 class LateEvents:

@@ -13,7 +13,7 @@ from archive.recent import FILES
 from hybrid.candidates import Reader
 from hybrid.declaration import TABLE, UNPACED, Pace, read_declaration, write_declaration
 from hybrid.inputs import SORTED_MAX
-from hybrid.late import LateEvents
+from hybrid.late import LateEvents, LateShare
 from live.stream import LiveStream
 from matching.feed import Feed
 from query.schema import Schema
@@ -35,6 +35,11 @@ class Stream:
     pace: Pace = UNPACED
     heard_s: dict[str, float] = field(default_factory=dict)
     late: LateEvents | None = None
+    lately: LateShare = field(default_factory=LateShare)
+    #: Whether something has come since the last look at the clock; and of the event that was furthest ahead of the
+    #: clock when it was seen there, its time and that of the clock.
+    news: bool = False
+    anchor_us: tuple[int, int] | None = None
 
     @property
     def watermark_us(self) -> int | None:
@@ -95,13 +100,20 @@ class Stream:
 
     def hear(self, source: str, now_s: float) -> None:
         """Something came from a source, at that time of a clock that never goes back."""
-        if self.pace.idle_us is not None or self.pace.heartbeat_us is not None:
-            self.heard_s[source] = now_s
+        self.heard_s[source] = now_s
+        self.news = True
 
-    def tick(self, now_s: float, wall_us: int) -> int | None:
-        """Looks at the clocks: the first never goes back, the second is the time of day. The watermark that there is by
-        that, if it is another one."""
+    def tick(self, now_s: float, earliest_us: int) -> int | None:
+        """Looks at the clocks: the first never goes back, nor goes on while the machine is suspended, when nothing can
+        come; the second is the time of day, without its jumps. The watermark that there is by that, if it is another
+        one.
+
+        A heartbeat goes on from the events that have come, as fast as the clock does: what the time of day is matters
+        only where none has come since the stream was opened."""
         before = self.live.watermark_us
+        newest_us, self.news = self.live.newest_us if self.news else None, False
+        if newest_us is not None and (self.anchor_us is None or newest_us > self._now_us(earliest_us)):
+            self.anchor_us = newest_us, earliest_us
         if self.pace.idle_us is not None:
             silent_s = self.pace.idle_us / 1e6
             # in the order in which they fell silent, so that it does not matter how often somebody looks
@@ -111,8 +123,15 @@ class Stream:
         if self.pace.heartbeat_us is not None and before is not None:
             last = max(self.heard_s.values(), default=now_s)
             if now_s - last >= self.pace.heartbeat_us / 1e6:
-                self.live.advance(wall_us - self.pace.heartbeat_us - self.schema.lateness_us)
+                self.live.advance(self._now_us(earliest_us) - self.pace.heartbeat_us - self.schema.lateness_us)
         return self.live.watermark_us if self.live.watermark_us != before else None
+
+    def _now_us(self, earliest_us: int) -> int:
+        """The event time that there is by the clock."""
+        if self.anchor_us is None:
+            return earliest_us
+        newest_us, then_us = self.anchor_us
+        return min(earliest_us, newest_us + max(0, earliest_us - then_us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +162,7 @@ def reopened(directory: Place, log: Policy | None, epoch: int | None = None, rea
     live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
     live.expect(expected)
     now_s = time.monotonic()
-    heard_s = dict.fromkeys((*kept.offsets, *expected), now_s) if pace != UNPACED else {}
+    heard_s = dict.fromkeys((*kept.offsets, *expected), now_s)
     return Stream(schema, live, kept, directory, pace=pace, heard_s=heard_s)
 
 
