@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -23,9 +23,11 @@ class Ahead(DataError):
     """Events that are too far ahead of the clock; nothing of the batch was taken. rows: bool (n,), which of its rows
     they are."""
 
-    def __init__(self, message: str, hint: str, rows: BoolArray) -> None:
+    def __init__(self, message: str, hint: str, rows: BoolArray, reasons: Callable[[int], str]) -> None:
         super().__init__(message, hint)
         self.rows = rows
+        #: Of one of them, what is wrong with it.
+        self.of = reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +177,18 @@ class LiveStream:
         """Raises Ahead for the rows beyond the ceiling, from the first one on that is no redelivery."""
         rows = ts_us > ceiling_us
         rows[:repeated] = False
-        first = int(np.flatnonzero(rows)[0])
-        shown = np.datetime_as_string(ts_us[first].astype("datetime64[us]"))
-        more = int(np.count_nonzero(rows)) - 1
+        first, more = int(np.flatnonzero(rows)[0]), int(np.count_nonzero(rows)) - 1
+
+        def reason(row: int) -> str:
+            shown, last = (np.datetime_as_string(np.datetime64(int(us), "us")) for us in (ts_us[row], ceiling_us))
+            return f"the time {shown} is too far ahead of the clock: max_ahead allows up to {last}"
+
         raise Ahead(
-            f"column {self.schema.time}, row {first}: the time {shown} is more than `max_ahead` ahead of the clock"
-            + (f", and so are those of {more:,} more rows" if more else ""),
+            f"column {self.schema.time}, row {first}: {reason(first)}"
+            + (f"; and so are those of {more:,} more rows" if more else ""),
             "look at the clock and the time zone of whoever sent it: times without a zone are UTC; or allow more",
-            rows,
-        )
+            rows, reason,
+        )  # fmt: skip
 
     def skip(self, source: str, offset: int) -> None:
         """What a source has sent up to an offset, and is no event of the stream, is behind us: it is not expected
