@@ -16,7 +16,7 @@ import pyarrow as pa
 from archive.place import Place, place_of
 from archive.recent import BoolArray, Piece, RBuffer, fresh_rows, joined, next_offsets, piece_of
 from archive.snapshot import HistorySnapshot
-from matching.batch import EventBatch
+from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, NotKept
 from query.schema import Schema
@@ -350,6 +350,32 @@ class History:
                 self.revision, self.schema, self._sealed, self._recent, self._table_snapshot = (
                     self.revision + 1, schema, (), recent, table
                 )  # fmt: skip
+
+    def mark_late(self, from_seq: int, late: Int64Array) -> None:
+        """Marks the events from an ingest sequence on anew: late are those whose sequences are given, ascending, and no
+        others. A watermark in the log is forgotten. Raises DataError; what is marked by then is said by the next call
+        that is the same."""
+        self.flush()
+        with self._flushing:
+            marked = None
+            if self._table is not None:
+                from archive.upkeep import mark_late
+
+                marked = mark_late(self._table, from_seq, late)
+            with self._lock:
+                recent = RBuffer()
+                for piece in self._sealed + self._recent.pieces():
+                    now = np.zeros(len(piece), np.bool_) if piece.late is None else piece.late
+                    now = np.where(piece.batch.seq >= from_seq, np.isin(piece.batch.seq, late), now)
+                    recent.append(piece_of(piece.batch, now))
+                on_time = (piece.first_on_time_us() for piece in recent.pieces())
+                self._first_appended_us = min((t for t in on_time if t is not None), default=None)
+                self._first_archived_us = None if marked is None else "unknown"
+                self.revision, self._table_snapshot, self._sealed, self._recent = self.revision + 1, marked, (), recent
+                logged = [] if self._log is None else self._log.forget_watermark()
+            self.logged_watermark_us = None
+            for path in logged:
+                path.unlink(missing_ok=True)
 
     def drop_before(self, time_us: int) -> None:
         """Forgets files and pieces of memory whose every event is older than time_us. Older snapshots keep them."""

@@ -115,6 +115,14 @@ class Log:
                     self.close()  # it has the columns of before: the next append begins one
         return [path for path in segments(self._directory) if number_of(path) < self._segment]
 
+    def forget_watermark(self) -> list[Path]:
+        """Goes on in a new segment that knows of no watermark, with all events in files; gives the older ones. Raises
+        NotKept where none can be begun."""
+        self._watermark_us = None
+        with self._told():
+            self._begin()
+        return [path for path in segments(self._directory) if number_of(path) < self._segment]
+
     def writes(self, path: Path) -> bool:
         """Whether it is the segment that is written to."""
         return number_of(path) == self._segment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -448,6 +449,17 @@ class Driver:
         counts = saved["counts"]
         self.read_count, self.incomplete_count = counts["reads"], counts["incomplete"]
         self.late_left_out, self.by_spark_count = counts["late"], counts.get("by_spark", 0)
+
+    def forget_from(self, seq: int) -> None:
+        """Forgets the matches that wait and have an event of the live stream from that ingest sequence on."""
+        kept = []
+        for answer, ranges in self._waiting:
+            evidence = answer.evidence
+            newest = np.array([evidence.seq[a:b].max(initial=-1) for a, b in itertools.pairwise(evidence.bounds)])
+            rows = np.flatnonzero(newest[answer.match] < seq)
+            if len(rows):
+                kept.append((_compact(answer.take(rows)), tuple(r.take(rows) for r in ranges)))
+        self._waiting, self._asked = kept, None
 
     def discard(self) -> None:
         """Forgets what waits."""

@@ -57,6 +57,7 @@ from hybrid.pour import Pour, rows_as_events
 from hybrid.recovery import Asked, check_ahead, read_asked, state_of
 from hybrid.replay import successor
 from hybrid.result import Lookups, Result
+from hybrid.rewind import Rewound, finished, rewound
 from hybrid.shedding import Shed, Shedding
 from hybrid.shedding import check as check_shed
 from hybrid.strategies import NAMES, TOLERANT, strategy_of
@@ -420,6 +421,38 @@ class Database:
             trouble = self._flow.reach(state, t_us)
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
+
+    def rewind(self, stream: str, to: Any = None) -> Rewound:
+        """Sets the watermark of a stream back, as if the events after `to` had never come and the clock had never
+        raised it: for when one wrong time has made everything late. to: as in `advance`; None: now.
+
+        The events after it are set aside: they stay in the archive as late ones, and no live query has them. All that
+        came since the first of them is judged anew, by the other events alone: what was late for nothing counts. The
+        live queries that read the stream go through these events once more, and their rows come out once more, with the
+        ids they had where they are the same; rows that were made of events set aside, or of something being absent
+        that came late, are not taken back. Takes a checkpoint where queries have names. To be called again after a
+        crash in the middle. Raises DataError."""
+        with self._lock, Deferred():
+            state = self._open_stream(stream)
+            to_us = clock.time_ns() // 1000 if to is None else instant_us(to, "the time to rewind to")
+            if state.ended:
+                raise DataError(f"stream {state.schema.name} has ended", "open the database again: that takes it up")
+            fed = [p.target for p in self._flow.pours if state.schema.name.lower() in p.reads]
+            if fed:
+                message = f"rows of {state.schema.name} go into stream {fed[0]}, and would come twice"
+                raise DataError(message, "close the query that feeds it, and watch it again into another stream")
+            for watch in self._flow.running:
+                self._catch_up(watch)
+            trouble: list[str] = []
+            done = rewound(self._flow, state, to_us, lambda: self._feed(state), trouble)
+            self._share_memory()
+            state.save()
+            if self._named:
+                self.checkpoint()
+            finished(state)
+        for message in trouble:
+            warnings.warn(message, HybridWarning, stacklevel=2)
+        return done
 
     def expect(self, stream: str, sources: Sequence[str]) -> None:
         """These sources of a stream will send events, as the partitions of a topic do: the watermark waits until each

@@ -40,6 +40,19 @@ class LateShare:
         return all_now - all_before, late_now - late_before
 
 
+def late_schema(columns: pa.Schema) -> pa.Schema:
+    """The columns of a stream, and where an event stood."""
+    return columns.append(pa.field("_source", pa.string())).append(pa.field("_offset", pa.int64()))
+
+
+def late_table(batch: EventBatch, late: BoolArray) -> pa.Table:
+    """Those events of a batch that are late, with `_source` and `_offset`. late: bool (n,)."""
+    events = batch.take(np.flatnonzero(late))
+    names = pa.array(events.sources, pa.string()).take(pa.array(events.source))
+    columns = [*events.columns.columns, names, pa.array(events.offset)]
+    return pa.Table.from_arrays(columns, schema=late_schema(events.columns.schema))
+
+
 class LateEvents:
     """Late events since this was first asked for, in the order in which they came.
 
@@ -47,7 +60,7 @@ class LateEvents:
     them; they are in the archive all the same."""
 
     def __init__(self, columns: pa.Schema) -> None:
-        self.schema = columns.append(pa.field("_source", pa.string())).append(pa.field("_offset", pa.int64()))
+        self.schema = late_schema(columns)
         self.dropped = 0
         self._lock = threading.Lock()
         self._held: list[pa.Table] = []
@@ -55,15 +68,11 @@ class LateEvents:
 
     def add(self, batch: EventBatch, late: BoolArray) -> None:
         """For the engine: the events of a push, and which of them are late, bool (n,)."""
-        events = batch.take(np.flatnonzero(late))
-        names = pa.array(events.sources, pa.string()).take(pa.array(events.source))
-        columns = [*events.columns.columns, names, pa.array(events.offset)]
-        if events.columns.num_columns + 2 != len(self.schema):  # the stream has more columns by now
-            fields = list(events.columns.schema)
-            self.schema = pa.schema([*fields, *list(self.schema)[-2:]])
+        events = late_table(batch, late)
+        self.schema = events.schema  # the stream may have more columns by now
         with self._lock:
-            self._held.append(pa.Table.from_arrays(columns, schema=self.schema))
-            self._count += len(events)
+            self._held.append(events)
+            self._count += events.num_rows
             while self._count > HELD_MAX and len(self._held) > 1:
                 gone = self._held.pop(0).num_rows
                 self._count -= gone

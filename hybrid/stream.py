@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +17,15 @@ from hybrid.inputs import SORTED_MAX
 from hybrid.late import LateEvents, LateShare
 from live.stream import LiveStream
 from matching.feed import Feed
+from query.errors import HybridWarning
 from query.schema import Schema
 
 if TYPE_CHECKING:
     from archive.log import Policy
+
+
+#: In the directory of a stream while its watermark is being set back.
+REWIND = "rewind.json"
 
 
 @dataclass(slots=True)
@@ -148,6 +154,9 @@ def reopened(directory: Place, log: Policy | None, epoch: int | None = None, rea
     """A stream as it was left: declaration, sequence, offsets and watermark. epoch, read_only: see History. Raises
     DataError, also where there must be a log and is none."""
     schema, saved_us, pace, expected, logged = read_declaration(directory)
+    if (directory / REWIND).exists():
+        message = f"{schema.name}: its watermark was being set back, which did not come to its end: do it again"
+        warnings.warn(message, HybridWarning, stacklevel=3)
     if logged:
         check_there(Path(directory / TABLE / LOG), schema.name)
         if log is None and not read_only:  # it ends with the first flush, and need not be there from then on

@@ -198,9 +198,9 @@ class LiveStream:
             if source not in self._source_names:
                 self._source_names = (*self._source_names, source)
 
-    def replay(self, batch: EventBatch, late: BoolArray) -> Arrival:
+    def replay(self, batch: EventBatch, late: BoolArray, aside: BoolArray | None = None) -> Arrival:
         """Takes events that were accepted before, with the marks they got, in the order in which they came; they keep
-        their places. late: bool (n,)."""
+        their places. late: bool (n,). aside: bool (n,), those of them whose times count for nothing."""
         for name in batch.sources:
             if name not in self._source_names:
                 self._source_names = (*self._source_names, name)
@@ -209,7 +209,8 @@ class LiveStream:
             if begin < end:
                 source = batch.sources[batch.source[begin]]
                 if not self.driven:
-                    self._watermark.observe(source, batch.ts_us[begin:end])
+                    ts_us = batch.ts_us[begin:end]
+                    self._watermark.observe(source, ts_us if aside is None else ts_us[~aside[begin:end]])
                 self._next_offset[source] = int(batch.offset[end - 1]) + 1
         if len(batch):
             self.next_seq = int(batch.seq[-1]) + 1
