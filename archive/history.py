@@ -53,6 +53,7 @@ class History:
         "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_log", "_log_lost", "_offsets",
         "_oldest_s", "_read_only", "_recent", "_sealed", "_sources", "_table", "_table_snapshot", "directory",
         "last_seq", "logged_watermark_us", "memory_bytes_max", "memory_rows_max", "revision", "schema",
+        "skipped",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +80,8 @@ class History:
         self._log: Log | None = None
         self._log_lost = False
         self.logged_watermark_us: int | None = None
+        #: Of sources whose last word in the log was no event, the offset of that.
+        self.skipped: dict[str, int] = {}
         #: How often something other than an append has changed which events are kept, or their columns.
         self.revision = 0
         # Of the files as they were opened, which is looked up when it is asked for; and of all appended since.
@@ -115,7 +118,9 @@ class History:
         found.set_aside()
         self._take_in(found)
         if policy is not None:
-            self._log = Log(directory, self.schema, policy, found.segment, found.next_frame, found.watermark_us)
+            self._log = Log(
+                directory, self.schema, policy, found.segment, found.next_frame, found.watermark_us, found.skipped
+            )
         else:
             self.flush()
         if not self._recent.row_count:  # what there was is in files
@@ -129,7 +134,7 @@ class History:
 
         for message in found.dropped:
             warnings.warn(message, HybridWarning, stacklevel=2)
-        self.logged_watermark_us = found.watermark_us
+        self.logged_watermark_us, self.skipped = found.watermark_us, found.skipped
         for entry in found.entries:
             if isinstance(entry, Rows):
                 self._keep(entry.batch, entry.late)
@@ -202,6 +207,13 @@ class History:
         with self._lock:
             if self._log is not None:
                 self._log.reach(watermark_us)
+
+    def skip(self, source: str, offset: int) -> None:
+        """A source has sent nothing up to an offset that is an event: that goes into the log, if there is one. Raises
+        DataError."""
+        with self._lock:
+            if self._log is not None:
+                self._log.skip(source, offset)
 
     def _keep(self, batch: EventBatch, late: BoolArray) -> bool:
         """Takes events into memory, by way of the log; whether there are enough for a flush."""

@@ -349,10 +349,13 @@ class Database:
 
     def skip(self, stream: str, source: str, offset: int) -> None:
         """What a source has sent up to an offset and is no event of the stream, as it was refused, is behind it: it is
-        not expected again, and dropped if it comes. To be known after a crash it needs a checkpoint, or a later event
-        of that source."""
-        with self._lock:
-            self._open_stream(stream).live.skip(source, offset)
+        not expected again, and dropped if it comes. After a crash that is known from the log, from a checkpoint, or by
+        a later event of that source. Raises DataError."""
+        with self._lock, Deferred():
+            state = self._open_stream(stream)
+            if offset >= state.live.offsets.get(source, 0):
+                state.kept.skip(source, offset)
+                state.live.skip(source, offset)
 
     def _ceiling(self, state: Stream) -> tuple[int | None, list[str]]:
         """The time that events of a stream may not be beyond, if there is one; and what is to be said of the clock."""
@@ -854,6 +857,8 @@ class Database:
                 logged_us = stream.kept.logged_watermark_us
                 if logged_us is not None and (stream.watermark_us is None or logged_us > stream.watermark_us):
                     self._flow.reach(stream, logged_us)
+                for source, offset in stream.kept.skipped.items():
+                    stream.live.skip(source, offset)
             stream.live.declare(stream.schema)
 
     def _make_anew(self, watches: Sequence[Watch | ChainWatch], version: int) -> None:

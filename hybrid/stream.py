@@ -170,6 +170,8 @@ def reopened(directory: Place, log: Policy | None, epoch: int | None = None, rea
     watermark_us = _watermark_of(kept, saved_us, schema, bool(expected))
     live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
     live.expect(expected)
+    for source, offset in kept.skipped.items():
+        live.skip(source, offset)
     now_s = time.monotonic()
     heard_s = dict.fromkeys((*kept.offsets, *expected), now_s)
     return Stream(schema, live, kept, directory, pace=pace, heard_s=heard_s)
