@@ -207,7 +207,7 @@ def test_changed_settings_at_a_reload(bench: Bench) -> None:
     [
         ('key = "name"', 'key = "price"', "the key of stream ticks is name in the database, and price here", '"price"'),
         ('key = "name"', "", "the key of stream ticks is name in the database, and none here", "ticks"),
-        ('price = "BIGINT"', 'price = "DOUBLE"', "column price of stream ticks is BIGINT in the database, and DOUBLE here",
+        ('price = "BIGINT"', 'price = "DOUBLE"', "column price of stream ticks is BIGINT in the database, and DOUBLE",
          '"DOUBLE"'),
         ('time = "ts"', 'time = "at"', "the time of stream ticks is ts in the database, and at here", '"at"'),
         ('time = "ts"', 'time = "ts"\norder = "price"', "the order of stream ticks is none in the database, and price",
