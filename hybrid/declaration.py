@@ -103,6 +103,15 @@ def widened(was: Schema, now: Schema) -> Schema | None:
     return replace(was, fields=(*was.fields, *now.fields[count:]))
 
 
+def with_columns(was: Schema, types: Mapping[str, str]) -> Schema | None:
+    """A declaration with those of some columns behind its own that it does not have; None where it has them all. Raises
+    DataError."""
+    more = {column: type for column, type in types.items() if was.field(column) is None}
+    fields = {f.name: f.type for f in was.fields} | more
+    now = declared(was.name, fields, was.time or "", was.keys, was.order, 0, None)
+    return replace(was, fields=now.fields) if more else None
+
+
 def otherwise(was: Schema, now: Schema) -> DataError:
     """The error that says in which a declaration differs from the one before it."""
     message = f"stream {was.name} already exists with a different declaration: {'; '.join(differences(was, now))}"

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from archive.snapshot import HistorySnapshot
 from hybrid import duck
-from hybrid.answer import Answer, answer_of, concat_answers, output_schema
+from hybrid.answer import Answer, answer_of, concat_answers, fitted_answer, output_schema
 from hybrid.candidates import Ranges, Reader, numbered
 from hybrid.correlate import correlate
 from hybrid.history_cache import HistoryCache
@@ -445,7 +445,10 @@ class Driver:
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Goes on from what `save` gave, in a driver of the same factor."""
-        self._waiting = [(answer, tuple(Ranges(*r) for r in ranges)) for answer, ranges in saved["waiting"]]
+        self._waiting = [
+            (fitted_answer(answer, self._factor), tuple(Ranges(*r) for r in ranges))
+            for answer, ranges in saved["waiting"]
+        ]
         counts = saved["counts"]
         self.read_count, self.incomplete_count = counts["reads"], counts["incomplete"]
         self.late_left_out, self.by_spark_count = counts["late"], counts.get("by_spark", 0)

@@ -38,6 +38,7 @@ from hybrid.declaration import (
     settings,
     stream_names,
     widened,
+    with_columns,
 )  # fmt: skip
 from hybrid.duck import ANYTHING, Access, binder, check_memory_limit, interruptible
 from hybrid.explain import explain_live
@@ -99,7 +100,10 @@ class Database:
         storage_options: Mapping[str, str] | None = None, maintenance: bool = True,
         log: Policy | Literal["default"] | None = "default", checkpoint: Any = None, ticking: bool = True,
         spark: Any = None, spark_events: int | None = None, read_only: bool = False, access: Access = ANYTHING,
+        columns: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:  # fmt: skip
+        """columns: of streams, with types; what they have not yet they get before their queries go on, as it cannot be
+        while these run."""
         self._large = large_ranges(spark, spark_events, path is not None)
         self._lock = threading.RLock()
         self._path = place_of(path, storage_options) if path is not None else None
@@ -119,6 +123,7 @@ class Database:
         self._by_hand = not ticking
         self._memory_limit = memory_limit
         self._access = access
+        self._wider = False
         self._flow = Flow()
         self._streams = self._flow.streams
         self._pushers: set[int] = set()
@@ -142,7 +147,8 @@ class Database:
                 self._writer = writer_of(self._path, [self._path / name / TABLE for name in names])
             self._left.writer = self._writer
             try:
-                self._open(self._path, self._found(str(path)), memory_limit, maintenance)  # others may have made some
+                # others may have made some
+                self._open(self._path, self._found(str(path)), memory_limit, maintenance, columns or {})
             except BaseException:
                 if self._ticker is not None:
                     self._ticker.stop()
@@ -163,7 +169,10 @@ class Database:
         except OSError as error:
             raise DataError(f"{path} cannot be opened: {first_line(error)}", "check the place") from None
 
-    def _open(self, path: Place, names: Sequence[str], memory_limit: str | None, maintenance: bool) -> None:
+    def _open(
+        self, path: Place, names: Sequence[str], memory_limit: str | None, maintenance: bool,
+        columns: Mapping[str, Mapping[str, str]],
+    ) -> None:  # fmt: skip
         """Goes on where the database was left."""
         for name in names:
             stream = reopened(path / name, self._log, self._epoch, self._read_only)
@@ -174,6 +183,12 @@ class Database:
         if self._read_only:
             return
         self._memory = Memory(memory_limit, path)
+        for name, types in columns.items():
+            state = self._streams.get(name.lower())
+            wider = None if state is None else with_columns(state.schema, types)
+            if state is not None and wider is not None:
+                self._add_columns(state, wider)
+                self._wider = True
         with self._lock:  # queries ask history beside it as soon as they begin
             self._resume()
         self._wind()
@@ -498,11 +513,11 @@ class Database:
             if self._closed:
                 return
             paced = [s for s in self._streams.values() if s.pace.ticks and not s.live.driven and not s.ended]
-            trouble = self._clock.look(wall_us, boot_s)
+            trouble = self._clock.look(wall_us, boot_s) if paced else []
             for state in paced:
                 trouble += self._clock.confirm(state.live.newest_us if state.news else None)
-            assert self._clock.earliest_us is not None
             for state in paced:
+                assert self._clock.earliest_us is not None
                 reached_us = state.tick(now_s, self._clock.earliest_us)
                 if reached_us is not None:
                     trouble += self._flow.raised(state, reached_us)
@@ -883,7 +898,7 @@ class Database:
             assert watch.asked is not None
             lost += [] if whole else [watch.asked.name]
         names = [name for name, watch in self._named.items() if any(watch is one for one in watches)]
-        for message in checkpoint.replaced(names, lost, version):
+        for message in checkpoint.replaced(names, lost, version, self._wider):
             warnings.warn(message, HybridWarning, stacklevel=5)
         self._share_memory()
 
@@ -1137,8 +1152,10 @@ class Database:
         with self._lock:
             feed = watch.stream.feed
             held = 0 if feed is None or watch.member is None else feed.held_count(watch.member, watch.since_seq)
+            events, late = watch.stream.lately.counts
             found: dict[str, Any] = {
                 "late": watch.stream.live.late_count,
+                "late_share": late / events if events else 0.0,
                 "held_back": held,
                 "watermark": show_us(watch.stream.live.watermark_us),
             }

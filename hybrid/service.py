@@ -126,6 +126,7 @@ class Service:
             None if given.path is None else app.place(given.path), given.memory_limit, dict(given.options) or None,
             log=None if given.log == "none" else given.log, ticking=False, spark=given.spark,
             spark_events=given.spark_events, access=app.access,
+            columns={name: stream.columns for name, stream in app.streams.items()},
         )  # fmt: skip
         try:
             self._delivery.read(self.db.notes.get(DELIVERY))

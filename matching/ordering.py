@@ -192,7 +192,10 @@ class Ordering:
             message = f"this is no saved order of {self.schema.name}: {error}"
             raise DataError(message, "start from the archive") from None
         columns = batch.select(list(range(batch.num_columns - 4)))
-        if metadata["version"] != STATE_VERSION or not columns.schema.equals(self._nothing.columns.schema):
+        declared = self._nothing.columns.schema
+        for field in list(declared)[columns.num_columns :]:  # the stream has got more columns since
+            columns = columns.append_column(field, pa.nulls(len(columns), field.type))
+        if metadata["version"] != STATE_VERSION or not columns.schema.equals(declared):
             raise DataError(
                 f"the saved order of {self.schema.name} has version {metadata['version']} or other columns",
                 f"this program reads version {STATE_VERSION} with the declared columns; start from the archive",

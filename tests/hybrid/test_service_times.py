@@ -273,3 +273,19 @@ def test_columns_that_come_and_go_at_a_reload(tmp_path: Path) -> None:
     bench.step(2)
     assert (letters(bench), bench.service.db.streams()["ticks"]["accepted"]) == ([], 2)
     bench.stop()
+
+
+def test_a_column_that_is_added_at_a_restart_while_a_query_reads_the_stream(bench: Bench) -> None:
+    """Before: the reload said to stop and start again, and the start was refused: `stream ticks cannot take columns
+    while live queries read or feed it`."""
+    source = bench.start()
+    source.given += [piece(5)]
+    bench.step(2)
+    bench.rewrite(WIDER)
+    assert "stop the service, and start it again" in bench.status()["trouble"]["app"]
+    bench.stop()
+    bench.again()
+    rows = ticks(3, first=1).append_column("venue", pa.array(["X"]))
+    bench.start().given += [Piece("feed/0", rows, np.array([1]), 2)]
+    bench.step(3)
+    assert bench.sinks["alerts"].pairs() == [(5, 3)], "the match in progress goes on"
