@@ -119,7 +119,8 @@ class History:
         self._take_in(found)
         if policy is not None:
             self._log = Log(
-                directory, self.schema, policy, found.segment, found.next_frame, found.watermark_us, found.skipped
+                directory, self.schema, policy, found.segment, found.next_frame, found.watermark_us, self._next_seq(),
+                found.skipped,
             )
         else:
             self.flush()
@@ -127,6 +128,11 @@ class History:
             for path in segments(directory):
                 if self._log is None or not self._log.writes(path):
                     path.unlink()
+
+    def _next_seq(self) -> int | None:
+        """The ingest sequence that the log says it goes on from. None with a retention: what is too old may go from
+        memory, and never come into a file."""
+        return self.last_seq + 1 if self.schema.retention_us is None else None
 
     def _take_in(self, found: Contents) -> None:
         """Takes what a log has into memory."""
@@ -267,7 +273,7 @@ class History:
                 if not sealed:
                     return
                 # from here on events go into another segment: these are superfluous once what is sealed is in files
-                logged = self._log.rotate() if self._log is not None else []
+                logged = self._log.rotate(self._next_seq()) if self._log is not None else []
             try:
                 rows = joined(sealed)
                 late = np.zeros(len(rows), np.bool_) if rows.late is None else rows.late
@@ -358,7 +364,7 @@ class History:
                     recent.append(_widened(piece, schema))
                 table = None if self._table is None else self._table.snapshot()
                 if self._log is not None:
-                    self._log.rotate(schema)
+                    self._log.rotate(self._next_seq(), schema)
                 self.revision, self.schema, self._sealed, self._recent, self._table_snapshot = (
                     self.revision + 1, schema, (), recent, table
                 )  # fmt: skip
@@ -384,7 +390,7 @@ class History:
                 self._first_appended_us = min((t for t in on_time if t is not None), default=None)
                 self._first_archived_us = None if marked is None else "unknown"
                 self.revision, self._table_snapshot, self._sealed, self._recent = self.revision + 1, marked, (), recent
-                logged = [] if self._log is None else self._log.forget_watermark()
+                logged = [] if self._log is None else self._log.forget_watermark(self._next_seq())
             self.logged_watermark_us = None
             for path in logged:
                 path.unlink(missing_ok=True)
