@@ -15,19 +15,20 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pyarrow as pa
 
-from hybrid import account
+from hybrid import account, dead_letters
 from hybrid.alerts import Alerts
 from hybrid.app import App, AppError, Query, declare, late_rows, load
 from hybrid.app_tables import SinkTable, SourceTable
 from hybrid.changes import check_change, stamps
-from hybrid.connectors import make_sink, make_source
+from hybrid.connectors import make_sink, make_source, target_of
 from hybrid.delivery import Delivery
 from hybrid.engine import Database
 from hybrid.outlet import Outlet
@@ -40,8 +41,8 @@ from query.errors import DataError, HybridWarning, NotKept, QueryError
 from query.schema import Schema
 
 #: Seconds: between two writings of the status and looks at the files; what sinks are given at a checkpoint, and at the
-#: end, to take what they were handed.
-STATUS_EVERY_S, SETTLE_S, DRAIN_S = 1.0, 5.0, 5.0
+#: end, to take what they were handed, and to be closed.
+STATUS_EVERY_S, SETTLE_S, DRAIN_S, CLOSE_S = 1.0, 5.0, 5.0, 5.0
 #: How often the database looks at the clock, and what could not be opened is tried again, in seconds.
 TICK_EVERY_S, OPEN_EVERY_S = 0.25, 5.0
 #: How many pieces of one source are taken before the next one has its turn.
@@ -103,6 +104,7 @@ class Service:
         self._rows_in: Counter[str] = Counter()
         self._trouble: dict[str, str] = {}
         self._retry_s: dict[str, float] = {}
+        self._settle_by: float | None = None  # when the checkpoint that is due waits for sinks no more
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
 
@@ -110,9 +112,8 @@ class Service:
 
     def start(self) -> None:
         """Opens the database, declares the streams, and lets queries, sinks and sources begin."""
-        app, state = self.app, self.app.state
-        state.mkdir(parents=True, exist_ok=True)
-        self._delivery = Delivery(state)
+        app = self.app
+        self._delivery = Delivery(app.state)
         given = app.database
         self.db = Database(
             None if given.path is None else app.place(given.path), given.memory_limit, dict(given.options) or None,
@@ -145,8 +146,17 @@ class Service:
             self._watch(name, query)
         for name, source in app.sources.items():
             self._open_source(name, source)
+        self._tell_kept()
         self._say(f"running {app.path.name}: {len(self._readers)} sources, {len(self._queries)} queries, "
                   f"{len(self._outlets)} sinks")  # fmt: skip
+
+    def _tell_kept(self) -> None:
+        """What is wrong with what the last run has left for sinks."""
+        for name, parcels in self._delivery.backlog.items():
+            rows = sum(parcel.rows.num_rows for parcel in parcels)
+            self._fault(f"sink {name}", f"{rows:,} rows wait for it in {self.app.state}; the app file has no such sink")
+        if self._delivery.lost is not None:
+            self._fault("delivery", self._delivery.lost)
 
     def run(self) -> int:
         """Runs until SIGTERM or SIGINT, or until every source has ended; the exit code. Call it in the main thread."""
@@ -203,13 +213,9 @@ class Service:
         if not self._threads:
             for outlet in self._all_outlets():
                 busy |= outlet.turn()
-        for outlet in [o for o in self._leaving if not o.waiting]:
-            outlet.settle(0.0)
-            if not outlet.undelivered():
-                outlet.close()
-                self._leaving.remove(outlet)
+        self._let_go()
         now = self._clock.ticks()
-        if now - self._checkpoint_s >= self.app.database.checkpoint.total_seconds():
+        if now - self._checkpoint_s >= self.app.database.checkpoint.total_seconds() and self._settled(now):
             self.checkpoint()
         if now - self._opened_s >= OPEN_EVERY_S:
             self._open_rest()
@@ -235,12 +241,20 @@ class Service:
                     outlet.turn()
             else:
                 self._clock.wait(self._wake, 0.02)
+        for outlet in self._all_outlets():
+            outlet.ask()
+        until = self._clock.ticks() + SETTLE_S
+        for outlet in self._all_outlets():
+            outlet.settle(max(0.0, until - self._clock.ticks()))
         self.checkpoint()
         self._write_status("running")
         for reader in self._readers.values():
             reader.close()
         for outlet in self._all_outlets():
-            outlet.close()
+            outlet.close(0.0)
+        until = self._clock.ticks() + CLOSE_S
+        for outlet in self._all_outlets():
+            outlet.close(max(0.0, until - self._clock.ticks()))
         undelivered = sum(p.rows.num_rows for o in self._all_outlets() for p in o.undelivered())
         if undelivered:
             self._say(f"{undelivered:,} rows are not delivered; they are kept in {self.app.state} for the next start")
@@ -360,11 +374,13 @@ class Service:
         file = (Path(self.app.place(str(path))) if local else self.app.state) / name / "bad.ndjson"
         line = line_of(bad)
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with open(file, "a", encoding="utf-8") as out:
-                out.write(line + "\n")
+            removed = dead_letters.append(file, line, self.app.limits.dead_letter_bytes)
         except OSError as error:
-            self._fault(f"stream {name}", f"a bad payload could not be written to {file}: {error}; it was {line}")
+            self._fault(f"dead letters of {name}", f"{file} cannot be written: {error.strerror}; missing there: {line}")
+            return
+        self._well(f"dead letters of {name}")
+        if removed is not None:
+            self._say(f"dead letters of {name}: the oldest {removed.name} made room for newer ones")
 
     def _end_streams(self) -> bool:
         """Ends the streams all of whose sources have ended, so that what waits for more events comes out."""
@@ -433,8 +449,7 @@ class Service:
         for name, stream in self.app.streams.items():
             if stream.late is not None and (events := self.db.late(name).fetch()).num_rows:
                 busy = True
-                if stream.late in self._outlets:
-                    self._outlets[stream.late].put(_late(name), late_rows(events, name))
+                self._outlets[stream.late].put(_late(name), late_rows(events, name))
         for name, running in self._queries.items():
             if running.failure is not None:
                 continue
@@ -454,8 +469,7 @@ class Service:
             return False
         running.rows += rows.num_rows
         for sink in running.query.sinks:
-            if sink in self._outlets:
-                self._outlets[sink].put(name, rows)
+            self._outlets[sink].put(name, rows)
         return True
 
     def _all_outlets(self) -> list[Outlet]:
@@ -484,25 +498,18 @@ class Service:
             reader.start()
 
     def _open_sink(self, name: str, table: SinkTable) -> None:
-        try:
-            sink = self._make_sink(table, self.app)
-        except (DataError, OSError) as error:
-            self._fault(f"sink {name}", str(error))
-            return
+        """Its outlet is there from now on, and takes rows whether or not the sink can be made and opened yet."""
         outlet = Outlet(
-            name, sink, self._delivery.cursors.get(name), self._delivery.backlog.pop(name, ()),
-            self.app.limits.unread_rows, self._clock.ticks,
+            name, partial(self._make_sink, table, self.app), self._delivery.cursor(name, target_of(table)),
+            self._delivery.backlog.pop(name, ()), self.app.limits.unread_rows, self._clock.ticks, self._clock.now,
         )  # fmt: skip
         self._outlets[name] = outlet
         if self._threads:
             outlet.start()
 
     def _open_rest(self) -> None:
-        """Opens the sinks and sources that could not be opened before, for the disk was full, say."""
+        """Opens the sources that could not be opened before, for the disk was full, say."""
         self._opened_s = self._clock.ticks()
-        for name, sink in self.app.sinks.items():
-            if name not in self._outlets:
-                self._open_sink(name, sink)
         for name, source in self.app.sources.items():
             if name not in self._readers:
                 self._open_source(name, source)
@@ -534,11 +541,8 @@ class Service:
     # ---- checkpoints
 
     def checkpoint(self) -> None:
-        """Makes durable what was pushed and what was delivered, and tells the sources."""
+        """Makes durable what was pushed, writes down what was delivered, and tells the sources."""
         self._checkpoint_s = self._clock.ticks()
-        until = self._clock.ticks() + SETTLE_S
-        for outlet in self._all_outlets():
-            outlet.settle(max(0.0, until - self._clock.ticks()))
         try:
             self._keep_rows()
             positions = {name: self.db.reached(name).positions for name in self._streams_read()}
@@ -552,6 +556,35 @@ class Service:
         for reader in self._readers.values():
             reader.kept(positions[reader.stream.lower()])
 
+    def _settled(self, now: float) -> bool:
+        """Asks the sinks to make durable what they were handed. Whether they have, or were given long enough to; until
+        then the loop goes on."""
+        if self._settle_by is None:
+            self._settle_by = now + SETTLE_S
+            for outlet in self._all_outlets():
+                outlet.ask()
+        if now < self._settle_by and not all(outlet.settled for outlet in self._all_outlets()):
+            return False
+        self._settle_by = None
+        return True
+
+    def _let_go(self) -> None:
+        """Closes the sinks that have left the file, once they have taken what they had. Where a changed one fails, its
+        rows go to the one of its name that there is now."""
+        for outlet in list(self._leaving):
+            follower = self._outlets.get(outlet.name)
+            if outlet.failures and follower is not None:
+                follower.take_over(outlet.undelivered())
+            elif outlet.waiting:
+                continue
+            else:
+                outlet.ask()
+                if outlet.undelivered():
+                    continue
+            outlet.close(0.0)
+            self._leaving.remove(outlet)
+            self._well(f"old sink {outlet.name}")
+
     def _keep_rows(self) -> None:
         """Writes down where sinks stand and what they have not taken for good, and lets the next checkpoint of the
         database name it. To be done before each, also before those that it takes itself when a query begins, is
@@ -562,7 +595,8 @@ class Service:
         kept = {name: list(parcels) for name, parcels in self._delivery.backlog.items()}
         for outlet in outlets:
             kept.setdefault(outlet.name, []).extend(outlet.undelivered())
-        self.db.notes = {DELIVERY: self._delivery.write(self._delivery.cursors | cursors, kept)}
+        targets = {name: target_of(self.app.sinks[name]) for name in self._outlets if name in self.app.sinks}
+        self.db.notes = {DELIVERY: self._delivery.write(cursors, targets, kept)}
 
     # ---- reload
 
@@ -588,16 +622,17 @@ class Service:
         was, self.app = self.app, app
         self._files = stamps(app.files)
         self._well("app")
+        # Sinks first, and the removed ones last: whatever is fetched meanwhile finds its sink.
+        for name in [n for n, t in was.sinks.items() if n in app.sinks and app.sinks[n] != t]:
+            self._leaving.append(self._outlets.pop(name))
+        for name, sink in app.sinks.items():
+            if name not in self._outlets:
+                self._open_sink(name, sink)
         for name in [n for n, t in was.sources.items() if n in self._readers and app.sources.get(n) != t]:
             self._close_source(name)
         for name in [n for n in self._queries if n not in app.queries]:
             self._close_query(name)
-        for name in [n for n, t in was.sinks.items() if n in self._outlets and app.sinks.get(n) != t]:
-            self._leaving.append(self._outlets.pop(name))
         self._declare()
-        for name, sink in app.sinks.items():
-            if name not in self._outlets:
-                self._open_sink(name, sink)
         for name, query in app.queries.items():
             running = self._queries.get(name)
             if running is None:
@@ -607,6 +642,9 @@ class Service:
                 self._shed(name, running)
             else:
                 self._replace(name, running, query)
+        for name in [n for n in was.sinks if n not in app.sinks]:
+            self._leaving.append(self._outlets.pop(name))
+            self._well(f"sink {name}")
         for name, source in app.sources.items():
             if name not in self._readers:
                 self._open_source(name, source)
@@ -626,6 +664,7 @@ class Service:
                 alerts = self.db.replace(running.alerts, query.text, evidence=True)
         except (QueryError, DataError) as error:
             self._fault(f"query {name}", f"not replaced, the old version goes on: {_said(error)}")
+            running.query = replace(running.query, sinks=query.sinks)  # the others may be gone
             return
         self._well(f"query {name}")
         running.before.append(running.alerts)
@@ -659,8 +698,11 @@ class Service:
             self._well("status")
 
     def _take_account(self, now: float) -> None:
-        for name, outlet in self._outlets.items():
-            self._judge(f"sink {name}", outlet.trouble)
+        for what, outlets in (("sink", self._outlets.values()), ("old sink", self._leaving)):
+            for outlet in outlets:
+                while outlet.notices:
+                    self._say(f"{what} {outlet.name}: {outlet.notices.popleft()}")
+                self._judge(f"{what} {outlet.name}", outlet.trouble())
         rates = self._rates
         counts = Counter({f"stream {name}": rows for name, rows in self._rows_in.items()})
         counts |= Counter({f"query {name}": running.rows for name, running in self._queries.items()})

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from archive.place import open_private
 from query.errors import DataError
 
 if TYPE_CHECKING:
@@ -22,9 +23,10 @@ OLD_S = 5.0
 
 
 def write_status(directory: Path, status: dict[str, Any]) -> None:
-    """Atomic."""
+    """Atomic; for its owner alone."""
     part = directory / f"{STATUS_FILE}.part"
-    part.write_text(json.dumps(status), encoding="utf-8")
+    with open(open_private(part, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as out:
+        out.write(json.dumps(status))
     os.replace(part, directory / STATUS_FILE)
 
 
@@ -106,8 +108,11 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
         sources = [[name, s["state"], s["stream"], s["queued"]] for name, s in status["sources"].items()]
         parts.append(table("source|state|stream|read ahead", sources))
     if status["sinks"]:
-        sinks = [[name, s["rows"], s["rate"], s["unread"], s["failures"]] for name, s in status["sinks"].items()]
-        parts.append(table("sink|rows|per s|unread|failures", sinks))
+        sinks = [
+            [name, s["rows"], s["rate"], s["unread"], _span(s["oldest_s"]) if s["oldest_s"] else "-", s["failures"]]
+            for name, s in status["sinks"].items()
+        ]  # fmt: skip
+        parts.append(table("sink|rows|per s|unread|oldest|failures", sinks))
     for where, what in status["trouble"].items():
         parts.append(Text(f"{where}: {what}", style="red"))
     return Group(*parts)
