@@ -19,6 +19,7 @@ RETRY_S, RETRY_MAX_S = 1.0, 60.0
 SLOW_S = 5.0
 
 Call = Literal["open", "write", "cursor"]
+_CALLED: dict[Call, str] = {"open": "open", "write": "write to", "cursor": "flush"}
 
 
 class Parcel(NamedTuple):
@@ -244,7 +245,7 @@ class Outlet:
             return self._trouble
         calling = self._calling
         if calling is not None and self._now() - calling[1] >= SLOW_S:
-            return f"its {calling[0]} has not returned since {calling[2]}; rows wait for it"
+            return f"the call to {_CALLED[calling[0]]} it has not returned since {calling[2]}; its rows wait"
         if full is not None:
             return f"rows come faster than it takes them: {full:,} wait since {self._full_since}, and their streams"
         return None

@@ -494,7 +494,8 @@ def test_a_sink_that_hangs_holds_up_nothing(
     assert source.acknowledged[-1] == {"feed/0": 2}
     assert longest < 1.5
     until(lambda: "sink alerts" in bench.service.status()["trouble"], bench)
-    assert bench.service.status()["trouble"]["sink alerts"].startswith("its write has not returned since 20")
+    said = bench.service.status()["trouble"]["sink alerts"]
+    assert said.startswith("the call to write to it has not returned since 20")
     assert bench.service.status()["sinks"]["alerts"]["oldest_s"] > 0.1
     go.set()
     until(lambda: len(stuck.rows) == 1 and "sink alerts" not in bench.service.status()["trouble"], bench)
