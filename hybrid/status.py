@@ -40,8 +40,10 @@ def read_status(directory: Path, now: Callable[[], float] = time.time) -> dict[s
         raise DataError(f"there is no service with {directory}", "hybrid run app.toml starts one") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read: {error}", "hybrid run writes it anew every second") from None
-    if status.get("version") != VERSION:
-        raise DataError(f"{file} has version {status.get('version')}", f"this program reads version {VERSION}")
+    if not isinstance(status, dict) or not status.keys() >= {"version", "pid", "app", "state", "started", "written"}:
+        raise DataError(f"{file} is no status of a service", "hybrid run writes it anew every second")
+    if status["version"] != VERSION:
+        raise DataError(f"{file} has version {status['version']}", f"this program reads version {VERSION}")
     if status["state"] == "running":
         if not _alive(status["pid"]):
             status["state"] = "gone"
