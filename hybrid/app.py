@@ -106,7 +106,7 @@ def state_of(where: Path) -> Path:
     """The directory of the service of an app file, which need not be right in all else, or of a database on disk.
     Raises DataError where there is neither."""
     if where.is_dir():
-        return where / "_service" if (where / "_service").is_dir() else where
+        return where / "_service" if os.path.isdir(where / "_service") else where
     text = _read(where, str(where))
     try:
         data, places = read_toml(text)

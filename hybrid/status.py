@@ -38,6 +38,9 @@ def read_status(directory: Path, now: Callable[[], float] = time.time) -> dict[s
         status: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"there is no service with {directory}", "hybrid run app.toml starts one") from None
+    except PermissionError:
+        hint = "its files are for the user who runs the service: ask as that one"
+        raise DataError(f"{file} cannot be read: permission denied", hint) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read: {error}", "hybrid run writes it anew every second") from None
     if not isinstance(status, dict) or not status.keys() >= {"version", "pid", "app", "state", "started", "written"}:

@@ -35,7 +35,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
 def test_files_with_rows_are_their_owners(tmp_path: Path, umask: int) -> None:
-    # Before: with umask 0 all of them were 0666 or 0644, else 0644; with 0277 the service could not write its own again.
+    # Before: with umask 0 they were 0666, else 0644; with 0277 they were 0400, and could not be written again.
     before = os.umask(umask)
     try:
         bench = Bench(tmp_path, APP.replace('checkpoint = "10s"', 'checkpoint = "10s"\nlog = "os"'))
@@ -94,7 +94,7 @@ def test_a_state_directory_of_another_user(bench: Bench, mode: int, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(os, "listdir", listing)
         patch.setattr(os, "open", opening)
-        said = r"the directory .*_service of the service cannot be used: Permission denied: .*_service.*\nhint: it belongs"
+        said = r"the directory .*_service of the service cannot be used: Permission denied: .*_service.*\nhint: it"
         with pytest.raises(DataError, match=said):
             bench.again().start()
     bench.again().start()
