@@ -70,7 +70,7 @@ class Delivery:
         directory of rows; its number. Durable; raises OSError, with what was written before still there."""
         number = self._number + 1
         folder = self._rows(number)
-        parcels = [(sink, parcel) for sink, those in kept.items() for parcel in those]
+        parcels = [(sink, parcel) for sink, those in kept.items() for parcel in _together(those)]
         shutil.rmtree(folder, ignore_errors=True)
         undelivered = []
         if parcels:
@@ -140,6 +140,14 @@ class Delivery:
 
     def _rows(self, number: int) -> Path:
         return self._directory / f"undelivered-{number}"
+
+
+def _together(parcels: list[Parcel]) -> list[Parcel]:
+    """The same rows in few parcels, those of each query in their order: a sink that is down for long has thousands."""
+    found: dict[tuple[str, pa.Schema], list[pa.Table]] = {}
+    for parcel in parcels:
+        found.setdefault((parcel.query, parcel.rows.schema), []).append(parcel.rows)
+    return [Parcel(query, pa.concat_tables(tables)) for (query, _), tables in found.items()]
 
 
 def _is_ours(name: str) -> bool:

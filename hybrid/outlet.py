@@ -57,6 +57,7 @@ class Outlet:
         self._changed = threading.Condition()
         self._pending: deque[Parcel] = deque(parcel._replace(since=now()) for parcel in backlog)
         self._written: list[Parcel] = []  # handed over, and not yet known to be durable
+        self._unsettled = 0  # rows of those
         self._unread: Counter[str] = Counter()
         for parcel in self._pending:
             self._unread[parcel.query] += parcel.rows.num_rows
@@ -94,12 +95,13 @@ class Outlet:
                 parcel = self._pending.popleft()
                 self._written.append(parcel)
                 self._again = max(0, self._again - 1)
+                self._unsettled += parcel.rows.num_rows
                 self.rows_written += parcel.rows.num_rows
             else:
                 self.cursor = cursor
                 for done in self._written:
                     self._unread[done.query] -= done.rows.num_rows
-                self._written, self._settling, self._reopened = [], False, False
+                self._written, self._unsettled, self._settling, self._reopened = [], 0, False, False
             # Rows that are handed over do not say that they can be made durable, nor the other way round.
             if self._failed == call:
                 self._failed, self._trouble, self.failures = None, None, 0
@@ -111,8 +113,7 @@ class Outlet:
         """What the sink is to do next."""
         if not self._opened:
             return "open"
-        unsettled = sum(parcel.rows.num_rows for parcel in self._written)
-        if self._written and ((self._settling and not self._again) or unsettled > self._rows_max // 2):
+        if self._written and ((self._settling and not self._again) or self._unsettled > self._rows_max // 2):
             return "cursor"
         return "write" if self._pending else None
 
@@ -147,10 +148,9 @@ class Outlet:
     def _take_back(self, error: Lost) -> bool:
         """Opens the sink again, and lets all rows come again that it may have lost; whether for the first time: then
         that is no trouble, but said."""
-        rows = sum(parcel.rows.num_rows for parcel in self._written)
-        self._again = len(self._written)
+        rows, self._again = self._unsettled, len(self._written)
         self._pending.extendleft(reversed(self._written))
-        self._written, self._opened, self._settling = [], False, bool(self._again)
+        self._written, self._unsettled, self._opened, self._settling = [], 0, False, bool(self._again)
         first, self._reopened = not self._reopened, True
         if first:
             self.notices.append(f"{first_line(error)}; it is opened again, and takes {rows:,} rows again")
@@ -220,6 +220,11 @@ class Outlet:
         """What the sink has not taken for good, in order."""
         with self._changed:
             return [*self._written, *self._pending]
+
+    @property
+    def rows_unread(self) -> int:
+        """Rows that the sink has not taken for good."""
+        return sum(self._unread.values())
 
     def unread(self, query: str) -> int:
         """Rows of a query that the sink has not taken for good."""

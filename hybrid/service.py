@@ -104,6 +104,7 @@ class Service:
         self._rows_in: Counter[str] = Counter()
         self._trouble: dict[str, str] = {}
         self._retry_s: dict[str, float] = {}
+        self._delayed: dict[str, tuple[str, ...]] = {}  # queries that cannot begin now, and the streams they read
         self._settle_by: float | None = None  # when the checkpoint that is due waits for sinks no more
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
@@ -290,7 +291,8 @@ class Service:
                 self._well(f"source {reader.name}")
             if stream in blocked or self._clock.ticks() < self._retry_s.get(f"stream {stream}", 0.0):
                 continue
-            self._expect(reader)
+            if not self._expect(reader):
+                continue
             for _ in range(TURN_PIECES):
                 item = reader.take()
                 if item is None:
@@ -302,15 +304,17 @@ class Service:
                     break
         return busy
 
-    def _expect(self, reader: Reader) -> None:
+    def _expect(self, reader: Reader) -> bool:
         """Lets the watermark wait for partitions that have sent nothing yet: else it would go on with the first one
-        that is read, and find the others late."""
+        that is read, and find the others late. False where that cannot be written down now."""
         new = [p for p in reader.partitions if (reader.stream.lower(), p) not in self._owners]
         if new:
-            self._keep_rows()
+            if not self._rows_kept():
+                return False
             self.db.expect(reader.stream, new)
         for partition in new:
             self._owners[reader.stream.lower(), partition] = reader.name
+        return True
 
     def _tick(self, blocked: Mapping[str, str]) -> None:
         """Lets the database look at the clock: not while sources wait for us, who are then not silent."""
@@ -401,8 +405,11 @@ class Service:
         return all(r.ended for r in self._readers.values() if r.stream.lower() == stream)
 
     def _blocked(self) -> dict[str, str]:
-        """The streams that take no more events for now, and why: a sink has too many unread rows of a query on them."""
+        """The streams that take no more events for now, and why: a sink has too many unread rows of a query on them, or
+        a query could not begin yet and would miss them."""
         blocked: dict[str, str] = {}
+        for name, reads in self._delayed.items():
+            blocked |= dict.fromkeys(reads, f"query {name} cannot begin: {self.app.state} cannot be written")
         limit = self.app.limits.unread_rows
         readers = {name: running.query.reads for name, running in self._queries.items()}
         readers |= {_late(name): (name.lower(),) for name, stream in self.app.streams.items() if stream.late}
@@ -433,13 +440,17 @@ class Service:
             self._queries[name] = running
             self._close_query(name)
             anew = True
-        self._keep_rows()
+        if not self._rows_kept():
+            self._delayed[name] = query.reads  # it is tried again with what could not be opened
+            return
+        self._delayed.pop(name, None)
         named = name if self.app.database.path is not None else None  # memory has no checkpoints
         start = None if anew else query.start_us
         try:
             with self._warned(f"query {name}"):
                 alerts = self.db.watch(query.text, evidence=True, name=named, shed=query.shed, start=start)
                 self._queries[name] = _Running(query, alerts)
+                self._well(f"query {name}")
         except (QueryError, DataError) as error:
             self._fault(f"query {name}", _said(error))
 
@@ -508,8 +519,11 @@ class Service:
             outlet.start()
 
     def _open_rest(self) -> None:
-        """Opens the sources that could not be opened before, for the disk was full, say."""
+        """Opens the sources, and begins the queries, that could not before, for the disk was full, say."""
         self._opened_s = self._clock.ticks()
+        for name, query in self.app.queries.items():
+            if name not in self._queries:
+                self._watch(name, query)
         for name, source in self.app.sources.items():
             if name not in self._readers:
                 self._open_source(name, source)
@@ -532,7 +546,7 @@ class Service:
     def _close_query(self, name: str) -> None:
         running = self._queries[name]
         self._fetch()
-        self._keep_rows()
+        self._rows_kept()
         running.alerts.close()
         self._fetch()
         del self._queries[name]
@@ -545,6 +559,7 @@ class Service:
         self._checkpoint_s = self._clock.ticks()
         try:
             self._keep_rows()
+            self._well("outbox")
             positions = {name: self.db.reached(name).positions for name in self._streams_read()}
             if self.app.database.path is not None:
                 self.db.checkpoint()
@@ -598,6 +613,17 @@ class Service:
         targets = {name: target_of(self.app.sinks[name]) for name in self._outlets if name in self.app.sinks}
         self.db.notes = {DELIVERY: self._delivery.write(cursors, targets, kept)}
 
+    def _rows_kept(self) -> bool:
+        """Whether what sinks have not taken could be written down. Where not, it is said, and only a crash before the
+        next checkpoint would lose it."""
+        try:
+            self._keep_rows()
+        except OSError as error:
+            self._fault("outbox", f"{self.app.state} cannot be written: {error}")
+            return False
+        self._well("outbox")
+        return True
+
     # ---- reload
 
     def _changed(self) -> bool:
@@ -622,6 +648,7 @@ class Service:
         was, self.app = self.app, app
         self._files = stamps(app.files)
         self._well("app")
+        self._delayed = {name: reads for name, reads in self._delayed.items() if name in app.queries}
         # Sinks first, and the removed ones last: whatever is fetched meanwhile finds its sink.
         for name in [n for n, t in was.sinks.items() if n in app.sinks and app.sinks[n] != t]:
             self._leaving.append(self._outlets.pop(name))
@@ -658,7 +685,7 @@ class Service:
             self._watch(name, query, anew=True)
             return
         self._fetch()
-        self._keep_rows()
+        self._rows_kept()
         try:
             with self._warned(f"query {name}"):
                 alerts = self.db.replace(running.alerts, query.text, evidence=True)

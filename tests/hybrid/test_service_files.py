@@ -153,6 +153,60 @@ def test_a_dead_letter_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest
     bench.stop()
 
 
+def test_a_sink_that_is_down_for_long_makes_no_file_of_each_row(tmp_path: Path) -> None:
+    """A checkpoint writes the rows of a query as one, and the next start hands them over in their order."""
+    # Before: a file, and a sync of it, for each fetch: 100 files here, at each checkpoint.
+    bench = Bench(tmp_path)
+    bench.sinks["alerts"].broken = OSError("gone")
+    source = bench.start()
+    source.given += [piece(10 * n, 10 * n - 1, first=2 * n) for n in range(1, 101)]
+    for _ in range(110):
+        bench.step()
+        bench.service._push({})
+        bench.service._fetch(wait=False)
+    bench.service.checkpoint()
+    state = bench.service.app.state
+    assert len(list(state.rglob("*.arrow"))) == 1
+    bench.stop()
+    bench.sinks["alerts"].broken = None
+    bench.again()
+    bench.start()
+    bench.step(4)
+    assert [low for _, low in bench.sinks["alerts"].pairs()] == [10 * n - 1 for n in range(1, 101)]
+    bench.stop()
+
+
+def test_a_state_directory_that_is_full_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, when a partition appears, and at a reload: it is said, and over once there is room."""
+    # Before: OSError out of `step` and `start`, and with it the end of the service.
+    bench = Bench(tmp_path)
+
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hybrid.delivery._write", full)
+        source = bench.start()
+        source.partitions = ("feed/0",)
+        source.given += [piece(5, 3, 4)]
+        bench.step(3)
+        assert "No space left" in bench.status()["trouble"]["outbox"]
+        assert bench.status()["streams"]["ticks"]["accepted"] == 0
+    for _ in range(3):
+        bench.pass_s(6)
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
+    with monkeypatch.context() as patch:
+        patch.setattr("hybrid.delivery._write", full)
+        bench.rewrite(APP.replace("A.price AS high", "A.price + 0 AS high"))
+        assert "No space left" in bench.status()["trouble"]["outbox"]
+    source.given += [piece(2, first=3)]
+    for _ in range(3):
+        bench.pass_s(6)
+    assert bench.sinks["alerts"].pairs() == [(5, 3), (4, 2)]
+    assert bench.status()["trouble"] == {}
+    bench.stop()
+
+
 # ---- damage
 
 
