@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -45,6 +46,8 @@ from query.schema import Schema
 STATUS_EVERY_S, SETTLE_S, DRAIN_S, CLOSE_S = 1.0, 5.0, 5.0, 5.0
 #: How often the database looks at the clock, and what could not be opened is tried again, in seconds.
 TICK_EVERY_S, OPEN_EVERY_S = 0.25, 5.0
+#: How long a watermark may stand while events arrive, in seconds, before that is a trouble.
+STANDS_S = 10.0
 #: How many pieces of one source are taken before the next one has its turn.
 TURN_PIECES = 16
 #: The note of a checkpoint that names what the sinks had by then.
@@ -103,6 +106,7 @@ class Service:
         self._bad: Counter[str] = Counter()
         self._rows_in: Counter[str] = Counter()
         self._trouble: dict[str, str] = {}
+        self._stood: dict[str, tuple[str | None, int, float]] = {}
         self._retry_s: dict[str, float] = {}
         self._delayed: dict[str, tuple[str, ...]] = {}  # queries that cannot begin now, and the streams they read
         self._settle_by: float | None = None  # when the checkpoint that is due waits for sinks no more
@@ -740,8 +744,7 @@ class Service:
         for name, table in self.app.streams.items():
             key = name.lower()
             told = known[key]
-            waits = f"waits for {', '.join(told['expected'])}, which sent nothing yet; `idle` gives such up in time"
-            self._judge(f"watermark of {name}", waits if told["expected"] and table.idle is None else None)
+            self._judge(f"watermark of {name}", self._stands(name, told, table.idle))
             figures = account.of_stream(told, self.db.reached(name), now)
             streams[name] = figures | {
                 "rate": rates.of(f"stream {key}"), "bad": self._bad[key], "waits": blocked.get(key)
@@ -765,6 +768,22 @@ class Service:
             "sources": {name: account.of_source(reader) for name, reader in self._readers.items()},
             "sinks": sinks, "trouble": dict(self._trouble),
         }  # fmt: skip
+
+    def _stands(self, name: str, told: Mapping[str, Any], idle: timedelta | None) -> str | None:
+        """Who holds back the watermark of a stream, where events arrive and it stands; told: of Database.streams."""
+        mark, accepted, now = told["watermark"], told["accepted"], self._clock.ticks()
+        if told["expected"] and idle is None:
+            return f"waits for {', '.join(told['expected'])}, which sent nothing yet; `idle` gives such up in time"
+        since = self._stood.get(name)
+        if told["held_by"] is None or since is None or since[0] != mark:
+            since = self._stood[name] = mark, accepted, now
+        patience_s = STANDS_S + (0.0 if idle is None else idle.total_seconds())
+        if accepted == since[1] or now - since[2] < patience_s:
+            return None
+        source, silent = told["held_by"]["source"], told["held_by"]["since"]
+        return f"stands at {mark} while events arrive: it waits for {source}, which has sent nothing since {silent}" + (
+            "; `idle` gives such up in time" if idle is None else ""
+        )
 
     def _fault(self, where: str, what: str) -> None:
         """Keeps what is wrong somewhere, and says it where it is new."""
