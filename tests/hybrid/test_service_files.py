@@ -75,7 +75,7 @@ def test_a_dead_letter_file_of_an_older_release_becomes_its_owners(tmp_path: Pat
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o733])
 def test_a_state_directory_of_another_user(bench: Bench, mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be closed, readable, or writable and not readable: its path is named, and what to do."""
-    # Before: PermissionError as a traceback; with 0733 the cursors and what was not delivered were taken for none.
+    # Before (run as another user): PermissionError as a traceback, for each of them.
     bench.start()
     bench.stop()
     state = bench.service.app.state
@@ -125,7 +125,7 @@ def test_dead_letters_make_room_for_newer_ones(tmp_path: Path) -> None:
 
 def test_a_dead_letter_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk takes it back, and it is said; behind a line that a crash has cut a new one begins."""
-    # Before: half a line stayed, and the next one stood behind it on the same line.
+    # Before (by reading): half a line stayed, and the next one stood behind it on the same line.
     bench = Bench(tmp_path)
     source = bench.start()
     real = os.write
@@ -264,6 +264,22 @@ def test_each_file_of_deliveries_damaged(tmp_path: Path, monkeypatch: pytest.Mon
     counts, silent = try_all(found, SECONDS, ALL, ask)
     assert silent[:3] == []
     assert sum(counts.values()) > 10
+
+
+def test_deliveries_of_older_releases_are_read(tmp_path: Path) -> None:
+    """They have no checksums, and do not say where their cursors are meant."""
+    bench = make(tmp_path)
+    (file,) = bench.service.app.state.glob("delivery-*.json")
+    told = json.loads(file.read_text())
+    undelivered = [[sink, query] for sink, query, _ in told["undelivered"]]
+    file.write_text(json.dumps({"version": 1, "cursors": told["cursors"], "undelivered": undelivered}))
+    bench.sinks["alerts"].rows.clear()
+    bench.again()
+    bench.start()
+    bench.step(3)
+    assert bench.sinks["alerts"].pairs() == [(7, 6), (4, 2)]
+    assert bench.sinks["alerts"].opened[-1] == told["cursors"]["alerts"]
+    bench.stop()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 1}', '{"version": 1, "state": "running"}', "\0"])

@@ -127,7 +127,7 @@ def test_a_directory_of_parquet_that_is_taken_away(tmp_path: Path, gone: str) ->
 
 def test_a_kill_behind_a_rotation(tmp_path: Path) -> None:
     """The cursor is of the file that was moved away, the one that is there is shorter: it is told by its inode."""
-    # Before: "has 90 bytes, and had 180 at the last checkpoint: put the whole file back", until somebody did.
+    # Before: no file was there to be shorter. Without the inode: "has 90 bytes, and had 180 at the last checkpoint".
     bench = Files(tmp_path, FILE)
     bench.start()
     rows = tmp_path / "rows.ndjson"
