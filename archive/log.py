@@ -12,6 +12,7 @@ missed in silence; `archive.log_repair` sets it aside.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import struct
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
 from archive.log_frames import (
@@ -28,6 +30,7 @@ from archive.log_frames import (
     NEXT,
     ROWS,
     SCHEMA,
+    SKIP,
     SUFFIX,
     Buffer,
     Frame,
@@ -45,6 +48,7 @@ from archive.log_frames import (
     schema_frame,
     segments,
     seq_of,
+    skip_frame,
     tells_time,
 )
 from archive.place import open_private, place_of
@@ -70,22 +74,23 @@ class Log:
 
     __slots__ = (
         "_begun", "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_seq",
-        "_timed", "_used", "_watermark_us",
+        "_skipped", "_timed", "_used", "_watermark_us",
     )  # fmt: skip
 
     def __init__(
         self, directory: Path, schema: Schema, policy: Policy, segment: int = 0, next_frame: int = 0,
-        watermark_us: int | None = None, seq: int | None = None,
+        watermark_us: int | None = None, seq: int | None = None, skipped: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         """Goes on after what is there, in a segment of its own. segment: the number of the last one; next_frame: that
         of the frame expected next; watermark_us: the last that was logged; seq: the ingest sequence of the next
-        event, if that is to be held against the archive."""
+        event, if that is to be held against the archive; skipped: see Contents."""
         self._directory = directory
         self._schema, self._timed = schema, tells_time(schema)
         self._policy = policy
         self._file: int | None = None  # its descriptor
         self._length = 0
         self._watermark_us = watermark_us
+        self._skipped = dict(skipped or {})
         self._seq = seq
         self._segment = segment
         self._first = self._next = next_frame
@@ -98,6 +103,14 @@ class Log:
         """Rows in the order in which they came. late: bool (n,)."""
         file = self._ready()
         self._write(file, rows_frame(self._next, batch, late, self._timed))
+        for code in np.unique(batch.source) if self._skipped else ():
+            self._skipped.pop(batch.sources[code], None)  # the events themselves say how far it has come
+
+    def skip(self, source: str, offset: int) -> None:
+        """A source has sent nothing up to an offset that is an event, since the last one that was."""
+        file = self._ready()
+        self._write(file, skip_frame(self._next, source, offset))
+        self._skipped[source] = offset
 
     def reach(self, watermark_us: int) -> None:
         """The watermark was raised without events."""
@@ -118,6 +131,14 @@ class Log:
             except OSError:
                 if schema is not None:
                     self.close()  # it has the columns of before: the next append begins one
+        return [path for path in segments(self._directory) if number_of(path) < self._segment]
+
+    def forget_watermark(self, seq: int | None) -> list[Path]:
+        """Goes on in a new segment that knows of no watermark, with all events in files; gives the older ones. seq: as
+        in `__init__`. Raises NotKept where none can be begun."""
+        self._seq, self._watermark_us = seq, None
+        with self._told():
+            self._begin()
         return [path for path in segments(self._directory) if number_of(path) < self._segment]
 
     def writes(self, path: Path) -> bool:
@@ -188,6 +209,9 @@ class Log:
         following = first + 1
         if self._watermark_us is not None:  # the segment that had it may go
             parts += mark_frame(following, self._watermark_us)
+            following += 1
+        for source, offset in self._skipped.items():
+            parts += skip_frame(following, source, offset)
             following += 1
         path = self._directory / f"{number:020d}{SUFFIX}"
         before = self._file
@@ -311,10 +335,12 @@ class Fault:
 @dataclass(slots=True)
 class Contents:
     """The contents of a log. entries: events and watermarks in the order in which they came; a fault stands where
-    something is missing. dropped: what is to be said of its end; torn: the file and the byte from which on nothing
-    could be read, or None. segment: the number of the last; next_frame: that of the frame expected next."""
+    something is missing. skipped: of sources whose last word was no event the offset of that. dropped: what is to be
+    said of its end; torn: the file and the byte from which on nothing could be read, or None. segment: the number of
+    the last; next_frame: that of the frame expected next."""
 
     entries: list[Rows | int | Fault] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     torn: tuple[Path, int] | None = None
     segment: int = 0
@@ -451,6 +477,9 @@ class _Reading:
         elif frame.tag == MARK:
             self._found.watermark_us = struct.unpack("<q", frame.payload)[0]
             self._found.entries.append(self._found.watermark_us)
+        elif frame.tag == SKIP:
+            said = json.loads(bytes(frame.payload))
+            self._found.skipped[said["source"]] = said["offset"]
         elif frame.tag == LOST:
             self._accepted = True
         elif frame.tag == ROWS:
@@ -478,6 +507,7 @@ class _Reading:
         self._next_seq = max(self._next_seq or 0, int(batch.seq.max()) + 1)
         for name, expected in next_offsets(batch).items():
             self._offsets[name] = max(expected, self._offsets.get(name, 0))
+            self._found.skipped.pop(name, None)
         self._found.entries.append(rows)
 
     def _follows(self, segment: Segment, frame: Frame, seq: int, what: str) -> None:

@@ -12,6 +12,7 @@ the next frame is found by its magic. Frames that the next segment begins with a
 | `SCHM` | an Arrow schema: the declared columns of the rows that follow in this segment; its first frame |
 | `ROWS` | length (4 bytes) and text of a JSON object, padded to 8 bytes, then an Arrow record batch of events |
 | `MARK` | a watermark, 8 bytes |
+| `SKIP` | a JSON object: a `source`, and an `offset` up to which it has sent nothing more that is an event |
 | `NEXT` | the number of the segment that goes on from here, 8 bytes; not counted among the frames |
 | `LOST` | a JSON object: what a repair could not find; stands in the place of those frames |
 
@@ -53,7 +54,7 @@ MAGIC = b"hybrid log\r\n"
 FRAME = b"\xf5HL\n"
 SUFFIX = ".log"
 
-SCHEMA, ROWS, MARK, NEXT, LOST = b"SCHM", b"ROWS", b"MARK", b"NEXT", b"LOST"
+SCHEMA, ROWS, MARK, SKIP, NEXT, LOST = b"SCHM", b"ROWS", b"MARK", b"SKIP", b"NEXT", b"LOST"
 _HEAD = struct.Struct("<12sIQQI4x")
 _COUNT = struct.Struct("<QI4x")
 _FRAME = struct.Struct("<4s4sQQII")
@@ -147,6 +148,10 @@ def seq_of(columns: pa.Schema) -> int:
 
 def mark_frame(number: int, watermark_us: int) -> list[Buffer]:
     return frame(number, MARK, struct.pack("<q", watermark_us))
+
+
+def skip_frame(number: int, source: str, offset: int) -> list[Buffer]:
+    return frame(number, SKIP, _padded(json.dumps({"source": source, "offset": offset}).encode()))
 
 
 def next_frame(number: int, segment: int) -> list[Buffer]:

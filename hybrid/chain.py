@@ -276,6 +276,13 @@ class ChainWatch:
             self.driver.take(found)
             self.alerts.count(count_matches(found))
 
+    def declare(self, schema: Schema) -> None:
+        """Goes on with another lateness of a stream; nothing else may differ."""
+        for pattern in self.chain.patterns:
+            first = pattern.inputs[0]
+            if pattern.merged is None and isinstance(first, _Stream) and first.name == schema.name.lower():
+                pattern.drive.ordering.declare(schema)
+
     @property
     def watermark_us(self) -> int | None:
         """Of the last pattern's input; END_US if that has ended."""
