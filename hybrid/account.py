@@ -87,5 +87,7 @@ def of_source(reader: Reader) -> dict[str, Any]:
 
 
 def of_sink(outlet: Outlet) -> dict[str, Any]:
-    unread = sum(parcel.rows.num_rows for parcel in outlet.undelivered())
-    return {"rows": outlet.rows_written, "failures": outlet.failures, "unread": unread}
+    return {
+        "rows": outlet.rows_written, "failures": outlet.failures, "unread": outlet.rows_unread,
+        "oldest_s": round(outlet.oldest_s, 3),
+    }  # fmt: skip

@@ -278,6 +278,8 @@ class LimitsTable(Table):
     """read ahead of each source; more and it waits"""
     unread_rows: Count = 100_000
     """of a query that a sink has not taken; more and its streams wait"""
+    dead_letter_bytes: Count = 100_000_000
+    """of a file of refused payloads; then a new one is begun, and nine full ones are kept"""
 
 
 SourceTable: TypeAlias = FileSource | KafkaSource | MqttSource | SimulatorSource

@@ -94,6 +94,11 @@ def _decoding(table: KafkaSource | MqttSource, app: App) -> Decoding:
     return Decoding(table.format, table.times, table.missing, table.batched, text)
 
 
+def target_of(table: SinkTable) -> str:
+    """Where a sink writes, as far as its cursor is of that place alone: one of another place says nothing."""
+    return f"{table.format}:{table.path}" if isinstance(table, FileSink) else table.type
+
+
 def make_sink(table: SinkTable, app: App) -> Sink:
     """The sink of a table, not open yet. Raises DataError."""
     match table:
