@@ -18,7 +18,7 @@ class Settling:
     def __init__(self, files: tuple[Path, ...], settled_s: float) -> None:
         self._known = stamps(files)
         self._settled_s = settled_s
-        self._seen, self._since_s = self._known, 0.0
+        self._seen, self._since_s = self._known, -1e9
 
     def changed(self, files: tuple[Path, ...], now_s: float) -> bool:
         """Whether they have changed and settled since they were last taken. now_s: of a clock that never goes back."""
@@ -29,6 +29,10 @@ class Settling:
             return False
         self._known = seen
         return True
+
+    def forget(self) -> None:
+        """Lets them be changed again, as soon as they have settled."""
+        self._known = []
 
 
 def check_not_emptied(was: App, app: App) -> None:

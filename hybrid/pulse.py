@@ -22,8 +22,9 @@ class Pulse:
     and where the process is still there `stop_s` after the first one, of which `late` then tells people."""
 
     def __init__(
-        self, beat: Callable[[], None], stop_s: float, late: Callable[[], None], exit: Callable[[int], object] = os._exit
-    ) -> None:
+        self, beat: Callable[[], None], stop_s: float, late: Callable[[], None],
+        exit: Callable[[int], object] = os._exit,
+    ) -> None:  # fmt: skip
         self._beat = beat
         self._stop_s = stop_s
         self._late = late
@@ -40,8 +41,8 @@ class Pulse:
 
     def stop(self) -> None:
         """Returns when nothing is said any more."""
-        if not self._stopping.is_set():
-            self._stopping.set()
+        self._stopping.set()
+        if self._thread.is_alive():
             self._wakes.send(b"\0")
             self._thread.join()
 
