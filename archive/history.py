@@ -53,10 +53,10 @@ class History:
     """
 
     __slots__ = (
-        "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_log", "_log_lost", "_offsets",
-        "_oldest_s", "_read_only", "_recent", "_sealed", "_sources", "_table", "_table_snapshot", "_written_since_s",
-        "beside", "directory", "expire_us", "failure", "last_seq", "logged_watermark_us", "memory_bytes_max",
-        "memory_rows_max", "revision", "schema",
+        "_archived_seq", "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_log",
+        "_log_lost", "_offsets", "_oldest_s", "_read_only", "_recent", "_sealed", "_sources", "_table",
+        "_table_snapshot", "_written_since_s", "beside", "directory", "expire_us", "failure", "last_seq",
+        "logged_watermark_us", "memory_bytes_max", "memory_rows_max", "revision", "schema",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +80,7 @@ class History:
         self._oldest_s: float | None = None
         self._offsets: dict[str, int] = {}
         self._sources: tuple[str, ...] = ()
+        self._archived_seq = -1  # all events up to this one are in files; there may be more
         self._log: Log | None = None
         self._log_lost = False
         self.logged_watermark_us: int | None = None
@@ -275,13 +276,18 @@ class History:
         """Since when files are written, on the clock of time.time; None: none are."""
         return self._written_since_s
 
-    def flush(self) -> None:
+    def flush(self, up_to: int | None = None) -> None:
         """Writes all events in memory to the table, in one commit, and returns when they are on disk. Snapshots may be
-        taken meanwhile. Raises DataError if that fails; the events are then still in memory and part of history."""
+        taken meanwhile. up_to: the ingest sequence that is to be there; nothing is written if it is when the flush
+        before this one is over. Raises DataError if it fails; the events are then still in memory and part of
+        history."""
         if self._table is None or self._read_only:
             return
         with self._flushing:
+            if up_to is not None and up_to <= self._archived_seq:
+                return
             with self._lock:
+                sealed_seq = self.last_seq
                 sealed, held, since_s = self._sealed + self._recent.pieces(), self._bytes, self._oldest_s
                 self._sealed, self._recent, self._oldest_s = sealed, RBuffer(), None
                 if not sealed:
@@ -304,6 +310,7 @@ class History:
             with self._lock:
                 # In one step, so that no snapshot sees the rows twice or not at all.
                 sources = tuple(sorted({*self._sources, *written.sources}))
+                self._archived_seq = sealed_seq
                 self._table_snapshot, self._sealed, self._bytes, self._sources = (
                     written, (), self._bytes - held, sources
                 )  # fmt: skip

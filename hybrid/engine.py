@@ -716,12 +716,12 @@ class Database:
         self.notes = self.notes if notes is None else dict(notes)
         state = state_of(self._streams, self._named, self.notes)
         self._checkpointed = (number, clock.monotonic())
-        streams = list(self._streams.values())
+        reached = [(stream.kept, stream.kept.last_seq) for stream in self._streams.values()]
 
         def write() -> int:
             if self._log != "fsync":
-                for stream in streams:
-                    stream.kept.flush()
+                for kept, last_seq in reached:
+                    kept.flush(last_seq)
             checkpoint.write(path, number, state)
             return number
 

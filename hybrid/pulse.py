@@ -14,6 +14,8 @@ from contextlib import contextmanager
 
 #: How often it says so, in seconds.
 EVERY_S = 1.0
+#: How often it looks whether it is to stop, in seconds.
+LOOK_S = 0.1
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -31,9 +33,7 @@ class Pulse:
         self._exit = exit
         self._until_s: float | None = None
         self._stopping = threading.Event()
-        self._wakes, self._woken = socket.socketpair()
-        for end in (self._wakes, self._woken):
-            end.setblocking(False)
+        self._woken: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="hybrid-pulse", daemon=True)
 
     def start(self) -> None:
@@ -43,24 +43,29 @@ class Pulse:
         """Returns when nothing is said any more."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._wakes.send(b"\0")
             self._thread.join()
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Looks at signals too. Python's own handlers wait until the main thread is back from a store that does not
-        answer; what the interpreter writes to a descriptor comes at once. In the main thread."""
-        before = signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
+        """Looks at signals too, in a block that begins before `start`, in the main thread. Python's own handlers wait
+        until that is back from a store that does not answer; what the interpreter writes to a descriptor comes at
+        once."""
+        wakes, self._woken = socket.socketpair()
+        for end in (wakes, self._woken):
+            end.setblocking(False)
+        before = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
         try:
             yield
         finally:
             signal.set_wakeup_fd(before)
+            self.stop()
+            wakes.close()
+            self._woken.close()
 
     def _run(self) -> None:
         due_s = time.monotonic()
         while not self._stopping.is_set():
-            if select.select([self._woken], [], [], max(0.0, due_s - time.monotonic()))[0]:
-                self._take(self._woken.recv(4096))
+            self._wait(due_s - time.monotonic())
             now_s = time.monotonic()
             if self._until_s is not None and now_s >= self._until_s:
                 self._late()
@@ -69,9 +74,14 @@ class Pulse:
                 due_s = now_s + EVERY_S
                 self._beat()
 
-    def _take(self, numbers: bytes) -> None:
-        for number in numbers:
-            if number in _STOPS:
-                if self._until_s is not None:
-                    self._exit(128 + number)
-                self._until_s = time.monotonic() + self._stop_s
+    def _wait(self, seconds: float) -> None:
+        """Returns after so long, or a little sooner."""
+        seconds = min(LOOK_S, max(0.0, seconds))
+        if self._woken is None:
+            self._stopping.wait(seconds)
+        elif select.select([self._woken], [], [], seconds)[0]:
+            for number in self._woken.recv(4096):
+                if number in _STOPS:
+                    if self._until_s is not None:
+                        self._exit(128 + number)
+                    self._until_s = time.monotonic() + self._stop_s

@@ -216,8 +216,6 @@ class Service:
                         self._wake.clear()
                 return self.finish()
         finally:
-            if self._pulse is not None:
-                self._pulse.stop()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
