@@ -771,7 +771,7 @@ class Service:
         now = self._clock.ticks()
         if self._writing is not None:
             if not self._writing.done():
-                if self._clock.now() - self._writing_since > SLOW_S:
+                if self._clock.now() - self._writing_since > SLOW_S and "checkpoint" not in self._trouble:
                     self._fault("checkpoint", _slow(self._writing_since))
                 return
             self._end_checkpoint()
@@ -1050,7 +1050,8 @@ class Service:
         if held.failure is not None:
             self._fault(where, f"events stay in memory, they cannot be archived now: {held.failure}")
         elif held.since_s is not None and time.time() - held.since_s > SLOW_S:
-            self._fault(where, _slow(held.since_s))
+            if where not in self._trouble:
+                self._fault(where, _slow(held.since_s))
         else:
             self._well(where)
 
