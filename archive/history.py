@@ -127,13 +127,20 @@ class History:
         found.set_aside()
         self._take_in(found)
         if policy is not None:
-            self._log = Log(directory, self.schema, policy, found.segment, found.next_frame, found.watermark_us)
+            self._log = Log(
+                directory, self.schema, policy, found.segment, found.next_frame, found.watermark_us, self._next_seq()
+            )
         else:
             self.flush()
         if not self._recent.row_count:  # what there was is in files
             for path in segments(directory):
                 if self._log is None or not self._log.writes(path):
                     path.unlink()
+
+    def _next_seq(self) -> int | None:
+        """The ingest sequence that the log says it goes on from. None with a retention: what is too old may go from
+        memory, and never come into a file."""
+        return self.last_seq + 1 if self.schema.retention_us is None else None
 
     def _take_in(self, found: Contents) -> None:
         """Takes what a log has into memory."""
@@ -293,7 +300,7 @@ class History:
                 if not sealed:
                     return
                 # from here on events go into another segment: these are superfluous once what is sealed is in files
-                logged = self._log.rotate() if self._log is not None else []
+                logged = self._log.rotate(self._next_seq()) if self._log is not None else []
             self._written_since_s = time.time()
             try:
                 rows = joined(sealed)
@@ -393,7 +400,7 @@ class History:
                     recent.append(_widened(piece, schema))
                 table = None if self._table is None else self._table.snapshot()
                 if self._log is not None:
-                    self._log.rotate(schema)
+                    self._log.rotate(self._next_seq(), schema)
                 self.revision, self.schema, self._sealed, self._recent, self._table_snapshot = (
                     self.revision + 1, schema, (), recent, table
                 )  # fmt: skip

@@ -44,6 +44,7 @@ from archive.log_frames import (
     rows_of,
     schema_frame,
     segments,
+    seq_of,
     tells_time,
 )
 from archive.place import place_of
@@ -68,22 +69,24 @@ class Log:
     Raises NotKept where it cannot be written; what was being appended is then not in it."""
 
     __slots__ = (
-        "_begun", "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_timed",
-        "_used", "_watermark_us",
+        "_begun", "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_seq",
+        "_timed", "_used", "_watermark_us",
     )  # fmt: skip
 
     def __init__(
         self, directory: Path, schema: Schema, policy: Policy, segment: int = 0, next_frame: int = 0,
-        watermark_us: int | None = None,
+        watermark_us: int | None = None, seq: int | None = None,
     ) -> None:  # fmt: skip
         """Goes on after what is there, in a segment of its own. segment: the number of the last one; next_frame: that
-        of the frame expected next; watermark_us: the last that was logged."""
+        of the frame expected next; watermark_us: the last that was logged; seq: the ingest sequence of the next
+        event, if that is to be held against the archive."""
         self._directory = directory
         self._schema, self._timed = schema, tells_time(schema)
         self._policy = policy
         self._file: int | None = None  # its descriptor
         self._length = 0
         self._watermark_us = watermark_us
+        self._seq = seq
         self._segment = segment
         self._first = self._next = next_frame
         self._used = False  # whether the segment has more than it began with
@@ -102,9 +105,11 @@ class Log:
         self._write(file, mark_frame(self._next, watermark_us))
         self._watermark_us = watermark_us
 
-    def rotate(self, schema: Schema | None = None) -> list[Path]:
-        """Goes on in a new segment; gives the older ones. schema: of the rows from now on, if it is another. Where no
-        segment can be begun, what is appended goes into the one that there is, which is not among those given then."""
+    def rotate(self, seq: int | None = None, schema: Schema | None = None) -> list[Path]:
+        """Goes on in a new segment; gives the older ones. seq: as in `__init__`; schema: of the rows from now on, if it
+        is another. Where no segment can be begun, what is appended goes into the one that there is, which is not among
+        those given then."""
+        self._seq = seq
         if schema is not None:
             self._schema, self._timed = schema, tells_time(schema)
         if self._used or schema is not None or self._file is None:
@@ -179,7 +184,7 @@ class Log:
         """Begins a segment, whole or not at all, and says in the one before where it goes on."""
         self._directory.mkdir(parents=True, exist_ok=True)
         number, first = self._segment + 1, self._next
-        parts: list[Buffer] = [*schema_frame(first, self._schema)]
+        parts: list[Buffer] = [*schema_frame(first, self._schema, self._seq)]
         following = first + 1
         if self._watermark_us is not None:  # the segment that had it may go
             parts += mark_frame(following, self._watermark_us)
@@ -332,6 +337,7 @@ class Contents:
         if self.torn is not None:
             path, at = self.torn
             Path(f"{path}{TORN}").write_bytes(path.read_bytes()[at:])
+            self.dropped[-1] += f"; what stands there is kept in {path}{TORN}"
 
 
 def read(
@@ -435,15 +441,13 @@ class _Reading:
             return
         if rest:
             self._found.torn = (segment.path, segment.end)
-            kept = f"; what stands there is kept in {segment.path}{TORN}"
-        else:
-            kept = ""
-        said = f"the log {segment.path} cannot be read after byte {segment.end:,}{how_many}{kept}"
+        said = f"the log {segment.path} cannot be read after byte {segment.end:,}{how_many}"
         self._found.dropped.append(f"{self._schema.name}: {said}")
 
     def _frame(self, segment: Segment, frame: Frame) -> None:
         if frame.tag == SCHEMA:
             self._columns = pa.ipc.read_schema(pa.py_buffer(frame.payload))
+            self._follows(segment, frame, seq_of(self._columns), "the archive has less than when it was begun")
         elif frame.tag == MARK:
             self._found.watermark_us = struct.unpack("<q", frame.payload)[0]
             self._found.entries.append(self._found.watermark_us)
@@ -462,12 +466,7 @@ class _Reading:
 
     def _rows(self, segment: Segment, frame: Frame, rows: Rows) -> None:
         batch = rows.batch
-        first = int(batch.seq.min())
-        if self._next_seq is not None and first > self._next_seq and not self._accepted:
-            if self._open is None:
-                self._fault(segment, frame.at, "its events do not follow on those of the archive")
-            assert self._open is not None
-            self._open.events = (self._next_seq, first)
+        self._follows(segment, frame, int(batch.seq.min()), "its events do not follow on those of the archive")
         if self._before:
             fault = self._found.faults[-1]
             for code in dict.fromkeys(batch.source.tolist()):
@@ -480,6 +479,15 @@ class _Reading:
         for name, expected in next_offsets(batch).items():
             self._offsets[name] = max(expected, self._offsets.get(name, 0))
         self._found.entries.append(rows)
+
+    def _follows(self, segment: Segment, frame: Frame, seq: int, what: str) -> None:
+        """Notes that the events before this ingest sequence are missing, if some are."""
+        if self._next_seq is None or seq <= self._next_seq or self._accepted:
+            return
+        if self._open is None:
+            self._fault(segment, frame.at, what)
+        assert self._open is not None
+        self._open.events = (self._next_seq, seq)
 
     def _fault(self, segment: Segment, at: int, what: str) -> None:
         if self._open is None:

@@ -35,10 +35,12 @@ class Rates:
 def of_stream(told: Mapping[str, Any], reached: Reached, now_s: float) -> dict[str, Any]:
     """told: of Database.streams. now_s: since 1970."""
     mark_us, newest_us = reached.watermark_us, reached.newest_us
+    held = told["held_by"] or {"source": None, "since": None, "silent_s": None}
     return {
         **{key: told[key] for key in ("events", "accepted", "late", "duplicates", "ended")},
         "watermark": show_us(mark_us), "lag_s": None if mark_us is None else round(now_s - mark_us / 1e6, 3),
         "behind_newest_s": None if mark_us is None or newest_us is None else (newest_us - mark_us) / 1e6,
+        "held_by": held["source"], "held_since": held["since"], "held_s": held["silent_s"],
     }  # fmt: skip
 
 

@@ -150,6 +150,8 @@ class FileSource(Records):
     """of all files; else by suffix"""
     follow: bool = True
     """whether more may come; otherwise all is read once"""
+    rotation: Literal["error", "follow"] = "error"
+    """what a file is that stands where another was read, which is gone: error, or follow for a new one"""
     delimiter: str = Field(default=",", min_length=1, max_length=1)
     """of CSV"""
     header: bool = True

@@ -191,6 +191,7 @@ class Source(Protocol):
     @property
     def revision(self) -> object: ...
     def begins_us(self) -> int | None: ...
+    def held_by(self) -> dict[str, Any] | None: ...
     def reader(self, in_files: bool = False) -> Reader: ...
 
 
@@ -302,6 +303,7 @@ class ChainWatch:
             "held_back": self.chain.held_back,
             "watermark": None if self.chain.ended else show_us(self.chain.watermark_us),
             "watermarks": {s.schema.name: show_us(s.watermark_us) for s in self.streams.values()},
+            "held_by": {s.schema.name: s.held_by() for s in self.streams.values()},
         }
         stuck = self.chain.stuck + (self.driver.stuck_count if self.driver is not None else 0)
         if stuck:

@@ -178,7 +178,7 @@ class Database:
             if not self._read_only:
                 self._path.make()
             elif self._path.on_disk and not os.path.exists(self._path):
-                raise DataError(f"there is no database {path}", "hybrid.connect creates one")
+                raise DataError(f"there is no database {path}", "hybrid.connect creates one, without read_only")
             return stream_names(self._path)
         except OSError as error:
             raise DataError(f"{path} cannot be opened: {first_line(error)}", "check the place") from None
@@ -282,7 +282,8 @@ class Database:
 
     def streams(self) -> dict[str, dict[str, Any]]:
         """For each stream: its columns, watermark, the offset that is expected next from each source, the sources
-        that the watermark waits for, and how many events were accepted, late and redelivered."""
+        that the watermark waits for because they have sent nothing yet, the source that holds it back and since when
+        nothing has come from it (None where nothing does), and how many events were accepted, late and redelivered."""
         with self._lock:
             self._refresh()
             return {
@@ -295,6 +296,7 @@ class Database:
                     "events": s.kept.last_seq + 1,
                     "offsets": s.live.offsets,
                     "expected": list(s.live.expected),
+                    "held_by": s.held_by(),
                     "accepted": s.live.accepted_count,
                     "late": s.live.late_count,
                     "duplicates": s.live.duplicate_count,
@@ -1078,6 +1080,7 @@ class Database:
                 "late": watch.stream.live.late_count,
                 "held_back": held,
                 "watermark": show_us(watch.stream.live.watermark_us),
+                "held_by": watch.stream.held_by(),
             }
             if watch.stuck_count:
                 found["skips_stuck"] = watch.stuck_count
@@ -1153,12 +1156,13 @@ class Database:
                     stream.kept.flush()
             streams = {key: _input(stream, late) for key, stream in asked.items()}
         on_spark = OnSpark(spark) if engine == "spark" else None
-        relations = Relations(
-            text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large,
-            access=self._access,
-        )
-        with interruptible(), relations.open():
-            found = answer(text, relations)
+        with interruptible():
+            relations = Relations(
+                text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large,
+                access=self._access,
+            )
+            with relations.open():
+                found = answer(text, relations)
         self._say_beside()
         return found
 

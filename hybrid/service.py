@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -64,6 +64,8 @@ SOURCE_RETRY_S, SOURCE_RETRY_MAX_S, SOURCE_TRIES = 1.0, 60.0, 5
 SETTLED_S, REMOVED_S = 2.0, 600.0
 #: A write to the archive that takes longer, or a loop that is not back after so many seconds, is a trouble.
 SLOW_S = 5.0
+#: How long a watermark may stand while events arrive, in seconds, before that is a trouble.
+STANDS_S = 10.0
 #: How many pieces of one source are taken before the next one has its turn.
 TURN_PIECES = 16
 #: The notes of a checkpoint: what the sinks had by then; and the queries that are gone from the file, with the time
@@ -134,6 +136,7 @@ class Service:
         self._bad: Counter[str] = Counter()
         self._rows_in: Counter[str] = Counter()
         self._trouble: dict[str, str] = {}
+        self._stood: dict[str, tuple[str | None, int, float]] = {}
         self._retry_s: dict[str, float] = {}
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
@@ -1018,8 +1021,7 @@ class Service:
         for name, table in self.app.streams.items():
             key = name.lower()
             told = known[key]
-            waits = f"waits for {', '.join(told['expected'])}, which sent nothing yet; `idle` gives such up in time"
-            self._judge(f"watermark of {name}", waits if told["expected"] and table.idle is None else None)
+            self._judge(f"watermark of {name}", self._stands(name, told, table.idle))
             self._judge_archive(name)
             figures = account.of_stream(told, self.db.reached(name), now)
             streams[name] = figures | {
@@ -1054,6 +1056,22 @@ class Service:
                 self._fault(where, _slow(held.since_s))
         else:
             self._well(where)
+
+    def _stands(self, name: str, told: Mapping[str, Any], idle: timedelta | None) -> str | None:
+        """Who holds back the watermark of a stream, where events arrive and it stands; told: of Database.streams."""
+        mark, accepted, now = told["watermark"], told["accepted"], self._clock.ticks()
+        if told["expected"] and idle is None:
+            return f"waits for {', '.join(told['expected'])}, which sent nothing yet; `idle` gives such up in time"
+        since = self._stood.get(name)
+        if told["held_by"] is None or since is None or since[0] != mark:
+            since = self._stood[name] = mark, accepted, now
+        patience_s = STANDS_S + (0.0 if idle is None else idle.total_seconds())
+        if accepted == since[1] or now - since[2] < patience_s:
+            return None
+        source, silent = told["held_by"]["source"], told["held_by"]["since"]
+        return f"stands at {mark} while events arrive: it waits for {source}, which has sent nothing since {silent}" + (
+            "; `idle` gives such up in time" if idle is None else ""
+        )
 
     def _fault(self, where: str, what: str) -> None:
         """Keeps what is wrong somewhere, and says it where it is new."""

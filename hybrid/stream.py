@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from archive.history import LOG, History, archived_schema, check_there
 from archive.place import Place
@@ -14,6 +14,7 @@ from hybrid.candidates import Reader
 from hybrid.declaration import TABLE, UNPACED, Pace, read_declaration, write_declaration
 from hybrid.inputs import SORTED_MAX
 from hybrid.late import LateEvents
+from hybrid.times import show_us
 from live.stream import LiveStream
 from matching.feed import Feed
 from query.schema import Schema
@@ -102,8 +103,19 @@ class Stream:
 
     def hear(self, source: str, now_s: float) -> None:
         """Something came from a source, at that time of a clock that never goes back."""
-        if self.pace.idle_us is not None or self.pace.heartbeat_us is not None:
-            self.heard_s[source] = now_s
+        self.heard_s[source] = now_s
+
+    def held_by(self) -> dict[str, Any] | None:
+        """Which source holds the watermark back, since when nothing has come from it and for how many seconds; None
+        where no event is further than that source lets the watermark go."""
+        source, watermark_us, newest_us = self.live.holder, self.live.watermark_us, self.live.newest_us
+        waited = source in self.live.expected
+        if source is None or not (waited or _is_ahead(newest_us, watermark_us, self.schema.lateness_us)):
+            return None
+        now_s = time.monotonic()
+        silent_s = now_s - self.heard_s.get(source, now_s)
+        since_s = round(time.time() - silent_s)
+        return {"source": source, "since": show_us(since_s * 1_000_000), "silent_s": round(silent_s, 1)}
 
     def tick(self, now_s: float, wall_us: int) -> int | None:
         """Looks at the clocks: the first never goes back, the second is the time of day. The watermark that there is by
@@ -150,8 +162,12 @@ def reopened(directory: Place, log: Policy | None, epoch: int | None = None, rea
     live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
     live.expect(expected)
     now_s = time.monotonic()
-    heard_s = dict.fromkeys((*kept.offsets, *expected), now_s) if pace != UNPACED else {}
+    heard_s = dict.fromkeys((*kept.offsets, *expected), now_s)
     return Stream(schema, live, kept, directory, pace=pace, heard_s=heard_s)
+
+
+def _is_ahead(newest_us: int | None, watermark_us: int | None, lateness_us: int) -> bool:
+    return newest_us is not None and (watermark_us is None or newest_us - lateness_us > watermark_us)
 
 
 def _watermark_of(kept: History, saved_us: int | None, schema: Schema, waits: bool = False) -> int | None:

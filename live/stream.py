@@ -179,6 +179,11 @@ class LiveStream:
         return Arrival(named, late, self._watermark.value_us)
 
     @property
+    def holder(self) -> str | None:
+        """The source that the watermark waits for; None where none counts, or it does not come from the sources."""
+        return None if self.driven or self.ended else self._watermark.holder
+
+    @property
     def expected(self) -> tuple[str, ...]:
         """The sources that the watermark waits for because they have sent nothing yet."""
         return self._watermark.expected

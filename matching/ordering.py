@@ -93,8 +93,10 @@ def in_sources(batch: EventBatch, sources: tuple[str, ...]) -> EventBatch:
     """The batch with these names of sources, and behind them those that they lack."""
     if batch.sources == sources:
         return batch
-    sources += tuple(name for name in batch.sources if name not in sources)
-    index = [sources.index(name) for name in batch.sources]
+    names = dict.fromkeys((*sources, *batch.sources))
+    sources = tuple(names)
+    places = {name: place for place, name in enumerate(names)}
+    index = [places[name] for name in batch.sources]
     source = batch.source
     if index != list(range(len(index))):
         source = np.array(index, np.int32)[source]

@@ -151,8 +151,10 @@ def verify(
         plain = sum(not has_sums(path) for path in table.snapshot().paths)
         if plain:
             say(f"{name}: {plain:,} files without checksums, of an earlier release or of another program")
-        say(f"{name}: {count:,} files, {kinds['broken']:,} faults; beside them {kinds['waiting']:,} taken out "
-            f"and {kinds['orphan']:,} left by a crash, for hybrid archive expire")  # fmt: skip
+        beside = f"{kinds['waiting']:,} taken out and {kinds['orphan']:,} left by a crash"
+        beside = f"; beside them {beside}, which hybrid archive expire deletes"
+        said = f"{name}: {count:,} files, {kinds['broken']:,} faults"
+        say(said + (beside if kinds["waiting"] or kinds["orphan"] else ""))
     for name, message in _log_faults(directory, stream):
         wrong = True
         print(f"{name}: broken: {message}")
@@ -207,7 +209,10 @@ def repair(directory: Where, stream: Stream = None) -> None:
             done = mend(place / name)
             for one in done:
                 print(f"{name}: {one}")
-            say(f"{name}: {len(done):,} faults repaired" if done else f"{name}: no faults")
+            lost = sum(bool(one.missing or one.again) for one in done)
+            faults = f"{len(done):,} fault{'s' if len(done) > 1 else ''} repaired"
+            more = f"; {lost:,} of them left events missing, see above" if lost else ""
+            say(f"{name}: {faults}{more}" if done else f"{name}: no faults")
     finally:
         writer.release()
 
