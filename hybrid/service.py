@@ -88,13 +88,15 @@ class Clock:
 
 @dataclass(slots=True)
 class _Running:
-    """A query that runs. before: alerts of versions it has replaced, which may still have something to say."""
+    """A query that runs. before: alerts of versions it has replaced, which may still have something to say. left_out:
+    it was interrupted, and checkpoints are taken without it."""
 
     query: Query
     alerts: Alerts
     before: list[Alerts] = field(default_factory=list)
     rows: int = 0
     failure: str | None = None
+    left_out: bool = False
 
 
 @dataclass(slots=True)
@@ -721,16 +723,15 @@ class Service:
         """A query that was interrupted in the middle of a batch (there was no memory, say) is in no state to be kept,
         and no checkpoint is taken as long as it is there: all goes back to the last one, as after a crash, and lets the
         events since through again. One that is interrupted again before the next checkpoint is left out."""
-        broken = [name for name, running in self._queries.items() if running.alerts.interrupted]
+        broken = [name for name, r in self._queries.items() if r.alerts.interrupted and not r.left_out]
         for name in [n for n in broken if n in self._mended or self.app.database.path is None]:
             broken.remove(name)
             running = self._queries[name]
-            if running.failure is None or name in self.db.watching():
-                self._fetch(wait=False)
-                running.failure = f"{running.failure or 'it was interrupted'}: {_LEFT_OUT}"
-                self._fault(f"query {name}", running.failure)
-                self._keep_rows()
-                running.alerts.close()
+            self._fetch(wait=False)
+            running.failure, running.left_out = f"{running.failure or 'it was interrupted'}: {_LEFT_OUT}", True
+            self._fault(f"query {name}", running.failure)
+            self._keep_rows()
+            running.alerts.close()
         if broken:
             self._mended.update(broken)
             for name in broken:
