@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Rows in memory that an append writes to the table, unless it is told otherwise.
 MEMORY_ROWS_MAX = 100_000
+#: And so many bytes.
+MEMORY_BYTES_MAX = 256 << 20
 #: What is in memory is in files after so many seconds.
 AGE_MAX_S = 5.0
 #: In the directory of a stream's table: its log.
@@ -50,15 +53,16 @@ class History:
     """
 
     __slots__ = (
-        "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_log", "_log_lost", "_offsets",
-        "_oldest_s", "_read_only", "_recent", "_sealed", "_sources", "_table", "_table_snapshot", "directory",
-        "last_seq", "logged_watermark_us", "memory_bytes_max", "memory_rows_max", "revision", "schema",
+        "_archived_seq", "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_log",
+        "_log_lost", "_offsets", "_oldest_s", "_read_only", "_recent", "_sealed", "_sources", "_table",
+        "_table_snapshot", "_written_since_s", "beside", "directory", "expire_us", "failure", "last_seq",
+        "logged_watermark_us", "memory_bytes_max", "memory_rows_max", "revision", "schema",
         "skipped",
     )  # fmt: skip
 
     def __init__(
         self, schema: Schema, directory: str | PathLike[str] | Place | None, memory_rows_max: int | None = None,
-        memory_bytes_max: int = 256 << 20, log: Policy | None = None, epoch: int | None = None,
+        memory_bytes_max: int = MEMORY_BYTES_MAX, log: Policy | None = None, epoch: int | None = None,
         read_only: bool = False,
     ) -> None:  # fmt: skip
         self.schema = schema
@@ -77,6 +81,7 @@ class History:
         self._oldest_s: float | None = None
         self._offsets: dict[str, int] = {}
         self._sources: tuple[str, ...] = ()
+        self._archived_seq = -1  # all events up to this one are in files; there may be more
         self._log: Log | None = None
         self._log_lost = False
         self.logged_watermark_us: int | None = None
@@ -90,6 +95,13 @@ class History:
         self._table: Table | None = None
         self._table_snapshot: TableSnapshot | None = None
         self._read_only = read_only
+        #: Where set, an append that reaches the limit calls it and does not flush: somebody else does, in a thread.
+        self.beside: Callable[[], None] | None = None
+        #: Where set, events before it are to be dropped by whoever flushes (drop_due).
+        self.expire_us: int | None = None
+        #: What the last flush failed of, None if it did not; and since when one runs, on the clock of time.time.
+        self.failure: str | None = None
+        self._written_since_s: float | None = None
         if self.directory is not None:
             # Only here, so that a history in memory starts without them.
             from archive.table import Table
@@ -161,13 +173,17 @@ class History:
     def first_us(self) -> int | None:
         """Time of the first on-time event that is kept, or None. The first call after opening looks into a file."""
         with self._lock:
-            archived = self._first_archived_us
-            if archived == "unknown":
-                from archive.scan import first_time_us
+            archived, table = self._first_archived_us, self._table_snapshot
+        if archived == "unknown":
+            from archive.scan import first_time_us
 
-                assert self.directory is not None
-                assert self._table_snapshot is not None
-                archived = self._first_archived_us = first_time_us(self.directory, self._table_snapshot, self.schema)
+            assert self.directory is not None
+            assert table is not None
+            archived = first_time_us(self.directory, table, self.schema)  # without the lock: a store may be slow
+            with self._lock:
+                if self._table_snapshot is table:
+                    self._first_archived_us = archived
+        with self._lock:
             return min((t for t in (archived, self._first_appended_us) if t is not None), default=None)
 
     def append(self, batch: EventBatch, late: BoolArray) -> None:
@@ -190,7 +206,10 @@ class History:
         if self._log is not None and (self._log_lost or self._log.is_gone()):
             self._log_again()
         if self._keep(batch, late) and self._table is not None:
-            self.flush()
+            if self.beside is None:
+                self.flush()
+            else:
+                self.beside()
 
     def _log_again(self) -> None:
         """Somebody has removed the log: what was in it is still in memory, and goes into files."""
@@ -258,33 +277,58 @@ class History:
                 if self._log is not None and mark is not None:
                     self._log.rewind(mark)
                 raise
-            held = self._recent.row_count + sum(map(len, self._sealed))
-            return held >= self.memory_rows_max or self._bytes >= self.memory_bytes_max
+            return self._is_full()
 
-    def flush(self) -> None:
+    def _is_full(self) -> bool:
+        held = self._recent.row_count + sum(map(len, self._sealed))
+        return held >= self.memory_rows_max or self._bytes >= self.memory_bytes_max
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Rows and bytes that are in memory and in no file."""
+        with self._lock:
+            return self._recent.row_count + sum(map(len, self._sealed)), self._bytes
+
+    @property
+    def written_since_s(self) -> float | None:
+        """Since when files are written, on the clock of time.time; None: none are."""
+        return self._written_since_s
+
+    def flush(self, up_to: int | None = None) -> None:
         """Writes all events in memory to the table, in one commit, and returns when they are on disk. Snapshots may be
-        taken meanwhile. Raises DataError if that fails; the events are then still in memory and part of history."""
+        taken meanwhile. up_to: the ingest sequence that is to be there; nothing is written if it is when the flush
+        before this one is over. Raises DataError if it fails; the events are then still in memory and part of
+        history."""
         if self._table is None or self._read_only:
             return
         with self._flushing:
+            if up_to is not None and up_to <= self._archived_seq:
+                return
             with self._lock:
+                sealed_seq = self.last_seq
                 sealed, held, since_s = self._sealed + self._recent.pieces(), self._bytes, self._oldest_s
                 self._sealed, self._recent, self._oldest_s = sealed, RBuffer(), None
                 if not sealed:
                     return
                 # from here on events go into another segment: these are superfluous once what is sealed is in files
                 logged = self._log.rotate(self._next_seq()) if self._log is not None else []
+            self._written_since_s = time.time()
             try:
                 rows = joined(sealed)
                 late = np.zeros(len(rows), np.bool_) if rows.late is None else rows.late
                 written = self._table.append(rows.batch, late)
-            except BaseException:
+            except BaseException as error:
                 with self._lock:
                     self._oldest_s = since_s
+                self.failure = str(error)
                 raise
+            finally:
+                self._written_since_s = None
+            self.failure = None
             with self._lock:
                 # In one step, so that no snapshot sees the rows twice or not at all.
                 sources = tuple(sorted({*self._sources, *written.sources}))
+                self._archived_seq = sealed_seq
                 self._table_snapshot, self._sealed, self._bytes, self._sources = (
                     written, (), self._bytes - held, sources
                 )  # fmt: skip
@@ -292,13 +336,25 @@ class History:
                 path.unlink(missing_ok=True)
 
     def flush_older(self, age_s: float) -> bool:
-        """Flushes if the oldest event in memory came longer ago; whether it did. Raises as flush does."""
+        """Flushes if the oldest event in memory came longer ago, or if there are as many as memory may hold; whether it
+        did. Raises as flush does."""
         with self._lock:
-            since_s = self._oldest_s
-        if self._table is None or since_s is None or time.monotonic() - since_s < age_s:
+            since_s, full = self._oldest_s, self._is_full()
+        if self._table is None or (not full and (since_s is None or time.monotonic() - since_s < age_s)):
             return False
         self.flush()
         return True
+
+    def drop_due(self) -> None:
+        """Drops what `expire_us` says, if anything, and looks up the first event that is left: both may read a store.
+        Raises as drop_before does."""
+        expire_us = self.expire_us
+        if expire_us is None:
+            return
+        self.drop_before(expire_us)
+        if self.expire_us == expire_us:
+            self.expire_us = None
+        _ = self.first_us
 
     def refresh(self) -> None:
         """Takes over what others have committed to the table: compaction and files before all. Older snapshots stay."""

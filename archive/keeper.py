@@ -1,4 +1,5 @@
-"""One thread beside a database that keeps its tables in order: flushes what has waited, compacts, vacuums."""
+"""Two threads beside a database: one flushes what has waited, one keeps its tables in order (compacts, vacuums). So a
+long compaction, or a slow store, holds up no flush."""
 
 from __future__ import annotations
 
@@ -19,31 +20,41 @@ STOP_S = 5.0
 
 class Keeper:
     """Started by start, stopped by stop; in between it works on its own. histories: gives those it looks after, as they
-    are. What it could not do is told by take_trouble, once, and tried again."""
+    are. What it could not do is told by take_trouble, once, and tried again; of a history that is flushed `beside`
+    appends, a flush that failed is told by the history itself (`failure`)."""
 
     def __init__(self, histories: Callable[[], Iterable[History]], every_s: float = EVERY_S) -> None:
         self._histories = histories
         self._every_s = every_s
         self._stopping = threading.Event()
         self._lock = threading.Lock()
+        self._full = threading.Event()
         self._trouble: dict[str, str] = {}
+        self._failing: dict[str, str] = {}
         # Per table, by its place: the handle, the version it was last looked at, and when it was last vacuumed.
         self._tables: dict[str, Table] = {}
         self._seen: dict[str, int] = {}
         self._vacuumed_s: dict[str, float] = {}
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=KEEPER, daemon=True)
-        self._thread.start()
+        self._threads = [threading.Thread(target=run, name=KEEPER, daemon=True) for run in (self._flush, self._run)]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """Returns when the thread has ended; a rewrite under way is given up. A thread that a disk or a store keeps for
-        longer than STOP_S is left alone: what it does is a commit or nothing, as from another process."""
+        """Returns when the threads have ended; a rewrite under way is given up. A thread that a disk or a store keeps
+        for longer than STOP_S is left alone: what it does is a commit or nothing, as from another process."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(STOP_S)
-            self._thread = None
+        self._full.set()
+        until = time.monotonic() + STOP_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._threads = []
+
+    def wake(self) -> None:
+        """Memory of a history is full: it is flushed at once."""
+        self._full.set()
 
     def take_trouble(self) -> list[str]:
         """What went wrong since this was last asked."""
@@ -51,20 +62,40 @@ class Keeper:
             found, self._trouble = list(self._trouble.values()), {}
         return found
 
+    def _flush(self) -> None:
+        while not self._stopping.is_set():
+            self._full.wait(self._every_s)
+            self._full.clear()
+            for history in self._histories():
+                if self._stopping.is_set():
+                    return
+                if not self._guarded(history, lambda h: h.flush_older(AGE_MAX_S), "events stay in memory"):
+                    self._stopping.wait(self._every_s)
+                self._guarded(history, History.drop_due, "events older than its retention stay")
+
     def _run(self) -> None:
         while not self._stopping.wait(self._every_s):
             for history in self._histories():
                 if self._stopping.is_set():
                     return
-                self._guarded(history, lambda h: h.flush_older(AGE_MAX_S), "events stay in memory")
                 self._guarded(history, self._tend, "its table stays as it is")
 
-    def _guarded(self, history: History, act: Callable[[History], object], so: str) -> None:
+    def _guarded(self, history: History, act: Callable[[History], object], so: str) -> bool:
+        """Whether it could be done; what went wrong is told where it is new."""
+        what = f"{history.schema.name} {so}"
         try:
             act(history)
         except Exception as error:  # noqa: BLE001  (the thread goes on, whatever one table has)
+            said = f"{history.schema.name}: {so}: {error}"
             with self._lock:
-                self._trouble[f"{history.schema.name} {so}"] = f"{history.schema.name}: {so}: {error}"
+                by_itself = history.beside is not None and history.failure == str(error)
+                if self._failing.get(what) != said and not by_itself:
+                    self._trouble[what] = said
+                self._failing[what] = said
+            return False
+        with self._lock:
+            self._failing.pop(what, None)
+        return True
 
     def _tend(self, history: History) -> None:
         """Compacts and vacuums one table, if there is something new and nobody else does."""
@@ -87,6 +118,7 @@ class Keeper:
                 table = self._tables[place] = Table.open(history.directory)
             for _ in upkeep.compact(table, stopped=self._stopping.is_set):
                 history.refresh()
+            _ = history.first_us  # looked up here, and not by a query that waits
             if overdue:
                 upkeep.vacuum(table)
                 self._vacuumed_s[place] = time.monotonic()

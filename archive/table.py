@@ -20,6 +20,8 @@ Never optimize.compact() or z_order() here: they drop the transactions, and two 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Iterable, Mapping
@@ -637,9 +639,12 @@ class Table:
 
     def _alter(self, properties: dict[str, str]) -> None:
         version = self._delta.version()
-        self._delta.alter.set_table_properties(
-            properties, raise_if_not_exists=False, post_commithook_properties=_KEEP_LOG
-        )
+        if self.directory.on_disk:
+            self._delta.alter.set_table_properties(
+                properties, raise_if_not_exists=False, post_commithook_properties=_KEEP_LOG
+            )
+        else:
+            _alter_in_child(self.directory, version, properties)
         self._update()
         _committed(self.directory, version + 1, self._delta.version())
 
@@ -724,9 +729,51 @@ def _bound(actions: pa.Table, name: str, unknown: int, slack: int) -> Int64Array
 
 def is_table(directory: Place) -> bool:
     """Whether there is a Delta table."""
-    if directory.on_disk and not (directory / "_delta_log").exists():
+    log = directory / "_delta_log"
+    if not directory.on_disk:
+        # not by deltalake, which lets no other thread run meanwhile: a store may take its time
+        return any(name.endswith((".json", ".parquet")) for name in log.names())
+    if not log.exists():
         return False
     return bool(DeltaTable.is_deltatable(directory.delta_uri, storage_options=directory.storage_options))
+
+
+#: deltalake lets no other thread run while it alters a table, and a store may take its time: a service would be frozen.
+_CHILD = """
+import json, sys
+from deltalake import DeltaTable, PostCommitHookProperties
+from deltalake.exceptions import CommitFailedError
+uri, options, version, properties = json.load(sys.stdin)
+try:
+    DeltaTable(uri, version, storage_options=options).alter.set_table_properties(
+        properties, raise_if_not_exists=False,
+        post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+    )
+except CommitFailedError as error:
+    print(json.dumps(["conflict", str(error)]))
+except Exception as error:
+    print(json.dumps(["error", str(error)]))
+else:
+    print(json.dumps(["done", ""]))
+"""
+
+
+def _alter_in_child(directory: Place, version: int, properties: Mapping[str, str]) -> None:
+    """Sets properties of a table as it is at a version, in a process of its own. Raises CommitFailedError where the
+    table has gone on, and OSError."""
+    given = json.dumps([directory.delta_uri, directory.storage_options, version, properties])
+    done = subprocess.run(
+        [sys.executable, "-c", _CHILD], input=given, capture_output=True, text=True, start_new_session=True,
+        check=False,
+    )  # fmt: skip
+    try:
+        outcome, said = json.loads(done.stdout)
+    except ValueError:
+        raise OSError(f"the process that alters {directory} has failed: {done.stderr.strip()[-200:]}") from None
+    if outcome == "conflict":
+        raise CommitFailedError(said)
+    if outcome == "error":
+        raise OSError(said)
 
 
 def _log_retention(directory: Place) -> str:

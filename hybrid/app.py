@@ -370,7 +370,7 @@ class _Check:
             self.guarded(lambda: duck.check_memory_limit(str(database.memory_limit)), ("database", "memory_limit"))
         if database.path is not None:
             self.guarded(lambda: place_of(str(database.path)), ("database", "path"))
-        if database.log != "none" and (database.path is None or "://" in database.path):
+        if database.log not in (None, "none") and (database.path is None or "://" in database.path):
             hint = "give it a path on disk, or leave log out: what sources can give again needs none"
             self.fault("HQ703", "only a database on disk has a log", self.places.value(("database", "log")), hint=hint)
         if database.spark is not None or database.spark_events is not None:

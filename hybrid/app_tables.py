@@ -73,8 +73,8 @@ class DatabaseTable(Table):
     """of partial matches, and of DuckDB for reading history, each: "2GB", say"""
     checkpoint: Positive = timedelta(seconds=10)
     """how often a checkpoint is taken: "10s", say"""
-    log: Literal["fsync", "os", "none"] = "none"
-    """of what is pushed, for sources that cannot give it again: fsync, os or none"""
+    log: Literal["fsync", "os", "none"] | None = None
+    """of what is pushed: fsync, os or none; os on disk, none in a store, which cannot have one"""
     state: str | None = None
     """a local directory for status and cursors; <path>/_service on disk"""
     spark: str | None = None

@@ -92,10 +92,10 @@ class Delivery:
         self._number, self.cursors, self._targets = number, all_cursors, all_targets
         return str(number)
 
-    def forget(self) -> None:
-        """A checkpoint that names what was written last is durable: the older ones go."""
+    def forget(self, named: str) -> None:
+        """A checkpoint that names this one is durable: the older ones go."""
         for number in self._numbers():
-            if number < self._number:
+            if number < int(named):
                 self._file(number).unlink(missing_ok=True)
                 shutil.rmtree(self._rows(number), ignore_errors=True)
 

@@ -9,9 +9,10 @@ import time as clock
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import wait
-from dataclasses import replace
+from concurrent.futures import Executor, Future, wait
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,7 @@ from hybrid.backfill import Filling, Past, Step
 from hybrid.backtest import backtest
 from hybrid.chain import END_US, ChainWatch, outermost, plain, plan_streams
 from hybrid.compare import Difference, difference
+from hybrid.daemons import Daemons
 from hybrid.declaration import (
     TABLE,
     check_query_name,
@@ -88,6 +90,22 @@ if TYPE_CHECKING:
     from hybrid.backup import Copied
 
 
+#: What the thread that writes checkpoints is called, at its beginning.
+CHECKPOINTS = "hybrid-checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What of a stream is in memory and in no file: rows and bytes. writes: whether they are to be written at all;
+    since_s: when the write that runs began, by time.time, None if none does; failure: why the last one failed."""
+
+    rows: int
+    nbytes: int
+    writes: bool
+    since_s: float | None
+    failure: str | None
+
+
 class Database:
     """Streams with their archives. Open it with hybrid.connect; close it, or use it as a context manager.
 
@@ -100,10 +118,12 @@ class Database:
         storage_options: Mapping[str, str] | None = None, maintenance: bool = True,
         log: Policy | Literal["default"] | None = "default", checkpoint: Any = None, ticking: bool = True,
         spark: Any = None, spark_events: int | None = None, read_only: bool = False, access: Access = ANYTHING,
-        columns: Mapping[str, Mapping[str, str]] | None = None,
+        columns: Mapping[str, Mapping[str, str]] | None = None, beside: bool = False,
     ) -> None:  # fmt: skip
         """columns: of streams, with types; what they have not yet they get before their queries go on, as it cannot be
-        while these run."""
+        while these run. beside: a push never writes files, a thread does; whoever pushes sees to it that memory
+        suffices (`held`)."""
+        self._beside_pushes = beside and path is not None and not read_only
         self._large = large_ranges(spark, spark_events, path is not None)
         self._lock = threading.RLock()
         self._path = place_of(path, storage_options) if path is not None else None
@@ -115,6 +135,7 @@ class Database:
         every_us = None if checkpoint is None else positive_us(checkpoint, "the time between checkpoints")
         self._checkpoint_every_us = every_us
         self._checkpointed = (0, clock.monotonic())
+        self._checkpointing: Future[int] | None = None
         #: What whoever took the checkpoint that this database goes on from has noted in it.
         self.notes: dict[str, str] = {}
         self._named: dict[str, Watch | ChainWatch] = {}
@@ -197,6 +218,8 @@ class Database:
 
             streams = self._streams
             self._keeper = self._left.keeper = Keeper(lambda: [s.kept for s in list(streams.values())])
+            for stream in streams.values() if self._beside_pushes else ():
+                stream.kept.beside = self._keeper.wake
             self._keeper.start()
         self._when_left = watch_over(self, self._left)
 
@@ -263,6 +286,8 @@ class Database:
                 directory = self._path / schema.name
                 directory.make()
             kept = History(schema, directory / TABLE if directory else None, log=self._log, epoch=self._epoch)
+            if self._beside_pushes and self._keeper is not None:
+                kept.beside = self._keeper.wake
             stream = Stream(schema, live, kept, directory, pace=pace)
             stream.save()
             self._streams[name.lower()] = stream
@@ -775,29 +800,50 @@ class Database:
         Events that are only in memory are written to the archive first, unless the log has them. Others may push
         meanwhile; the state is copied in one go, between two of their batches. Raises DataError; the checkpoint before
         this one then stands."""
-        from hybrid import checkpoint
-
         with self._lock, Deferred():
-            self._check_writes("take a checkpoint")
-            if self._path is None:
-                raise DataError("a database in memory has no checkpoints", "hybrid.connect(path) keeps them")
-            if interrupted := self._interrupted():
-                raise DataError(
-                    f"query {interrupted[0]} was interrupted in the middle of a batch: what it has become is not kept",
-                    "close the database and open it again: its queries go on from the checkpoint before",
-                )
-            number = self._checkpointed[0] + 1
-            self.notes = self.notes if notes is None else dict(notes)
-            state = state_of(self._streams, self._named, self.notes)
-            self._checkpointed = (number, clock.monotonic())
-            streams = list(self._streams.values())
-        if self._log != "fsync":
-            for stream in streams:
-                stream.kept.flush()
-        checkpoint.write(self._path, number, state)
+            write = self._copied(notes)
+        number = write()
         with self._lock, Deferred():
             self._memory.kept()
         return number
+
+    def begin_checkpoint(self, notes: Mapping[str, str] | None = None) -> Future[int]:
+        """Takes a checkpoint as `checkpoint` does, but returns when the state is copied: a thread writes it, and the
+        events that are only in memory, while others push. Waits for the one before, if that is still written."""
+        with self._lock, Deferred():
+            self._checkpointing = _writers(os.getpid()).submit(self._copied(notes))
+            return self._checkpointing
+
+    def _copied(self, notes: Mapping[str, str] | None) -> Callable[[], int]:
+        """Copies what goes into a checkpoint; what is given writes it, without the lock."""
+        from hybrid import checkpoint
+
+        self._check_writes("take a checkpoint")
+        path = self._path
+        if path is None:
+            raise DataError("a database in memory has no checkpoints", "hybrid.connect(path) keeps them")
+        if interrupted := self._interrupted():
+            raise DataError(
+                f"query {interrupted[0]} was interrupted in the middle of a batch: what it has become is not kept",
+                "close the database and open it again: its queries go on from the checkpoint before",
+            )
+        running, self._checkpointing = self._checkpointing, None
+        if running is not None and running.exception() is None:  # what is kept on disk for one is that of the last
+            self._memory.kept()
+        number = self._checkpointed[0] + 1
+        self.notes = self.notes if notes is None else dict(notes)
+        state = state_of(self._streams, self._named, self.notes)
+        self._checkpointed = (number, clock.monotonic())
+        reached = [(stream.kept, stream.kept.last_seq) for stream in self._streams.values()]
+
+        def write() -> int:
+            if self._log != "fsync":
+                for kept, last_seq in reached:
+                    kept.flush(last_seq)
+            checkpoint.write(path, number, state)
+            return number
+
+        return write
 
     def _interrupted(self) -> list[str]:
         """The names of the queries that an interrupt ended in the middle of a batch."""
@@ -1181,7 +1227,8 @@ class Database:
         quiet = (KEEPER, RENEWER) if paced else (KEEPER, RENEWER, TICKER)  # time alone may decide something
         others = [
             t for t in threading.enumerate()
-            if t.ident != own and t.name not in quiet and not t.name.startswith(POOLS) and not _is_sparks(t)
+            if t.ident != own and t.name not in quiet and not t.name.startswith((POOLS, CHECKPOINTS))
+            and not _is_sparks(t)
         ]
         return not self._closed and own not in self._pushers and any(
             not isinstance(thread, threading._DummyThread) or thread.ident in self._pushers for thread in others
@@ -1321,12 +1368,19 @@ class Database:
                 self.flush()
         return snapshot(self._path, place_of(target, storage_options))
 
-    def close(self, wait: bool | float = True) -> None:
+    def held(self, stream: str) -> Held:
+        """What of a stream is in memory and in no file, and how its writing goes. Raises DataError."""
+        with self._lock:
+            kept = self._stream(stream).kept
+            rows, nbytes = kept.held
+            return Held(rows, nbytes, kept.directory is not None, kept.written_since_s, kept.failure)
+
+    def close(self, wait: bool | float = True, checkpoint: bool = True) -> None:
         """Flushes, takes a last checkpoint if queries have names, and ends every iteration over alerts. What is ready
         can still be fetched.
 
         wait: for history that is being read; so many seconds at the most. What still waits for it then is in the
-        checkpoint, if its query has a name."""
+        checkpoint, if its query has a name. checkpoint: False where nothing has changed since the last one."""
         if self._ticker is not None:  # before the lock, for which it may wait
             self._ticker.stop()
         with self._lock:
@@ -1339,14 +1393,16 @@ class Database:
                     self._catch_up(watch, None if wait is True else wait)
             finally:  # an interrupt ends the waiting, and nothing else
                 with Deferred():
-                    self._finish()
+                    self._finish(checkpoint)
 
-    def _finish(self) -> None:
+    def _finish(self, checkpoint: bool) -> None:
         """Writes what is to be kept, and closes."""
         try:
+            if self._checkpointing is not None:
+                self._checkpointing.exception()  # it is written by then, or could not be
             if not self._read_only:
                 self.flush()
-            if self._named and not self._interrupted():
+            if checkpoint and self._named and not self._interrupted():
                 self.checkpoint()
         finally:
             self._closed = True
@@ -1378,6 +1434,13 @@ class Database:
         if not closed and self._when_left is not None:
             self._when_left.detach()
             self._left.finish()  # without the lock: threads that wait for it are to end
+
+    def abandon(self) -> None:
+        """Leaves it as a crash would: nothing more is written, not even at the end of the process. For one whose disk
+        or store does not answer."""
+        self._closed = True
+        if self._when_left is not None:
+            self._when_left.detach()
 
     def disown(self) -> None:
         """What hybrid.leaving does in a child after a fork: the database is the parent's. Writes nothing."""
@@ -1438,6 +1501,12 @@ class Database:
             raise DataError(f"there is no stream {name}", nearest(str(name), known) or "create it with create_stream")
         return found
 
+
+
+@cache
+def _writers(process: int) -> Executor:
+    """The thread of this process that writes checkpoints, one after the other."""
+    return Daemons(1, CHECKPOINTS)
 
 
 def _is_sparks(thread: threading.Thread) -> bool:

@@ -231,6 +231,11 @@ class Outlet:
         return self._unread[query]
 
     @property
+    def settling(self) -> bool:
+        """Whether the sink still makes durable what it was given when `settle` was called."""
+        return self._settling
+
+    @property
     def waiting(self) -> bool:
         """Whether there are rows to hand over."""
         return bool(self._pending)

@@ -34,6 +34,8 @@ class Reader:
         self.name = name
         self.stream = stream
         self.failure: str | None = None
+        #: Whether it has been read since it was opened; and whether its failure is for good, so that none tries again.
+        self.reads = self.refused = False
         self.partitions: tuple[str, ...] = ()
         self.places: Mapping[str, Place] = {}
         self._source = source
@@ -76,6 +78,7 @@ class Reader:
             self._arrived.set()
             return False
         with self._changed:
+            self.reads = True
             self.partitions = self._source.partitions
             self.places = getattr(self._source, "places", dict)()
             self._queue.extend(found)
@@ -130,8 +133,8 @@ class Reader:
             self._rows += _rows(item)
 
     def fail(self, why: str) -> None:
-        """Takes no more from the source."""
-        self.failure = why
+        """Takes no more from the source, for good."""
+        self.failure, self.refused = why, True
 
     def kept(self, positions: Mapping[str, int]) -> None:
         """All rows below these offsets are durable."""
@@ -139,11 +142,12 @@ class Reader:
             self._kept = dict(positions)
             self._changed.notify_all()
 
-    def pause(self) -> None:
-        """Reads no more, from when this returns; what was read can still be taken."""
+    def pause(self, seconds: float = 5.0) -> None:
+        """Reads no more, from when this returns; what was read can still be taken. A source that hangs is waited for so
+        long at the most."""
         self._paused = True
-        with self._polling:
-            pass
+        if self._polling.acquire(timeout=max(0.0, seconds)):
+            self._polling.release()
 
     def close(self, seconds: float = 5.0) -> None:
         """Lets the source go; waits so long for its thread."""

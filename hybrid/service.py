@@ -1,7 +1,8 @@
 """`hybrid run`: the loop between sources, a database and sinks, with its checkpoints, its reloads and its account.
 
-One thread, that of `run`, does everything with the database. Each source is read and each sink is written by a thread
-of its own (hybrid.reader, hybrid.outlet), so that none of them holds up the others.
+One thread, that of `run`, pushes, asks and hands out. Each source is read and each sink is written by a thread of its
+own (hybrid.reader, hybrid.outlet), files and checkpoints are written by threads of the database, and the status by one
+that waits for nobody (hybrid.pulse): so none of them holds up the others.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,19 +29,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from archive.history import KEEPER, MEMORY_BYTES_MAX, MEMORY_ROWS_MAX
+from archive.writer import RENEWER
 from hybrid import account, dead_letters
 from hybrid.alerts import Alerts
 from hybrid.app import App, AppError, Query, declare, lacks, late_rows, load
 from hybrid.app_tables import SinkTable, SourceTable
-from hybrid.changes import check_change, stamps
+from hybrid.chain import plan_streams
+from hybrid.changes import Settling, check_change, check_not_emptied
 from hybrid.client_log import ClientLog
 from hybrid.connectors import TOPICS, make_sink, make_source, marks_of, target_of
+from hybrid.daemons import Daemons
 from hybrid.delivery import Delivery
 from hybrid.engine import Database
 from hybrid.outlet import Outlet
 from hybrid.passed import PassedPayloads, last_lines
+from hybrid.pulse import Pulse
 from hybrid.reader import Reader, line_of
-from hybrid.status import VERSION, write_status
+from hybrid.status import VERSION, process_began, touch_status, write_status
 from live.sinks.base import Sink
 from live.sources.base import Bad, Piece, Source
 from live.stream import Ahead
@@ -48,17 +57,28 @@ from query.schema import Schema
 
 #: Seconds: between two writings of the status and looks at the files; what sinks are given at a checkpoint, and at the
 #: end, to take what they were handed, and to be closed.
-STATUS_EVERY_S, SETTLE_S, DRAIN_S, CLOSE_S = 1.0, 5.0, 5.0, 5.0
+STATUS_EVERY_S, SETTLE_S, DRAIN_S = 1.0, 5.0, 5.0
+#: A stop takes no longer than this, in seconds, whatever a store does; and a little more for the process to end.
+STOP_S, STOP_MORE_S = 20.0, 5.0
 #: How often the database looks at the clock, and what could not be opened is tried again, in seconds.
 TICK_EVERY_S, OPEN_EVERY_S = 0.25, 5.0
+#: A source that has failed is opened again in this many seconds, then twice as many, up to the last; and one that had
+#: been read counts as over, where all others are, when it has failed so many times in a row.
+SOURCE_RETRY_S, SOURCE_RETRY_MAX_S, SOURCE_TRIES = 1.0, 60.0, 5
+#: A changed app file is read when it has stayed as it is for so many seconds; what a query that is gone from it has
+#: become is kept for so many.
+SETTLED_S, REMOVED_S = 2.0, 600.0
+#: A write to the archive that takes longer, or a loop that is not back after so many seconds, is a trouble.
+SLOW_S = 5.0
 #: For how long it is a trouble that an event was too far ahead of the clock, in seconds.
 AHEAD_S = 60.0
 #: How long a watermark may stand while events arrive, in seconds, before that is a trouble.
 STANDS_S = 10.0
 #: How many pieces of one source are taken before the next one has its turn.
 TURN_PIECES = 16
-#: The note of a checkpoint that names what the sinks had by then.
-DELIVERY = "delivery"
+#: The notes of a checkpoint: what the sinks had by then; and the queries that are gone from the file, with the time
+#: until which they are kept.
+DELIVERY, REMOVED = "delivery", "removed"
 
 
 def _wait(event: threading.Event, seconds: float) -> None:
@@ -76,13 +96,24 @@ class Clock:
 
 @dataclass(slots=True)
 class _Running:
-    """A query that runs. before: alerts of versions it has replaced, which may still have something to say."""
+    """A query that runs. before: alerts of versions it has replaced, which may still have something to say. left_out:
+    it was interrupted, and checkpoints are taken without it."""
 
     query: Query
     alerts: Alerts
     before: list[Alerts] = field(default_factory=list)
     rows: int = 0
     failure: str | None = None
+    left_out: bool = False
+
+
+@dataclass(slots=True)
+class _Failed:
+    """A source that has failed so many times in a row, the last time with this reader, and when it is tried again."""
+
+    reader: Reader
+    tries: int
+    at_s: float
 
 
 class Service:
@@ -105,6 +136,8 @@ class Service:
         self._wake = threading.Event()
         self._stopping = self._reloading = False
         self._queries: dict[str, _Running] = {}
+        self._removed: dict[str, tuple[_Running, float]] = {}
+        self._mended: set[str] = set()
         self._readers: dict[str, Reader] = {}
         self._outlets: dict[str, Outlet] = {}
         self._leaving: list[Outlet] = []
@@ -125,18 +158,54 @@ class Service:
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
         self._client_log = ClientLog(say)
+        self._tables: dict[str, SourceTable] = {}
+        self._failed: dict[str, _Failed] = {}
+        self._writing: Future[int] | None = None
+        self._writing_since = 0.0
+        #: Of the checkpoint that is written: the number of what sinks have, and the positions of its streams.
+        self._named: tuple[str, dict[str, dict[str, int]]] = "", {}
+        self._state = "starting"
+        self._doing = ""
+        self._started = self._turned = self._clock.now()
+        self._turned_s = self._clock.ticks()
+        self._pulse: Pulse | None = None
+        #: Whether it has ended without its last checkpoint, for a store that does not answer.
+        self.abandoned = False
 
     # ---- life
 
     def start(self) -> None:
         """Opens the database, declares the streams, and lets queries, sinks and sources begin."""
+        self.app.state.mkdir(parents=True, exist_ok=True)
+        self._delivery = Delivery(self.app.state)
+        try:
+            self._begin_status()
+            if self._threads:
+                self._pulse = self._pulse or Pulse(self._beat, STOP_S + STOP_MORE_S, self._end_late)
+                self._pulse.start()
+            if self.app.metrics is not None:
+                from hybrid.metrics import serve
+
+                self._metrics = serve(self.app.metrics.host, self.app.metrics.port, self.status)
+            if self.app.database.path is None:  # what is known of topics goes with the events
+                for file in self.app.state.glob(f"{TOPICS}*.json"):
+                    file.unlink()
+            self._begin()
+        except BaseException:
+            self._delivery.close()
+            raise
+        self._say(f"running {self.app.path.name}: {len(self._readers)} sources, {len(self._queries)} queries, "
+                  f"{len(self._outlets)} sinks")  # fmt: skip
+
+    def _begin(self) -> None:
+        """Goes on from the last checkpoint."""
         app = self.app
-        self._delivery = Delivery(app.state)
+        self._doing = "opening the database"
         given = app.database
         self.db = Database(
             None if given.path is None else app.place(given.path), given.memory_limit, dict(given.options) or None,
-            log=None if given.log == "none" else given.log, ticking=False, spark=given.spark,
-            spark_events=given.spark_events, access=app.access,
+            log="default" if given.log is None else None if given.log == "none" else given.log, ticking=False,
+            spark=given.spark, spark_events=given.spark_events, access=app.access, beside=self._threads,
             columns={name: stream.columns for name, stream in app.streams.items()},
         )  # fmt: skip
         try:
@@ -145,32 +214,23 @@ class Service:
             self._delivery.close()
             self.db.close()
             raise
-        if given.path is None:  # what is known of topics goes with the events
-            for file in app.state.glob(f"{TOPICS}*.json"):
-                file.unlink()
         self._declare()
-        if app.metrics is not None:
-            from hybrid.metrics import serve
-
-            self._metrics = serve(app.metrics.host, app.metrics.port, self.status)
         now = self._clock.ticks()
-        self._started, self._written_s, self._checkpoint_s, self._ticked_s = self._clock.now(), -1e9, now, now
+        self._written_s, self._checkpoint_s, self._ticked_s = -1e9, now, now
         self._rates = account.Rates()
-        self._files = stamps(app.files)
+        self._files = Settling(app.files, SETTLED_S)
         self._looked_s = self._opened_s = now
         for name, table in app.sinks.items():
             self._open_sink(name, table)
-        for name, alerts in self.db.watching().items():
-            if name not in app.queries:
-                self._say(f"query {name}: it is no longer in the file, and ends")
-                alerts.close()
+        self._go_on_removed()
         for name, query in app.queries.items():
+            self._doing = f"starting query {name}"
             self._watch(name, query)
+        self._doing = "opening sources"
         for name, source in app.sources.items():
             self._open_source(name, source)
         self._tell_kept()
-        self._say(f"running {app.path.name}: {len(self._readers)} sources, {len(self._queries)} queries, "
-                  f"{len(self._outlets)} sinks")  # fmt: skip
+        self._state = "running"
 
     def _tell_kept(self) -> None:
         """What is wrong with what the last run has left for sinks."""
@@ -184,17 +244,22 @@ class Service:
         """Runs until SIGTERM or SIGINT, or until every source has ended; the exit code. Call it in the main thread."""
         handlers = {s: signal.signal(s, self._signalled) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
         self._client_log.start()
+        self._pulse = Pulse(self._beat, STOP_S + STOP_MORE_S, self._end_late) if self._threads else None
         try:
-            self.start()
-            while not self.done:
-                if not self.step():
-                    self._clock.wait(self._wake, 0.1)
-                    self._wake.clear()
-            return self.finish()
+            with nullcontext() if self._pulse is None else self._pulse.signals():
+                self.start()
+                while not self.done:
+                    if not self.step():
+                        self._clock.wait(self._wake, 0.1)
+                        self._wake.clear()
+                return self.finish()
         finally:
             self._client_log.stop()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+    def _end_late(self) -> None:
+        self._say(f"it is still busy with {self._doing}, and ends without: {_UNKEPT}")
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
@@ -215,7 +280,7 @@ class Service:
         """Whether it is to stop, or has nothing more to do."""
         if self._stopping:
             return True
-        over = self._readers and all(r.ended or r.failure is not None for r in self._readers.values())
+        over = self._readers and all(r.ended or self._is_given_up(r) for r in self._readers.values())
         return bool(over) and not any(o.waiting for o in self._all_outlets()) and not any(
             name not in self._ended and self._all_ended(name) for name in self._streams_read()
         )
@@ -223,9 +288,16 @@ class Service:
     def step(self) -> bool:
         """One round: what has come is pushed, what was found is handed out, what is due is done. Whether there was
         anything to do."""
+        self._turned, self._turned_s, self._doing = self._clock.now(), self._clock.ticks(), "events"
         if self._reloading or self._changed():
-            self._reloading = False
-            self.reload()
+            self._doing = "a reload"
+            asked, self._reloading = self._reloading, False
+            try:
+                self.reload(asked)
+            except (DataError, QueryError, OSError) as error:
+                self._fault("app", f"not all of it is taken over, and it is tried again: {_said(error)}")
+                self._files.forget()
+        self._mend()
         if not self._threads:
             for reader in self._readers.values():
                 reader.turn()
@@ -238,61 +310,64 @@ class Service:
             for outlet in self._all_outlets():
                 busy |= outlet.turn()
         self._let_go()
+        self._checkpoint_turn()
+        self._retry_sources()
+        self._end_removed()
         now = self._clock.ticks()
-        if now - self._checkpoint_s >= self.app.database.checkpoint.total_seconds() and self._settled(now):
-            self.checkpoint()
         if now - self._opened_s >= OPEN_EVERY_S:
             self._open_rest()
         if now - self._written_s >= STATUS_EVERY_S:
-            self._write_status("running")
+            self._write_status()
         return busy
 
     def finish(self) -> int:
-        """Pushes and delivers what was read, takes a checkpoint, and closes everything; the exit code."""
+        """Pushes and delivers what was read, takes a checkpoint, and closes everything; the exit code. It is bounded by
+        STOP_S where it was told to stop."""
         over = not self._stopping
-        for reader in self._readers.values():
-            reader.pause()
+        self._state, self._doing = "stopping", "what was read"
         self._say("stopping" if not over else "every source has ended")
         until = self._clock.ticks() + DRAIN_S
+        end = float("inf") if over else self._clock.ticks() + STOP_S
+        for reader in self._readers.values():
+            reader.pause(until - self._clock.ticks())
         # What still waits for history when it is stopped is in the checkpoint.
-        wait = True if over or self.app.database.path is None else DRAIN_S
+        wait = over or self.app.database.path is None
         while self._push({}) and self._clock.ticks() < until:
-            self._fetch(wait)
-        self._fetch(wait)
+            self._fetch(wait is True or max(0.0, until - self._clock.ticks()))
+        self._fetch(wait is True or max(0.0, until - self._clock.ticks()))
         while any(o.waiting and not o.failures for o in self._all_outlets()) and self._clock.ticks() < until:
             if not self._threads:
                 for outlet in self._all_outlets():
                     outlet.turn()
             else:
                 self._clock.wait(self._wake, 0.02)
-        for outlet in self._all_outlets():
-            outlet.ask()
-        until = self._clock.ticks() + SETTLE_S
-        for outlet in self._all_outlets():
-            outlet.settle(max(0.0, until - self._clock.ticks()))
-        self.checkpoint()
-        self._write_status("running")
-        for reader in self._readers.values():
-            reader.close()
-        for outlet in self._all_outlets():
-            outlet.close(0.0)
-        until = self._clock.ticks() + CLOSE_S
-        for outlet in self._all_outlets():
-            outlet.close(max(0.0, until - self._clock.ticks()))
+        self._doing = "the last checkpoint"
+        checkpointed = self._last_checkpoint(end)
+        self._write_status()
+        until = min(end, self._clock.ticks() + DRAIN_S)
+        ends: list[Reader | Outlet] = [*self._readers.values(), *self._all_outlets()]
+        for one in ends if self._threads else ():
+            one.close(0.0)  # all are told before one of them is waited for
+        for one in ends:
+            one.close(max(0.0, until - self._clock.ticks()))
         undelivered = sum(p.rows.num_rows for o in self._all_outlets() for p in o.undelivered())
         if undelivered:
             self._say(f"{undelivered:,} rows are not delivered; they are kept in {self.app.state} for the next start")
         failed = [r.name for r in self._readers.values() if r.failure is not None]
         failed += [name for name, running in self._queries.items() if running.failure is not None]
+        self._doing = "closing the database"
         try:
-            self.db.close(wait is True)
-        except (DataError, OSError) as error:
+            self._close_database(wait, checkpointed, end)
+        except (DataError, OSError, TimeoutError) as error:
             self._say(f"the database was not closed well: {error}")
             failed.append("database")
             over = True
         if self._metrics is not None:
             self._metrics.close()
-        self._write_status("stopped")
+        if self._pulse is not None:
+            self._pulse.stop()
+        self._state = "stopped"
+        self._store_status()
         self._delivery.close()
         self._say("stopped")
         return 1 if over and failed else 0
@@ -305,12 +380,12 @@ class Service:
         for reader in self._readers.values():
             stream = reader.stream.lower()
             if reader.failure is not None:
-                self._fault(f"source {reader.name}", reader.failure)
+                self._fault(f"source {reader.name}", reader.failure + self._again(reader))
             elif reader.trouble is not None:
                 self._fault(f"source {reader.name}", reader.trouble)
             elif stream in blocked:
                 self._fault(f"source {reader.name}", f"waits: {blocked[stream]}")
-            elif self._clock.ticks() >= self._retry_s.get(f"stream {stream}", 0.0):
+            elif reader.reads and self._clock.ticks() >= self._retry_s.get(f"stream {stream}", 0.0):
                 self._well(f"source {reader.name}")
             if stream in blocked or self._clock.ticks() < self._retry_s.get(f"stream {stream}", 0.0):
                 continue
@@ -473,6 +548,12 @@ class Service:
                 if outlet.unread(name) >= limit:
                     why = f"sink {outlet.name} has {outlet.unread(name):,} unread rows of {name}"
                     blocked |= dict.fromkeys(reads, why)
+        for name in self._streams_read():
+            held = self.db.held(name)
+            if held.writes and (
+                held.rows >= MEMORY_ROWS_MAX + self.app.limits.queue_rows or held.nbytes >= 2 * MEMORY_BYTES_MAX
+            ):
+                blocked[name] = "memory is full of events that the archive has not taken yet"
         return blocked
 
     # ---- rows out
@@ -522,10 +603,14 @@ class Service:
             for alerts in (*running.before, running.alerts):
                 try:
                     rows = alerts.fetch(wait)
+                except MemoryError:
+                    self._fault(f"memory of {name}", "there is none for its rows: they are fetched again")
+                    break
                 except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's; the others go on)
                     running.failure = _said(error)
                     self._fault(f"query {name}", running.failure)
                     break
+                self._well(f"memory of {name}")
                 busy |= self._hand_out(name, running, rows)
             running.before = [a for a in running.before if not (a.done or a.failed)]
         return busy
@@ -552,19 +637,28 @@ class Service:
                 self.db.late(name)  # from now on they are kept for us
 
     def _open_source(self, name: str, table: SourceTable) -> None:
-        stream = table.stream
+        source = self._made(name, table, f"source {name}", "")
+        if source is not None:
+            self._read_source(name, table, source)
+
+    def _made(self, name: str, table: SourceTable, where: str, so: str) -> Source | None:
+        """A source, not opened yet; None where it cannot be made, which is said with its consequence."""
         try:
-            schema = self.db.schema(stream)
-            lacking = lacks(schema, next(t for n, t in self.app.streams.items() if n.lower() == stream.lower()))
+            schema, key = self.db.schema(table.stream), table.stream.lower()
+            lacking = lacks(schema, next(t for n, t in self.app.streams.items() if n.lower() == key))
+            if key not in self._passed:
+                self._passed[key] = PassedPayloads(marks_of(self.app, table.stream))
+            self._passed[key].positions(self.db.reached(table.stream).positions)  # while an old source still reads
             read = replace(schema, fields=tuple(f for f in schema.fields if f.name not in lacking))
-            source = self._make_source(table, read, self.app)
-            passed = self._passed.setdefault(stream.lower(), PassedPayloads(marks_of(self.app, stream)))
-            positions = passed.positions(self.db.reached(stream).positions)
-        except (DataError, OSError) as error:
-            self._fault(f"source {name}", str(error))
-            return
-        reader = Reader(name, stream, source, positions, self.app.limits.queue_rows, self._wake)
-        self._readers[name] = reader
+            return self._make_source(table, read, self.app)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is this source's; the others go on)
+            self._fault(where, so + _said(error))
+            return None
+
+    def _read_source(self, name: str, table: SourceTable, source: Source) -> None:
+        positions = self._passed[table.stream.lower()].positions(self.db.reached(table.stream).positions)
+        reader = Reader(name, table.stream, source, positions, self.app.limits.queue_rows, self._wake)
+        self._readers[name], self._tables[name] = reader, table
         if self._threads:
             reader.start()
 
@@ -587,21 +681,150 @@ class Service:
         for name, source in self.app.sources.items():
             if name not in self._readers:
                 self._open_source(name, source)
+            elif self._tables[name] != source:
+                self._change_source(name, source)
+
+    def _change_source(self, name: str, table: SourceTable) -> None:
+        """Reads a source as the file says it now. Where that cannot be made, the old one goes on."""
+        where = f"change of source {name}"
+        source = self._made(name, table, where, "it is not taken over, the source goes on as it was: ")
+        if source is not None:
+            self._well(where)
+            self._close_source(name)
+            self._read_source(name, table, source)
+
+    def _retry_sources(self) -> None:
+        """Opens sources again that have failed, in growing pauses, when what they had read is pushed."""
+        now = self._clock.ticks()
+        for name, reader in list(self._readers.items()):
+            if reader.failure is None:
+                if reader.reads:
+                    self._failed.pop(name, None)
+                continue
+            if reader.refused:
+                continue
+            failed = self._failed.get(name)
+            if failed is None or failed.reader is not reader:
+                tries = 0 if failed is None else failed.tries
+                pause_s = min(SOURCE_RETRY_MAX_S, SOURCE_RETRY_S * 2**tries)
+                self._failed[name] = _Failed(reader, tries + 1, now + pause_s)
+            elif now >= failed.at_s and not reader.queued:
+                source = self._made(name, self._tables[name], f"source {name}", "")
+                if source is None:
+                    failed.at_s = now + SOURCE_RETRY_MAX_S
+                    continue
+                reader.close(0.0)
+                self._read_source(name, self._tables[name], source)
+
+    def _again(self, reader: Reader) -> str:
+        """When a source that has failed is tried again, in words."""
+        failed = self._failed.get(reader.name)
+        if failed is None or failed.reader is not reader or reader.refused:
+            return ""
+        return f" (failed {failed.tries} times, again in {max(0.0, failed.at_s - self._clock.ticks()):.0f} s)"
+
+    def _is_given_up(self, reader: Reader) -> bool:
+        """Whether a source counts as over where all others are: its failure is for good, it has never been read, or it
+        has failed again and again."""
+        if reader.failure is None:
+            return False
+        failed = self._failed.get(reader.name)
+        tries = 0 if failed is None else failed.tries
+        return reader.refused or tries > SOURCE_TRIES or (tries <= 1 and not reader.reads)
 
     def _close_source(self, name: str) -> None:
         """Reads no more of a source, pushes what was read, and lets it go. What cannot be pushed now is read again by
         a source that can resume."""
         reader = self._readers[name]
-        reader.pause()
+        reader.pause(1.0)
         while (item := reader.take()) is not None:
             if isinstance(item, Bad):
                 self._quarantine(reader.stream.lower(), item)
             elif not self._piece(reader, item):
                 break
-        reader.close()
-        del self._readers[name]
+        reader.close(1.0)
+        del self._readers[name], self._tables[name]
+        self._failed.pop(name, None)
         self._owners = {partition: owner for partition, owner in self._owners.items() if owner != name}
         self._well(f"source {name}")
+
+    # ---- queries that are gone from the file
+
+    def _go_on_removed(self) -> None:
+        """Lets the queries of the checkpoint that are not in the file go on for a while."""
+        told = json.loads(self.db.notes.get(REMOVED, "{}"))
+        for name, alerts in self.db.watching().items():
+            if name in self.app.queries:
+                continue
+            until = float(told.get(name, self._clock.now() + REMOVED_S))
+            query = Query(alerts.plan.text, (), plan_streams(alerts.plan))
+            self._removed[name] = _Running(query, alerts), until
+            if name not in told:
+                self._say(f"query {name}: it is no longer in the file; {_kept_until(until)}")
+
+    def _remove(self, name: str) -> None:
+        """A query is gone from the file, perhaps for a moment: what it has become is kept for a while, and goes on."""
+        self._fetch()
+        running = self._queries.pop(name)
+        self._well(f"query {name}")
+        until = self._clock.now() + REMOVED_S
+        self._removed[name] = running, until
+        self._say(f"query {name}: it is no longer in the file; {_kept_until(until)}")
+
+    def _end_removed(self, at_once: bool = False) -> None:
+        """Ends those whose time is over, and those that have found more than may wait to be handed out."""
+        for name, (running, until) in list(self._removed.items()):
+            many = sum(a.unread_count for a in (running.alerts, *running.before)) > self.app.limits.unread_rows
+            failed = running.alerts.failed or running.alerts.done
+            if not (at_once or many or failed or self._clock.now() >= until):
+                continue
+            why = "it has found more than can be kept" if many else "it has failed" if failed else "its time is over"
+            if not self._rows_kept():
+                return
+            self._say(f"query {name}: it was removed from the file, and ends{'' if at_once else f': {why}'}")
+            del self._removed[name]
+            running.alerts.close()
+
+    # ---- queries that were interrupted
+
+    def _mend(self) -> None:
+        """A query that was interrupted in the middle of a batch (there was no memory, say) is in no state to be kept,
+        and no checkpoint is taken as long as it is there: all goes back to the last one, as after a crash, and lets the
+        events since through again. One that is interrupted again before the next checkpoint is left out."""
+        broken = [name for name, r in self._queries.items() if r.alerts.interrupted and not r.left_out]
+        for name in [n for n in broken if n in self._mended or self.app.database.path is None]:
+            broken.remove(name)
+            running = self._queries[name]
+            self._fetch(wait=False)
+            running.failure, running.left_out = f"{running.failure or 'it was interrupted'}: {_LEFT_OUT}", True
+            self._fault(f"query {name}", running.failure)
+            self._keep_rows()
+            running.alerts.close()
+        if broken:
+            self._mended.update(broken)
+            for name in broken:
+                self._trouble.pop(f"query {name}", None)
+            self._say(f"query {', '.join(broken)}: interrupted in the middle of a batch; everything goes back to the "
+                      "last checkpoint, and the events since then are matched again")  # fmt: skip
+            self._go_back()
+
+    def _go_back(self) -> None:
+        """Goes on from the last checkpoint, as a new process would after a crash."""
+        self._doing = "going back to the last checkpoint"
+        ends: list[Reader | Outlet] = [*self._readers.values(), *self._all_outlets()]
+        for one in ends:
+            one.close(2.0)
+        try:
+            self.db.close(False)  # which takes no checkpoint of a query that was interrupted
+        except (DataError, OSError) as error:
+            self._say(f"the database was not closed well: {error}")
+        self._delivery.close()
+        self._delivery = Delivery(self.app.state)
+        for kept in (self._queries, self._removed, self._readers, self._tables, self._failed, self._outlets,
+                     self._owners, self._retry_s, self._leaving, self._ended, self._passed, self._delayed):  # fmt: skip
+            kept.clear()
+        self._settle_by = self._writing = None
+        self._begin()
 
     def _close_query(self, name: str) -> None:
         running = self._queries[name]
@@ -614,25 +837,108 @@ class Service:
 
     # ---- checkpoints
 
-    def checkpoint(self) -> None:
-        """Makes durable what was pushed, writes down what was delivered, and tells the sources."""
-        self._checkpoint_s = self._clock.ticks()
+    def _checkpoint_turn(self) -> None:
+        """Makes durable what was pushed and what was delivered, every so often, and then tells the sources. In steps,
+        between which events are taken: sinks settle, the state is copied, a thread of the database writes it."""
+        now = self._clock.ticks()
+        if self._writing is not None:
+            if not self._writing.done():
+                if self._clock.now() - self._writing_since > SLOW_S and "checkpoint" not in self._trouble:
+                    self._fault("checkpoint", _slow(self._writing_since))
+                return
+            self._end_checkpoint()
+        if now - self._checkpoint_s >= self.app.database.checkpoint.total_seconds() and self._settled(now):
+            self._begin_checkpoint()
+            if self._writing is not None and self._writing.done():
+                self._end_checkpoint()
+
+    def _begin_checkpoint(self) -> None:
+        """Copies the state, and lets it be written."""
+        self._doing, self._checkpoint_s = "a checkpoint", self._clock.ticks()
+        future: Future[int] = Future()
         try:
             self._keep_rows()
             self._well("outbox")
             archived = {name: self.db.reached(name).positions for name in self._streams_read()}
-            positions = {name: self._passed[name].begin_checkpoint(at) for name, at in archived.items()}
-            if self.app.database.path is not None:
-                self.db.checkpoint()
-            self._delivery.forget()
-            for name in positions:
-                self._passed[name].end_checkpoint()
-        except (DataError, OSError) as error:
-            self._fault("checkpoint", str(error))
+            positions = {
+                name: self._passed[name].begin_checkpoint(at) if name in self._passed else at
+                for name, at in archived.items()
+            }
+            if self.app.database.path is None:
+                future.set_result(0)
+            elif self._threads:
+                future = self.db.begin_checkpoint()
+            else:
+                future.set_result(self.db.checkpoint())
+        except (DataError, OSError, MemoryError) as error:
+            self._fault("checkpoint", _said(error))
             return
-        self._well("checkpoint")
+        self._writing, self._writing_since = future, self._clock.now()
+        self._named = self.db.notes[DELIVERY], positions
+
+    def checkpoint(self) -> bool:
+        """Takes a checkpoint now, and waits for it; whether it was written."""
+        self._begin_checkpoint()
+        return self._writing is not None and self._wait_written(self._clock.ticks() + STOP_S)
+
+    def _end_checkpoint(self) -> bool:
+        """Takes the end of a checkpoint that has been written, or could not be; whether it was."""
+        assert self._writing is not None
+        failure, self._writing = self._writing.exception(), None
+        if failure is not None:
+            self._fault("checkpoint", str(failure) if isinstance(failure, (DataError, OSError)) else repr(failure))
+            return False
+        delivered, positions = self._named
+        try:
+            self._delivery.forget(delivered)
+            for name in positions.keys() & self._passed.keys():
+                self._passed[name].end_checkpoint()
+        except OSError as error:
+            self._fault("checkpoint", str(error))
+        else:
+            self._well("checkpoint")
+        self._mended.clear()
         for reader in self._readers.values():
-            reader.kept(positions[reader.stream.lower()])
+            if reader.stream.lower() in positions:
+                reader.kept(positions[reader.stream.lower()])
+        return True
+
+    def _last_checkpoint(self, end: float) -> bool:
+        """Takes the last checkpoint, if it can be written by then; whether it was."""
+        if self._writing is not None:  # the one under way
+            self._wait_written(end)
+        if self._writing is not None:
+            return False
+        for outlet in self._all_outlets():
+            outlet.ask()
+        until = min(end, self._clock.ticks() + SETTLE_S)
+        for outlet in self._all_outlets():
+            outlet.settle(max(0.0, until - self._clock.ticks()))
+        self._begin_checkpoint()
+        return self._writing is not None and self._wait_written(end)
+
+    def _wait_written(self, end: float) -> bool:
+        """Waits until the checkpoint is written, or so long; whether it was."""
+        assert self._writing is not None
+        wait_for([self._writing], _seconds(end - self._clock.ticks()))
+        return self._writing.done() and self._end_checkpoint()
+
+    def _close_database(self, wait: bool, checkpointed: bool, end: float) -> None:
+        """Raises TimeoutError where it is not closed by then: it is left as a crash would leave it."""
+        if not self._threads:
+            self.db.close(wait, not checkpointed)
+            return
+        closing = Daemons(1, "hybrid-close").submit(self.db.close, wait, not checkpointed)
+        try:
+            closing.result(_seconds(end - self._clock.ticks()))
+        except TimeoutError:
+            if closing.done():
+                raise
+            self.abandoned = True
+            self.db.abandon()
+            raise TimeoutError(f"the disk or the store does not answer: {_UNKEPT}") from None
+        # one that a store keeps for longer would keep the process too
+        self.abandoned = any(thread.name in (KEEPER, RENEWER) for thread in threading.enumerate())
 
     def _settled(self, now: float) -> bool:
         """Asks the sinks to make durable what they were handed. Whether they have, or were given long enough to; until
@@ -674,7 +980,8 @@ class Service:
         for outlet in outlets:
             kept.setdefault(outlet.name, []).extend(outlet.undelivered())
         targets = {name: target_of(self.app.sinks[name]) for name in self._outlets if name in self.app.sinks}
-        self.db.notes = {DELIVERY: self._delivery.write(cursors, targets, kept)}
+        removed = json.dumps({name: until for name, (_, until) in self._removed.items()})
+        self.db.notes = {DELIVERY: self._delivery.write(cursors, targets, kept), REMOVED: removed}
 
     def _rows_kept(self) -> bool:
         """Whether what sinks have not taken could be written down. Where not, it is said, and only a crash before the
@@ -690,26 +997,29 @@ class Service:
     # ---- reload
 
     def _changed(self) -> bool:
-        """Whether a file of the app has changed since it was last looked at, a second ago or more."""
+        """Whether a file of the app has changed, and has settled; looked at once a second."""
         if self._clock.ticks() - self._looked_s < STATUS_EVERY_S:
             return False
         self._looked_s = self._clock.ticks()
-        now = stamps(self.app.files)
-        changed, self._files = now != self._files, now
-        return changed
+        return self._files.changed(self.app.files, self._looked_s)
 
-    def reload(self) -> None:
+    def reload(self, asked: bool = True) -> None:
         """Takes over what has changed in the app file. With a fault in it, or a change that needs a new start,
-        everything goes on as it was."""
+        everything goes on as it was. asked: by SIGHUP: then queries that are gone from it end at once."""
         try:
             app = load(self.app.path)
-            reads = {name: running.query.reads for name, running in self._queries.items()}
+            if asked:
+                self._end_removed(at_once=True)
+            else:
+                check_not_emptied(self.app, app)
+            removed = {name: running for name, (running, _) in self._removed.items()}
+            reads = {name: running.query.reads for name, running in (removed | self._queries).items()}
             check_change(self.app, app, reads)
         except (AppError, DataError) as error:
             self._fault("app", f"not reloaded: {error.render() if isinstance(error, AppError) else error}")
             return
         was, self.app = self.app, app
-        self._files = stamps(app.files)
+        self._files = Settling(app.files, SETTLED_S)
         self._well("app")
         self._delayed = {name: reads for name, reads in self._delayed.items() if name in app.queries}
         # Sinks first, and the removed ones last: whatever is fetched meanwhile finds its sink.
@@ -720,13 +1030,18 @@ class Service:
                 self._open_sink(name, sink)
         before = {name: stream.columns for name, stream in was.streams.items()}
         columns = {n.lower() for n, s in app.streams.items() if before.get(n, s.columns) != s.columns}
-        for name in [n for n, t in was.sources.items() if n in self._readers]:
-            if app.sources.get(name) != was.sources[name] or was.sources[name].stream.lower() in columns:
-                self._close_source(name)
+        for name in [n for n, t in self._tables.items() if n not in app.sources or t.stream.lower() in columns]:
+            self._close_source(name)
         for name in [n for n in self._queries if n not in app.queries]:
-            self._close_query(name)
+            if asked:
+                self._close_query(name)
+            else:
+                self._remove(name)
         self._rows_kept()
         self._declare()
+        for name in [n for n in self._removed if n in app.queries]:
+            self._queries[name], _ = self._removed.pop(name)
+            self._say(f"query {name}: it is in the file again, and goes on where it was")
         for name, query in app.queries.items():
             running = self._queries.get(name)
             if running is None:
@@ -742,6 +1057,8 @@ class Service:
         for name, source in app.sources.items():
             if name not in self._readers:
                 self._open_source(name, source)
+            elif self._tables[name] != source:
+                self._change_source(name, source)
         self._say(f"reloaded {app.path.name}: {len(self._readers)} sources, {len(self._queries)} queries, "
                   f"{len(self._outlets)} sinks")  # fmt: skip
 
@@ -779,17 +1096,42 @@ class Service:
         """Everything that the status file says; see hybrid.status."""
         return self._status
 
-    def _write_status(self, state: str) -> None:
-        now, self._written_s = self._clock.now(), self._clock.ticks()
-        if state == "running":
-            self._take_account(now)
-        self._status = {**self._status, "state": state, "written": now}
+    def _begin_status(self) -> None:
+        none: dict[str, Any] = {}
+        self._status = {
+            "version": VERSION, "pid": os.getpid(), "host": socket.gethostname(), "began": process_began(os.getpid()),
+            "app": str(self.app.path), "started": self._started, "streams": none, "queries": none, "sources": none,
+            "sinks": none,
+        }  # fmt: skip
+        self._store_status()
+
+    def _write_status(self) -> None:
+        """Takes the figures; the pulse writes them, where there is one."""
+        self._written_s = self._clock.ticks()
+        self._take_account(self._clock.now())
+        if self._pulse is None:
+            self._store_status()
+
+    def _store_status(self) -> None:
+        """Writes the figures as they were last taken, and what holds now. From any thread."""
+        now = self._clock.now()
+        self._status = {
+            **self._status, "state": self._state, "written": now, "trouble": dict(self._trouble),
+            "loop": {"turned": self._turned, "doing": self._doing},
+        }  # fmt: skip
         try:
             write_status(self.app.state, self._status)
         except OSError as error:
+            touch_status(self.app.state, now)
             self._fault("status", str(error))
         else:
             self._well("status")
+
+    def _beat(self) -> None:
+        """What the pulse does: it says that the process lives, and whether the loop goes on."""
+        busy = self._state == "running" and self._clock.ticks() - self._turned_s > SLOW_S
+        self._judge("loop", f"it has been busy with {self._doing} since {_clock(self._turned)}" if busy else None)
+        self._store_status()
 
     def _take_account(self, now: float) -> None:
         for what, outlets in (("sink", self._outlets.values()), ("old sink", self._leaving)):
@@ -808,6 +1150,7 @@ class Service:
             key = name.lower()
             told = known[key]
             self._judge(f"watermark of {name}", self._stands(name, told, table.idle))
+            self._judge_archive(name)
             reached = self.db.reached(name)
             self._judge(f"late events of {name}", account.late_trouble(told["lately"], reached.watermark_us, now))
             refused_s = self._ahead_s.get(key)
@@ -832,11 +1175,21 @@ class Service:
             name: account.of_sink(outlet) | {"rate": rates.of(f"sink {name}")} for name, outlet in self._outlets.items()
         }
         self._status = {
-            "version": VERSION, "pid": os.getpid(), "app": str(self.app.path), "state": "running",
-            "started": self._started, "written": now, "streams": streams, "queries": queries,
-            "sources": {name: account.of_source(reader) for name, reader in self._readers.items()},
-            "sinks": sinks, "trouble": dict(self._trouble),
+            **self._status, "taken": now, "streams": streams, "queries": queries,
+            "sources": {name: account.of_source(reader) for name, reader in self._readers.items()}, "sinks": sinks,
+            "removed": {name: until for name, (_, until) in self._removed.items()}, "trouble": dict(self._trouble),
         }  # fmt: skip
+
+    def _judge_archive(self, stream: str) -> None:
+        """Says whether the archive of a stream takes its events."""
+        held, where = self.db.held(stream), f"archive of {stream}"
+        if held.failure is not None:
+            self._fault(where, f"events stay in memory, they cannot be archived now: {held.failure}")
+        elif held.since_s is not None and time.time() - held.since_s > SLOW_S:
+            if where not in self._trouble:
+                self._fault(where, _slow(held.since_s))
+        else:
+            self._well(where)
 
     def _stands(self, name: str, told: Mapping[str, Any], idle: timedelta | None) -> str | None:
         """Who holds back the watermark of a stream, where events arrive and it stands; told: of Database.streams."""
@@ -882,13 +1235,40 @@ class Service:
                 self._say(f"{where}: {warning.message}")
 
 
+_UNKEPT = (
+    "what it has not taken is read again at the next start, or is in the log; a source that cannot give events again, "
+    "without a log, has lost those"
+)
+_LEFT_OUT = (
+    "it is left out, and its matches in progress are lost; others go on. A changed text, or a new start, begins it anew"
+)
+
+
+def _slow(since: float) -> str:
+    return f"what is written since {_clock(since)} is not there yet: the disk or the store is slow, or does not answer"
+
+
+def _clock(when: float) -> str:
+    return f"{datetime.fromtimestamp(when, UTC):%H:%M:%S} UTC"
+
+
+def _kept_until(until: float) -> str:
+    return f"what it has become is kept until {_clock(until)}, so that it can come back; SIGHUP ends it at once"
+
+
+def _seconds(left: float) -> float | None:
+    """As time limits are given."""
+    return None if left == float("inf") else max(0.0, left)
+
+
 def _late(stream: str) -> str:
     """What the late events of a stream are called among queries; no query is called so."""
     return f"late events of {stream}"
 
 
 def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, (QueryError, DataError)) else f"{type(error).__name__}: {error}"
+    known = isinstance(error, (QueryError, DataError, OSError))
+    return str(error) if known else f"{type(error).__name__}: {error}"
 
 
 def _python(rows: Any) -> list[Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,25 +20,38 @@ if TYPE_CHECKING:
 #: Of the files that a service keeps in its directory.
 VERSION = 1
 STATUS_FILE = "status.json"
-#: A status older than this, in seconds, is not that of a service that is well.
+#: A status older than this, in seconds, is not that of a process that is well.
 OLD_S = 5.0
 #: So many partitions of sources are shown, those that are furthest behind.
 PARTITIONS_SHOWN = 12
+#: A service whose loop is not back after so many seconds takes no events now.
+READY_S = 10.0
+#: The states of a process that lives.
+ALIVE = ("starting", "running", "stopping")
 
 
 def write_status(directory: Path, status: dict[str, Any]) -> None:
-    """Atomic; for its owner alone."""
+    """Atomic; for its owner alone. The file is as old as it says."""
     part = directory / f"{STATUS_FILE}.part"
     with open(open_private(part, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as out:
         out.write(json.dumps(status))
+    os.utime(part, (status["written"], status["written"]))
     os.replace(part, directory / STATUS_FILE)
 
 
+def touch_status(directory: Path, now: float) -> None:
+    """Says that the process lives where a status cannot be written: a full disk has no room for that, but for this."""
+    with suppress(OSError):
+        os.utime(directory / STATUS_FILE, (now, now))
+
+
 def read_status(directory: Path, now: Callable[[], float] = time.time) -> dict[str, Any]:
-    """The status with `state` as it is now: running, stopped; `gone` where the process is no more, `silent` where it
-    has not written for some seconds. Raises DataError where there is none."""
+    """The status with `state` as it is now: starting, running, stopping, stopped; `gone` where the process is no more,
+    `halted` where a signal has stopped it, `silent` where it has not said that it lives for some seconds. A process on
+    another host, or in another container, is known by that alone. Raises DataError where there is none."""
     file = directory / STATUS_FILE
     try:
+        touched = file.stat().st_mtime
         status: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"there is no service with {directory}", "hybrid run app.toml starts one") from None
@@ -49,15 +64,40 @@ def read_status(directory: Path, now: Callable[[], float] = time.time) -> dict[s
         raise DataError(f"{file} is no status of a service", "hybrid run writes it anew every second")
     if status["version"] != VERSION:
         raise DataError(f"{file} has version {status['version']}", f"this program reads version {VERSION}")
-    if status["state"] == "running":
-        if not _alive(status["pid"]):
+    if status["state"] in ALIVE:
+        here = status.get("host") in (None, socket.gethostname())
+        if here and not _alive(status["pid"], status.get("began")):
             status["state"] = "gone"
-        elif now() - status["written"] > OLD_S:
+        elif here and _proc_stat(status["pid"])[:1] in (["T"], ["t"]):
+            status["state"] = "halted"
+        elif now() - max(status["written"], touched) > OLD_S:
             status["state"] = "silent"
     return status
 
 
-def _alive(pid: int) -> bool:
+def ready(status: dict[str, Any], now: float) -> bool:
+    """Whether a service takes events now, by its status."""
+    return status["state"] == "running" and now - status.get("loop", {}).get("turned", now) <= READY_S
+
+
+def process_began(pid: int) -> int | None:
+    """When a process began, in ticks since the host did; None where that cannot be found out. A number that a later
+    process has too has another one."""
+    fields = _proc_stat(pid)
+    return int(fields[19]) if len(fields) > 19 else None
+
+
+def _proc_stat(pid: int) -> list[str]:
+    """What Linux says of a process, behind its name: its state first."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _alive(pid: int, began: int | None) -> bool:
+    if began is not None and (now := process_began(pid)) is not None:
+        return now == began
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -77,8 +117,15 @@ def headline(status: dict[str, Any], now: float) -> str:
             return f"{app} is not running: it was stopped {_span(age)} ago; this is how it was then"
         case "gone":
             return f"{app} is not running: process {pid} is gone, {_span(age)} at the most; this is how it was then"
+        case "halted":
+            return f"{app}: process {pid} was stopped by a signal {_span(age)} ago; kill -CONT {pid} lets it go on"
+        case "starting" | "stopping" as state:
+            doing = status.get("loop", {}).get("doing", "")
+            return f"{app} is {state} as process {pid}, since {_span(now - status['started'])}: {doing}"
         case state:
-            return f"{app}: process {pid} has said nothing for {_span(age)} ({state})"
+            host = status.get("host")
+            where = "" if host in (None, socket.gethostname()) else f" on {host}"
+            return f"{app}: process {pid}{where} has said nothing for {_span(age)} ({state})"
 
 
 def rendered(status: dict[str, Any], now: float) -> RenderableType:
@@ -96,7 +143,7 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
             found.add_row(*map(_cell, row))
         return found
 
-    running = status["state"] == "running"
+    running = status["state"] in ALIVE
     parts: list[RenderableType] = [Text(headline(status, now), style="bold" if running else "bold red")]
     streams = [
         [name, s["accepted"], s["rate"], "ended" if s["ended"] else (s["watermark"] or "-")[:21], _span(s["lag_s"]),

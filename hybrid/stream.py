@@ -77,11 +77,18 @@ class Stream:
         return self.kept.snapshot()
 
     def forget(self) -> None:
-        """Drops what lies behind retention, a tenth of it at a time."""
-        watermark_us, retention_us, first_us = self.live.watermark_us, self.schema.retention_us, self.kept.first_us
-        if watermark_us is None or retention_us is None or first_us is None:
+        """Drops what lies behind retention, a tenth of it at a time; or lets whoever flushes do so."""
+        watermark_us, retention_us = self.live.watermark_us, self.schema.retention_us
+        if watermark_us is None or retention_us is None:
             return
         edge_us = watermark_us - retention_us
+        if self.kept.beside is not None:
+            if self.dropped_us is None or edge_us - self.dropped_us > retention_us // 10:
+                self.kept.expire_us = self.dropped_us = edge_us
+            return
+        first_us = self.kept.first_us
+        if first_us is None:
+            return
         since_us = first_us if self.dropped_us is None else max(first_us, self.dropped_us)
         if edge_us - since_us > retention_us // 10:
             self.kept.drop_before(edge_us)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from dataclasses import dataclass
 
@@ -161,6 +162,14 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     return f"there is {', '.join(known[:12])}" if known else ""
 
 
+#: Stands before each cause of an error of deltalake, in colours.
+_CAUSE = "\u21b3"
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+
+
 def first_line(error: object) -> str:
-    """What an error of a library says, without what it says below."""
-    return str(error).strip().split("\n", 1)[0]
+    """What an error of a library says, without what it says below; of one that says its cause at the end, as deltalake
+    does behind arrows (503 Service Unavailable), that too."""
+    lines = str(error).strip().split("\n")
+    cause = lines[-1].partition(_CAUSE)[2]
+    return f"{lines[0]}: {_COLOURS.sub('', cause).strip()}" if cause else lines[0]

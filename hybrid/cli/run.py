@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +33,13 @@ def run(
         return
     from hybrid.service import Service
 
-    raise typer.Exit(Service(app, _said).run())
+    service = Service(app, _said)
+    code = service.run()
+    if service.abandoned:  # a thread still waits for a store, and the interpreter would wait for it
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise typer.Exit(code)
 
 
 def checked(file: Path) -> App:
@@ -46,19 +54,27 @@ def checked(file: Path) -> App:
 
 
 def status(
-    where: Where = str(APP), as_json: Annotated[bool, typer.Option("--json", help="As JSON, on one line.")] = False
+    where: Where = str(APP),
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, on one line.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="One line only: whether its process lives.")] = False,
+    ready_: Annotated[
+        bool, typer.Option("--ready", help="One line only; exit code 1 also where it takes no events now.")
+    ] = False,
 ) -> None:
     """Shows how a service is: rates, watermarks, matches, late events, trouble. Exit code 1: it does not run."""
     from rich.console import Console
 
-    from hybrid.status import read_status, rendered
+    from hybrid.status import ALIVE, headline, read_status, ready, rendered
 
     told = read_status(_state(where))
+    if live or ready_:
+        print(headline(told, time.time()))
+        raise typer.Exit(0 if (ready(told, time.time()) if ready_ else told["state"] in ALIVE) else 1)
     if as_json:
         print(json.dumps(told))
     else:
         Console().print(rendered(told, time.time()))
-    raise typer.Exit(0 if told["state"] == "running" else 1)
+    raise typer.Exit(0 if told["state"] in ALIVE else 1)
 
 
 def top(where: Where = str(APP)) -> None:
@@ -66,13 +82,17 @@ def top(where: Where = str(APP)) -> None:
     from rich.live import Live
 
     from hybrid.status import read_status, rendered
+    from query.errors import DataError
 
     directory = _state(where)
     try:
         with Live(rendered(read_status(directory), time.time()), auto_refresh=False) as live:
             while True:
                 time.sleep(1)
-                live.update(rendered(read_status(directory), time.time()), refresh=True)
+                try:
+                    live.update(rendered(read_status(directory), time.time()), refresh=True)
+                except DataError as error:  # it is moved, or its disk is away: it may come back
+                    live.update(str(error), refresh=True)
     except KeyboardInterrupt:
         pass
 

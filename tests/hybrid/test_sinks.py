@@ -168,7 +168,7 @@ def test_parquet_is_tried_again_behind_a_full_disk(tmp_path: Path, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr(parquet.os, "fsync", full)
-        patch.setattr(bench.service, "checkpoint", lambda: None)  # it needs the disk too
+        patch.setattr(bench.service, "_begin_checkpoint", lambda: None)  # it needs the disk too
         bench.pass_s(10)
         for _ in range(5):
             bench.pass_s(2)

@@ -1,0 +1,405 @@
+"""What happens to a service that runs for long: its file is edited, sources fail and come back, memory is short, its
+process is stopped, killed, or another one has its number."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybrid
+from hybrid.changes import Settling
+from hybrid.service import REMOVED_S, SETTLED_S, SOURCE_TRIES
+from hybrid.status import headline, process_began, read_status, ready, touch_status, write_status
+from tests.hybrid.processes import start, until
+from tests.hybrid.services import APP, Bench, FakeSource, piece
+from tests.hybrid.test_cli import run
+from tests.hybrid.test_service import RISES
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path, APP + RISES, ("alerts", "other"))
+    yield found
+    if hasattr(found.service, "_delivery") and not found.service._delivery.closed:
+        found.stop()
+
+
+def edit(bench: Bench, text: str) -> None:
+    """Writes the file, and lets the service find it changed and settled."""
+    bench.file.write_text(text)
+    for _ in range(int(SETTLED_S) + 3):
+        bench.pass_s(1.1)
+
+
+# ---- a file that is being written
+
+
+def test_a_file_that_is_being_written_is_not_read(bench: Bench) -> None:
+    # Before: cut at the end of a table it was taken at once: the query was closed, its match in progress lost.
+    source = bench.start()
+    source.given += [piece(5)]
+    bench.step(2)
+    text = APP + RISES
+    for end in range(text.index("[queries.rises]"), len(text), 8):  # an editor, or a copy, that takes its time
+        bench.file.write_text(text[:end])
+        os.utime(bench.file, ns=(end, end))
+        bench.pass_s(1.1)
+    bench.file.write_text(text)
+    for _ in range(5):
+        bench.pass_s(1.1)
+    source.given += [piece(7, first=1)]
+    bench.step(3)
+    assert bench.sinks["other"].pairs() == [(5, 7)]
+    assert not [said for said in bench.said if "rises" in said]
+
+
+def test_a_query_that_is_gone_for_a_while_goes_on_where_it_was(bench: Bench) -> None:
+    # Before: it was closed, and begun anew when it came back: (5, 7) was lost.
+    source = bench.start()
+    source.given += [piece(5)]
+    bench.step(2)
+    edit(bench, APP)
+    assert list(bench.status()["queries"]) == ["falls"]
+    assert list(bench.status()["removed"]) == ["rises"]
+    assert bench.sinks["other"].closed
+    source.given += [piece(7, first=1)]
+    bench.step(3)
+    edit(bench, APP + RISES)
+    assert bench.sinks["other"].pairs() == [(5, 7)]
+    assert "query rises: it is in the file again, and goes on where it was" in bench.said
+    assert bench.status()["removed"] == {}
+
+
+def test_it_goes_on_after_a_restart_too(bench: Bench) -> None:
+    source = bench.start()
+    source.given += [piece(5)]
+    bench.step(2)
+    edit(bench, APP)
+    until_s = bench.status()["removed"]["rises"]
+    assert bench.stop() == 0
+    bench.again()
+    source = bench.start()
+    assert bench.status()["removed"] == {"rises": until_s}
+    source.given += [piece(7, first=1)]
+    bench.step(2)
+    bench.rewrite(APP)  # SIGHUP says that it is meant
+    assert list(bench.service.db.watching()) == ["falls"]
+
+
+def test_a_removed_query_ends_in_time(bench: Bench) -> None:
+    bench.start()
+    edit(bench, APP)
+    assert sorted(bench.service.db.watching()) == ["falls", "rises"]
+    bench.pass_s(REMOVED_S)
+    assert sorted(bench.service.db.watching()) == ["falls"]
+    assert "query rises: it was removed from the file, and ends: its time is over" in bench.said
+
+
+def test_a_removed_query_that_finds_much_ends(bench: Bench) -> None:
+    source = bench.start()
+    edit(bench, APP + "[limits]\nunread_rows = 2\n")
+    source.given += [piece(*(v for i in range(5) for v in (1, 9)))]
+    bench.step(3)
+    assert sorted(bench.service.db.watching()) == ["falls"]
+    assert any("more than can be kept" in said for said in bench.said)
+
+
+def test_a_file_of_which_nothing_is_left_needs_a_signal(bench: Bench) -> None:
+    # Before: it was taken, and all queries were closed.
+    source = bench.start()
+    rest = APP[: APP.index("[queries.falls]")]
+    edit(bench, rest)
+    assert "all queries are gone from it" in bench.status()["trouble"]["app"]
+    assert sorted(bench.status()["queries"]) == ["falls", "rises"]
+    source.given += [piece(5, 3)]
+    bench.step(3)
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
+    bench.service.reload()
+    assert bench.status()["queries"] == {}
+    assert bench.status()["trouble"] == {}
+
+
+def test_settling(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_text("a")
+    files = Settling((file,), 2.0)
+    assert not files.changed((file,), 10)
+    file.write_text("ab")
+    assert not files.changed((file,), 11)
+    file.write_text("abc")
+    assert not files.changed((file,), 12.5)
+    assert not files.changed((file,), 14)
+    assert files.changed((file,), 14.6)
+    assert not files.changed((file,), 20)
+    files.forget()
+    assert files.changed((file,), 21)
+
+
+# ---- sources that fail
+
+MORE = '[sources.more]\nstream = "ticks"\ntype = "file"\npath = "y"\n'
+
+
+def test_a_source_that_fails_is_tried_again(tmp_path: Path) -> None:
+    # Before: it stayed failed until a new start.
+    bench = Bench(tmp_path, APP + MORE)
+    bench.start()
+    opened: list[float] = []
+
+    class Failing(FakeSource):
+        def open(self, positions: Any) -> None:
+            opened.append(bench.seconds)
+            if len(opened) < 5:
+                raise RuntimeError("no broker")
+            super().open(positions)
+
+    bench.sources["more"] = Failing()
+    bench.service._readers["more"]._source = bench.sources["more"]
+    for _ in range(200):
+        bench.pass_s(0.1)
+    assert [b - a for a, b in pairwise(opened)] == pytest.approx([1, 2, 4, 8], abs=0.25)
+    assert bench.status()["trouble"] == {}
+    bench.sources["more"].given += [piece(5, 3, source="more", name="y")]
+    bench.step(4)
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
+    assert sum("no broker" in said for said in bench.said) == 1
+    bench.stop()
+
+
+def test_a_source_that_cannot_be_made_ends_no_service_that_has_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Before: an error other than DataError and OSError, as a client of Kafka raises it, ended the service.
+    bench = Bench(tmp_path, APP + MORE)
+    make = bench.service._make_source
+
+    def failing(table: Any, *given: Any) -> Any:
+        if table is bench.service.app.sources["more"]:
+            raise ValueError("sasl.mechanism=NOPE")
+        return make(table, *given)
+
+    monkeypatch.setattr(bench.service, "_make_source", failing)
+    bench.start()
+    bench.sources["feed"].given += [piece(5, 3)]
+    bench.step(3)
+    assert bench.status()["trouble"] == {"source more": "ValueError: sasl.mechanism=NOPE"}
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
+    assert not bench.service.done
+    bench.stop()
+
+
+def test_a_changed_source_that_cannot_be_made_leaves_the_old_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: the old one was closed, and the service ended.
+    source = bench.start()
+    make = bench.service._make_source
+
+    def failing(*given: Any) -> Any:
+        raise ValueError("no such option")
+
+    monkeypatch.setattr(bench.service, "_make_source", failing)
+    bench.rewrite((APP + RISES).replace('"ticks.ndjson"', '"more.ndjson"'))
+    source.given += [piece(5, 3)]
+    bench.step(3)
+    assert not source.closed
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
+    said = "it is not taken over, the source goes on as it was: ValueError: no such option"
+    assert bench.status()["trouble"] == {"change of source feed": said}
+    monkeypatch.setattr(bench.service, "_make_source", make)
+    bench.sources.clear()
+    bench.pass_s(6)
+    assert source.closed
+    assert bench.status()["trouble"] == {}
+    bench.sources["feed"].given += [piece(4, 2, first=2)]
+    bench.step(3)
+    assert bench.sinks["alerts"].pairs() == [(5, 3), (4, 2)]
+
+
+def test_a_service_whose_only_source_fails_ends(tmp_path: Path) -> None:
+    """At once where it has never been read, and else when it has failed again and again."""
+    bench = Bench(tmp_path)
+    bench.start()
+    bench.sources["feed"].given += [piece(5, 3), *[OSError("gone")] * (SOURCE_TRIES + 1)]
+    for _ in range(600):
+        bench.pass_s(0.1)
+        if bench.service.done:
+            break
+    assert bench.service.done
+    assert bench.service.finish() == 1
+    assert 20 < bench.seconds < 60
+
+
+# ---- a query that is interrupted
+
+
+def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: it stayed failed, no checkpoint was taken any more, and its match in progress was lost.
+    source = bench.start()
+    source.given += [piece(5)]
+    bench.step(2)
+    bench.pass_s(11)
+    bench.step()
+    source.given += [piece(7, first=1)]
+    watch = bench.service.db._named["rises"]
+    with monkeypatch.context() as patch:
+
+        def full(*given: Any) -> None:
+            raise MemoryError("no memory for 8 GiB")
+
+        patch.setattr(type(watch), "collect", full)
+        bench.step()
+    for _ in range(4):
+        bench.step()
+    assert bench.sinks["other"].pairs() == [(5, 7)]
+    assert any("query falls, rises: interrupted" in said or "query rises" in said for said in bench.said)
+    new = bench.sources["feed"]
+    new.given += [piece(3, first=2)]
+    bench.step(3)
+    assert bench.sinks["alerts"].pairs() == [(7, 3)]
+    before = bench.service.db._checkpointed[0]
+    bench.pass_s(11)
+    bench.step()
+    assert bench.service.db._checkpointed[0] > before
+    assert bench.status()["trouble"] == {}
+
+
+def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = bench.start()
+    source.given += [piece(5)]
+    bench.step(2)
+
+    def full(watch: Any) -> None:
+        if "rises" in bench.service.db._named and watch is bench.service.db._named["rises"]:
+            raise MemoryError("no memory for 8 GiB")
+        collect(watch)
+
+    collect = type(bench.service.db._named["rises"]).collect
+    monkeypatch.setattr(type(bench.service.db._named["rises"]), "collect", full)
+    for i in range(4):
+        bench.sources["feed"].given += [piece(7 + i, first=1 + i)]
+        bench.step(2)
+    trouble = bench.status()["trouble"]
+    assert list(trouble) == ["query rises"]
+    assert "it is left out, and its matches in progress are lost" in trouble["query rises"]
+    bench.sources["feed"].given += [piece(1, first=9)]
+    bench.step(3)
+    assert bench.sinks["alerts"].pairs() == [(10, 1)]
+    before = bench.service.db._checkpointed[0]
+    bench.pass_s(11)
+    bench.step()
+    assert bench.service.db._checkpointed[0] > before, "checkpoints go on"
+    assert list(bench.service.db.watching()) == ["falls"]
+
+
+# ---- whether it runs
+
+
+def test_a_status_that_cannot_be_written_says_that_it_lives(tmp_path: Path) -> None:
+    # Before: a full disk made a healthy service silent.
+    told = {"version": 1, "state": "running", "pid": os.getpid(), "written": 1000.0, "app": "app.toml"}
+    write_status(tmp_path, told)
+    assert read_status(tmp_path, lambda: 1100.0)["state"] == "silent"
+    touch_status(tmp_path, 1100.0)
+    assert read_status(tmp_path, lambda: 1101.0)["state"] == "running"
+
+
+def test_a_process_with_its_number_is_not_it(tmp_path: Path) -> None:
+    # Before: any process with the number was taken for the service.
+    told = {"version": 1, "state": "running", "pid": os.getpid(), "written": time.time(), "app": "a", "started": 0.0}
+    host = {"host": socket.gethostname(), "began": process_began(os.getpid())}
+    write_status(tmp_path, told | host)
+    assert read_status(tmp_path)["state"] == "running"
+    write_status(tmp_path, told | host | {"began": 1})
+    assert read_status(tmp_path)["state"] == "gone"
+
+
+def test_a_service_on_another_host(tmp_path: Path) -> None:
+    # Before: it was gone where its number is free here.
+    told = {"version": 1, "state": "running", "pid": 2**22 + 1, "written": 1000.0, "app": "app.toml", "host": "mars"}
+    write_status(tmp_path, told)
+    assert read_status(tmp_path, lambda: 1001.0)["state"] == "running"
+    silent = read_status(tmp_path, lambda: 1060.0)
+    assert silent["state"] == "silent"
+    assert headline(silent, 1060.0) == f"app.toml: process {2**22 + 1} on mars has said nothing for 60.0 s (silent)"
+
+
+def test_live_and_ready(tmp_path: Path) -> None:
+    told = {
+        "version": 1, "state": "running", "pid": os.getpid(), "written": time.time(), "app": "app.toml",
+        "started": time.time(), "loop": {"turned": time.time(), "doing": "events"},
+    }  # fmt: skip
+    (tmp_path / "app.toml").write_text('[database]\npath = "db"\nstate = "state"\n')
+    state = tmp_path / "state"
+    state.mkdir()
+    codes = []
+    for change in ({}, {"loop": {"turned": time.time() - 60, "doing": "a checkpoint"}}, {"state": "starting"},
+                   {"state": "stopped"}):  # fmt: skip
+        write_status(state, told | change | {"written": time.time() + 30})
+        codes.append([run("status", str(tmp_path / "app.toml"), flag).returncode for flag in ("--live", "--ready")])
+    assert codes == [[0, 0], [0, 1], [0, 1], [1, 1]]
+    assert ready(told, time.time())
+
+
+@pytest.mark.slow
+def test_a_process_that_is_stopped_and_killed(tmp_path: Path) -> None:
+    """SIGSTOP, SIGCONT, kill -9; and what was taken before that is not read again, for the log has it."""
+    # Before: `silent` after five seconds; with `log = "none"`, which was the default, the events were read again.
+    (tmp_path / "app.toml").write_text(APP.replace('checkpoint = "10s"', 'checkpoint = "1 hour"'))
+    lines = "".join(f'{{"ts": "2024-01-01 00:00:0{i}", "name": "x", "price": {9 - i}}}\n' for i in range(6))
+    (tmp_path / "ticks.ndjson").write_text(lines)
+    child = start(tmp_path)
+    state = tmp_path / "market/_service"
+    until(lambda: (state / "status.json").exists() and read_status(state)["streams"])
+    until(lambda: read_status(state)["streams"]["ticks"]["accepted"] == 6)
+    os.kill(child.pid, signal.SIGSTOP)
+    until(lambda: read_status(state)["state"] == "halted")
+    assert run("status", str(tmp_path / "app.toml"), "--live").returncode == 1
+    os.kill(child.pid, signal.SIGCONT)
+    until(lambda: read_status(state)["state"] == "running")
+    child.kill()
+    child.communicate()
+    assert read_status(state)["state"] == "gone"
+    with hybrid.connect(tmp_path / "market", read_only=True) as db:
+        assert db.streams()["ticks"]["events"] == 6
+    child = start(tmp_path)
+    until(lambda: read_status(state)["state"] == "running" and read_status(state)["streams"])
+    with open(tmp_path / "ticks.ndjson", "a", encoding="utf-8") as file:
+        file.write('{"ts": "2024-01-01 00:00:07", "name": "x", "price": 1}\n')
+    until(lambda: read_status(state)["streams"]["ticks"]["events"] == 7)
+    told = read_status(state)["streams"]["ticks"]
+    assert (told["accepted"], told["duplicates"], told["bad"]) == (7, 0, 0)
+    child.send_signal(signal.SIGTERM)
+    child.communicate()
+    assert read_status(state)["state"] == "stopped"
+
+
+def test_top_goes_on_without_a_file(tmp_path: Path) -> None:
+    # Before: it ended where the file was away for a moment.
+    told = {
+        "version": 1, "state": "stopped", "pid": os.getpid(), "written": time.time(), "app": "app.toml",
+        "started": time.time(), "streams": {}, "queries": {}, "sources": {}, "sinks": {}, "trouble": {},
+    }  # fmt: skip
+    write_status(tmp_path, told)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "hybrid", "top", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, stdin=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert child.stdout is not None
+    assert child.stdout.read(1)  # it has read the status
+    (tmp_path / "status.json").rename(tmp_path / "away")
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(2.5)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(10) == 0
+    child.communicate()
+    assert json.loads((tmp_path / "away").read_text()) == told

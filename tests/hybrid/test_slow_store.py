@@ -1,0 +1,243 @@
+"""A service whose store is slow, fails or does not answer: events, matches and status go on, a stop is bounded, and
+nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import hybrid
+from archive.place import _filesystem
+from archive.scan import _database
+from hybrid.app import load
+from hybrid.pulse import Pulse
+from hybrid.service import Service
+from tests.archive.proxy import Proxy, proxy
+from tests.archive.store import Server, s3_server
+
+pytest.importorskip("localbucket")
+
+APP = """
+[database]
+path = "s3://bucket/db"
+checkpoint = "1s"
+state = "state"
+[streams.ticks]
+columns = { ts = "TIMESTAMP", n = "BIGINT" }
+time = "ts"
+[sources.feed]
+stream = "ticks"
+type = "file"
+path = "in.ndjson"
+[queries.all]
+sql = '''SELECT n FROM ticks MATCH_RECOGNIZE (
+  ORDER BY ts MEASURES A.n AS n PATTERN (A)) AS m'''
+sinks = ["out"]
+[sinks.out]
+type = "file"
+path = "out.ndjson"
+[database.options]
+"""
+
+
+class Shop:
+    """A service in a directory whose store is behind a proxy; `feed` writes the events that it reads."""
+
+    def __init__(self, directory: Path, server: Server, between: Proxy) -> None:
+        self.directory, self.between = directory, between
+        self.options = server.options | {"aws_endpoint_url": f"http://127.0.0.1:{between.port}"}
+        options = "\n".join(f'{key} = "{value}"' for key, value in self.options.items())
+        (directory / "app.toml").write_text(APP + options)
+        (directory / "in.ndjson").touch()
+        self.sent = 0
+        self.said: list[str] = []
+        self.service = self.again()
+
+    def again(self) -> Service:
+        self.service = Service(load(self.directory / "app.toml"), self.said.append)
+        return self.service
+
+    def feed(self, count: int) -> None:
+        with open(self.directory / "in.ndjson", "a", encoding="utf-8") as file:
+            for _ in range(count):
+                second = f"{datetime(2024, 1, 1) + timedelta(seconds=self.sent)}"
+                file.write(json.dumps({"ts": second, "n": self.sent}) + "\n")
+                self.sent += 1
+
+    def go_on(self, until: Callable[[], object], seconds: float = 30.0) -> None:
+        """What `run` does, until something holds."""
+        end = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < end, self.service.status()
+            if not self.service.step():
+                self.service._clock.wait(self.service._wake, 0.02)
+                self.service._wake.clear()
+
+    def rows(self) -> list[dict[str, int]]:
+        file = self.directory / "out.ndjson"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def archived(self) -> list[int]:
+        with hybrid.connect("s3://bucket/db", storage_options=self.options, read_only=True) as db:
+            return [int(n) for n in db.sql("SELECT n FROM ticks ORDER BY n").arrow()["n"].to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as found:
+        yield found
+
+
+@pytest.fixture
+def shop(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setattr("archive.keeper.AGE_MAX_S", 0.5)
+    monkeypatch.setattr("hybrid.service.SLOW_S", 0.6)
+    for cached in (_filesystem, _database):
+        cached.cache_clear()
+    with proxy(server.port) as between:
+        found = Shop(tmp_path, server, between)
+        text = (tmp_path / "app.toml").read_text()
+        (tmp_path / "app.toml").write_text(text.replace("bucket/db", f"bucket/{tmp_path.name}"))
+        found.again()
+        found.service.start()
+        yield found
+        between.delay_s, between.status, between.hangs = 0.0, None, False
+        if not found.service._delivery.closed:
+            found.service.stop()
+            found.service.finish()
+
+
+@contextmanager
+def watched(state: Path) -> Iterator[list[float]]:
+    """How old the status is, looked at again and again; the oldest."""
+    worst, going = [0.0], True
+
+    def look() -> None:
+        while going:
+            worst[0] = max(worst[0], time.time() - json.loads((state / "status.json").read_text())["written"])
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    yield worst
+    going = False
+    thread.join()
+
+
+def test_a_slow_store_holds_up_neither_events_nor_status(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: with 250 ms a request to the store the status was 19.3 s old, and an event waited for 12.3 s."""
+    shop.feed(10)
+    shop.go_on(lambda: len(shop.rows()) == 10)
+    monkeypatch.setattr("archive.keeper.AGE_MAX_S", 5.0)
+    shop.between.delay_s = 0.25
+    requests, waited, end = shop.between.requests, 0.0, time.monotonic() + 5
+    written: list[int] = []
+    kept = shop.service._end_checkpoint
+    shop.service._end_checkpoint = lambda: written.append(1) or kept()  # type: ignore[method-assign,func-returns-value]
+    with watched(shop.service.app.state) as oldest_s:
+        while time.monotonic() < end or (not written and time.monotonic() < end + 25):
+            shop.feed(20)
+            sent, began = shop.sent, time.monotonic()
+            shop.go_on(lambda sent=sent: len(shop.rows()) >= sent)
+            waited = max(waited, time.monotonic() - began)
+    assert oldest_s[0] < 2.0
+    assert waited < 2.0
+    assert written, "checkpoints are written meanwhile"
+    assert shop.between.requests - requests > 10
+    assert any("the disk or the store is slow" in said for said in shop.said)
+    assert [row["n"] for row in shop.rows()] == list(range(shop.sent))
+
+
+def test_a_store_that_fails_is_a_trouble_with_its_code(shop: Shop) -> None:
+    """Before: one line in the log each second, and nothing in `trouble`; the loop waited for the store."""
+    shop.feed(10)
+    shop.go_on(lambda: len(shop.rows()) == 10)
+    shop.between.status = 503
+    shop.feed(10)
+    shop.go_on(lambda: "503" in shop.service._trouble.get("archive of ticks", ""), 60)
+    assert "events stay in memory" in shop.service._trouble["archive of ticks"]
+    shop.feed(10)
+    shop.go_on(lambda: len(shop.rows()) == 30)
+    shop.between.status = None
+    shop.go_on(lambda: not shop.service._trouble, 60)
+    assert sum("503" in said for said in shop.said if said.startswith("archive")) <= 3
+    shop.service.stop()
+    assert shop.service.finish() == 0
+    assert [row["n"] for row in shop.rows()] == list(range(30))
+
+
+def test_memory_is_bounded_where_a_store_takes_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybrid.service.MEMORY_ROWS_MAX", 100)
+    shop.service.app.limits.__dict__["queue_rows"] = 50
+    shop.feed(10)
+    shop.go_on(lambda: len(shop.rows()) == 10)
+    shop.between.hangs = True
+    for _ in range(6):
+        shop.feed(50)
+        before = time.monotonic()
+        shop.go_on(lambda before=before: time.monotonic() - before > 0.3)
+    assert "memory is full of events" in shop.service._trouble["source feed"]
+    assert shop.service.db.held("ticks").rows < 310
+    shop.between.hangs = False
+    shop.go_on(lambda: len(shop.rows()) == 310)
+    assert [row["n"] for row in shop.rows()] == list(range(310))
+
+
+def test_a_stop_is_bounded_and_loses_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: it ended when the store answered: after 23 s with 250 ms a request, never where it hangs."""
+    monkeypatch.setattr("hybrid.service.STOP_S", 2.0)
+    monkeypatch.setattr("hybrid.service.SETTLE_S", 1.0)
+    monkeypatch.setattr("hybrid.service.DRAIN_S", 1.0)
+    shop.feed(10)
+    shop.go_on(lambda: len(shop.rows()) == 10)
+    shop.between.hangs = True
+    shop.feed(10)
+    shop.go_on(lambda: len(shop.rows()) == 20)
+    shop.service.stop()
+    began = time.monotonic()
+    assert shop.service.finish() == 1
+    assert time.monotonic() - began < 4.0
+    assert shop.service.abandoned
+    assert any("the disk or the store does not answer" in said for said in shop.said)
+    shop.between.hangs = False
+    monkeypatch.setattr("archive.writer.LEASE_S", 0.0)  # this process has not ended, and still renews it
+    shop.again().start()
+    shop.feed(10)
+    shop.go_on(lambda: len(shop.rows()) == 30)
+    assert [row["n"] for row in shop.rows()] == list(range(30))
+
+
+def test_the_pulse_ends_a_process_that_is_busy() -> None:
+    """Before: the handlers of signals waited until the main thread was back from the store."""
+    codes: list[int] = []
+    beats: list[int] = []
+    late: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    pulse = Pulse(lambda: beats.append(1), 0.3, lambda: late.append(1), codes.append)
+    try:
+        with pulse.signals():
+            pulse.start()
+            os.kill(os.getpid(), signal.SIGTERM)
+            began = time.monotonic()
+            while not codes and time.monotonic() < began + 10:
+                time.sleep(0.01)
+            assert time.monotonic() - began > 0.25
+            assert codes[0] == 1
+            assert late
+            os.kill(os.getpid(), signal.SIGTERM)
+            while 128 + signal.SIGTERM not in codes and time.monotonic() < began + 10:
+                time.sleep(0.01)
+            assert 128 + signal.SIGTERM in codes
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert beats
