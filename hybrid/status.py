@@ -158,6 +158,8 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
     if status["sinks"]:
         sinks = [[name, s["rows"], s["rate"], s["unread"], s["failures"]] for name, s in status["sinks"].items()]
         parts.append(table("sink|rows|per s|unread|failures", sinks))
+    for name, until in status.get("removed", {}).items():
+        parts.append(Text(f"query {name} is gone from the file; what it has become is kept for {_span(until - now)}"))
     for where, what in status["trouble"].items():
         parts.append(Text(f"{where}: {what}", style="red"))
     return Group(*parts)
