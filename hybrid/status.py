@@ -183,6 +183,8 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
             for name, s in status["sinks"].items()
         ]  # fmt: skip
         parts.append(table("sink|rows|per s|unread|oldest|failures", sinks))
+    for name, until in status.get("removed", {}).items():
+        parts.append(Text(f"query {name} is gone from the file; what it has become is kept for {_span(until - now)}"))
     for where, what in status["trouble"].items():
         parts.append(Text(f"{where}: {what}", style="red"))
     return Group(*parts)

@@ -196,3 +196,24 @@ def test_the_app_files_work_together(tmp_path: Path) -> None:
         assert status["streams"]["ticks"]["accepted"] > 1000
         assert status["trouble"] == {}
         assert list((tmp_path / "store/market/db/ticks/table/_delta_log").iterdir())
+
+
+def test_whoever_stops_it_waits_longer_than_it_takes() -> None:
+    # Before: a stop took as long as the store did, and Compose killed it after 30 s.
+    from hybrid.service import STOP_MORE_S, STOP_S
+
+    unit = (ROOT / "deploy/hybrid.service").read_text(encoding="utf-8")
+    found = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    found += re.findall(r"^(\d+)s$", SERVICES["app"]["stop_grace_period"])
+    assert len(found) == 2
+    assert all(int(seconds) > STOP_S + STOP_MORE_S for seconds in found)
+
+
+def test_checks_of_health_are_commands_that_there_are() -> None:
+    from tests.docs.cli_help import commands
+
+    _, *words = SERVICES["app"]["healthcheck"]["test"]
+    unit = (ROOT / "deploy/hybrid.service").read_text(encoding="utf-8")
+    called = [words[1], *re.findall(r"^Exec\w+=\S*/hybrid (\w+)", unit, re.MULTILINE)]
+    assert called == ["status", "check", "run"]
+    assert {(name,) for name in called} <= {tuple(c) for c in commands()}
