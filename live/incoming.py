@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from matching.batch import TIME_END_US, Int64Array
+from matching.checked import BEYOND, shown_value
 from matching.types import arrow_schema, duckdb_type
+from matching.values import exact_cast, family
 from query.errors import DataError, nearest
 from query.schema import Schema
 
@@ -44,7 +46,7 @@ class Incoming:
         self.arrow_schema = arrow_schema(schema)
         self._time = schema.fields.index(declared)
         self._position = {name.lower(): i for i, name in enumerate(schema.names)}
-        if _family(self.arrow_schema.field(self._time).type) != "time":
+        if family(self.arrow_schema.field(self._time).type) != "time":
             raise DataError(
                 f"the time column {declared.name} of stream {schema.name} is {declared.type}",
                 "declare it TIMESTAMP, TIMESTAMPTZ or DATE",
@@ -196,7 +198,7 @@ class Incoming:
         if missing:
             values = [None if type(value) in missing else value for value in values]
             kinds -= missing
-        allowed = _PYTHON_TYPES.get(_family(target))
+        allowed = _PYTHON_TYPES.get(family(target))
         if allowed is not None and not all(issubclass(kind, allowed) and kind is not bool for kind in kinds):
             for row, value in enumerate(values):
                 if value is not None and (not isinstance(value, allowed) or isinstance(value, bool)):
@@ -240,7 +242,7 @@ class Incoming:
             return column
         if pa.types.is_null(given):
             return pa.nulls(len(column), target)
-        if _family(given) != _family(target):
+        if family(given) != family(target):
             field = self.schema.fields[i]
             example = ""
             if column.null_count < len(column):
@@ -250,7 +252,7 @@ class Incoming:
                 f"column {field.name} is {_type_name(given)}{example}; stream {self.schema.name} declares {field.type}",
                 f"convert it before the push, for example CAST({field.name} AS {field.type}) in SQL",
             )
-        return self._checked(column, i, lambda part: _cast(part, target))
+        return self._checked(column, i, lambda part: exact_cast(part, target))
 
     def _checked(self, values: Any, i: int, convert: Callable[[Any], pa.Array]) -> pa.Array:
         """convert(values); where that fails, DataError about the first value it fails at."""
@@ -272,14 +274,14 @@ class Incoming:
     def _fail(self, value: object, i: int, row: int) -> NoReturn:
         field, target = self.schema.fields[i], self.arrow_schema.field(i).type
         where = f"column {field.name}, row {row}: {_show(value)}"
-        given = value.as_py() if isinstance(value, pa.Scalar) and not pa.types.is_timestamp(value.type) else value
+        given = _python_value(value) if isinstance(value, pa.Scalar) else value
         if pa.types.is_timestamp(target) and isinstance(value, (pa.TimestampScalar, *_TIMES)):
             raise DataError(
                 f"{where} is no exact microsecond, or beyond the times there are",
                 "times are kept in microseconds; round it, for example with date_trunc('microseconds', ...) in SQL or "
                 '.dt.floor("us") in pandas',
             )
-        allowed = _PYTHON_TYPES.get(_family(target))
+        allowed = _PYTHON_TYPES.get(family(target))
         if allowed is not None and (not isinstance(given, (pa.Scalar, *allowed)) or isinstance(given, bool)):
             hint = "give a datetime" if allowed is _TIMES else "give a value of the declared type"
             raise DataError(f"{where} is of type {type(given).__name__}, not {field.type}", f"{hint}, or None")
@@ -342,47 +344,6 @@ def _nearest_float32(values: list[float | None]) -> pa.Array:
     return out
 
 
-def _family(type: pa.DataType) -> str:
-    """Types with one family name are converted into each other where that is exact, others never."""
-    t = pa.types
-    if t.is_integer(type) or t.is_floating(type) or t.is_decimal(type):
-        return "number"
-    if t.is_string(type) or t.is_large_string(type) or t.is_string_view(type):
-        return "string"
-    if t.is_binary(type) or t.is_large_binary(type) or t.is_binary_view(type) or t.is_fixed_size_binary(type):
-        return "binary"
-    if t.is_timestamp(type) or t.is_date(type):
-        return "time"
-    if t.is_time(type):
-        return "time of day"
-    if t.is_list(type) or t.is_large_list(type) or t.is_fixed_size_list(type) or t.is_list_view(type):
-        return "list"
-    return str(type) if t.is_primitive(type) else type.__class__.__name__
-
-
-def _cast(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """Safe cast. Raises ArrowInvalid where a value would not stay what it is."""
-    given = column.type
-    if pa.types.is_integer(given) and pa.types.is_decimal(target):
-        # Arrow asks for room for all values of the integer type; decimals are checked value by value.
-        column, given = column.cast(pa.decimal128(38, 0)), pa.decimal128(38, 0)
-    out = column.cast(target)
-    # Where Arrow's safe cast rounds all the same: the way back has to lead to the same values.
-    rounds = any(pa.types.is_floating(x) or pa.types.is_decimal(x) for x in (given, target)) or pa.types.is_date(target)
-    if rounds and not _widens(given, target):
-        back = out.cast(given)
-        same = pc.equal(back, column)
-        if pa.types.is_floating(given):
-            same = pc.or_(same, pc.is_nan(column))
-        if not pc.all(same, min_count=0).as_py():
-            raise pa.ArrowInvalid("a value would be rounded")
-    return out
-
-
-def _widens(given: pa.DataType, target: pa.DataType) -> bool:
-    return pa.types.is_floating(given) and pa.types.is_floating(target) and given.bit_width <= target.bit_width
-
-
 def _type_name(type: pa.DataType) -> str:
     try:
         return duckdb_type(type)
@@ -392,7 +353,16 @@ def _type_name(type: pa.DataType) -> str:
 
 def _show(value: object) -> str:
     if isinstance(value, pa.Scalar):
-        # A timestamp's own text, not as_py(), which needs pandas for nanoseconds.
-        return str(value) if pa.types.is_timestamp(value.type) else _show(value.as_py())
-    text = repr(value)
+        known = _python_value(value)
+        text = shown_value(value) if known is value or pa.types.is_temporal(value.type) else repr(known)
+    else:
+        text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _python_value(value: pa.Scalar) -> object:
+    """A value of Arrow as one of Python; as it is where Python has none for it."""
+    try:
+        return value.as_py()
+    except BEYOND:
+        return value

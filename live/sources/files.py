@@ -15,11 +15,8 @@ rewritten in place between those is not.
 
 from __future__ import annotations
 
-import csv
 import glob
 import gzip
-import io
-import itertools
 import os
 import time
 from collections import deque
@@ -32,9 +29,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from live.sources.base import Bad, Piece
-from live.sources.decode import Decoder, Decoding, Times, Values
+from live.sources.decode import Decoder, Decoding, Times
 from matching.batch import Int64Array
-from query.errors import DataError, first_line, nearest
+from matching.checked import by_name, texts_checked
+from matching.csv_records import column_of, cut, header_of, texts_of
+from matching.csv_records import read_records as csv_records
+from query.errors import DataError, first_line
 from query.schema import Schema
 
 FileFormat: TypeAlias = Literal["csv", "ndjson", "parquet"]
@@ -67,7 +67,7 @@ class FileSettings:
     another suffix are left out. follow: whether more may come, new files too; otherwise all is read once. Files ending
     in .gz can only be read once.
     times, missing: see Decoding. delimiter, header, nulls: of CSV; without a header the fields are the declared columns
-    in their order; a field that is one of `nulls` is null, quoted or not.
+    in their order; a field without quotes that is one of `nulls` is null.
     """
 
     path: str
@@ -212,7 +212,7 @@ class FileSource:
                     )
             position = self._positions.get(path, 0)
             if format == "parquet":
-                self._files[path] = _Parquet(path, found, self._decoder.values, position)
+                self._files[path] = _Parquet(path, found, self._decoder, position)
             else:
                 self._files[path] = _Text(path, found, self._decoder, self._settings, format, position)
 
@@ -283,8 +283,8 @@ class _Text:
         self._goal = -1  # how far this turn goes, -1 between turns
         self._begun = False
         self._file: Any = None
-        self._fields: list[int | None] | None = None if settings.header else list(range(len(decoder.values.types)))
-        self._width = len(decoder.values.types)
+        self._fields: list[int | None] | None = None if settings.header else list(range(len(decoder.schema.fields)))
+        self._width = len(decoder.schema.fields)
 
     def close(self) -> None:
         if self._file is not None:
@@ -388,57 +388,42 @@ class _Text:
         return self._decoder.decode(self.path, lines, np.array(wanted, np.int64) + first)
 
     def _of_csv(self, data: bytes, final: bool) -> tuple[pa.RecordBatch, Int64Array, list[Bad]]:
-        bad: list[Bad] = []
-        records, torn = _csv_records(data, self._settings.delimiter)
-        if torn and final:
-            records.append("a quote is open at the end of the file")
-        elif torn:
-            self._rest = torn + self._rest
+        end = len(data) if final else cut(data, self._settings.delimiter)
+        data, self._rest = data[:end], data[end:] + self._rest
         first = self._next
-        self._next += len(records)
-        if records and first == 0 and self._settings.header:
-            self._read_header(records[0])
-        rows, numbers = [], []
-        for i in range(max(self._wanted - first, int(first == 0 and self._settings.header)), len(records)):
-            record = records[i]
-            if isinstance(record, str):
-                bad.append(Bad(self.path, first + i, torn if torn and i == len(records) - 1 else b"", record))
-            elif record:
-                rows.append(record)
-                numbers.append(first + i)
-        batch, indices, wrong = self._decoder.values.fit(rows, self._columns)
-        for i, reason in wrong:
-            raw = self._settings.delimiter.join(rows[i]).encode("utf-8", "surrogateescape")
-            bad.append(Bad(self.path, numbers[i], raw, reason))
+        if data and first == 0 and self._settings.header:
+            # Its width says how many fields a record has.
+            header = header_of(data, self._settings.delimiter)
+            self._read_header(header)
+        found = csv_records(data, self._width, self._settings.delimiter, self._settings.nulls, first, final)
+        self._next += found.count
+        bad = [Bad(self.path, number, text.encode(), reason) for number, reason, text in found.broken]
+        fields, numbers = found.fields, found.numbers
+        low = max(self._wanted, int(self._settings.header))
+        if first < low:
+            bad = [one for one in bad if _offset(one) >= low]
+            keep = numbers >= low
+            fields, numbers = fields.filter(pa.array(keep)), numbers[keep]
+        assert self._fields is not None or not len(numbers)
+        columns = [None if at is None else column_of(fields, at) for at in self._fields or ()]
+        if not columns:
+            return self._decoder.nothing, numbers, bad
+        checked = texts_checked(self._decoder.schema, columns, len(numbers), self._decoder.rules)
+        texts = texts_of(fields, [i for i, _ in checked.bad], self._settings.delimiter)
+        for (i, reason), text in zip(checked.bad, texts):
+            bad.append(Bad(self.path, int(numbers[i]), text.encode(), reason))
         bad.sort(key=_offset)
-        return batch, np.array(numbers, np.int64)[indices], bad
+        return checked.rows, numbers[checked.indices], bad
 
-    def _read_header(self, header: list[str] | str) -> None:
-        if isinstance(header, str):
-            raise DataError(f"{self.path}: its header cannot be read: {header}", "check the file")
-        names = [name.strip().lower() for name in header]
-        values = self._decoder.values
+    def _read_header(self, header: list[str]) -> None:
+        names = [name.strip() for name in header]
         self._width = len(names)
-        self._fields = []
-        for name in values.schema.names:
-            if names.count(name.lower()) > 1:
-                raise DataError(f"{self.path} has two columns {name}", "names compare without case")
-            if name.lower() in names:
-                self._fields.append(names.index(name.lower()))
-            elif values.missing == "null" and name != values.schema.time:
-                self._fields.append(None)
-            else:
-                hint = nearest(name, [n.strip() for n in header]) or f"it has {', '.join(header)}"
-                hint += "; is the delimiter right, is there a header?"
-                raise DataError(f"{self.path} has no column {name}", hint)
-
-    def _columns(self, rows: list[list[str]]) -> pa.RecordBatch:
-        assert self._fields is not None
-        if set(map(len, rows)) != {self._width}:
-            raise DataError(f"{len(rows[0])} fields, not {self._width}")
-        given = list(zip(*rows))
-        columns = [None if at is None else given[at] for at in self._fields]
-        return self._decoder.values.of_texts(columns, self._settings.nulls)
+        try:
+            self._fields = by_name(names, self._decoder.schema, self._decoder.rules)
+        except DataError as error:
+            hint = error.hint or f"it has {', '.join(header)}"
+            hint += "; is the delimiter right, is there a header?"
+            raise DataError(f"{self.path}: {error.message}", hint) from None
 
 
 def _offset(bad: Bad) -> int:
@@ -446,53 +431,15 @@ def _offset(bad: Bad) -> int:
     return bad.offset
 
 
-#: Behind the lines that there are: a record that holds it began within them and did not end.
-_END = "\0end of the lines\0"
-
-
-def _csv_records(data: bytes, delimiter: str) -> tuple[list[list[str] | str], bytes]:
-    """The records of whole lines: their fields, [] for a blank line, a reason for one that cannot be read; and the
-    lines of a last one that is torn, as a quote is open in it."""
-    text = data.decode("utf-8", "surrogateescape")
-
-    def reader() -> Any:
-        return csv.reader(itertools.chain(io.StringIO(text, newline="\n"), [_END]), delimiter=delimiter)
-
-    try:
-        records = list(reader())
-        if records[-1] == [_END]:
-            del records[-1]
-            return records, b""
-    except csv.Error:
-        pass
-    found: list[list[str] | str] = []
-    ends: list[int] = []
-    several = reader()
-    while True:
-        try:
-            found.append(next(several))
-        except csv.Error as error:
-            found.append(f"no record of CSV: {error}")
-        except StopIteration:
-            break
-        ends.append(several.line_num)
-    last = found.pop()
-    if last == [_END]:
-        return found, b""
-    lines = io.StringIO(text, newline="\n").readlines()
-    torn = "".join(lines[ends[-2] if len(ends) > 1 else 0 :])
-    return found, torn.encode("utf-8", "surrogateescape")
-
-
 class _Parquet:
     """A Parquet file, taken when its footer is there."""
 
-    def __init__(self, path: str, identity: _Identity, values: Values, position: int) -> None:
+    def __init__(self, path: str, identity: _Identity, decoder: Decoder, position: int) -> None:
         self.path = path
         self.identity = identity
         self.ended = False
         self.torn = False
-        self._values = values
+        self._decoder = decoder
         self._next = position  # rows before it were taken
         self._file: pq.ParquetFile | None = None
         self._parts: Iterator[pa.RecordBatch] = iter(())
@@ -526,16 +473,14 @@ class _Parquet:
         if batch is None:
             self.ended = True
             self.close()
-            nothing = self._values.concat([])
-            return [Piece(self.path, nothing, np.zeros(0, np.int64), self._next, True)], False
+            return [Piece(self.path, self._decoder.nothing, np.zeros(0, np.int64), self._next, True)], False
         skip = min(max(self._next - self._first, 0), batch.num_rows)
         first = self._first + skip
         self._first += batch.num_rows
         if skip == batch.num_rows:
             return [], True
-        given = self._values.of_arrow(pa.Table.from_batches([batch.slice(skip)]))
-        rows, indices, wrong = self._values.fit(given, self._values.exact)
-        for i, reason in wrong:
-            out.append(Bad(self.path, first + i, str(given.slice(i, 1).to_pylist()[0]).encode(), reason))
+        checked, raw = self._decoder.of_arrow(pa.Table.from_batches([batch.slice(skip)]))
+        for i, reason in checked.bad:
+            out.append(Bad(self.path, first + i, raw(i), reason))
         self._next = self._first
-        return [*out, Piece(self.path, rows, indices + first, self._next)], True
+        return [*out, Piece(self.path, checked.rows, checked.indices + first, self._next)], True

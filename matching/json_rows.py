@@ -1,0 +1,310 @@
+"""Objects of JSON as rows of a stream.
+
+Objects whose members are written as the columns are declared are decoded by msgspec straight into them. Any other one
+(a number where a text is declared, 3.0 for an integer, a name in another case) is decoded member by member, and each
+value read by what is written (matching.values.read_raws). What an object means does not depend on which way it goes,
+nor on the objects beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from matching.batch import Int64Array
+from matching.checked import Checked, check, time_of, types_of
+from matching.json_members import members_twice
+from matching.values import ABSENT, UNITS, Rules, Type, member, nearest, read_raws, read_texts, whole_since_1970
+from query.schema import Schema
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError)
+_NAMED = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_INTEGER = re.compile(rb"-?\d+")
+#: So many objects a batch, at most, are asked which columns they are written differently in.
+_ASKED = 16
+_EMPTY = "the payload is empty (a tombstone?)"
+
+
+class JsonRows:
+    """Reads objects of one stream."""
+
+    __slots__ = ("_getters", "_object", "_raw", "_raw_object", "_rules", "_schema", "_time", "_types")
+
+    def __init__(self, schema: Schema, rules: Rules) -> None:
+        self._schema = schema
+        self._rules = rules
+        self._types = types_of(schema)
+        self._time = time_of(schema)
+        #: Columns that are read by what is written: always, or since one that was written differently came.
+        self._raw = {i for i, type in enumerate(self._types) if _python_type(type, rules) is msgspec.Raw}
+        names = {f"f{i}": name for i, name in enumerate(schema.names)}
+        row = msgspec.defstruct("Raws", [(f"f{i}", msgspec.Raw, None) for i in range(len(names))], rename=names)
+        self._raw_object = msgspec.json.Decoder(row).decode
+        self._getters = [attrgetter(f"f{i}") for i in range(len(names))]
+        self._decoder()
+
+    def _decoder(self) -> None:
+        fields: list[tuple[Any, ...]] = []
+        for i, type in enumerate(self._types):
+            kind: Any = msgspec.Raw if i in self._raw else _python_type(type, self._rules) | None
+            optional = self._rules.missing == "null" and i != self._time
+            fields.append((f"f{i}", kind, None) if optional else (f"f{i}", kind))
+        fields.sort(key=len)
+        names = {f"f{i}": name for i, name in enumerate(self._schema.names)}
+        self._object = msgspec.json.Decoder(msgspec.defstruct("Row", fields, rename=names, gc=False)).decode
+
+    def read(self, payloads: Sequence[bytes | None]) -> Checked:
+        """The rows of some objects, one each."""
+        plain = list(range(len(payloads)))
+        other: list[int] = []
+        try:
+            objects = [self._object(payload) for payload in payloads]  # type: ignore[arg-type]
+        except _UNREADABLE:
+            objects, plain = [], []
+            for i, payload in enumerate(payloads):
+                try:
+                    objects.append(self._object(payload))  # type: ignore[arg-type]
+                    plain.append(i)
+                except _UNREADABLE:
+                    other.append(i)
+        columns = [self._column(i, list(map(get, objects))) for i, get in enumerate(self._getters)]
+        again = self._in_other_case(columns, payloads, plain)
+        if again:
+            keep = np.ones(len(plain), np.bool_)
+            keep[again] = False
+            columns = [(column.filter(pa.array(keep)), None if bad is None else bad[keep]) for column, bad in columns]
+            other = sorted([*other, *(plain[i] for i in again)])
+            plain = np.array(plain)[keep].tolist()
+        wrong: dict[int, str] = {}
+        if other:
+            columns = self._with_others(columns, plain, other, payloads, wrong)
+        self._unread(columns, payloads, wrong)
+
+        def shown(i: int, row: int) -> str:
+            return self._shown(payloads[row] or b"", i)
+
+        found = check(self._schema, columns, shown, wrong, self._rules)
+        return self._once(found, payloads)
+
+    # ---- objects that are written as declared
+
+    def _column(self, i: int, values: list[Any]) -> tuple[pa.Array, np.ndarray | None]:
+        type = self._types[i]
+        if i in self._raw:
+            found, bad = read_raws([None if raw is None else bytes(raw) for raw in values], type, self._rules)
+            return found, bad if bad.any() else None
+        kind = _python_type(type, self._rules)
+        if kind is int:
+            try:
+                if type.kind in ("timestamp", "date"):
+                    return whole_since_1970(pa.array(values, pa.int64()), type, UNITS[self._rules.times]), None
+                return pa.array(values, type.arrow), None
+            except (pa.ArrowException, OverflowError):
+                texts = pa.array([None if value is None else str(value) for value in values], pa.string())
+        elif kind is float:
+            wide = pa.array(values, pa.float64())
+            found = wide if type.arrow == wide.type else nearest(wide, type.arrow)
+            return found, _lost(wide, found)
+        elif kind is bool:
+            return pa.array(values, pa.bool_()), None
+        else:
+            texts = pa.array(values, pa.string())
+        found = read_texts(texts, type, self._rules)
+        return found, None if found is texts else _lost(texts, found)
+
+    def _in_other_case(
+        self, columns: list[tuple[pa.Array, np.ndarray | None]], payloads: Sequence[bytes | None], plain: list[int]
+    ) -> list[int]:
+        """Where in `plain` objects are that may have a member under a name in another case, which was not seen."""
+        if self._rules.missing == "error":
+            return []  # then one that is not there under its name was seen
+        some: set[int] = set()
+        whole = lowered = b""
+        for name, (column, bad) in zip(self._schema.names, columns):
+            if not column.null_count or (bad is not None and column.null_count == bad.sum()):
+                continue
+            if not whole:
+                whole = b"\n".join([payloads[i] or b"" for i in plain])
+                lowered = whole.lower()
+            exact = f'"{name}"'.encode()
+            any_case = f'"{name.lower()}"'.encode()
+            if b"\\" not in whole and name.isascii() and lowered.count(any_case) == whole.count(exact):
+                continue
+            for i in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+                line = payloads[plain[i]] or b""
+                if b"\\" in line or not name.isascii() or line.lower().count(any_case) != line.count(exact):
+                    some.add(i)
+        return sorted(some)
+
+    # ---- others
+
+    def _with_others(
+        self, columns: list[tuple[pa.Array, np.ndarray | None]], plain: list[int], other: list[int],
+        payloads: Sequence[bytes | None], wrong: dict[int, str],
+    ) -> list[tuple[pa.Array, np.ndarray | None]]:
+        """All columns in the order of the payloads; what is wrong with objects goes to `wrong`."""
+        raws: list[list[bytes | None]] = [[] for _ in self._types]
+        for i in other:
+            values, why = self._members(payloads[i])
+            if why:
+                wrong[i] = why
+            for column, value in zip(raws, values):
+                column.append(value)
+        at = np.empty(len(payloads), np.int64)
+        at[plain] = np.arange(len(plain))
+        at[other] = np.arange(len(plain), len(payloads))
+        order = pa.array(at)
+        out: list[tuple[pa.Array, np.ndarray | None]] = []
+        changed = False
+        for i, (column, bad) in enumerate(columns):
+            more, worse = read_raws(raws[i], self._types[i], self._rules)
+            some = np.concatenate([np.zeros(len(plain), np.bool_) if bad is None else bad, worse])
+            out.append((pa.concat_arrays([column, more]).take(order), some[at] if some.any() else None))
+            if i not in self._raw:
+                kind = _python_type(self._types[i], self._rules)
+                asked = [raw for raw, no in zip(raws[i][:_ASKED], worse) if raw is not None and not no]
+                if not all(_is_written_as(raw, kind) for raw in asked):
+                    self._raw.add(i)
+                    changed = True
+        if changed:
+            self._decoder()
+        return out
+
+    def _members(self, payload: bytes | None) -> tuple[list[bytes | None], str | None]:
+        """What is written for each column, and what is wrong with the object."""
+        nothing: list[bytes | None] = [None] * len(self._types)
+        if not payload:
+            return nothing, _EMPTY
+        try:
+            row = self._raw_object(payload)
+        except _UNREADABLE as error:
+            return nothing, _broken(error, payload)
+        values: list[Any] = [get(row) for get in self._getters]
+        if any(value is None for value in values):
+            try:
+                named = _NAMED(payload)
+                values = [
+                    named.get(name) if value is not None else member(named, name)
+                    for name, value in zip(self._schema.names, values)
+                ]
+            except _UNREADABLE:
+                pass  # a name is no UTF-8: it is no column's
+            except ValueError as error:
+                return nothing, str(error)
+        raws = [None if value is None or value is ABSENT else bytes(value) for value in values]
+        lacking = [
+            name for i, (name, raw) in enumerate(zip(self._schema.names, raws))
+            if raw is None and (self._rules.missing == "error" or i == self._time)
+        ]  # fmt: skip
+        return raws, "; ".join(f"{name} is missing" for name in lacking) or None
+
+    def _unread(
+        self, columns: list[tuple[pa.Array, np.ndarray | None]], payloads: Sequence[bytes | None], wrong: dict[int, str]
+    ) -> None:
+        """Finds objects that say nothing of what is declared, but the time, and something else."""
+        if len(columns) == 1 or self._rules.missing == "error":
+            return
+        empty = np.ones(len(payloads), np.bool_)
+        for i, (column, bad) in enumerate(columns):
+            if i != self._time:
+                if not column.null_count:
+                    return
+                empty &= column.is_null().to_numpy(zero_copy_only=False)
+                if bad is not None:
+                    empty &= ~bad
+        time = self._schema.names[self._time].lower()
+        declared = {name.lower() for name in self._schema.names}
+        for row in np.flatnonzero(empty).tolist():
+            if row in wrong:
+                continue
+            try:
+                names = list(_NAMED(payloads[row] or b""))
+            except _UNREADABLE:
+                continue
+            others = [name for name in names if name.lower() != time]
+            if others and not any(name.lower() in declared for name in others):
+                shown = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
+                wrong[row] = f"no member but {self._schema.names[self._time]} is a declared column: there is {shown}"
+
+    def _shown(self, payload: bytes, i: int) -> str:
+        raw = self._members(payload)[0][i]
+        if raw is None:
+            return ""
+        try:
+            text = msgspec.json.decode(raw) if raw[:1] == b'"' else raw.decode()
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            text = raw.decode(errors="backslashreplace")
+        return str(text)
+
+    def _once(self, found: Checked, payloads: Sequence[bytes | None]) -> Checked:
+        """Without the objects that have a member twice: the last one was taken."""
+        n = len(found.indices)
+        if not n:
+            return found
+        lines = payloads if n == len(payloads) else [payloads[i] for i in found.indices.tolist()]
+        rows = found.rows
+        present = {name: n - column.null_count for name, column in zip(rows.schema.names, rows.columns)}
+        nested = [name for name, type in zip(rows.schema.names, self._types) if type.inner]
+        twice = members_twice(b"\n".join(lines), lambda: lines, n, present, nested)  # type: ignore[arg-type]
+        if not twice:
+            return found
+        keep = np.ones(n, np.bool_)
+        keep[[i for i, _ in twice]] = False
+        bad = [*found.bad, *((int(found.indices[i]), f"member {name} is there twice") for i, name in twice)]
+        at: Int64Array = found.indices[keep]
+        return Checked(rows.filter(pa.array(keep)), found.ts_us[keep], at, sorted(bad))
+
+
+def _lost(given: pa.Array, found: pa.Array) -> np.ndarray | None:
+    if given.null_count == found.null_count:
+        return None
+    lost: np.ndarray = pc.and_(given.is_valid(), found.is_null()).to_numpy(zero_copy_only=False)
+    return lost
+
+
+def _python_type(type: Type, rules: Rules) -> Any:
+    """What msgspec is to make of a value that is written as declared."""
+    match type.kind:
+        case "text" | "blob" | "time" | "choice" | "uuid" | "other":
+            return str
+        case "integer":
+            return int if pa.types.is_integer(type.arrow) else msgspec.Raw
+        case "float":
+            return float
+        case "boolean":
+            return bool
+        case "timestamp" | "date":
+            return int if rules.times in UNITS else str
+        case _:
+            return msgspec.Raw
+
+
+def _is_written_as(raw: bytes, kind: Any) -> bool:
+    if raw == b"null":
+        return True
+    if kind is int:
+        return _INTEGER.fullmatch(raw) is not None
+    if kind is float:
+        return raw[:1] in b"-0123456789"
+    return raw[:1] in (b"tf" if kind is bool else b'"')
+
+
+def _broken(error: BaseException, payload: bytes) -> str:
+    if isinstance(error, msgspec.ValidationError):
+        return f"no JSON object: {error}"
+    if isinstance(error, UnicodeDecodeError):
+        return "the row is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "broken JSON: it is nested too deeply"
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return "the row is not UTF-8"
+    return f"broken JSON: {error}"
