@@ -182,14 +182,18 @@ def shown_value(value: pa.Scalar) -> str:
         return f"a value of {value.type}"
 
 
-def shown_row(table: pa.Table, row: int) -> str:
-    """A row of Arrow as JSON, as DuckDB writes it; as text where it cannot."""
+def shown_rows(table: pa.Table, at: Sequence[int]) -> list[str]:
+    """Some rows of Arrow as JSON, as DuckDB writes it; as text where it cannot."""
+    if not at:
+        return []
+    some = table.take(pa.array(at, pa.int64()))
     cursor = quiet_connection()
     try:
-        cursor.register("raw", table.slice(row, 1))
-        return str(cursor.execute("SELECT CAST(to_json(raw) AS VARCHAR) FROM raw").fetchall()[0][0])
+        cursor.register("raw", some)
+        return [text for (text,) in cursor.execute("SELECT CAST(to_json(raw) AS VARCHAR) FROM raw").fetchall()]
     except (duckdb.Error, pa.ArrowException):
-        return str({name: shown_value(table.column(name)[row]) for name in table.column_names})
+        columns = [(name, some.column(name)) for name in some.column_names]
+        return [str({name: shown_value(column[row]) for name, column in columns}) for row in range(len(at))]
     finally:
         cursor.close()
 

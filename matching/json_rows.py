@@ -9,7 +9,7 @@ nor on the objects beside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -21,7 +21,18 @@ import pyarrow.compute as pc
 from matching.batch import Int64Array
 from matching.checked import Checked, check, time_of, types_of
 from matching.json_members import members_twice
-from matching.values import ABSENT, UNITS, Rules, Type, member, nearest, read_raws, read_texts, whole_since_1970
+from matching.values import (
+    ABSENT,
+    UNITS,
+    Rules,
+    Type,
+    member,
+    nearest,
+    read_arrow,
+    read_raws,
+    read_texts,
+    whole_since_1970,
+)
 from query.schema import Schema
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError)
@@ -35,10 +46,12 @@ _EMPTY = "the payload is empty (a tombstone?)"
 class JsonRows:
     """Reads objects of one stream."""
 
-    __slots__ = ("_getters", "_object", "_raw", "_raw_object", "_rules", "_schema", "_time", "_types")
+    __slots__ = ("_fixed", "_getters", "_object", "_raw", "_raw_object", "_rules", "_schema", "_time", "_types")
 
-    def __init__(self, schema: Schema, rules: Rules) -> None:
+    def __init__(self, schema: Schema, rules: Rules, fixed: Mapping[int, str | None] | None = None) -> None:
+        """fixed: the text that a column has whatever an object says, None for null."""
         self._schema = schema
+        self._fixed = dict(fixed or {})
         self._rules = rules
         self._types = types_of(schema)
         self._time = time_of(schema)
@@ -53,6 +66,9 @@ class JsonRows:
     def _decoder(self) -> None:
         fields: list[tuple[Any, ...]] = []
         for i, type in enumerate(self._types):
+            if i in self._fixed:
+                fields.append((f"f{i}", msgspec.Raw, None))
+                continue
             kind: Any = msgspec.Raw if i in self._raw else _python_type(type, self._rules) | None
             optional = self._rules.missing == "null" and i != self._time
             fields.append((f"f{i}", kind, None) if optional else (f"f{i}", kind))
@@ -97,6 +113,8 @@ class JsonRows:
 
     def _column(self, i: int, values: list[Any]) -> tuple[pa.Array, np.ndarray | None]:
         type = self._types[i]
+        if i in self._fixed:
+            return self._constant(i, len(values))
         if i in self._raw:
             found, bad = read_raws([None if raw is None else bytes(raw) for raw in values], type, self._rules)
             return found, bad if bad.any() else None
@@ -119,6 +137,11 @@ class JsonRows:
         found = read_texts(texts, type, self._rules)
         return found, None if found is texts else _lost(texts, found)
 
+    def _constant(self, i: int, count: int) -> tuple[pa.Array, np.ndarray | None]:
+        texts = pa.repeat(pa.scalar(self._fixed[i], pa.string()), count)
+        found, bad = read_arrow(texts, self._types[i], self._rules)
+        return found, bad if bad.any() else None
+
     def _in_other_case(
         self, columns: list[tuple[pa.Array, np.ndarray | None]], payloads: Sequence[bytes | None], plain: list[int]
     ) -> list[int]:
@@ -127,8 +150,8 @@ class JsonRows:
             return []  # then one that is not there under its name was seen
         some: set[int] = set()
         whole = lowered = b""
-        for name, (column, bad) in zip(self._schema.names, columns):
-            if not column.null_count or (bad is not None and column.null_count == bad.sum()):
+        for i, (name, (column, bad)) in enumerate(zip(self._schema.names, columns)):
+            if i in self._fixed or not column.null_count or (bad is not None and column.null_count == bad.sum()):
                 continue
             if not whole:
                 whole = b"\n".join([payloads[i] or b"" for i in plain])
@@ -137,10 +160,10 @@ class JsonRows:
             any_case = f'"{name.lower()}"'.encode()
             if b"\\" not in whole and name.isascii() and lowered.count(any_case) == whole.count(exact):
                 continue
-            for i in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
-                line = payloads[plain[i]] or b""
+            for at in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+                line = payloads[plain[at]] or b""
                 if b"\\" in line or not name.isascii() or line.lower().count(any_case) != line.count(exact):
-                    some.add(i)
+                    some.add(at)
         return sorted(some)
 
     # ---- others
@@ -164,6 +187,9 @@ class JsonRows:
         out: list[tuple[pa.Array, np.ndarray | None]] = []
         changed = False
         for i, (column, bad) in enumerate(columns):
+            if i in self._fixed:
+                out.append(self._constant(i, len(payloads)))
+                continue
             more, worse = read_raws(raws[i], self._types[i], self._rules)
             some = np.concatenate([np.zeros(len(plain), np.bool_) if bad is None else bad, worse])
             out.append((pa.concat_arrays([column, more]).take(order), some[at] if some.any() else None))
@@ -201,7 +227,7 @@ class JsonRows:
         raws = [None if value is None or value is ABSENT else bytes(value) for value in values]
         lacking = [
             name for i, (name, raw) in enumerate(zip(self._schema.names, raws))
-            if raw is None and (self._rules.missing == "error" or i == self._time)
+            if raw is None and i not in self._fixed and (self._rules.missing == "error" or i == self._time)
         ]  # fmt: skip
         return raws, "; ".join(f"{name} is missing" for name in lacking) or None
 
@@ -213,7 +239,7 @@ class JsonRows:
             return
         empty = np.ones(len(payloads), np.bool_)
         for i, (column, bad) in enumerate(columns):
-            if i != self._time:
+            if i != self._time and i not in self._fixed:
                 if not column.null_count:
                     return
                 empty &= column.is_null().to_numpy(zero_copy_only=False)
@@ -224,16 +250,14 @@ class JsonRows:
         for row in np.flatnonzero(empty).tolist():
             if row in wrong:
                 continue
-            try:
-                names = list(_NAMED(payloads[row] or b""))
-            except _UNREADABLE:
-                continue
-            others = [name for name in names if name.lower() != time]
+            others = [name for name in names_of(payloads[row] or b"") if name.lower() != time]
             if others and not any(name.lower() in declared for name in others):
                 shown = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
                 wrong[row] = f"no member but {self._schema.names[self._time]} is a declared column: there is {shown}"
 
     def _shown(self, payload: bytes, i: int) -> str:
+        if i in self._fixed:
+            return self._fixed[i] or ""
         raw = self._members(payload)[0][i]
         if raw is None:
             return ""
@@ -250,8 +274,10 @@ class JsonRows:
             return found
         lines = payloads if n == len(payloads) else [payloads[i] for i in found.indices.tolist()]
         rows = found.rows
-        present = {name: n - column.null_count for name, column in zip(rows.schema.names, rows.columns)}
-        nested = [name for name, type in zip(rows.schema.names, self._types) if type.inner]
+        read = [i for i in range(len(self._types)) if i not in self._fixed]
+        names = self._schema.names
+        present = {names[i]: n - rows.column(i).null_count for i in read}
+        nested = [names[i] for i in read if self._types[i].inner]
         twice = members_twice(b"\n".join(lines), lambda: lines, n, present, nested)  # type: ignore[arg-type]
         if not twice:
             return found
@@ -260,6 +286,14 @@ class JsonRows:
         bad = [*found.bad, *((int(found.indices[i]), f"member {name} is there twice") for i, name in twice)]
         at: Int64Array = found.indices[keep]
         return Checked(rows.filter(pa.array(keep)), found.ts_us[keep], at, sorted(bad))
+
+
+def names_of(payload: bytes) -> list[str]:
+    """The members of an object; [] where it is none."""
+    try:
+        return list(_NAMED(payload))
+    except _UNREADABLE:
+        return []
 
 
 def _lost(given: pa.Array, found: pa.Array) -> np.ndarray | None:

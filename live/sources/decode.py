@@ -17,7 +17,7 @@ import pyarrow as pa
 from live.incoming import Incoming
 from live.sources.base import Bad
 from matching.batch import Int64Array
-from matching.checked import Checked, arrow_checked, by_name, objects_checked, shown_row
+from matching.checked import Checked, arrow_checked, by_name, objects_checked, shown_rows
 from matching.json_rows import JsonRows
 from matching.types import arrow_schema
 from matching.values import Rules
@@ -93,22 +93,23 @@ class Decoder:
                     raise DataError(_EMPTY)
                 table = pa.ipc.open_stream(payload).read_all()
                 _check_count(table.num_rows, self._decoding.batched)
-                checked, raw = self.of_arrow(table)
+                checked, raws = self.of_arrow(table)
             except (DataError, pa.ArrowException, OSError, ValueError) as error:
                 bad.append((position, payload or b"", _reason(error)))
                 continue
             found.append((checked.rows, checked.indices + position))
-            bad += [(position + i, raw(i), reason) for i, reason in checked.bad]
+            bad += [(position + i, raw, reason) for (i, reason), raw in zip(checked.bad, raws)]
         rows = concat(self.schema, [rows for rows, _ in found])
         return rows, np.concatenate([_NONE, *(numbers for _, numbers in found)]), bad
 
-    def of_arrow(self, table: pa.Table) -> tuple[Checked, Callable[[int], bytes]]:
-        """The rows of a table, and the text of one of them. Names compare without case. Raises DataError for a column
-        that is missing."""
+    def of_arrow(self, table: pa.Table) -> tuple[Checked, list[bytes]]:
+        """The rows of a table, and the texts of those that are bad. Names compare without case. Raises DataError for a
+        column that is missing."""
         at = by_name(table.column_names, self.schema, self.rules)
         columns = [None if i is None else table.column(i).combine_chunks() for i in at]
         checked = arrow_checked(self.schema, columns, table.num_rows, self.rules)
-        return checked, lambda row: shown_row(table, row).encode(errors="backslashreplace")
+        texts = shown_rows(table, [i for i, _ in checked.bad])
+        return checked, [text.encode(errors="backslashreplace") for text in texts]
 
 
 def concat(schema: Schema, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -479,8 +479,8 @@ class _Parquet:
         self._first += batch.num_rows
         if skip == batch.num_rows:
             return [], True
-        checked, raw = self._decoder.of_arrow(pa.Table.from_batches([batch.slice(skip)]))
-        for i, reason in checked.bad:
-            out.append(Bad(self.path, first + i, raw(i), reason))
+        checked, raws = self._decoder.of_arrow(pa.Table.from_batches([batch.slice(skip)]))
+        for (i, reason), raw in zip(checked.bad, raws):
+            out.append(Bad(self.path, first + i, raw, reason))
         self._next = self._first
         return [*out, Piece(self.path, checked.rows, checked.indices + first, self._next)], True
