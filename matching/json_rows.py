@@ -20,19 +20,20 @@ import pyarrow.compute as pc
 
 from matching.batch import Int64Array
 from matching.checked import Checked, check, time_of, types_of
-from matching.json_members import members_twice
+from matching.json_members import commas, members_twice
 from matching.values import (
     ABSENT,
     UNITS,
     Rules,
     Type,
+    as_lists,
     member,
     nearest,
     read_arrow,
     read_raws,
     read_texts,
     whole_since_1970,
-)
+)  # fmt: skip
 from query.schema import Schema
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError)
@@ -148,16 +149,20 @@ class JsonRows:
         """Where in `plain` objects are that may have a member under a name in another case, which was not seen."""
         if self._rules.missing == "error":
             return []  # then one that is not there under its name was seen
+        lacking = [
+            (name, column) for i, (name, (column, bad)) in enumerate(zip(self._schema.names, columns))
+            if i not in self._fixed and column.null_count > (0 if bad is None else bad.sum())
+        ]  # fmt: skip
+        if not lacking:
+            return []
+        whole = b"\n".join([payloads[i] or b"" for i in plain])
+        present = sum(len(plain) - column.null_count for column, _ in columns)
+        if not self._fixed and commas(whole) == present - len(plain):
+            return []  # there are no other members
         some: set[int] = set()
-        whole = lowered = b""
-        for i, (name, (column, bad)) in enumerate(zip(self._schema.names, columns)):
-            if i in self._fixed or not column.null_count or (bad is not None and column.null_count == bad.sum()):
-                continue
-            if not whole:
-                whole = b"\n".join([payloads[i] or b"" for i in plain])
-                lowered = whole.lower()
-            exact = f'"{name}"'.encode()
-            any_case = f'"{name.lower()}"'.encode()
+        lowered = whole.lower()
+        for name, column in lacking:
+            exact, any_case = f'"{name}"'.encode(), f'"{name.lower()}"'.encode()
             if b"\\" not in whole and name.isascii() and lowered.count(any_case) == whole.count(exact):
                 continue
             for at in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
@@ -178,6 +183,7 @@ class JsonRows:
             values, why = self._members(payloads[i])
             if why:
                 wrong[i] = why
+                values = [None] * len(values)
             for column, value in zip(raws, values):
                 column.append(value)
         at = np.empty(len(payloads), np.int64)
@@ -272,13 +278,14 @@ class JsonRows:
         n = len(found.indices)
         if not n:
             return found
-        lines = payloads if n == len(payloads) else [payloads[i] for i in found.indices.tolist()]
+        lines = [payloads[i] or b"" for i in found.indices.tolist()]
         rows = found.rows
         read = [i for i in range(len(self._types)) if i not in self._fixed]
         names = self._schema.names
         present = {names[i]: n - rows.column(i).null_count for i in read}
         nested = [names[i] for i in read if self._types[i].inner]
-        twice = members_twice(b"\n".join(lines), lambda: lines, n, present, nested)  # type: ignore[arg-type]
+        inside = sum(_commas_inside(rows.column(i), self._types[i]) for i in read if self._types[i].inner)
+        twice = members_twice(b"\n".join(lines), lambda: lines, n, present, nested, inside)
         if not twice:
             return found
         keep = np.ones(n, np.bool_)
@@ -286,6 +293,22 @@ class JsonRows:
         bad = [*found.bad, *((int(found.indices[i]), f"member {name} is there twice") for i, name in twice)]
         at: Int64Array = found.indices[keep]
         return Checked(rows.filter(pa.array(keep)), found.ts_us[keep], at, sorted(bad))
+
+
+def _commas_inside(column: pa.Array, type: Type) -> int:
+    """How many commas stand between what is in nested values, as it was read."""
+    there = len(column) - column.null_count
+    if type.kind == "struct":
+        parts = list(zip(column.flatten(), (inner for _, inner in type.inner)))
+        own = sum(len(part) - part.null_count for part, _ in parts) - there
+    else:
+        column = as_lists(column)
+        flat = column.flatten()
+        lengths = pc.list_value_length(column)
+        own = len(flat) - (pc.sum(pc.greater(lengths, 0), min_count=0).as_py() or 0)
+        inner = type.inner[-1][1]
+        parts = [(flat.field(1) if type.kind == "map" else flat, inner)]
+    return int(own) + sum(_commas_inside(part, inner) for part, inner in parts if inner.inner)
 
 
 def names_of(payload: bytes) -> list[str]:

@@ -201,12 +201,21 @@ def _whole(number: decimal.Decimal | None, scale: int, places: int = 0) -> int |
         return int(scaled) if scaled == scaled.to_integral_value() else None
 
 
+_WIDE = pa.decimal128(38, 9)
+
+
 def _integers(texts: pa.Array, type: Type) -> pa.Array:
     exact = pa.types.is_decimal(type.arrow)
     unsigned = type.name == "UHUGEINT"
     if not _holds(texts, b"xX-" if unsigned else b"xX"):  # Arrow reads 0xFF as the bits of a number: -1
         try:
             return texts.cast(type.arrow)
+        except pa.ArrowInvalid:
+            pass
+        try:
+            # 3.0, 1e3; doubles tell all texts of 15 digits apart
+            few = not exact and (pc.max(pc.binary_length(texts)).as_py() or 0) <= 15
+            return texts.cast(pa.float64() if few else _WIDE).cast(type.arrow)
         except pa.ArrowInvalid:
             pass
     if exact:
@@ -472,19 +481,18 @@ def read_raws(raws: Sequence[bytes | None], type: Type, rules: Rules = Rules()) 
 
     None stands for a member that is not there. A text means what it says (read_texts), so does the text of any other
     value; what is nested is taken whole or not at all."""
-    bad = np.zeros(len(raws), np.bool_)
-    there = [None if raw is None or raw == b"null" else raw for raw in raws]
     if type.kind not in _NESTED:
-        texts = [None if raw is None else _text_of(raw, type) for raw in there]
-        given = pa.array(texts, pa.string())
+        given, there = _texts_of(raws, type)
         found = read_texts(given, type, rules)
-        bad = np.array([raw is not None for raw in there], np.bool_) & ~_valid(found)
-        return found, bad
+        if found.null_count == len(there) - np.count_nonzero(there):
+            return found, np.zeros(len(raws), np.bool_)
+        return found, there & ~_valid(found)
+    bad = np.zeros(len(raws), np.bool_)
     parts: list[Any] = []
     decode = _LIST if type.kind in ("list", "array") else _OBJECT
-    for i, raw in enumerate(there):
+    for i, raw in enumerate(raws):
         try:
-            parts.append(None if raw is None else decode(raw))
+            parts.append(None if raw is None or raw == b"null" else decode(raw))
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             parts.append(None)
             bad[i] = True
@@ -500,11 +508,30 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _STRING = msgspec.json.Decoder(str).decode
 
 
+def _texts_of(raws: Sequence[bytes | None], type: Type) -> tuple[pa.Array, np.ndarray]:
+    """What values of JSON say, null where one is unreadable, and which of them are there and not null: bool (n,)."""
+    written = pa.array(raws, pa.binary())
+    if _holds(written, b"n"):
+        written = pc.if_else(pc.equal(written, b"null"), pa.scalar(None, pa.binary()), written)
+    if type.kind not in _TEXTS_ONLY and not _holds(written, b'"'):
+        try:
+            return written.cast(pa.string()), _valid(written)
+        except pa.ArrowInvalid:
+            pass
+    there = _valid(written)
+    texts = [_text_of(raw, type) if some and raw is not None else None for raw, some in zip(raws, there.tolist())]
+    return pa.array(texts, pa.string()), there
+
+
+#: Of these only texts are values.
+_TEXTS_ONLY = ("blob", "choice", "uuid")
+
+
 def _text_of(raw: bytes, type: Type) -> str | None:
     try:
         if raw[:1] == b'"':
             return _STRING(raw)
-        return None if type.kind in ("blob", "choice", "uuid") else raw.decode()
+        return None if type.kind in _TEXTS_ONLY else raw.decode()
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
@@ -721,6 +748,7 @@ def _nested_arrow(column: pa.Array, type: Type, rules: Rules) -> tuple[pa.Array,
         return pa.StructArray.from_arrays(children, fields=list(type.arrow), mask=pa.array(~there | bad)), bad
     lists = t.is_list(given) or t.is_large_list(given) or t.is_fixed_size_list(given) or t.is_list_view(given)
     if (type.kind in ("list", "array") and lists) or (type.kind == "map" and t.is_map(given)):
+        column = as_lists(column)
         flat = column.flatten()
         counts = pc.list_value_length(column).fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
         owners = np.repeat(np.arange(n), counts)
@@ -780,6 +808,12 @@ def _encodable(text: str) -> str | None:
         return text
     except UnicodeEncodeError:
         return None
+
+
+def as_lists(column: pa.Array) -> pa.Array:
+    """Maps as lists of structs of keys and values, which Arrow knows more about; lists as they are."""
+    type = column.type
+    return column.cast(pa.list_(pa.struct([type.key_field, type.item_field]))) if pa.types.is_map(type) else column
 
 
 def family(type: pa.DataType) -> str:
