@@ -248,6 +248,8 @@ def _plan_parquet(file: File, schema: Schema, options: Options) -> Reading:
 def _castable(type: pa.DataType, field: Field, timestamp_format: str | None) -> bool:
     """Whether values of the type may be meant where the field is declared."""
     target = arrow_type(field.type)
+    if pa.types.is_null(type):
+        return True
     kinds = _kind(type), _kind(target)
     if kinds == ("number", "time"):
         return timestamp_format in UNITS and pa.types.is_integer(type)

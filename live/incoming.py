@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from matching.batch import TIME_END_US, Int64Array
-from matching.checked import BEYOND, shown_value
+from matching.checked import BEYOND, shown_value, types_of
 from matching.types import arrow_schema, duckdb_type
-from matching.values import exact_cast, family
+from matching.values import Type, exact_cast, family, is_chosen, not_chosen
 from query.errors import DataError, nearest
 from query.schema import Schema
 
@@ -32,7 +32,7 @@ class Incoming:
     Raises DataError, at construction for a schema without a usable time column.
     """
 
-    __slots__ = ("_position", "_time", "arrow_schema", "schema")
+    __slots__ = ("_chosen", "_position", "_time", "arrow_schema", "schema")
 
     def __init__(self, schema: Schema) -> None:
         declared = schema.field(schema.time) if schema.time is not None else None
@@ -45,6 +45,8 @@ class Incoming:
         self.schema = schema
         self.arrow_schema = arrow_schema(schema)
         self._time = schema.fields.index(declared)
+        #: Columns of which Arrow knows less than what is declared: that of an ENUM, a UUID or JSON is one of texts.
+        self._chosen = [(i, type) for i, type in enumerate(types_of(schema)) if is_chosen(type)]
         self._position = {name.lower(): i for i, name in enumerate(schema.names)}
         if family(self.arrow_schema.field(self._time).type) != "time":
             raise DataError(
@@ -61,7 +63,19 @@ class Incoming:
             batch = data
         else:
             batch = self._fit(data)
+        for i, type in self._chosen:
+            self._check_chosen(batch.column(i), i, type)
         return batch, self._times(batch.column(self._time))
+
+    def _check_chosen(self, column: pa.Array, i: int, type: Type) -> None:
+        bad = not_chosen(column, type)
+        if bad.any():
+            row = int(bad.argmax())
+            name = self.schema.fields[i].name
+            raise DataError(
+                f"column {name}, row {row}: {_show(column[row])} is no {type.name}",
+                "give a value of the declared type, or None",
+            )
 
     def _fit(self, data: object) -> pa.RecordBatch:
         if isinstance(data, Mapping):

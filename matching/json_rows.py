@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -41,13 +42,17 @@ _NAMED = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _INTEGER = re.compile(rb"-?\d+")
 #: So many objects a batch, at most, are asked which columns they are written differently in.
 _ASKED = 16
+_FOUL = "the row is not UTF-8"
+_NULL = (None, b"null")
 _EMPTY = "the payload is empty (a tombstone?)"
 
 
 class JsonRows:
     """Reads objects of one stream."""
 
-    __slots__ = ("_fixed", "_getters", "_object", "_raw", "_raw_object", "_rules", "_schema", "_time", "_types")
+    __slots__ = (
+        "_cased", "_fixed", "_getters", "_object", "_raw", "_raw_object", "_rules", "_schema", "_time", "_types",
+    )  # fmt: skip
 
     def __init__(self, schema: Schema, rules: Rules, fixed: Mapping[int, str | None] | None = None) -> None:
         """fixed: the text that a column has whatever an object says, None for null."""
@@ -62,6 +67,7 @@ class JsonRows:
         row = msgspec.defstruct("Raws", [(f"f{i}", msgspec.Raw, None) for i in range(len(names))], rename=names)
         self._raw_object = msgspec.json.Decoder(row).decode
         self._getters = [attrgetter(f"f{i}") for i in range(len(names))]
+        self._cased = False  # whether a member was looked for under names in another case
         self._decoder()
 
     def _decoder(self) -> None:
@@ -79,6 +85,7 @@ class JsonRows:
 
     def read(self, payloads: Sequence[bytes | None]) -> Checked:
         """The rows of some objects, one each."""
+        self._cased = False
         plain = list(range(len(payloads)))
         other: list[int] = []
         try:
@@ -108,6 +115,9 @@ class JsonRows:
             return self._shown(payloads[row] or b"", i)
 
         found = check(self._schema, columns, shown, wrong, self._rules)
+        if found.bad:
+            bad = [(row, why if _is_utf8(payloads[row] or b"") else _FOUL) for row, why in found.bad]
+            found = replace(found, bad=bad)
         return self._once(found, payloads)
 
     # ---- objects that are written as declared
@@ -217,11 +227,12 @@ class JsonRows:
         try:
             row = self._raw_object(payload)
         except _UNREADABLE as error:
-            return nothing, _broken(error, payload)
+            return nothing, _broken(error)
         values: list[Any] = [get(row) for get in self._getters]
         if any(value is None for value in values):
             try:
                 named = _NAMED(payload)
+                self._cased = True
                 values = [
                     named.get(name) if value is not None else member(named, name)
                     for name, value in zip(self._schema.names, values)
@@ -233,7 +244,8 @@ class JsonRows:
         raws = [None if value is None or value is ABSENT else bytes(value) for value in values]
         lacking = [
             name for i, (name, raw) in enumerate(zip(self._schema.names, raws))
-            if raw is None and i not in self._fixed and (self._rules.missing == "error" or i == self._time)
+            if i not in self._fixed
+            and ((raw is None and self._rules.missing == "error") or (i == self._time and raw in _NULL))
         ]  # fmt: skip
         return raws, "; ".join(f"{name} is missing" for name in lacking) or None
 
@@ -285,7 +297,7 @@ class JsonRows:
         present = {names[i]: n - rows.column(i).null_count for i in read}
         nested = [names[i] for i in read if self._types[i].inner]
         inside = sum(_commas_inside(rows.column(i), self._types[i]) for i in read if self._types[i].inner)
-        twice = members_twice(b"\n".join(lines), lambda: lines, n, present, nested, inside)
+        twice = members_twice(b"\n".join(lines), lambda: lines, n, present, nested, inside, self._cased)
         if not twice:
             return found
         keep = np.ones(n, np.bool_)
@@ -353,15 +365,17 @@ def _is_written_as(raw: bytes, kind: Any) -> bool:
     return raw[:1] in (b"tf" if kind is bool else b'"')
 
 
-def _broken(error: BaseException, payload: bytes) -> str:
+def _broken(error: BaseException) -> str:
     if isinstance(error, msgspec.ValidationError):
         return f"no JSON object: {error}"
-    if isinstance(error, UnicodeDecodeError):
-        return "the row is not UTF-8"
     if isinstance(error, RecursionError):
         return "broken JSON: it is nested too deeply"
+    return f"broken JSON: {error}"
+
+
+def _is_utf8(payload: bytes) -> bool:
     try:
         payload.decode()
+        return True
     except UnicodeDecodeError:
-        return "the row is not UTF-8"
-    return f"broken JSON: {error}"
+        return False

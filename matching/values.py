@@ -87,7 +87,7 @@ def _type(known: Any, name: str, arrow: pa.DataType) -> Type:
             kind = "uuid"
         case "boolean" | "float" | "double" | "blob" | "date":
             kind = {"double": "float"}.get(known.id, known.id)
-        case "time" | "time_ns":
+        case "time" | "time_ns" | "time with time zone":
             kind = "time"
         case "varchar":
             kind = "json" if name.upper() == "JSON" or str(known) == "JSON" else "text"
@@ -209,13 +209,13 @@ def _integers(texts: pa.Array, type: Type) -> pa.Array:
     unsigned = type.name == "UHUGEINT"
     if not _holds(texts, b"xX-" if unsigned else b"xX"):  # Arrow reads 0xFF as the bits of a number: -1
         try:
-            return texts.cast(type.arrow)
+            return _as_decimals(texts, type.arrow) if exact else texts.cast(type.arrow)
         except pa.ArrowInvalid:
             pass
         try:
-            # 3.0, 1e3; doubles tell all texts of 15 digits apart
-            few = not exact and (pc.max(pc.binary_length(texts)).as_py() or 0) <= 15
-            return texts.cast(pa.float64() if few else _WIDE).cast(type.arrow)
+            # 3.0; doubles tell all texts of 15 digits apart
+            few = not exact and _longest(texts) <= 15 and not _holds(texts, b"eE")
+            return (texts.cast(pa.float64()) if few else _as_decimals(texts, _WIDE)).cast(type.arrow)
         except pa.ArrowInvalid:
             pass
     if exact:
@@ -231,9 +231,20 @@ def _integers(texts: pa.Array, type: Type) -> pa.Array:
     return _each(texts, read, type.arrow)
 
 
+def _longest(texts: pa.Array) -> int:
+    return pc.max(pc.binary_length(texts)).as_py() or 0
+
+
+def _as_decimals(texts: pa.Array, type: pa.DataType) -> pa.Array:
+    """Raises ArrowInvalid. Of more digits than there is room for Arrow takes some: of 400 nines it makes -1."""
+    if _longest(texts) > 38 or _holds(texts, b"eE"):
+        raise pa.ArrowInvalid("too long")
+    return texts.cast(type)
+
+
 def _decimals(texts: pa.Array, type: Type) -> pa.Array:
     try:
-        return texts.cast(type.arrow)
+        return _as_decimals(texts, type.arrow)
     except pa.ArrowInvalid:
         pass
     scale, limit = type.arrow.scale, 10**type.arrow.precision
@@ -325,13 +336,13 @@ def _cast(texts: pa.Array, type: Type) -> pa.Array:
 def _in_duckdb(column: pa.Array, expression: str, type: pa.DataType) -> pa.Array:
     """An expression of DuckDB's over a column x; all null where it has no meaning."""
     cursor = quiet_connection()
-    cursor.register("raw", pa.table({"x": column}))
     try:
+        cursor.register("raw", pa.table({"x": column}))
         found = cursor.sql(f"SELECT {expression} AS x FROM raw").to_arrow_table().column(0).combine_chunks()
     except duckdb.Error:
         return pa.nulls(len(column), type)
     finally:
-        cursor.unregister("raw")
+        cursor.close()
     if pa.types.is_dictionary(found.type) and not pa.types.is_dictionary(type):
         found = found.dictionary_decode()
     return found if found.type == type else found.cast(type)
@@ -444,7 +455,8 @@ def _in_form(texts: pa.Array, type: Type, form: str) -> pa.Array:
 
 
 def _times_of_day(texts: pa.Array, type: Type) -> pa.Array:
-    kept = f"CASE WHEN NOT regexp_matches(x, '{_FINER[_finest(type.arrow)]}') THEN x END"
+    # 24:00:00, which DuckDB has, is no time of day to Arrow.
+    kept = f"CASE WHEN NOT regexp_matches(x, '{_FINER[_finest(type.arrow)]}|^24') THEN x END"
     return _in_duckdb(pc.utf8_trim_whitespace(texts), f"TRY_CAST({kept} AS {type.name})", type.arrow)
 
 
@@ -719,11 +731,21 @@ def read_arrow(column: pa.Array, type: Type, rules: Rules = Rules()) -> tuple[pa
             found = exact_cast(column, type.arrow) if family(given) == family(type.arrow) else None
         except pa.ArrowInvalid:
             found = None
-        if found is None or type.name == "UHUGEINT":
-            value, back = f"TRY_CAST(x AS {type.name})", f"AS {duckdb_type(given)}"
+        numbers = family(given) == "number" and type.kind in ("integer", "decimal")
+        if numbers and (found is None or type.name == "UHUGEINT"):
+            found = read_texts(column.cast(pa.string()), type, rules)
+        elif found is None:
+            value, back = f"TRY_CAST(x AS {type.name})", f"AS {_duckdb_name(given)}"
             same = f"CASE WHEN TRY_CAST({value} {back}) IS NOT DISTINCT FROM x THEN {value} END"
             found = _in_duckdb(column, same, type.arrow)
     return found, there & ~_valid(found)
+
+
+def _duckdb_name(type: pa.DataType) -> str:
+    try:
+        return duckdb_type(type)
+    except duckdb.Error:
+        return "NULL"  # DuckDB has none for it: nothing can be cast
 
 
 def _nested_arrow(column: pa.Array, type: Type, rules: Rules) -> tuple[pa.Array, np.ndarray]:
@@ -814,6 +836,18 @@ def as_lists(column: pa.Array) -> pa.Array:
     """Maps as lists of structs of keys and values, which Arrow knows more about; lists as they are."""
     type = column.type
     return column.cast(pa.list_(pa.struct([type.key_field, type.item_field]))) if pa.types.is_map(type) else column
+
+
+def is_chosen(type: Type) -> bool:
+    """Whether a type, or one inside it, is an ENUM, UUID or JSON, whose columns in Arrow are of any texts."""
+    return type.kind in ("choice", "uuid", "json") or any(is_chosen(inner) for _, inner in type.inner)
+
+
+def not_chosen(column: pa.Array, type: Type) -> np.ndarray:
+    """Which values of a column in the Arrow type of such a type are none of its: bool (n,)."""
+    if type.inner:
+        return read_arrow(column, type, Rules(missing="null"))[1]
+    return _valid(column) & ~_valid(read_texts(column, type))
 
 
 def family(type: pa.DataType) -> str:
