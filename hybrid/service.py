@@ -32,10 +32,12 @@ from hybrid.delivery import Delivery
 from hybrid.engine import Database
 from hybrid.outlet import Outlet
 from hybrid.reader import Reader, line_of
+from hybrid.refused import Refused
 from hybrid.status import VERSION, write_status
 from live.sinks.base import Sink
 from live.sources.base import Bad, Piece, Source
 from matching.batch import Int64Array
+from matching.checked import shown_rows
 from query.errors import DataError, HybridWarning, NotKept, QueryError
 from query.schema import Schema
 
@@ -100,6 +102,7 @@ class Service:
         self._ended: set[str] = set()
         self._owners: dict[tuple[str, str], str] = {}
         self._bad: Counter[str] = Counter()
+        self._refused = Refused(say)
         self._rows_in: Counter[str] = Counter()
         self._trouble: dict[str, str] = {}
         self._retry_s: dict[str, float] = {}
@@ -215,6 +218,7 @@ class Service:
             self._open_rest()
         if now - self._written_s >= STATUS_EVERY_S:
             self._write_status("running")
+            self._refused.tell(now)
         return busy
 
     def finish(self) -> int:
@@ -237,6 +241,7 @@ class Service:
                 self._clock.wait(self._wake, 0.02)
         self.checkpoint()
         self._write_status("running")
+        self._refused.tell(self._clock.ticks(), all=True)
         for reader in self._readers.values():
             reader.close()
         for outlet in self._all_outlets():
@@ -343,7 +348,7 @@ class Service:
             raise  # nothing is wrong with the rows
         except DataError as error:
             if n == 1:
-                raw = json.dumps(_python(rows)[0], default=str, ensure_ascii=False).encode()
+                raw = _shown(rows).encode(errors="backslashreplace")
                 place = None if offsets is None else int(offsets[0])
                 self._quarantine(stream.lower(), Bad(source, place, raw, error.message))
                 return
@@ -354,6 +359,8 @@ class Service:
     def _quarantine(self, stream: str, bad: Bad) -> None:
         """Keeps a payload that is no event beside the stream, and counts it."""
         self._bad[stream] += 1
+        where = bad.source if bad.offset is None else f"{bad.source}, {bad.offset}"
+        self._refused.add(stream, where, bad.reason, self._clock.ticks())
         path = self.app.database.path
         name = next(n for n in self.app.streams if n.lower() == stream)
         local = path is not None and "://" not in path
@@ -734,5 +741,9 @@ def _said(error: Exception) -> str:
     return str(error) if isinstance(error, (QueryError, DataError)) else f"{type(error).__name__}: {error}"
 
 
-def _python(rows: Any) -> list[Any]:
-    return rows.to_pylist() if hasattr(rows, "to_pylist") else list(rows)
+def _shown(rows: Any) -> str:
+    """The only one of some rows, as JSON."""
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    # Arrow's to_pylist() raises for times that Python has no room for.
+    return shown_rows(rows, [0])[0] if isinstance(rows, pa.Table) else json.dumps(next(iter(rows)), default=str)

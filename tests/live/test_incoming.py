@@ -287,7 +287,8 @@ def test_texts_that_are_no_value_of_the_declared_type(type: str, good: list[Any]
     values = [*good, bad]
     columns = {"ts": [NOON] * len(values), "x": values}
     whole = Incoming(schema).read({"ts": [NOON] * len(good), "x": good})[0]
-    for data in (columns, [dict(zip(columns, row)) for row in zip(*columns.values())], pa.table({"ts": columns["ts"], "x": pa.array(values, whole.schema.field("x").type)})):
+    table = pa.table({"ts": columns["ts"], "x": pa.array(values, whole.schema.field("x").type)})
+    for data in (columns, [dict(zip(columns, row)) for row in zip(*columns.values())], table):
         with pytest.raises(DataError, match=rf"column x, row {len(good)}: .* is no ") as raised:
             Incoming(schema).read(data)
         assert type in str(raised.value)
@@ -300,9 +301,10 @@ def test_times_that_python_has_no_room_for(unit: str, number: int) -> None:
     for type in ("TIMESTAMP", "TIMESTAMPTZ", "DATE", "TIMESTAMP_S"):
         schema = Schema("s", (Field("ts", type),), time="ts")
         given = pa.array([number], pa.int64()).cast(pa.timestamp(unit))
-        try:
+        kept = number % 1000 == 0 if unit == "ns" else unit == "us" and abs(number) < 2**62
+        if kept and type.startswith("TIMESTAMP") and type != "TIMESTAMP_S":
             _, ts_us = Incoming(schema).read(pa.table({"ts": given}))
-        except DataError as error:
-            assert "column ts, row 0" in error.message
-        else:
             assert ts_us.tolist() == [number // 1000 if unit == "ns" else number]
+        else:
+            with pytest.raises(DataError, match="column ts, row 0"):
+                Incoming(schema).read(pa.table({"ts": given}))

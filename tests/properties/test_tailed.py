@@ -104,7 +104,8 @@ def csv_of(rng: random.Random, schema: Schema, count: int) -> bytes:
         texts += [rng.choice([*TEXTS[:-4], *NUMBERS[:12], "x\ny", "5", "1e3", "1.0"]) for _ in schema.names[1:]]
         kind = rng.randrange(20)
         row = [field(text) for text in texts]
-        lines.append("" if kind == 0 else "," * (len(row) - 1) if kind == 1 else ",".join(row[: -1 if kind == 2 else None]) + ("," if kind == 3 else ""))
+        more = ",".join(row[:-1]) if kind == 2 else ",".join(row) + "," * (kind == 3)
+        lines.append("" if kind == 0 else "," * (len(row) - 1) if kind == 1 else more)
     end = rng.choice(["\n", "\r\n"])
     text = end.join(lines) + rng.choice(["", end, end, ',"open', end + '"open'])
     data = text.encode()
@@ -120,11 +121,13 @@ def ndjson_of(rng: random.Random, schema: Schema, count: int) -> bytes:
     lines = ["{" + ", ".join(f'"{name}": "2024-01-02"' for name in names) + "}"]
     for _ in range(count):
         members = [(names[0], json.dumps(rng.choice(TIME_TEXTS[:3] * 3 + TIME_TEXTS)))]
-        members += [(name.upper() if rng.random() < 0.1 else name, written(rng)) for name in names[1:] if rng.random() < 0.9]
+        for name in names[1:]:
+            members += [(name.upper() if rng.random() < 0.1 else name, written(rng))] * (rng.random() < 0.9)
         members += [(rng.choice(["more", "nested.v0", names[1]]), written(rng))] if rng.random() < 0.2 else []
         rng.shuffle(members)
         kind = rng.randrange(20)
-        lines.append("" if kind == 0 else " \t" if kind == 1 else written(rng) if kind == 2 else "{" + ",".join(f"{json.dumps(n)}: {v}" for n, v in members) + "}")
+        text = "{" + ",".join(f"{json.dumps(n)}: {v}" for n, v in members) + "}"
+        lines.append(["", " \t", written(rng)][kind] if kind < 3 else text)
     data = rng.choice(["\n", "\r\n"]).join(lines).encode() + rng.choice([b"", b"\n"])
     if rng.random() < 0.3:
         at = rng.randrange(len(lines[0]) + 2, len(data) + 1)
@@ -134,15 +137,18 @@ def ndjson_of(rng: random.Random, schema: Schema, count: int) -> bytes:
 
 def parquet_of(rng: random.Random, schema: Schema, count: int, path: Path) -> None:
     kinds: list[Any] = [
-        pa.array(range(count), pa.int64()), pa.array([i / 2 for i in range(count)]), pa.array([f"{i}" for i in range(count)]),
+        pa.array(range(count), pa.int64()), pa.array([i / 2 for i in range(count)]),
+        pa.array([f"{i}" for i in range(count)]),
         pa.array([rng.choice([None, *TEXTS[:30]]) for _ in range(count)]), pa.nulls(count),
-        pa.array(range(count), pa.timestamp("ns")), pa.array([1000 * i for i in range(count)], pa.timestamp("ns", "UTC")),
+        pa.array(range(count), pa.timestamp("ns")),
+        pa.array([1000 * i for i in range(count)], pa.timestamp("ns", "UTC")),
         pa.array([b"x"] * count), pa.array([i % 2 == 0 for i in range(count)]), pa.array(range(count), pa.uint64()),
         pa.array([[i, None] for i in range(count)]), pa.array([{"a": i, "b": "x"} for i in range(count)]),
         pa.array(["a", "b", "c"] * count).slice(0, count).dictionary_encode(), pa.array(range(count), pa.date32()),
         pa.array(range(count), pa.int64()).cast(pa.decimal128(25, 3)), pa.array(range(count), pa.time64("us")),
     ]  # fmt: skip
-    at = pa.array([1704196800_000_000_000 + rng.choice([0, 0, 1, 1000]) for _ in range(count)], pa.timestamp("ns", rng.choice([None, "UTC"])))
+    times = [1704196800_000_000_000 + rng.choice([0, 0, 1, 1000]) for _ in range(count)]
+    at = pa.array(times, pa.timestamp("ns", rng.choice([None, "UTC"])))
     columns = {"TS" if rng.random() < 0.2 else "ts": at} | {name: rng.choice(kinds) for name in schema.names[1:]}
     pq.write_table(pa.table(columns), path)
 
@@ -162,9 +168,9 @@ def compared(make: Any, seed: int, suffix: str) -> None:
             how["nulls"] = rng.choice([("",), ("", "NA", "null"), ("a",)])
         try:
             archived = ingested(path, schema, **how)
-        except DataError as error:
+        except DataError:
             # A column of Parquet that can never be cast, said before anything is read: then no row fits.
-            assert "is declared" in str(error), error
+            assert suffix == "parquet"
             assert not tailed(path, schema, **how).rows
             return
         assert tailed(path, schema, **how) == archived

@@ -24,7 +24,7 @@ import pytest
 
 from live.incoming import Incoming
 from live.sources.decode import Decoder, Decoding
-from matching.checked import objects_checked
+from matching.checked import objects_checked, shown_value
 from matching.values import Rules
 from query.schema import Field, Schema
 
@@ -43,7 +43,8 @@ EDGES = [
     edge + step
     for bits in (7, 8, 15, 16, 31, 32, 53, 62, 63, 64, 127, 128)
     for edge in (2**bits, -(2**bits)) for step in (-1, 0, 1)
-] + [0, 10**38 - 1, 10**38, -(10**38), 10**400, 1704196800, 1704196800123, 1704196800123456, 1704196800123456789]  # fmt: skip
+]  # fmt: skip
+EDGES += [0, 10**38 - 1, 10**38, -(10**38), 10**400, 1704196800, 1704196800123, 1704196800123456, 1704196800123456789]
 NUMBERS = [
     "1e400", "-1e400", "1e-400", "3.0", "3.5", "-0", "-0.0", "1e3", "1E+3", "1e308", "3.5e38", "1e39", "1.23", "1.234",
     "1704196800.123456", "1704196800.1234567", "9007199254740993.0", "1.0000000000000000000001", "1" * 5000,
@@ -55,8 +56,8 @@ TEXTS = [
     "2024-01-02T12:00:00.123456000Z", "2024-01-02T12:00:00+01:00", "2024-02-30", "0000-00-00", "99999-12-31",
     "290000-01-01", "1970-01-01T00:00:00-99:99", "24:00:00", "12:30", "12:30:01.1234567", "1 day", "P1D", "[1, 2]",
     "[1, x]", "{'a': 1}", '{"a": 1, "b": "x"}', "{}", "[]", "null", "NULL", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
-    "{A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11}", "aGk=", "aGk", "\\xAA", "\\x", "\x00", "a\x00b", "\ufeff", "\u00e9", "\U0001f600",
-    "x" * 70_000, "'; DROP TABLE raw; --", "101", "ts", "9" * 400,
+    "{A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11}", "aGk=", "aGk", "\\xAA", "\\x", "\x00", "a\x00b", "\ufeff", "\u00e9",
+    "\U0001f600", "x" * 70_000, "'; DROP TABLE raw; --", "101", "ts", "9" * 400,
 ]  # fmt: skip
 RAW = [
     b"", b"null", b"[]", b"{}", b"{", b"[1]", b'"x"', b"\xff\xfe", b"\xef\xbb\xbf{}", b"\x00", b"{} {}",
@@ -93,7 +94,8 @@ def payload(rng: random.Random) -> bytes | None:
         return rng.choice([*RAW, None, rng.randbytes(rng.randrange(20))])
     time = rng.choice(['"2024-01-02T12:00:00"', '"2024-01-02"', "1704196800", "1704196800123", written(rng)])
     members = [("ts", time)] if rng.random() < 0.95 else []
-    members += [(rng.choice(["v", "v", "v", "V", "w", "v.a", "TS"]), written(rng)) for _ in range(rng.choice([0, 1, 1, 1, 2]))]
+    count = rng.choice([0, 1, 1, 1, 2])
+    members += [(rng.choice(["v", "v", "v", "V", "w", "v.a", "TS"]), written(rng)) for _ in range(count)]
     text = "{" + ", ".join(f'"{name}": {value}' for name, value in members) + "}"
     return text.encode("utf-8", "surrogatepass")
 
@@ -103,14 +105,14 @@ def schema_of(rng: random.Random) -> Schema:
     return Schema("s", (Field("ts", time), Field("v", rng.choice(TYPES))), "ts")
 
 
-def taken(decoder: Decoder, payloads: list[Any]) -> tuple[list[tuple[int, Any]], list[tuple[int, str]]]:
+def taken(decoder: Decoder, payloads: list[Any]) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
     """Rows by position, and what is bad: each payload is one of them, and a row is one that a stream takes."""
     rows, positions, bad = decoder.decode("t/0", payloads, np.arange(len(payloads), dtype=np.int64))
     assert sorted([*positions.tolist(), *(one.offset for one in bad)]) == list(range(len(payloads)))
     assert all(one.reason and one.raw is not None for one in bad)
     rows.validate(full=True)
     Incoming(decoder.schema).read(rows)
-    shown = [rows.slice(i, 1) for i in range(len(rows))]
+    shown = [str([shown_value(column[i]) for column in rows.columns]) for i in range(len(rows))]  # NaN is NaN there
     return list(zip(positions.tolist(), shown)), [(one.offset, one.reason) for one in bad]
 
 
@@ -128,7 +130,7 @@ def test_json() -> None:
             if seed % 10 == 0:
                 for i, one in enumerate(payloads):
                     row, reason = taken(Decoder(schema, decoding), [one])
-                    assert [r.equals(s) or str(r) == str(s) for (at, r), (_, s) in zip([x for x in rows if x[0] == i], row)] == [True] * len(row), one
+                    assert [shown for at, shown in rows if at == i] == [shown for _, shown in row], one
                     assert [why for at, why in bad if at == i] == [why for _, why in reason], one
         except BaseException as error:
             error.add_note(f"seed {seed}: {schema.fields} {decoding}")
@@ -140,7 +142,8 @@ PYTHON: list[Any] = [
     decimal.Decimal("1.234"), decimal.Decimal("1e400"), decimal.Decimal("NaN"), decimal.Decimal(10) ** 37,
     datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59, 999999), datetime.date(2024, 1, 2),
     datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC), datetime.time(23, 59, 59, 999999), uuid.UUID(int=1),
-    [], [1, None], [1, "x"], [[1]], {}, {"a": 1}, {"a": 1, "b": "x"}, {"A": 1, "a": [2]}, {"": None}, [{"a": {"b": [1.5]}}],
+    [], [1, None], [1, "x"], [[1]], {}, {"a": 1}, {"a": 1, "b": "x"}, {"A": 1, "a": [2]}, {"": None},
+    [{"a": {"b": [1.5]}}],
 ]  # fmt: skip
 
 
@@ -167,9 +170,8 @@ def test_values_of_avro() -> None:
 
 def test_bytes_of_avro_and_arrow() -> None:
     """Messages that were cut, and others in which a byte is another one."""
-    avro = {"type": "record", "name": "R", "fields": [
-        {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-micros"}}, {"name": "v", "type": ["null", "string", "long"]},
-    ]}  # fmt: skip
+    time = {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-micros"}}
+    avro = {"type": "record", "name": "R", "fields": [time, {"name": "v", "type": ["null", "string", "long"]}]}
     record, container, stream = io.BytesIO(), io.BytesIO(), io.BytesIO()
     row = {"ts": datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC), "v": "x" * 20}
     fastavro.schemaless_writer(record, avro, row)
@@ -178,7 +180,8 @@ def test_bytes_of_avro_and_arrow() -> None:
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write_table(table)
     plain = Decoding("avro", avro_schema=json.dumps(avro), batched=True)
-    cases = [(plain, record.getvalue()), (plain, container.getvalue()), (Decoding("arrow", batched=True), stream.getvalue())]
+    cases = [(plain, record.getvalue()), (plain, container.getvalue())]
+    cases.append((Decoding("arrow", batched=True), stream.getvalue()))
     rng = random.Random(1)
     schema = Schema("s", (Field("ts", "TIMESTAMP"), Field("v", "VARCHAR")), "ts")
     for decoding, whole in cases:
@@ -231,5 +234,6 @@ print("pandas" in sys.modules)
 @pytest.mark.parametrize("text", ["aGk=", base64.b64encode(b"\x00" * 100).decode()])
 def test_base64(text: str) -> None:
     schema = Schema("s", (Field("ts", "TIMESTAMP"), Field("v", "BLOB")), "ts")
-    rows, _, _ = Decoder(schema, Decoding()).decode("t", [json.dumps({"ts": "2024-01-02", "v": text}).encode()], np.arange(1))
+    payload = json.dumps({"ts": "2024-01-02", "v": text}).encode()
+    rows, _, _ = Decoder(schema, Decoding()).decode("t", [payload], np.arange(1))
     assert rows.column("v").to_pylist() == [base64.b64decode(text)]
