@@ -221,6 +221,10 @@ class Incoming:
             if pa.types.is_timestamp(target) and target.unit == "ns":
                 return self._checked(values, i, lambda part: pa.array(part, type=target))
             values = [self._datetime(value, i, row) for row, value in enumerate(values)]
+        if decimal.Decimal in kinds:
+            for row, value in enumerate(values):
+                if isinstance(value, decimal.Decimal) and not -_DIGITS_MAX < value.adjusted() < _DIGITS_MAX:
+                    self._fail(value, i, row)
         if pa.types.is_float32(target) and kinds == {float}:
             return self._checked(values, i, _nearest_float32)
         try:
@@ -337,6 +341,8 @@ def _foreign(read: Callable[[], Any], what: str) -> Any:
         raise DataError(f"{what} could not be read: {error}", "see the message of the library it comes from") from error
 
 
+#: Arrow ends the process where a Decimal is 1e-999999999.
+_DIGITS_MAX = 400
 _NONE = type(None)
 _TIMES: tuple[type, ...] = (datetime.date, np.datetime64)  # a datetime and a pandas Timestamp are dates too
 

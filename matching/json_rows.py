@@ -86,18 +86,19 @@ class JsonRows:
     def read(self, payloads: Sequence[bytes | None]) -> Checked:
         """The rows of some objects, one each."""
         self._cased = False
-        plain = list(range(len(payloads)))
+        plain: Sequence[int] = range(len(payloads))
         other: list[int] = []
         try:
             objects = [self._object(payload) for payload in payloads]  # type: ignore[arg-type]
         except _UNREADABLE:
-            objects, plain = [], []
+            objects, good = [], []
             for i, payload in enumerate(payloads):
                 try:
                     objects.append(self._object(payload))  # type: ignore[arg-type]
-                    plain.append(i)
+                    good.append(i)
                 except _UNREADABLE:
                     other.append(i)
+            plain = good
         columns = [self._column(i, list(map(get, objects))) for i, get in enumerate(self._getters)]
         again = self._in_other_case(columns, payloads, plain)
         if again:
@@ -154,7 +155,7 @@ class JsonRows:
         return found, bad if bad.any() else None
 
     def _in_other_case(
-        self, columns: list[tuple[pa.Array, np.ndarray | None]], payloads: Sequence[bytes | None], plain: list[int]
+        self, columns: list[tuple[pa.Array, np.ndarray | None]], payloads: Sequence[bytes | None], plain: Sequence[int]
     ) -> list[int]:
         """Where in `plain` objects are that may have a member under a name in another case, which was not seen."""
         if self._rules.missing == "error":
@@ -184,7 +185,7 @@ class JsonRows:
     # ---- others
 
     def _with_others(
-        self, columns: list[tuple[pa.Array, np.ndarray | None]], plain: list[int], other: list[int],
+        self, columns: list[tuple[pa.Array, np.ndarray | None]], plain: Sequence[int], other: list[int],
         payloads: Sequence[bytes | None], wrong: dict[int, str],
     ) -> list[tuple[pa.Array, np.ndarray | None]]:
         """All columns in the order of the payloads; what is wrong with objects goes to `wrong`."""
@@ -290,7 +291,7 @@ class JsonRows:
         n = len(found.indices)
         if not n:
             return found
-        lines = [payloads[i] or b"" for i in found.indices.tolist()]
+        lines: Any = payloads if n == len(payloads) else [payloads[i] for i in found.indices.tolist()]
         rows = found.rows
         read = [i for i in range(len(self._types)) if i not in self._fixed]
         names = self._schema.names

@@ -809,8 +809,8 @@ def read_python(values: Sequence[Any], type: Type, rules: Rules = Rules()) -> tu
             bad[some] = wrong
         order = np.argsort([*none, *(i for some in parts_of for i in some)], kind="stable")
         return pa.concat_arrays(columns).take(pa.array(order)), bad
-    number = not kinds.isdisjoint((float, decimal.Decimal))
-    if not number or type.kind not in ("timestamp", "date"):
+    # Arrow ends the process where a Decimal is 1e-999999999.
+    if decimal.Decimal not in kinds and not (float in kinds and type.kind in ("timestamp", "date")):
         try:
             return read_arrow(pa.array(values), type, rules)
         except (pa.ArrowException, OverflowError, ValueError, TypeError):

@@ -315,6 +315,25 @@ def test_columns_in_the_path(tmp_path):
     assert run(tmp_path / "t", tmp_path / "in").known == 3
 
 
+@pytest.mark.parametrize("missing", ["error", "null"])
+def test_columns_in_the_path_of_json(tmp_path, missing):
+    lines = (
+        '{"ts":"2024-01-01","price":1,"rank":1}\n{"ts":"2024-01-01","price":"x","rank":1.0}\n'
+        '{"ts":"2024-01-02","rank":2.0,"price":1}\n'
+    )
+    for symbol in ("A", "__HIVE_DEFAULT_PARTITION__"):
+        write(tmp_path / f"in/symbol={symbol}/x.ndjson", lines)
+    report = run(tmp_path / "t", tmp_path / "in", missing=missing)
+    assert (report.rows, report.bad) == (4, 2)
+    assert sorted((str(r["symbol"]), r["rank"]) for r in rows(tmp_path / "t")) == [
+        ("A", 1), ("A", 2), ("None", 1), ("None", 2),
+    ]  # fmt: skip
+    # A column that the path has is that of the path, and of the wrong type in each row.
+    write(tmp_path / "more/price=abc/x.ndjson", '{"ts":"2024-01-01","symbol":"A","rank":1}\n')
+    run(tmp_path / "u", tmp_path / "more", missing=missing)
+    assert [reason for _, reason, _ in bad(tmp_path / "u")] == ["price: 'abc' is no DOUBLE"]
+
+
 def test_the_archive_is_no_input(tmp_path):
     write(tmp_path / "a.csv", HEADER + LINES)
     for _ in range(2):

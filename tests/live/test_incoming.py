@@ -308,3 +308,11 @@ def test_times_that_python_has_no_room_for(unit: str, number: int) -> None:
         else:
             with pytest.raises(DataError, match="column ts, row 0"):
                 Incoming(schema).read(pa.table({"ts": given}))
+
+
+@pytest.mark.parametrize("number", ["1e-999999999", "1e999999999", "0e-999999999"])
+@pytest.mark.parametrize("type", ["HUGEINT", "DECIMAL(9,2)", "DOUBLE", "BIGINT"])
+def test_decimals_beyond_all_digits(type: str, number: str) -> None:
+    """Before: the process ended in Arrow (SIGSEGV); a live source of JSON did so with `1e-999999999` in a HUGEINT."""
+    with pytest.raises(DataError, match="column x, row 1"):
+        one_column(type, [Decimal(1), Decimal(number)])

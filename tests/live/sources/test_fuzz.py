@@ -139,7 +139,8 @@ def test_json() -> None:
 
 PYTHON: list[Any] = [
     None, True, False, *EDGES, 1.5, 3.0, float("nan"), float("inf"), 1e300, b"", b"x", b"\xff", *TEXTS, "\ud800",
-    decimal.Decimal("1.234"), decimal.Decimal("1e400"), decimal.Decimal("NaN"), decimal.Decimal(10) ** 37,
+    decimal.Decimal("1.234"), decimal.Decimal("1e400"),
+    decimal.Decimal("1e-999999999"), decimal.Decimal("NaN"), decimal.Decimal(10) ** 37,
     datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59, 999999), datetime.date(2024, 1, 2),
     datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC), datetime.time(23, 59, 59, 999999), uuid.UUID(int=1),
     [], [1, None], [1, "x"], [[1]], {}, {"a": 1}, {"a": 1, "b": "x"}, {"A": 1, "a": [2]}, {"": None},
