@@ -16,7 +16,7 @@ import pyarrow as pa
 from archive.place import Place, place_of
 from archive.recent import BoolArray, Piece, RBuffer, fresh_rows, joined, next_offsets, piece_of
 from archive.snapshot import HistorySnapshot
-from matching.batch import EventBatch
+from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, NotKept
 from query.schema import Schema
@@ -53,6 +53,7 @@ class History:
         "_bytes", "_first_appended_us", "_first_archived_us", "_flushing", "_lock", "_log", "_log_lost", "_offsets",
         "_oldest_s", "_read_only", "_recent", "_sealed", "_sources", "_table", "_table_snapshot", "directory",
         "last_seq", "logged_watermark_us", "memory_bytes_max", "memory_rows_max", "revision", "schema",
+        "skipped",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +80,8 @@ class History:
         self._log: Log | None = None
         self._log_lost = False
         self.logged_watermark_us: int | None = None
+        #: Of sources whose last word in the log was no event, the offset of that.
+        self.skipped: dict[str, int] = {}
         #: How often something other than an append has changed which events are kept, or their columns.
         self.revision = 0
         # Of the files as they were opened, which is looked up when it is asked for; and of all appended since.
@@ -115,7 +118,10 @@ class History:
         found.set_aside()
         self._take_in(found)
         if policy is not None:
-            self._log = Log(directory, self.schema, policy, found.segment, found.next_frame, found.watermark_us)
+            self._log = Log(
+                directory, self.schema, policy, found.segment, found.next_frame, found.watermark_us, self._next_seq(),
+                found.skipped,
+            )
         else:
             self.flush()
         if not self._recent.row_count:  # what there was is in files
@@ -123,13 +129,18 @@ class History:
                 if self._log is None or not self._log.writes(path):
                     path.unlink()
 
+    def _next_seq(self) -> int | None:
+        """The ingest sequence that the log says it goes on from. None with a retention: what is too old may go from
+        memory, and never come into a file."""
+        return self.last_seq + 1 if self.schema.retention_us is None else None
+
     def _take_in(self, found: Contents) -> None:
         """Takes what a log has into memory."""
         from archive.log import Rows
 
         for message in found.dropped:
             warnings.warn(message, HybridWarning, stacklevel=2)
-        self.logged_watermark_us = found.watermark_us
+        self.logged_watermark_us, self.skipped = found.watermark_us, found.skipped
         for entry in found.entries:
             if isinstance(entry, Rows):
                 self._keep(entry.batch, entry.late)
@@ -203,6 +214,13 @@ class History:
             if self._log is not None:
                 self._log.reach(watermark_us)
 
+    def skip(self, source: str, offset: int) -> None:
+        """A source has sent nothing up to an offset that is an event: that goes into the log, if there is one. Raises
+        DataError."""
+        with self._lock:
+            if self._log is not None:
+                self._log.skip(source, offset)
+
     def _keep(self, batch: EventBatch, late: BoolArray) -> bool:
         """Takes events into memory, by way of the log; whether there are enough for a flush."""
         with self._lock:
@@ -255,7 +273,7 @@ class History:
                 if not sealed:
                     return
                 # from here on events go into another segment: these are superfluous once what is sealed is in files
-                logged = self._log.rotate() if self._log is not None else []
+                logged = self._log.rotate(self._next_seq()) if self._log is not None else []
             try:
                 rows = joined(sealed)
                 late = np.zeros(len(rows), np.bool_) if rows.late is None else rows.late
@@ -325,6 +343,15 @@ class History:
                 self._first_appended_us = None
             self._take_in(found)
 
+    def declare(self, schema: Schema) -> None:
+        """Goes on with another lateness or retention; nothing else may differ. Raises DataError, having changed
+        nothing, if the table cannot take it."""
+        with self._flushing:
+            if self._table is not None:
+                self._table.declare(schema)
+            with self._lock:
+                self.schema = schema
+
     def add_columns(self, schema: Schema) -> None:
         """Goes on with more columns behind the others (Schema.widens); events so far have nulls there. Snapshots keep
         the columns they have. Raises DataError, having changed nothing, if the table cannot take them."""
@@ -337,10 +364,36 @@ class History:
                     recent.append(_widened(piece, schema))
                 table = None if self._table is None else self._table.snapshot()
                 if self._log is not None:
-                    self._log.rotate(schema)
+                    self._log.rotate(self._next_seq(), schema)
                 self.revision, self.schema, self._sealed, self._recent, self._table_snapshot = (
                     self.revision + 1, schema, (), recent, table
                 )  # fmt: skip
+
+    def mark_late(self, from_seq: int, late: Int64Array) -> None:
+        """Marks the events from an ingest sequence on anew: late are those whose sequences are given, ascending, and no
+        others. A watermark in the log is forgotten. Raises DataError; what is marked by then is said by the next call
+        that is the same."""
+        self.flush()
+        with self._flushing:
+            marked = None
+            if self._table is not None:
+                from archive.upkeep import mark_late
+
+                marked = mark_late(self._table, from_seq, late)
+            with self._lock:
+                recent = RBuffer()
+                for piece in self._sealed + self._recent.pieces():
+                    now = np.zeros(len(piece), np.bool_) if piece.late is None else piece.late
+                    now = np.where(piece.batch.seq >= from_seq, np.isin(piece.batch.seq, late), now)
+                    recent.append(piece_of(piece.batch, now))
+                on_time = (piece.first_on_time_us() for piece in recent.pieces())
+                self._first_appended_us = min((t for t in on_time if t is not None), default=None)
+                self._first_archived_us = None if marked is None else "unknown"
+                self.revision, self._table_snapshot, self._sealed, self._recent = self.revision + 1, marked, (), recent
+                logged = [] if self._log is None else self._log.forget_watermark(self._next_seq())
+            self.logged_watermark_us = None
+            for path in logged:
+                path.unlink(missing_ok=True)
 
     def drop_before(self, time_us: int) -> None:
         """Forgets files and pieces of memory whose every event is older than time_us. Older snapshots keep them."""
@@ -389,6 +442,7 @@ def archived_schema(where: Place, schema: Schema) -> Schema:
     if not (where / "_delta_log").exists():
         return schema
     archived = Table.open(where).schema
+    archived = replace(archived, lateness_us=schema.lateness_us, retention_us=schema.retention_us)
     return archived if archived.widens(schema) else schema
 
 

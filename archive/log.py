@@ -12,6 +12,7 @@ missed in silence; `archive.log_repair` sets it aside.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import struct
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
 from archive.log_frames import (
@@ -28,6 +30,7 @@ from archive.log_frames import (
     NEXT,
     ROWS,
     SCHEMA,
+    SKIP,
     SUFFIX,
     Buffer,
     Frame,
@@ -44,6 +47,8 @@ from archive.log_frames import (
     rows_of,
     schema_frame,
     segments,
+    seq_of,
+    skip_frame,
     tells_time,
 )
 from archive.place import place_of
@@ -68,22 +73,25 @@ class Log:
     Raises NotKept where it cannot be written; what was being appended is then not in it."""
 
     __slots__ = (
-        "_begun", "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_timed",
-        "_used", "_watermark_us",
+        "_begun", "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_seq",
+        "_skipped", "_timed", "_used", "_watermark_us",
     )  # fmt: skip
 
     def __init__(
         self, directory: Path, schema: Schema, policy: Policy, segment: int = 0, next_frame: int = 0,
-        watermark_us: int | None = None,
+        watermark_us: int | None = None, seq: int | None = None, skipped: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         """Goes on after what is there, in a segment of its own. segment: the number of the last one; next_frame: that
-        of the frame expected next; watermark_us: the last that was logged."""
+        of the frame expected next; watermark_us: the last that was logged; seq: the ingest sequence of the next
+        event, if that is to be held against the archive; skipped: see Contents."""
         self._directory = directory
         self._schema, self._timed = schema, tells_time(schema)
         self._policy = policy
         self._file: int | None = None  # its descriptor
         self._length = 0
         self._watermark_us = watermark_us
+        self._skipped = dict(skipped or {})
+        self._seq = seq
         self._segment = segment
         self._first = self._next = next_frame
         self._used = False  # whether the segment has more than it began with
@@ -95,6 +103,14 @@ class Log:
         """Rows in the order in which they came. late: bool (n,)."""
         file = self._ready()
         self._write(file, rows_frame(self._next, batch, late, self._timed))
+        for code in np.unique(batch.source) if self._skipped else ():
+            self._skipped.pop(batch.sources[code], None)  # the events themselves say how far it has come
+
+    def skip(self, source: str, offset: int) -> None:
+        """A source has sent nothing up to an offset that is an event, since the last one that was."""
+        file = self._ready()
+        self._write(file, skip_frame(self._next, source, offset))
+        self._skipped[source] = offset
 
     def reach(self, watermark_us: int) -> None:
         """The watermark was raised without events."""
@@ -102,9 +118,11 @@ class Log:
         self._write(file, mark_frame(self._next, watermark_us))
         self._watermark_us = watermark_us
 
-    def rotate(self, schema: Schema | None = None) -> list[Path]:
-        """Goes on in a new segment; gives the older ones. schema: of the rows from now on, if it is another. Where no
-        segment can be begun, what is appended goes into the one that there is, which is not among those given then."""
+    def rotate(self, seq: int | None = None, schema: Schema | None = None) -> list[Path]:
+        """Goes on in a new segment; gives the older ones. seq: as in `__init__`; schema: of the rows from now on, if it
+        is another. Where no segment can be begun, what is appended goes into the one that there is, which is not among
+        those given then."""
+        self._seq = seq
         if schema is not None:
             self._schema, self._timed = schema, tells_time(schema)
         if self._used or schema is not None or self._file is None:
@@ -113,6 +131,14 @@ class Log:
             except OSError:
                 if schema is not None:
                     self.close()  # it has the columns of before: the next append begins one
+        return [path for path in segments(self._directory) if number_of(path) < self._segment]
+
+    def forget_watermark(self, seq: int | None) -> list[Path]:
+        """Goes on in a new segment that knows of no watermark, with all events in files; gives the older ones. seq: as
+        in `__init__`. Raises NotKept where none can be begun."""
+        self._seq, self._watermark_us = seq, None
+        with self._told():
+            self._begin()
         return [path for path in segments(self._directory) if number_of(path) < self._segment]
 
     def writes(self, path: Path) -> bool:
@@ -179,10 +205,13 @@ class Log:
         """Begins a segment, whole or not at all, and says in the one before where it goes on."""
         self._directory.mkdir(parents=True, exist_ok=True)
         number, first = self._segment + 1, self._next
-        parts: list[Buffer] = [*schema_frame(first, self._schema)]
+        parts: list[Buffer] = [*schema_frame(first, self._schema, self._seq)]
         following = first + 1
         if self._watermark_us is not None:  # the segment that had it may go
             parts += mark_frame(following, self._watermark_us)
+            following += 1
+        for source, offset in self._skipped.items():
+            parts += skip_frame(following, source, offset)
             following += 1
         path = self._directory / f"{number:020d}{SUFFIX}"
         before = self._file
@@ -306,10 +335,12 @@ class Fault:
 @dataclass(slots=True)
 class Contents:
     """The contents of a log. entries: events and watermarks in the order in which they came; a fault stands where
-    something is missing. dropped: what is to be said of its end; torn: the file and the byte from which on nothing
-    could be read, or None. segment: the number of the last; next_frame: that of the frame expected next."""
+    something is missing. skipped: of sources whose last word was no event the offset of that. dropped: what is to be
+    said of its end; torn: the file and the byte from which on nothing could be read, or None. segment: the number of
+    the last; next_frame: that of the frame expected next."""
 
     entries: list[Rows | int | Fault] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     torn: tuple[Path, int] | None = None
     segment: int = 0
@@ -332,6 +363,7 @@ class Contents:
         if self.torn is not None:
             path, at = self.torn
             Path(f"{path}{TORN}").write_bytes(path.read_bytes()[at:])
+            self.dropped[-1] += f"; what stands there is kept in {path}{TORN}"
 
 
 def read(
@@ -435,18 +467,19 @@ class _Reading:
             return
         if rest:
             self._found.torn = (segment.path, segment.end)
-            kept = f"; what stands there is kept in {segment.path}{TORN}"
-        else:
-            kept = ""
-        said = f"the log {segment.path} cannot be read after byte {segment.end:,}{how_many}{kept}"
+        said = f"the log {segment.path} cannot be read after byte {segment.end:,}{how_many}"
         self._found.dropped.append(f"{self._schema.name}: {said}")
 
     def _frame(self, segment: Segment, frame: Frame) -> None:
         if frame.tag == SCHEMA:
             self._columns = pa.ipc.read_schema(pa.py_buffer(frame.payload))
+            self._follows(segment, frame, seq_of(self._columns), "the archive has less than when it was begun")
         elif frame.tag == MARK:
             self._found.watermark_us = struct.unpack("<q", frame.payload)[0]
             self._found.entries.append(self._found.watermark_us)
+        elif frame.tag == SKIP:
+            said = json.loads(bytes(frame.payload))
+            self._found.skipped[said["source"]] = said["offset"]
         elif frame.tag == LOST:
             self._accepted = True
         elif frame.tag == ROWS:
@@ -462,12 +495,7 @@ class _Reading:
 
     def _rows(self, segment: Segment, frame: Frame, rows: Rows) -> None:
         batch = rows.batch
-        first = int(batch.seq.min())
-        if self._next_seq is not None and first > self._next_seq and not self._accepted:
-            if self._open is None:
-                self._fault(segment, frame.at, "its events do not follow on those of the archive")
-            assert self._open is not None
-            self._open.events = (self._next_seq, first)
+        self._follows(segment, frame, int(batch.seq.min()), "its events do not follow on those of the archive")
         if self._before:
             fault = self._found.faults[-1]
             for code in dict.fromkeys(batch.source.tolist()):
@@ -479,7 +507,17 @@ class _Reading:
         self._next_seq = max(self._next_seq or 0, int(batch.seq.max()) + 1)
         for name, expected in next_offsets(batch).items():
             self._offsets[name] = max(expected, self._offsets.get(name, 0))
+            self._found.skipped.pop(name, None)
         self._found.entries.append(rows)
+
+    def _follows(self, segment: Segment, frame: Frame, seq: int, what: str) -> None:
+        """Notes that the events before this ingest sequence are missing, if some are."""
+        if self._next_seq is None or seq <= self._next_seq or self._accepted:
+            return
+        if self._open is None:
+            self._fault(segment, frame.at, what)
+        assert self._open is not None
+        self._open.events = (self._next_seq, seq)
 
     def _fault(self, segment: Segment, at: int, what: str) -> None:
         if self._open is None:

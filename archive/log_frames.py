@@ -12,8 +12,12 @@ the next frame is found by its magic. Frames that the next segment begins with a
 | `SCHM` | an Arrow schema: the declared columns of the rows that follow in this segment; its first frame |
 | `ROWS` | length (4 bytes) and text of a JSON object, padded to 8 bytes, then an Arrow record batch of events |
 | `MARK` | a watermark, 8 bytes |
+| `SKIP` | a JSON object: a `source`, and an `offset` up to which it has sent nothing more that is an event |
 | `NEXT` | the number of the segment that goes on from here, 8 bytes; not counted among the frames |
 | `LOST` | a JSON object: what a repair could not find; stands in the place of those frames |
+
+The metadata `seq` of a schema, where it is there: the events before this ingest sequence are in files, or in segments
+before this one. So a database that was closed, with nothing in its log, misses what its archive has lost.
 
 The object of `ROWS` says what all rows have in common: `rows`, how many there are; `seq` and `offset`, those of the
 first row, where they count on from there; `source`; `late`. What is not there is a column of that name (`_seq`,
@@ -50,7 +54,7 @@ MAGIC = b"hybrid log\r\n"
 FRAME = b"\xf5HL\n"
 SUFFIX = ".log"
 
-SCHEMA, ROWS, MARK, NEXT, LOST = b"SCHM", b"ROWS", b"MARK", b"NEXT", b"LOST"
+SCHEMA, ROWS, MARK, SKIP, NEXT, LOST = b"SCHM", b"ROWS", b"MARK", b"SKIP", b"NEXT", b"LOST"
 _HEAD = struct.Struct("<12sIQQI4x")
 _COUNT = struct.Struct("<QI4x")
 _FRAME = struct.Struct("<4s4sQQII")
@@ -62,6 +66,7 @@ _TAGS_0 = {b"S": SCHEMA, b"R": ROWS, b"W": MARK}
 #: Where a frame of format 0 may begin: an Arrow message or a watermark follows its head.
 _LIKE_FRAME_0 = re.compile(rb"(?s)........[SR]\xff\xff\xff\xff|\x09\x00\x00\x00....W")
 _TS = "_ts"
+_SEQ = b"seq"
 _EXTRA = {SEQ: pa.int64(), OFFSET: pa.int64(), SOURCE: pa.string(), LATE: pa.bool_(), _TS: pa.int64()}
 
 #: What can be written as it is; Arrow's buffers are such too.
@@ -130,12 +135,23 @@ def frame(number: int, tag: bytes, *parts: Buffer) -> list[Buffer]:
     return [_FRAME.pack(FRAME, tag, number, length, crc, zlib.crc32(said[:-4])), *parts]
 
 
-def schema_frame(number: int, schema: Schema) -> list[Buffer]:
-    return frame(number, SCHEMA, arrow_schema(schema).serialize())
+def schema_frame(number: int, schema: Schema, seq: int | None = None) -> list[Buffer]:
+    """seq: the metadata of that name."""
+    columns = arrow_schema(schema)
+    return frame(number, SCHEMA, (columns if seq is None else columns.with_metadata({_SEQ: str(seq)})).serialize())
+
+
+def seq_of(columns: pa.Schema) -> int:
+    """What `schema_frame` was given as seq; -1 where it was not."""
+    return int((columns.metadata or {}).get(_SEQ, -1))
 
 
 def mark_frame(number: int, watermark_us: int) -> list[Buffer]:
     return frame(number, MARK, struct.pack("<q", watermark_us))
+
+
+def skip_frame(number: int, source: str, offset: int) -> list[Buffer]:
+    return frame(number, SKIP, _padded(json.dumps({"source": source, "offset": offset}).encode()))
 
 
 def next_frame(number: int, segment: int) -> list[Buffer]:

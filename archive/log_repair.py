@@ -23,6 +23,7 @@ from archive.log_frames import (
     rows_frame,
     schema_frame,
     segments,
+    skip_frame,
     tells_time,
 )
 from archive.place import place_of
@@ -71,6 +72,9 @@ def repair(table: Path, must_be: bool) -> Repaired:
             parts += lost_frame(number, {"what": entry.what, "events": entry.events})
         else:
             parts += mark_frame(number, entry)
+    for source, offset in found.skipped.items():
+        number += 1
+        parts += skip_frame(number, source, offset)
     path = directory / f"{found.segment + 1:020d}{SUFFIX}"
     file, _ = write_segment(path, found.segment + 1, first, number + 1, parts)
     os.close(file)

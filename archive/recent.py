@@ -226,9 +226,10 @@ def concatenated(batches: list[EventBatch], sources: tuple[str, ...] | None = No
     if len(batches) == 1 and batches[0].sources == sources:
         return batches[0]
     source = []
+    places = {name: place for place, name in enumerate(sources)}
     for batch in batches:
         # A batch may name sources it has no rows of.
-        index = [sources.index(name) if name in sources else 0 for name in batch.sources]
+        index = [places.get(name, 0) for name in batch.sources]
         source.append(batch.source if index == list(range(len(index))) else np.array(index, np.int32)[batch.source])
     if len(batches) == 1:
         only = batches[0]

@@ -72,12 +72,20 @@ def repair(directory: Place, schema: Schema | None = None) -> list[Repaired]:
     gaps = sequence_gaps(table, table.snapshot())
     if gaps:
         table.note_gaps([*(table.gaps or []), *gaps])
+        if not any(one.missing for one in done):  # else they are told already
+            done += [_gap(low, high) for low, high in gaps]
     for one in head.copies_damaged(directory):
         aside(directory, one.path)
         head.copy_again(directory, one.path)
         done.append(Repaired(one.path, f"was {_was(one.what)} and is written anew"))
     head.advance(directory)
     return done
+
+
+def _gap(low: int, high: int) -> Repaired:
+    count = high - low + 1
+    missing = f"{count:,} event{'s' if count > 1 else ''}, ingest sequences {low:,} to {high:,}"
+    return Repaired("the table", "has not all events that it was given; this is noted", missing)
 
 
 def aside(directory: Place, path: str) -> str:

@@ -23,7 +23,7 @@ import json
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 
 import numpy as np
@@ -230,7 +230,7 @@ class Table:
     @classmethod
     def create(cls, where: str | PathLike[str] | Place, schema: Schema) -> Table:
         """A new table, or the one that is there already if its stream is declared the same or has more columns now,
-        behind the others; older rows have nulls there."""
+        behind the others; older rows have nulls there. Lateness and retention are as declared from then on."""
         directory = place_of(where)
         stored_schema(schema)
         if not is_table(directory):
@@ -240,6 +240,9 @@ class Table:
                 raise _no_table(directory, error) from error
             cls.begin(directory, schema)
         table = cls.open(directory)
+        settled = replace(table.schema, lateness_us=schema.lateness_us, retention_us=schema.retention_us)
+        if settled != table.schema and (settled == schema or schema.widens(settled)):
+            table.declare(settled)
         if schema.widens(table.schema):
             table.add_columns(schema)
         if table.schema != schema:
@@ -495,6 +498,18 @@ class Table:
             except (DeltaError, OSError) as error:
                 raise self._not_written(error) from error
         raise self._not_written("other writers were always faster")
+
+    def declare(self, schema: Schema) -> None:
+        """Declares the stream with another lateness or retention; nothing else may differ."""
+        try:
+            self._update()
+            self._alter({_STREAM: schema_to_json(schema)})
+        except (DeltaError, OSError) as error:
+            raise DataError(
+                f"the archive of {self.schema.name} in {self.directory} cannot be changed: {first_line(error)}",
+                "nothing has changed; try again",
+            ) from error
+        self.schema = schema
 
     def add_columns(self, schema: Schema) -> None:
         """Declares the stream with more columns, see Schema.widens. In two commits: a table that has only the first

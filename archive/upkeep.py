@@ -30,6 +30,7 @@ from archive import head
 from archive.layout import (
     DAY_US,
     FILE_ROWS_MAX,
+    LATE,
     OFFSET,
     ROW_GROUP_ROWS,
     SEQ,
@@ -46,8 +47,10 @@ from archive.layout import (
     write_sorted,
 )
 from archive.place import Place
+from archive.recent import KeyRange
 from archive.scan import CHECKED, checked
 from archive.table import Table, TableSnapshot
+from matching.batch import Int64Array
 from query.errors import DataError, HybridWarning, first_line
 from query.language.duck import hide_progress
 from query.plan.expression import quote
@@ -63,6 +66,8 @@ SMALL_ONE_IN = 10
 #: about to commit it.
 GRACE_HOURS = 24
 MEMORY_LIMIT = "1GB"
+#: How often marking late events begins anew where others have changed the table meanwhile.
+MARK_ATTEMPTS_MAX = 20
 LOCK = "_maintenance.lock"
 
 
@@ -248,6 +253,48 @@ def sorted_by(schema: Schema, unit: Unit) -> str:
     if unit != "all":
         parts.insert(0, f"date_trunc('{names[unit]}', make_timestamp(epoch_us({time})))")
     return ", ".join([*parts, time, SEQ])
+
+
+# ---- late events
+
+
+def mark_late(table: Table, from_seq: int, late: Int64Array) -> TableSnapshot:
+    """Marks the events from an ingest sequence on anew, in one commit: late are those whose sequences are given, and no
+    others. Files in which nothing changes stay. Raises DataError; the table is then as before."""
+    stored = stored_schema(table.schema)
+    for _ in range(MARK_ATTEMPTS_MAX):
+        before = table.snapshot()
+        index = before.select(None, None, {}, KeyRange(SEQ, from_seq, None))
+        removed: list[str] = []
+        written: list[DataFile] = []
+        try:
+            checked(table.directory, before, index, table.schema, None)
+            for i in index:
+                key = (table.directory / before.paths[i]).key
+                files = ds.dataset([key], schema=stored, format=CHECKED, filesystem=table.directory.filesystem)
+                rows = files.to_table().combine_chunks()
+                seq, was = (np.asarray(rows.column(name).to_numpy()) for name in (SEQ, LATE))
+                now = np.where(seq >= from_seq, np.isin(seq, late), was)
+                if (now != was).any():
+                    marks = pa.array(now, pa.bool_())
+                    removed.append(before.paths[i])
+                    place = rows.column_names.index(LATE)
+                    rows = rows.set_column(place, stored.field(LATE), marks)
+                    written += write_files(rows, table.directory, table.schema)
+        except (OSError, pa.ArrowException, DataError) as error:
+            _forget(table.directory, written)
+            raise DataError(
+                f"late events of {table.schema.name} in {table.directory} cannot be marked: {first_line(error)}",
+                "nothing has changed; make room, or see what hybrid archive verify says",
+            ) from error
+        if not removed:
+            return before
+        after = table.set_aside(before, removed, written)
+        if after is not None:
+            return after
+        if table.directory.on_disk:
+            _forget(table.directory, written)
+    raise DataError(f"late events of {table.schema.name} cannot be marked: others always change the table", "try again")
 
 
 # ---- retention and vacuum

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
+from hybrid.late import LATELY_MIN
 from hybrid.outlet import Outlet
 from hybrid.reader import Reader
 from hybrid.stream import Reached
@@ -32,13 +33,30 @@ class Rates:
         return round((counts[name] - before[name]) / (now_s - since_s), 1) if now_s > since_s else 0.0
 
 
+def late_trouble(lately: Mapping[str, int], watermark_us: int | None, now_s: float) -> str | None:
+    """What is wrong where most of the last events of a stream came late. lately: of Database.streams."""
+    if lately["events"] < LATELY_MIN or lately["late"] * 2 <= lately["events"] or watermark_us is None:
+        return None
+    if watermark_us > now_s * 1e6:
+        return (
+            "most of the last events came late: the watermark is ahead of the clock, since an event was or the clock "
+            "itself; hybrid archive rewind sets it back"
+        )
+    return (
+        "most of the last events came late: their source is further behind the others than `lateness`, or an event or "
+        "the clock was ahead; hybrid archive rewind sets the watermark back"
+    )
+
+
 def of_stream(told: Mapping[str, Any], reached: Reached, now_s: float) -> dict[str, Any]:
     """told: of Database.streams. now_s: since 1970."""
     mark_us, newest_us = reached.watermark_us, reached.newest_us
+    held = told["held_by"] or {"source": None, "since": None, "silent_s": None}
     return {
-        **{key: told[key] for key in ("events", "accepted", "late", "duplicates", "ended")},
+        **{key: told[key] for key in ("events", "accepted", "late", "duplicates", "ended", "lately")},
         "watermark": show_us(mark_us), "lag_s": None if mark_us is None else round(now_s - mark_us / 1e6, 3),
         "behind_newest_s": None if mark_us is None or newest_us is None else (newest_us - mark_us) / 1e6,
+        "held_by": held["source"], "held_since": held["since"], "held_s": held["silent_s"],
     }  # fmt: skip
 
 

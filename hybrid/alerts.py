@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from archive.interrupts import Deferred
-from hybrid.answer import Answer, answer_of, concat_answers, count_matches
+from hybrid.answer import Answer, answer_of, concat_answers, count_matches, fitted, fitted_answer, output_schema
 from hybrid.evidence import NO_EVIDENCE
 from hybrid.faults import Interrupted, fault
 from hybrid.outer import Outer, empty_answer
@@ -154,7 +155,9 @@ class Alerts:
     def restore(self, saved: dict[str, Any]) -> None:
         """Goes on from what `save` gave, in alerts of the same query."""
         with self._changed:
-            self._matches, self._answers = saved["matches"], saved["answers"]
+            columns = output_schema(self._factor.plan)
+            self._matches = [replace(m, rows=fitted(m.rows, columns)) for m in saved["matches"]]
+            self._answers = [fitted_answer(answer, self._factor) for answer in saved["answers"]]
             self._match_count, self._row_count = saved["match_count"], saved["row_count"]
             self.unread_count = sum(m.rows.num_rows for m in self._matches) + sum(map(len, self._answers))
             if self.suppressor is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from matching.batch import Matches
 from matching.types import arrow_schema
 from query.plan.bind import history_columns
 from query.plan.output import Outcome, output_columns
-from query.plan.plan import HistoryPlan, Plan
+from query.plan.plan import FactorPlan, HistoryPlan, Plan
 from query.schema import Schema
 
 ROW = "__hybrid_row"
@@ -75,6 +75,25 @@ def output_schema(plan: Plan) -> pa.Schema:
 def side_schema(history: HistoryPlan) -> pa.Schema:
     """The columns a history join adds: PA's output, or those of the plain rows."""
     return arrow_schema(Schema("", history_columns(history)))
+
+
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows that were kept before a stream got more columns, with nulls in these; any others as they are."""
+    known = {field.name: field.type for field in schema}
+    if rows.schema.equals(schema) or any(known.get(field.name) != field.type for field in rows.schema):
+        return rows
+    nothing = {name: pa.nulls(rows.num_rows, schema.field(name).type) for name in schema.names}
+    return pa.table([rows[n] if n in rows.schema.names else nothing[n] for n in schema.names], schema=schema)
+
+
+def fitted_answer(answer: Answer, factor: FactorPlan) -> Answer:
+    """The same of an answer of a pattern factor."""
+    live = fitted(answer.live, output_schema(factor.plan))
+    sides = tuple(
+        replace(side, rows=fitted(side.rows, side_schema(history)) if side.rows.num_columns else side.rows)
+        for side, history in zip(answer.sides, factor.histories)
+    )
+    return replace(answer, live=live, sides=sides)
 
 
 def answer_of(plan: Plan, found: Sequence[Matches]) -> Answer:

@@ -87,6 +87,14 @@ class App:
         """A path of the file from where the process is; addresses as they are."""
         return path if "://" in path else str(self.path.parent / path)
 
+    def stream(self, name: str) -> StreamTable:
+        """A stream as it is to be declared: the times of a simulator are not those of the clock."""
+        table = self.streams[name]
+        reads = [s for s in self.sources.values() if s.stream.lower() == name.lower()]
+        if "max_ahead" in table.model_fields_set or not any(isinstance(s, SimulatorSource) for s in reads):
+            return table
+        return table.model_copy(update={"max_ahead": None})
+
     @property
     def state(self) -> Path:
         """The local directory of the service: status, cursors, what is not delivered."""
@@ -450,6 +458,7 @@ class _Check:
                     at: toml_places.Path = (*base, key, i)
                     self.fault("HQ704", f"{name} has no column {column}", self.places.value(at),
                                hint=nearest(column, tuple(stream.columns)))  # fmt: skip
+        self.as_before(name, stream)
         if len(self.found) > before:
             return False
         def declare_new() -> None:
@@ -459,6 +468,53 @@ class _Check:
             declare(db, name, stream)
 
         return self.guarded(declare_new, base, of_key=True)
+
+    def as_before(self, name: str, stream: StreamTable) -> None:
+        """Finds what of a stream cannot be otherwise than it is declared in the database, if that is there already."""
+        from archive.place import place_of
+        from hybrid.declaration import stream_directory
+
+        path = self.data.get("database", {}).get("path")
+        if not isinstance(path, str) or "://" in path or not (self.path.parent / path).is_dir():
+            return
+        try:
+            was, _ = stream_directory(place_of(self.path.parent / path), name)
+        except (DataError, OSError):
+            return  # a start says what is wrong with the database
+        if was is None:
+            return
+        base: toml_places.Path = ("streams", name)
+        types = {f.name.lower(): f.type for f in was.fields}
+        for column, type in stream.columns.items():
+            before = types.get(column.lower())
+            if before is not None and self.type_of(type) != before:
+                self.changed(was, f"column {column}", before, type, (*base, "columns", column))
+        for key, one, other in (
+            ("time", (was.time or "",), (stream.time,)), ("key", was.keys, stream.key),
+            ("order", was.order, stream.order),
+        ):  # fmt: skip
+            if [n.lower() for n in one] != [n.lower() for n in other]:
+                there = isinstance(self.given(base), dict) and key in self.given(base)
+                at = (*base, key) if there else base
+                self.changed(was, f"the {key}", ", ".join(one) or "none", ", ".join(other) or "none", at)
+
+    @staticmethod
+    def type_of(type: str) -> str:
+        """A type as declarations keep it; one that there is not is a fault of its own."""
+        from query.language.duck import canonical_type
+
+        try:
+            return canonical_type(type)
+        except Exception:  # noqa: BLE001  (DuckDB's complaint about a type comes in many classes)
+            return type
+
+    def changed(self, was: Schema, what: str, before: str, now: str, path: toml_places.Path) -> None:
+        place = self.places.value(path) if len(path) > 2 else self.places.key(path)
+        message = f"{what} of stream {was.name} is {before} in the database, and {now} here"
+        self.fault("HQ703", message, place, hint=(
+            f"it cannot change: write {before} again, or declare a stream of another name, and fill it from this one "
+            f"with hybrid sql (-o {was.name}.parquet) and hybrid archive ingest"
+        ))  # fmt: skip
 
     def query(
         self, db: Any, name: str, table: QueryTable, sinks: Mapping[str, SinkTable | None], faulty: set[str]
@@ -505,12 +561,30 @@ class _Check:
         return Diagnostic(fault.code, fault.message, span, fault.label, fault.hint)
 
 
-def declare(db: Any, name: str, stream: StreamTable) -> None:
-    """Declares a stream of an app in a database."""
-    db.create_stream(
-        name, dict(stream.columns), stream.time, stream.key, stream.order, stream.lateness, stream.retention,
-        stream.idle, stream.heartbeat,
-    )  # fmt: skip
+def declare(db: Any, name: str, stream: StreamTable) -> list[str]:
+    """Declares a stream of an app in a database. What is otherwise than before, in words."""
+    columns, said = dict(stream.columns), []
+    settings = {key: getattr(stream, key) for key in ("lateness", "retention", "idle", "heartbeat", "max_ahead")}
+    there = next((known for known in db.streams() if known.lower() == name.lower()), None)
+    if there is None:
+        db.create_stream(name, columns, stream.time, stream.key, stream.order, **settings)
+        return []
+    lacking = lacks(db.schema(there), stream)
+    if lacking:
+        given = {column.lower(): type for column, type in columns.items()}
+        was = {f.name: given.pop(f.name.lower(), f.type) for f in db.schema(there).fields}
+        columns = was | {column: type for column, type in columns.items() if column.lower() in given}
+        said.append(
+            f"it keeps its columns {', '.join(lacking)}, which the file does not have: events have nulls there"
+        )
+    db.create_stream(name, columns, stream.time, stream.key, stream.order)
+    return [*said, *db.alter_stream(name, **settings)]
+
+
+def lacks(was: Schema, stream: StreamTable) -> list[str]:
+    """The columns of a stream that its file does not have any more."""
+    given = {column.lower() for column in stream.columns}
+    return [field.name for field in was.fields if field.name.lower() not in given]
 
 
 def late_rows(events: pa.Table, stream: str) -> pa.Table:

@@ -40,9 +40,15 @@ def _positive(value: Any) -> timedelta:
         raise ValueError(error) from None
 
 
+def _ahead(value: Any) -> timedelta | None:
+    return None if value == "off" else _positive(value)
+
+
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 #: One that may not be nothing.
 Positive = Annotated[timedelta, BeforeValidator(_positive)]
+#: How far ahead of the clock an event may be; None: as far as it likes.
+Ahead = Annotated[timedelta | None, BeforeValidator(_ahead)]
 Instant = Annotated[int, BeforeValidator(_instant)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Count = Annotated[int, Field(gt=0)]
@@ -96,6 +102,8 @@ class StreamTable(Table):
     """a source that is silent for so long no longer holds back the watermark: "30s", say"""
     heartbeat: Positive | None = None
     """where no source sends anything for so long, event time goes on with the clock, that far behind it"""
+    max_ahead: Ahead = timedelta(days=1)
+    """how far ahead of the clock an event may be, "1 hour", say, or "off"; others are quarantined"""
     late: str | None = None
     """the sink of late events"""
 
@@ -150,6 +158,8 @@ class FileSource(Records):
     """of all files; else by suffix"""
     follow: bool = True
     """whether more may come; otherwise all is read once"""
+    rotation: Literal["error", "follow"] = "error"
+    """what a file is that stands where another was read, which is gone: error, or follow for a new one"""
     delimiter: str = Field(default=",", min_length=1, max_length=1)
     """of CSV"""
     header: bool = True

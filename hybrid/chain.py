@@ -191,6 +191,7 @@ class Source(Protocol):
     @property
     def revision(self) -> object: ...
     def begins_us(self) -> int | None: ...
+    def held_by(self) -> dict[str, Any] | None: ...
     def reader(self, in_files: bool = False) -> Reader: ...
 
 
@@ -275,6 +276,13 @@ class ChainWatch:
             self.driver.take(found)
             self.alerts.count(count_matches(found))
 
+    def declare(self, schema: Schema) -> None:
+        """Goes on with another lateness of a stream; nothing else may differ."""
+        for pattern in self.chain.patterns:
+            first = pattern.inputs[0]
+            if pattern.merged is None and isinstance(first, _Stream) and first.name == schema.name.lower():
+                pattern.drive.ordering.declare(schema)
+
     @property
     def watermark_us(self) -> int | None:
         """Of the last pattern's input; END_US if that has ended."""
@@ -302,6 +310,7 @@ class ChainWatch:
             "held_back": self.chain.held_back,
             "watermark": None if self.chain.ended else show_us(self.chain.watermark_us),
             "watermarks": {s.schema.name: show_us(s.watermark_us) for s in self.streams.values()},
+            "held_by": {s.schema.name: s.held_by() for s in self.streams.values()},
         }
         stuck = self.chain.stuck + (self.driver.stuck_count if self.driver is not None else 0)
         if stuck:

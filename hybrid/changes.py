@@ -9,6 +9,7 @@ from hybrid.app import App
 from query.errors import DataError
 
 _HINT = "stop the service, and start it again with the new file"
+_ANEW = "declare a stream of another name, and fill it from this one with hybrid sql and hybrid archive ingest"
 
 
 def check_change(was: App, app: App, reads: Mapping[str, Sequence[str]]) -> None:
@@ -23,18 +24,23 @@ def check_change(was: App, app: App, reads: Mapping[str, Sequence[str]]) -> None
         before = next((s for n, s in was.streams.items() if n.lower() == name.lower()), None)
         if before is None or before == stream:
             continue
-        for key in ("time", "key", "order", "lateness", "retention"):
-            if getattr(before, key) != getattr(stream, key):
-                raise DataError(f"streams.{name}.{key} cannot change while the service runs", _HINT)
-        columns, old = list(stream.columns.items()), list(before.columns.items())
-        if columns == old:
-            continue
-        if columns[: len(old)] != old:
-            raise DataError(f"streams.{name}.columns can only get more columns behind the others", _HINT)
+        for key in ("time", "key", "order"):
+            one, other = getattr(before, key), getattr(stream, key)
+            if one != other:
+                raise DataError(f"streams.{name}.{key} cannot change: it is {_shown(one)}, not {_shown(other)}", _ANEW)
+        old = {column.lower(): type for column, type in before.columns.items()}
+        for column, type in stream.columns.items():
+            if type != old.get(column.lower(), type):
+                message = f"streams.{name}.columns.{column} cannot change: it is {old[column.lower()]}, not {type}"
+                raise DataError(message, _ANEW)
         readers = [query for query, streams in reads.items() if name.lower() in streams]
-        if readers:
+        if readers and {column.lower() for column in stream.columns} - old.keys():
             message = f"streams.{name} cannot get columns while queries read it: {', '.join(readers)}"
             raise DataError(message, _HINT)
+
+
+def _shown(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else ", ".join(value) or "none"
 
 
 def stamps(files: tuple[Path, ...]) -> list[tuple[int, int] | None]:

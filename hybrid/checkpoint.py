@@ -90,11 +90,12 @@ def newest(database: Place) -> tuple[int, dict[str, Any]] | None:
     return None
 
 
-def replaced(names: Sequence[str], lost: Sequence[str], version: int) -> list[str]:
+def replaced(names: Sequence[str], lost: Sequence[str], version: int, wider: bool = False) -> list[str]:
     """What is to be said of queries whose states in a checkpoint could not be read. lost: those of them that may not be
-    what they were."""
+    what they were. wider: whether their streams have got columns since."""
+    why = "the checkpoint is of streams with fewer columns" if wider else "the checkpoint is of another release"
     found = [
-        f"the checkpoint is of another release: {', '.join(names)} went through the events that are kept once more, "
+        f"{why}: {', '.join(names)} went through the events that are kept once more, "
         "and go on where they were"
     ]
     if lost:

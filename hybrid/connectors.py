@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
+from urllib.parse import quote
 
 from hybrid.app import App
 from hybrid.app_tables import (
@@ -27,6 +28,9 @@ from query.schema import Schema
 if TYPE_CHECKING:
     from live.sources.decode import Decoding
 
+#: How the names of files begin in which sources of files keep what they know of them.
+KNOWN_FILES = "files-"
+
 
 def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
     """The source of a table, not open yet. schema: of its stream. Raises DataError."""
@@ -35,10 +39,12 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
             from live.sources.files import FileSettings
             from live.sources.files import FileSource as Files
 
-            return Files(schema, FileSettings(
+            settings = FileSettings(
                 app.place(table.path), table.format, table.follow, table.times, table.missing, table.delimiter,
-                table.header, table.nulls,
-            ))  # fmt: skip
+                table.header, table.nulls, table.rotation,
+            )  # fmt: skip
+            name = next((name for name, given in app.sources.items() if given is table), None)
+            return Files(schema, settings, None if name is None else known_files(app.state, name))
         case KafkaSource():
             from live.sources.kafka import KafkaSettings
             from live.sources.kafka import KafkaSource as Kafka
@@ -61,6 +67,11 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
             return simulated(schema, table.type, table.seed, table.events, table.symbols, table.rate)
         case _:
             assert_never(table)
+
+
+def known_files(state: Path, source: str) -> Path:
+    """Where a source of files keeps what it knows of them."""
+    return state / f"{KNOWN_FILES}{quote(source, safe='')}.log"
 
 
 def _decoding(table: KafkaSource | MqttSource, app: App) -> Decoding:

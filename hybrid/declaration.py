@@ -103,6 +103,15 @@ def widened(was: Schema, now: Schema) -> Schema | None:
     return replace(was, fields=(*was.fields, *now.fields[count:]))
 
 
+def with_columns(was: Schema, types: Mapping[str, str]) -> Schema | None:
+    """A declaration with those of some columns behind its own that it does not have; None where it has them all. Raises
+    DataError."""
+    more = {column: type for column, type in types.items() if was.field(column) is None}
+    fields = {f.name: f.type for f in was.fields} | more
+    now = declared(was.name, fields, was.time or "", was.keys, was.order, 0, None)
+    return replace(was, fields=now.fields) if more else None
+
+
 def otherwise(was: Schema, now: Schema) -> DataError:
     """The error that says in which a declaration differs from the one before it."""
     message = f"stream {was.name} already exists with a different declaration: {'; '.join(differences(was, now))}"
@@ -141,13 +150,50 @@ class Pace:
     """What the clock does to a stream, in microseconds by the clock; None: nothing.
 
     idle_us: a source that has been silent for so long no longer holds the watermark back. heartbeat_us: where no source
-    has sent anything for so long, the watermark goes on with the clock, that far behind it, less the lateness."""
+    has sent anything for so long, the watermark goes on with the clock, that far behind it, less the lateness.
+    ahead_us: an event that is further ahead of the clock when it comes is refused."""
 
     idle_us: int | None = None
     heartbeat_us: int | None = None
+    ahead_us: int | None = None
+
+    @property
+    def ticks(self) -> bool:
+        """Whether time alone may raise the watermark."""
+        return self.idle_us is not None or self.heartbeat_us is not None
 
 
 UNPACED = Pace()
+
+
+def pace_of(idle: Any, heartbeat: Any, max_ahead: Any) -> Pace:
+    """Raises DataError for what is no length of time, or none at all."""
+    given = {"idle": idle, "heartbeat": heartbeat, "max_ahead": max_ahead}
+    return Pace(*(None if value is None else positive_us(value, what) for what, value in given.items()))
+
+
+def settings(schema: Schema, pace: Pace, changed: Mapping[str, Any]) -> tuple[Schema, Pace, list[str]]:
+    """A declaration with other settings, those that may change while the stream is there, and what is another one, in
+    words. Raises DataError."""
+    was = {
+        "lateness": schema.lateness_us, "retention": schema.retention_us, "idle": pace.idle_us,
+        "heartbeat": pace.heartbeat_us, "max_ahead": pace.ahead_us,
+    }  # fmt: skip
+    now, said = dict(was), []
+    for what, value in changed.items():
+        if what not in was:
+            hint = "create_stream adds columns; for another time, key or order make a new stream and fill it anew"
+            raise DataError(f"{what} of stream {schema.name} cannot be changed", hint)
+        if what == "lateness":
+            now[what] = 0 if value is None else duration_us(value, what)
+        else:
+            now[what] = None if value is None else positive_us(value, what)
+        if now[what] != was[what]:
+            said.append(f"{what} is {show_duration(now[what])} from now on, it was {show_duration(was[what])}")
+    return (
+        replace(schema, lateness_us=now["lateness"] or 0, retention_us=now["retention"]),
+        Pace(now["idle"], now["heartbeat"], now["max_ahead"]), said,
+    )  # fmt: skip
 
 
 def write_declaration(
@@ -158,7 +204,7 @@ def write_declaration(
     directory of the stream. Atomic."""
     state = {
         "version": STREAM_VERSION, **schema.to_dict(), "watermark_us": watermark_us, "idle_us": pace.idle_us,
-        "heartbeat_us": pace.heartbeat_us, "expected": list(expected), "logged": logged,
+        "heartbeat_us": pace.heartbeat_us, "ahead_us": pace.ahead_us, "expected": list(expected), "logged": logged,
     }  # fmt: skip
     (directory / STREAM_FILE).write_text(json.dumps({**state, "sum": _sum(state)}, indent=1))
 
@@ -186,7 +232,7 @@ def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[
             raise DataError(f"{file} has version {version}", f"this program reads versions up to {STREAM_VERSION}")
         if version > 1 and written != _sum(state):
             raise ValueError("it is not what was written")
-        pace = Pace(state.get("idle_us"), state.get("heartbeat_us"))
+        pace = Pace(state.get("idle_us"), state.get("heartbeat_us"), state.get("ahead_us"))
         return Schema.from_dict(state), state["watermark_us"], pace, tuple(state.get("expected", ())), bool(
             state.get("logged", False)
         )

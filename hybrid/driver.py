@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from archive.snapshot import HistorySnapshot
 from hybrid import duck
-from hybrid.answer import Answer, answer_of, concat_answers, output_schema
+from hybrid.answer import Answer, answer_of, concat_answers, fitted_answer, output_schema
 from hybrid.candidates import Ranges, Reader, numbered
 from hybrid.correlate import correlate
 from hybrid.history_cache import HistoryCache
@@ -444,10 +445,24 @@ class Driver:
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Goes on from what `save` gave, in a driver of the same factor."""
-        self._waiting = [(answer, tuple(Ranges(*r) for r in ranges)) for answer, ranges in saved["waiting"]]
+        self._waiting = [
+            (fitted_answer(answer, self._factor), tuple(Ranges(*r) for r in ranges))
+            for answer, ranges in saved["waiting"]
+        ]
         counts = saved["counts"]
         self.read_count, self.incomplete_count = counts["reads"], counts["incomplete"]
         self.late_left_out, self.by_spark_count = counts["late"], counts.get("by_spark", 0)
+
+    def forget_from(self, seq: int) -> None:
+        """Forgets the matches that wait and have an event of the live stream from that ingest sequence on."""
+        kept = []
+        for answer, ranges in self._waiting:
+            evidence = answer.evidence
+            newest = np.array([evidence.seq[a:b].max(initial=-1) for a, b in itertools.pairwise(evidence.bounds)])
+            rows = np.flatnonzero(newest[answer.match] < seq)
+            if len(rows):
+                kept.append((_compact(answer.take(rows)), tuple(r.take(rows) for r in ranges)))
+        self._waiting, self._asked = kept, None
 
     def discard(self) -> None:
         """Forgets what waits."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 import duckdb
 
@@ -16,19 +20,62 @@ from query.language.duck import Settings, bind_statement, hide_progress, out_of_
 from query.plan.statement import NO_ACCESS, Describe
 from query.schema import Field
 
+#: So long after a Ctrl-C DuckDB has raised it, or never does.
+_DROPPED_S = 0.2
+#: The one that handles SIGINT now, if one does.
+_interrupts: list[_Interrupt] = []
 _lock = threading.Lock()
 _bases: dict[Access, duckdb.DuckDBPyConnection] = {}
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Makes a KeyboardInterrupt again of what DuckDB makes of a Ctrl-C that comes while it works."""
+def interruptible(connection: duckdb.DuckDBPyConnection | None = None) -> Iterator[None]:
+    """Lets a Ctrl-C end what DuckDB does on `connection` and on each `cursor` made meanwhile, as a KeyboardInterrupt:
+    DuckDB makes other errors of it, or drops it where it comes while a statement is planned."""
+    if threading.current_thread() is not threading.main_thread() or _interrupts:
+        yield
+        return
+    held = _Interrupt([] if connection is None else [connection])
+    plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if plain:
+        _interrupts.append(held)
+        signal.signal(signal.SIGINT, held.come)
     try:
         yield
+        if held.came:
+            raise KeyboardInterrupt
     except (RuntimeError, duckdb.Error, DataError, QueryError) as error:
-        if any(said in str(error) for said in ("Query interrupted", "KeyboardInterrupt")):
+        if held.came or any(said in str(error) for said in ("Query interrupted", "KeyboardInterrupt")):
             raise KeyboardInterrupt from error
         raise
+    finally:
+        if plain:
+            _interrupts.clear()
+            if signal.getsignal(signal.SIGINT) == held.come:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Interrupt:
+    """Handles SIGINT where DuckDB may work. connections: those that may work in the main thread."""
+
+    def __init__(self, connections: list[duckdb.DuckDBPyConnection]) -> None:
+        self.connections = connections
+        self.came = False
+
+    def come(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        if frame is not None:
+            threading.Thread(target=self._insist, args=(frame, frame.f_lasti), daemon=True).start()
+        raise KeyboardInterrupt
+
+    def _insist(self, frame: FrameType, at: int) -> None:
+        """Interrupts DuckDB until the frame in which the KeyboardInterrupt was raised has gone on."""
+        main = threading.main_thread().ident or 0
+        time.sleep(_DROPPED_S)
+        while sys._current_frames().get(main) is frame and frame.f_lasti == at:
+            for connection in list(self.connections):
+                connection.interrupt()
+            time.sleep(_DROPPED_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +125,15 @@ def cursor(
     settings or memory_limit some milliseconds.
     """
     if memory_limit is not None or settings or (own_files and not access.outside):
-        return _database(memory_limit, access, own_files, settings)
-    with _lock:
-        if access not in _bases:
-            _bases[access] = _database(None, access)
-        return _bases[access].cursor()
+        made = _database(memory_limit, access, own_files, settings)
+    else:
+        with _lock:
+            if access not in _bases:
+                _bases[access] = _database(None, access)
+            made = _bases[access].cursor()
+    if _interrupts and threading.current_thread() is threading.main_thread():
+        _interrupts[0].connections.append(made)
+    return made
 
 
 def _database(

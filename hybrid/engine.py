@@ -30,14 +30,15 @@ from hybrid.chain import END_US, ChainWatch, outermost, plain, plan_streams
 from hybrid.compare import Difference, difference
 from hybrid.declaration import (
     TABLE,
-    UNPACED,
-    Pace,
     check_query_name,
     declared,
     differences,
     otherwise,
+    pace_of,
+    settings,
     stream_names,
     widened,
+    with_columns,
 )  # fmt: skip
 from hybrid.duck import ANYTHING, Access, binder, check_memory_limit, interruptible
 from hybrid.explain import explain_live
@@ -57,12 +58,13 @@ from hybrid.pour import Pour, rows_as_events
 from hybrid.recovery import Asked, check_ahead, read_asked, state_of
 from hybrid.replay import successor
 from hybrid.result import Lookups, Result
+from hybrid.rewind import Rewound, finished, rewound
 from hybrid.shedding import Shed, Shedding
 from hybrid.shedding import check as check_shed
 from hybrid.strategies import NAMES, TOLERANT, strategy_of
 from hybrid.strategies.base import Strategy
 from hybrid.stream import Reached, Stream, reopened
-from hybrid.ticker import TICKER, Ticker
+from hybrid.ticker import TICKER, SteadyClock, Ticker, since_boot_s
 from hybrid.times import duration_us, instant_us, positive_us, show_us
 from hybrid.waits import endless_of, waits
 from hybrid.watched import Watch
@@ -98,7 +100,10 @@ class Database:
         storage_options: Mapping[str, str] | None = None, maintenance: bool = True,
         log: Policy | Literal["default"] | None = "default", checkpoint: Any = None, ticking: bool = True,
         spark: Any = None, spark_events: int | None = None, read_only: bool = False, access: Access = ANYTHING,
+        columns: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:  # fmt: skip
+        """columns: of streams, with types; what they have not yet they get before their queries go on, as it cannot be
+        while these run."""
         self._large = large_ranges(spark, spark_events, path is not None)
         self._lock = threading.RLock()
         self._path = place_of(path, storage_options) if path is not None else None
@@ -114,9 +119,11 @@ class Database:
         self.notes: dict[str, str] = {}
         self._named: dict[str, Watch | ChainWatch] = {}
         self._ticker: Ticker | None = None
+        self._clock = SteadyClock()
         self._by_hand = not ticking
         self._memory_limit = memory_limit
         self._access = access
+        self._wider = False
         self._flow = Flow()
         self._streams = self._flow.streams
         self._pushers: set[int] = set()
@@ -140,7 +147,8 @@ class Database:
                 self._writer = writer_of(self._path, [self._path / name / TABLE for name in names])
             self._left.writer = self._writer
             try:
-                self._open(self._path, self._found(str(path)), memory_limit, maintenance)  # others may have made some
+                # others may have made some
+                self._open(self._path, self._found(str(path)), memory_limit, maintenance, columns or {})
             except BaseException:
                 if self._ticker is not None:
                     self._ticker.stop()
@@ -156,12 +164,15 @@ class Database:
             if not self._read_only:
                 self._path.make()
             elif self._path.on_disk and not os.path.exists(self._path):
-                raise DataError(f"there is no database {path}", "hybrid.connect creates one")
+                raise DataError(f"there is no database {path}", "hybrid.connect creates one, without read_only")
             return stream_names(self._path)
         except OSError as error:
             raise DataError(f"{path} cannot be opened: {first_line(error)}", "check the place") from None
 
-    def _open(self, path: Place, names: Sequence[str], memory_limit: str | None, maintenance: bool) -> None:
+    def _open(
+        self, path: Place, names: Sequence[str], memory_limit: str | None, maintenance: bool,
+        columns: Mapping[str, Mapping[str, str]],
+    ) -> None:  # fmt: skip
         """Goes on where the database was left."""
         for name in names:
             stream = reopened(path / name, self._log, self._epoch, self._read_only)
@@ -172,6 +183,12 @@ class Database:
         if self._read_only:
             return
         self._memory = Memory(memory_limit, path)
+        for name, types in columns.items():
+            state = self._streams.get(name.lower())
+            wider = None if state is None else with_columns(state.schema, types)
+            if state is not None and wider is not None:
+                self._add_columns(state, wider)
+                self._wider = True
         with self._lock:  # queries ask history beside it as soon as they begin
             self._resume()
         self._wind()
@@ -196,41 +213,48 @@ class Database:
         time: str,
         key: str | Sequence[str] = (),
         order: Sequence[str] = (),
-        lateness: Any = 0,
+        lateness: Any = None,
         retention: Any = None,
         idle: Any = None,
         heartbeat: Any = None,
+        max_ahead: Any = None,
     ) -> None:
         """Declares a stream.
 
         columns: names with DuckDB types. time: the column of the event time. key: what most queries partition by.
         order: tie columns, which order events of equal time. lateness: how far behind the newest event one may arrive
-        and still count as on time ("2s", 0). retention: how long events are kept ("400 days"; None: for ever).
+        and still count as on time ("2s"; None: not at all). retention: how long events are kept ("400 days"; None: for
+        ever).
         idle: a source that is silent for so long, by the clock, no longer holds the watermark back ("30s"; None: it
         does for ever). heartbeat: where nothing comes from any source for so long, event time goes on with the clock,
-        that far behind it and less the lateness: for streams whose times are those of the clock.
+        that far behind it and less the lateness: for streams whose times are those of the clock. max_ahead: an event
+        that is further ahead of the clock when it is pushed is refused: one wrong time would make all events after it
+        late ("1 hour"; None: any time is taken, as tests, simulations and replays of the future want it).
         Declaring a stream again as it is does nothing; with more columns behind the others it adds them, and events so
-        far have nulls there. Raises DataError.
+        far have nulls there; what else is given from lateness on and differs, counts from now on, with a warning (see
+        alter_stream). Raises DataError.
         """
         with interruptible():
-            schema = declared(name, columns, time, key, order, lateness, retention)
-        pace = Pace(
-            None if idle is None else positive_us(idle, "idle"),
-            None if heartbeat is None else positive_us(heartbeat, "heartbeat"),
-        )
+            schema = declared(name, columns, time, key, order, 0 if lateness is None else lateness, retention)
+        pace = pace_of(idle, heartbeat, max_ahead)
         with self._lock, Deferred():
             self._check_writes("create a stream")
             existing = self._streams.get(name.lower())
             if existing is not None:
-                wider = widened(existing.schema, schema)
+                was = existing.schema
+                again = replace(schema, lateness_us=was.lateness_us, retention_us=was.retention_us)
+                wider = widened(was, again)
                 if wider is not None:
                     self._add_columns(existing, wider)
-                elif differences(existing.schema, schema):
-                    raise otherwise(existing.schema, schema)
-                if pace not in (UNPACED, existing.pace):
-                    existing.pace = pace
-                    existing.save()
-                    self._wind()
+                elif differences(was, again):
+                    raise otherwise(was, again)
+                values = {
+                    "lateness": lateness, "retention": retention, "idle": idle, "heartbeat": heartbeat,
+                    "max_ahead": max_ahead,
+                }  # fmt: skip
+                given = {key: value for key, value in values.items() if value is not None}
+                for message in self.alter_stream(name, **given):
+                    warnings.warn(f"stream {was.name}: {message}", HybridWarning, stacklevel=2)
                 return
             directory = None
             live = LiveStream(schema)
@@ -250,13 +274,51 @@ class Database:
             message = f"stream {schema.name} cannot take columns while live queries read or feed it"
             raise DataError(message, "close them, declare it, and watch again")
         stream.kept.add_columns(schema)
-        stream.live.widen(schema)
+        stream.live.declare(schema)
         stream.schema = schema
         stream.save()
 
+    def alter_stream(self, name: str, **changed: Any) -> list[str]:
+        """Changes of a stream what may change while it is there: `lateness`, `retention`, `idle`, `heartbeat` and
+        `max_ahead`, each as in create_stream, None for what it is where it is left out there. What was changed, in
+        words.
+
+        A change counts from now on: of events taken before, none becomes late or on time by it, and the watermark never
+        goes back. With a longer lateness it waits until the newest events are that far ahead of it; with a shorter one
+        it goes on with the next event. With a shorter retention the events behind it go at the next push. Raises
+        DataError."""
+        with self._lock, Deferred():
+            self._check_writes("change a stream")
+            state = self._stream(name)
+            schema, pace, said = settings(state.schema, state.pace, changed)
+            if schema != state.schema:
+                self._declare(state, schema)
+            if pace != state.pace:
+                known = (*state.live.offsets, *state.live.expected)
+                state.heard_s = dict.fromkeys(known, clock.monotonic()) | state.heard_s
+                state.pace = pace
+            if said:
+                state.save()
+                self._wind()
+        if said and self._named:  # events that are matched again from a checkpoint go by the lateness it was taken with
+            self._keep_names()
+        return said
+
+    def _declare(self, state: Stream, schema: Schema) -> None:
+        """Lets a stream, and what reads it, go on with another lateness or retention."""
+        state.kept.declare(schema)
+        state.live.declare(schema)
+        state.schema = schema
+        if state.feed is not None:
+            state.feed.declare(schema)
+        for watch in self._flow.chains:
+            watch.declare(schema)
+
     def streams(self) -> dict[str, dict[str, Any]]:
         """For each stream: its columns, watermark, the offset that is expected next from each source, the sources
-        that the watermark waits for, and how many events were accepted, late and redelivered."""
+        that the watermark waits for because they have sent nothing yet, the source that holds it back and since when
+        nothing has come from it (None where nothing does), how many events were accepted, late and redelivered, and of
+        the last ones how many there were and how many of them late."""
         with self._lock:
             self._refresh()
             return {
@@ -269,9 +331,11 @@ class Database:
                     "events": s.kept.last_seq + 1,
                     "offsets": s.live.offsets,
                     "expected": list(s.live.expected),
+                    "held_by": s.held_by(),
                     "accepted": s.live.accepted_count,
                     "late": s.live.late_count,
                     "duplicates": s.live.duplicate_count,
+                    "lately": dict(zip(("events", "late"), s.lately.counts, strict=True)),
                 }
                 for s in self._streams.values()
             }
@@ -293,11 +357,31 @@ class Database:
             if source == FILES:
                 raise DataError(f"{FILES} is the source of archived files", "give this source another name")
             self._pushers.add(threading.get_ident())
-            taken, trouble = self._flow.take(state, data, source, offset)
-            trouble += self._beside() + self._checkpoint_if_due()
+            ceiling_us, said = self._ceiling(state)
+            taken, trouble = self._flow.take(state, data, source, offset, ceiling_us)
+            trouble += said + self._beside() + self._checkpoint_if_due()
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
             return taken
+
+    def skip(self, stream: str, source: str, offset: int) -> None:
+        """What a source has sent up to an offset and is no event of the stream, as it was refused, is behind it: it is
+        not expected again, and dropped if it comes. After a crash that is known from the log, from a checkpoint, or by
+        a later event of that source. Raises DataError."""
+        with self._lock, Deferred():
+            state = self._open_stream(stream)
+            if offset >= state.live.offsets.get(source, 0):
+                state.kept.skip(source, offset)
+                state.live.skip(source, offset)
+
+    def _ceiling(self, state: Stream) -> tuple[int | None, list[str]]:
+        """The time that events of a stream may not be beyond, if there is one; and what is to be said of the clock."""
+        ahead_us = state.pace.ahead_us
+        if ahead_us is None:
+            return None, []
+        said = self._clock.look(clock.time_ns() // 1000, since_boot_s())
+        assert self._clock.latest_us is not None
+        return self._clock.latest_us + ahead_us, said
 
     def ingest(
         self,
@@ -358,6 +442,38 @@ class Database:
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
 
+    def rewind(self, stream: str, to: Any = None) -> Rewound:
+        """Sets the watermark of a stream back, as if the events after `to` had never come and the clock had never
+        raised it: for when one wrong time has made everything late. to: as in `advance`; None: now.
+
+        The events after it are set aside: they stay in the archive as late ones, and no live query has them. All that
+        came since the first of them is judged anew, by the other events alone: what was late for nothing counts. The
+        live queries that read the stream go through these events once more, and their rows come out once more, with the
+        ids they had where they are the same; rows that were made of events set aside, or of something being absent
+        that came late, are not taken back. Takes a checkpoint where queries have names. To be called again after a
+        crash in the middle. Raises DataError."""
+        with self._lock, Deferred():
+            state = self._open_stream(stream)
+            to_us = clock.time_ns() // 1000 if to is None else instant_us(to, "the time to rewind to")
+            if state.ended:
+                raise DataError(f"stream {state.schema.name} has ended", "open the database again: that takes it up")
+            fed = [p.target for p in self._flow.pours if state.schema.name.lower() in p.reads]
+            if fed:
+                message = f"rows of {state.schema.name} go into stream {fed[0]}, and would come twice"
+                raise DataError(message, "close the query that feeds it, and watch it again into another stream")
+            for watch in self._flow.running:
+                self._catch_up(watch)
+            trouble: list[str] = []
+            done = rewound(self._flow, state, to_us, lambda: self._feed(state), trouble)
+            self._share_memory()
+            state.save()
+            for _ in range(2 if self._named else 0):  # the one that stands in for a broken one is from now too
+                self.checkpoint()
+            finished(state)
+        for message in trouble:
+            warnings.warn(message, HybridWarning, stacklevel=2)
+        return done
+
     def expect(self, stream: str, sources: Sequence[str]) -> None:
         """These sources of a stream will send events, as the partitions of a topic do: the watermark waits until each
         has sent one, so that none is late because another was first. With `idle` it does not wait for ever.
@@ -391,17 +507,20 @@ class Database:
         and takes a checkpoint if one is due. A
         thread of the database does so four times a second; whoever has a clock of his own calls it himself.
 
-        now_s: of time.monotonic; wall_us: microseconds since 1970, UTC."""
+        now_s: of time.monotonic; wall_us: microseconds since 1970, UTC. A jump of the latter moves no watermark."""
+        boot_s = since_boot_s() if now_s is None else now_s
         now_s = clock.monotonic() if now_s is None else now_s
         wall_us = clock.time_ns() // 1000 if wall_us is None else wall_us
         with self._lock, Deferred():
             if self._closed:
                 return
-            trouble: list[str] = []
-            for state in list(self._streams.values()):
-                if state.pace == UNPACED or state.live.driven or state.ended:
-                    continue
-                reached_us = state.tick(now_s, wall_us)
+            paced = [s for s in self._streams.values() if s.pace.ticks and not s.live.driven and not s.ended]
+            trouble = self._clock.look(wall_us, boot_s) if paced else []
+            for state in paced:
+                trouble += self._clock.confirm(state.live.newest_us if state.news else None)
+            for state in paced:
+                assert self._clock.earliest_us is not None
+                reached_us = state.tick(now_s, self._clock.earliest_us)
                 if reached_us is not None:
                     trouble += self._flow.raised(state, reached_us)
             for watch in [w for w in self._flow.watches if w.shedding is not None and w.member is not None]:
@@ -430,7 +549,7 @@ class Database:
 
     def _wind(self) -> None:
         """Starts the thread that looks at the clocks, if it is needed and does not run."""
-        needed = self._checkpoint_every_us is not None or any(s.pace != UNPACED for s in self._streams.values())
+        needed = self._checkpoint_every_us is not None or any(s.pace.ticks for s in self._streams.values())
         needed |= any(w.shedding is not None for w in self._flow.watches)
         if needed and self._ticker is None and not self._by_hand:
             self._ticker = self._left.ticker = Ticker(weakly(self.tick))
@@ -721,7 +840,12 @@ class Database:
                     "restore its directory; or remove the directory _checkpoint: queries then begin anew",
                 )
             check_ahead(stream, saved["live"]["next_seq"])
-            stream.live = LiveStream.from_dict(stream.schema, {**saved["live"], "ended": False})
+            live = {**saved["live"], "ended": False}
+            lateness_us = live.get("lateness_us", stream.schema.lateness_us)
+            # A crash may have come between a change of the lateness and the checkpoint after it: with the longer one
+            # no event that was on time is behind the watermark when it is matched again.
+            replayed = replace(stream.schema, lateness_us=max(lateness_us, stream.schema.lateness_us))
+            stream.live = LiveStream.from_dict(replayed, live)
         for name, saved in state["queries"].items():
             asked = read_asked(saved["asked"])
             done = saved["alerts"]["over"] is not None
@@ -750,6 +874,9 @@ class Database:
                 logged_us = stream.kept.logged_watermark_us
                 if logged_us is not None and (stream.watermark_us is None or logged_us > stream.watermark_us):
                     self._flow.reach(stream, logged_us)
+                for source, offset in stream.kept.skipped.items():
+                    stream.live.skip(source, offset)
+            stream.live.declare(stream.schema)
 
     def _make_anew(self, watches: Sequence[Watch | ChainWatch], version: int) -> None:
         """Lets queries whose state in the checkpoint means something else to this release go on from their events."""
@@ -773,7 +900,7 @@ class Database:
             assert watch.asked is not None
             lost += [] if whole else [watch.asked.name]
         names = [name for name, watch in self._named.items() if any(watch is one for one in watches)]
-        for message in checkpoint.replaced(names, lost, version):
+        for message in checkpoint.replaced(names, lost, version, self._wider):
             warnings.warn(message, HybridWarning, stacklevel=5)
         self._share_memory()
 
@@ -1027,10 +1154,13 @@ class Database:
         with self._lock:
             feed = watch.stream.feed
             held = 0 if feed is None or watch.member is None else feed.held_count(watch.member, watch.since_seq)
+            events, late = watch.stream.lately.counts
             found: dict[str, Any] = {
                 "late": watch.stream.live.late_count,
+                "late_share": late / events if events else 0.0,
                 "held_back": held,
                 "watermark": show_us(watch.stream.live.watermark_us),
+                "held_by": watch.stream.held_by(),
             }
             if watch.stuck_count:
                 found["skips_stuck"] = watch.stuck_count
@@ -1047,7 +1177,7 @@ class Database:
         Threads that Python did not start (a debugger's, a test runner's) count if they have pushed: nobody knows
         whether they have ended. Those of Spark's client never push, and live as long as its session."""
         own = threading.get_ident()
-        paced = any(s.pace != UNPACED for s in self._streams.values())
+        paced = any(s.pace.ticks for s in self._streams.values())
         quiet = (KEEPER, RENEWER) if paced else (KEEPER, RENEWER, TICKER)  # time alone may decide something
         others = [
             t for t in threading.enumerate()
@@ -1105,12 +1235,13 @@ class Database:
                     stream.kept.flush()
             streams = {key: _input(stream, late) for key, stream in asked.items()}
         on_spark = OnSpark(spark) if engine == "spark" else None
-        relations = Relations(
-            text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large,
-            access=self._access,
-        )
-        with interruptible(), relations.open():
-            found = answer(text, relations)
+        with interruptible():
+            relations = Relations(
+                text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large,
+                access=self._access,
+            )
+            with relations.open():
+                found = answer(text, relations)
         self._say_beside()
         return found
 

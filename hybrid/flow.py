@@ -44,14 +44,16 @@ class Flow:
         return any(name in c.streams or name in c.histories for c in self.chains)
 
     def take(
-        self, state: Stream, data: Any, source: str = "default", offset: int | Int64Array | None = None
+        self, state: Stream, data: Any, source: str = "default", offset: int | Int64Array | None = None,
+        ceiling_us: int | None = None,
     ) -> tuple[int, list[str]]:
         """Takes events into a stream and all that watches it. How many were new, and what could not be archived.
-        Raises DataError for what is no such event, and for a log that cannot be written; nothing has changed then."""
+        ceiling_us: later ones are refused. Raises DataError for what is no such event, and for a log that cannot be
+        written; nothing has changed then."""
         before, last_seq = state.live.to_dict(), state.kept.last_seq
         trouble: list[str] = []
         try:
-            arrival = state.live.accept(data, source, offset)
+            arrival = state.live.accept(data, source, offset, ceiling_us)
             try:
                 if len(arrival.batch):
                     state.kept.append(arrival.batch, arrival.late)
@@ -73,6 +75,7 @@ class Flow:
         trouble: list[str] = []
         with self._whole(state, trouble):
             state.hear(source, time.monotonic())
+            state.lately.add(len(arrival.batch), int(arrival.late.sum()))
             try:
                 if len(arrival.batch):
                     state.forget()

@@ -95,7 +95,7 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
     if connection is not None and not isinstance(connection, duckdb.DuckDBPyConnection):
         message = f"{type(connection).__module__}.{type(connection).__name__} is not a DuckDB connection"
         raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
-    with duck.interruptible(), Relations(text, tables, connection=connection).open() as relations:
+    with duck.interruptible(connection), Relations(text, tables, connection=connection).open() as relations:
         return answer(text, relations)
 
 

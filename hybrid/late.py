@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,44 @@ from matching.batch import EventBatch
 
 #: So many that nobody has fetched are held.
 HELD_MAX = 100_000
+#: Over so many events the share of late ones is looked at, give or take those of a push; fewer than LATELY_MIN say
+#: nothing.
+LATELY, LATELY_MIN = 1000, 20
+
+
+class LateShare:
+    """How many of the last events of a stream came late: of the last LATELY, or of all since it was opened."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[int, int]] = deque([(0, 0)])
+
+    def add(self, events: int, late: int) -> None:
+        """The next events, and how many of them are late."""
+        counts = self._counts
+        counts.append((counts[-1][0] + events, counts[-1][1] + late))
+        while len(counts) > 2 and counts[-1][0] - counts[1][0] >= LATELY:
+            counts.popleft()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """So many events, and how many of them were late."""
+        (all_before, late_before), (all_now, late_now) = self._counts[0], self._counts[-1]
+        return all_now - all_before, late_now - late_before
+
+
+def late_schema(columns: pa.Schema) -> pa.Schema:
+    """The columns of a stream, and where an event stood."""
+    return columns.append(pa.field("_source", pa.string())).append(pa.field("_offset", pa.int64()))
+
+
+def late_table(batch: EventBatch, late: BoolArray) -> pa.Table:
+    """Those events of a batch that are late, with `_source` and `_offset`. late: bool (n,)."""
+    events = batch.take(np.flatnonzero(late))
+    names = pa.array(events.sources, pa.string()).take(pa.array(events.source))
+    columns = [*events.columns.columns, names, pa.array(events.offset)]
+    return pa.Table.from_arrays(columns, schema=late_schema(events.columns.schema))
 
 
 class LateEvents:
@@ -21,7 +60,7 @@ class LateEvents:
     them; they are in the archive all the same."""
 
     def __init__(self, columns: pa.Schema) -> None:
-        self.schema = columns.append(pa.field("_source", pa.string())).append(pa.field("_offset", pa.int64()))
+        self.schema = late_schema(columns)
         self.dropped = 0
         self._lock = threading.Lock()
         self._held: list[pa.Table] = []
@@ -29,15 +68,11 @@ class LateEvents:
 
     def add(self, batch: EventBatch, late: BoolArray) -> None:
         """For the engine: the events of a push, and which of them are late, bool (n,)."""
-        events = batch.take(np.flatnonzero(late))
-        names = pa.array(events.sources, pa.string()).take(pa.array(events.source))
-        columns = [*events.columns.columns, names, pa.array(events.offset)]
-        if events.columns.num_columns + 2 != len(self.schema):  # the stream has more columns by now
-            fields = list(events.columns.schema)
-            self.schema = pa.schema([*fields, *list(self.schema)[-2:]])
+        events = late_table(batch, late)
+        self.schema = events.schema  # the stream may have more columns by now
         with self._lock:
-            self._held.append(pa.Table.from_arrays(columns, schema=self.schema))
-            self._count += len(events)
+            self._held.append(events)
+            self._count += events.num_rows
             while self._count > HELD_MAX and len(self._held) > 1:
                 gone = self._held.pop(0).num_rows
                 self._count -= gone

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from archive import log_repair
-from archive.place import Place
+from archive.place import Place, place_of
 from archive.repair import Repaired, aside, repair
 from archive.table import Table
 from hybrid.declaration import STREAM_FILE, TABLE, read_declaration, write_declaration
@@ -55,6 +55,10 @@ def _log(directory: Path, logged: bool) -> Iterator[Repaired]:
     moved = ", ".join(path.name for path in found.aside)
     now = f", its files are {moved} now" if moved else ""
     kept = f"the {found.events:,} events that can be read of it are kept{now}"
+    lost = [(fault.events[0], fault.events[1] - 1) for fault in found.faults if fault.events is not None]
+    if lost:  # told below, and no fault any more
+        table = Table.open(place_of(directory / TABLE))
+        table.note_gaps([*(table.gaps or []), *lost])
     for fault in found.faults:
         what = str(fault).removeprefix(f"{fault.path} ")
         yield Repaired(

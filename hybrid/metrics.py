@@ -16,6 +16,7 @@ METRICS = {
         ("bad", "hybrid_bad_payloads_total", "Payloads that are no events."),
         ("duplicates", "hybrid_duplicate_events_total", "Events that came again."),
         ("lag_s", "hybrid_watermark_lag_seconds", "How far the watermark is behind the clock."),
+        ("held_s", "hybrid_watermark_held_seconds", "How long the source that holds it back has sent nothing."),
         ("behind_newest_s", "hybrid_watermark_behind_newest_seconds", "How far it is behind the newest event."),
     ),
     "queries": (

@@ -106,8 +106,23 @@ class Outer:
         if self._projection is not None:
             tables = [answers[0].live, *(side.rows for side in answers[0].sides)]
             picked = [tables[k].column(column) for k, column, _ in self._projection]
-            return pa.table(picked, names=[name for _, _, name in self._projection])
+            found = pa.table(picked, names=[name for _, _, name in self._projection])
+            return found if connection is None else self._typed(found, connection)
         return self._select(self._plan.select_sql, answers, connection, rows=False)
+
+    def _typed(self, rows: pa.Table, connection: duckdb.DuckDBPyConnection) -> pa.Table:
+        """Rows of picked columns in the types that the connection gives them: its time zone, and its ENUMs."""
+        if not self._has_enums and not any(pa.types.is_timestamp(t) and t.tz is not None for t in rows.schema.types):
+            return rows
+        nothing = [empty_answer(factor) for factor in self._plan.factors]
+        wanted = self._select(self._plan.select_sql, nothing, connection, rows=False).schema
+        return pa.table(
+            [
+                column.dictionary_encode().cast(to) if pa.types.is_dictionary(to) else column.cast(to)
+                for column, to in zip(rows.columns, wanted.types)
+            ],
+            schema=wanted,
+        )
 
     def sources(
         self, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None = None

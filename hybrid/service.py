@@ -15,16 +15,18 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from hybrid import account
 from hybrid.alerts import Alerts
-from hybrid.app import App, AppError, Query, declare, late_rows, load
+from hybrid.app import App, AppError, Query, declare, lacks, late_rows, load
 from hybrid.app_tables import SinkTable, SourceTable
 from hybrid.changes import check_change, stamps
 from hybrid.connectors import make_sink, make_source
@@ -36,8 +38,10 @@ from hybrid.refused import Refused
 from hybrid.status import VERSION, write_status
 from live.sinks.base import Sink
 from live.sources.base import Bad, Piece, Source
+from live.stream import Ahead
 from matching.batch import Int64Array
 from matching.checked import shown_rows
+from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, NotKept, QueryError
 from query.schema import Schema
 
@@ -46,6 +50,10 @@ from query.schema import Schema
 STATUS_EVERY_S, SETTLE_S, DRAIN_S = 1.0, 5.0, 5.0
 #: How often the database looks at the clock, and what could not be opened is tried again, in seconds.
 TICK_EVERY_S, OPEN_EVERY_S = 0.25, 5.0
+#: For how long it is a trouble that an event was too far ahead of the clock, in seconds.
+AHEAD_S = 60.0
+#: How long a watermark may stand while events arrive, in seconds, before that is a trouble.
+STANDS_S = 10.0
 #: How many pieces of one source are taken before the next one has its turn.
 TURN_PIECES = 16
 #: The note of a checkpoint that names what the sinks had by then.
@@ -101,10 +109,14 @@ class Service:
         self._leaving: list[Outlet] = []
         self._ended: set[str] = set()
         self._owners: dict[tuple[str, str], str] = {}
+        # By stream when an event was last refused as too far ahead; by partition the last such event that is told.
+        self._ahead_s: dict[str, float] = {}
+        self._ahead_told: dict[tuple[str, str], int] = {}
         self._bad: Counter[str] = Counter()
         self._refused = Refused(say)
         self._rows_in: Counter[str] = Counter()
         self._trouble: dict[str, str] = {}
+        self._stood: dict[str, tuple[str | None, int, float]] = {}
         self._retry_s: dict[str, float] = {}
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
@@ -121,6 +133,7 @@ class Service:
             None if given.path is None else app.place(given.path), given.memory_limit, dict(given.options) or None,
             log=None if given.log == "none" else given.log, ticking=False, spark=given.spark,
             spark_events=given.spark_events, access=app.access,
+            columns={name: stream.columns for name, stream in app.streams.items()},
         )  # fmt: skip
         try:
             self._delivery.read(self.db.notes.get(DELIVERY))
@@ -343,9 +356,11 @@ class Service:
             self._fetch(wait=False)  # or the push would be refused
         try:
             with self._warned(f"stream {stream}"):
-                self._rows_in[stream.lower()] += self.db.push(stream, rows, source, offsets)
+                self._rows_in[stream.lower()] += self.db.push(stream, self._whole(stream, rows), source, offsets)
         except NotKept:
             raise  # nothing is wrong with the rows
+        except Ahead as error:
+            self._too_far_ahead(stream, source, rows, offsets, error)
         except DataError as error:
             if n == 1:
                 raw = _shown(rows).encode(errors="backslashreplace")
@@ -355,6 +370,30 @@ class Service:
             for part in (slice(0, n // 2), slice(n // 2, n)):
                 some = rows.slice(part.start, part.stop - part.start)
                 self._rows(stream, source, some, None if offsets is None else offsets[part])
+
+    def _whole(self, stream: str, rows: Any) -> Any:
+        """Rows with nulls in the columns that the stream has and its file does not have any more."""
+        schema = self.db.schema(stream)
+        table = next(t for n, t in self.app.streams.items() if n.lower() == stream.lower())
+        for name in lacks(schema, table):
+            rows = rows.append_column(name, pa.nulls(len(rows), arrow_schema(schema).field(name).type))
+        return rows
+
+    def _too_far_ahead(self, stream: str, source: str, rows: Any, offsets: Int64Array | None, error: Ahead) -> None:
+        """Quarantines the events that are too far ahead of the clock, and pushes the others. They are behind their
+        source by that: whatever the clock says later, they are not judged again."""
+        for row in np.flatnonzero(error.rows).tolist():
+            place = None if offsets is None else int(offsets[row])
+            raw = _shown(rows.slice(row, 1)).encode(errors="backslashreplace")
+            if place is None or place > self._ahead_told.get((stream.lower(), source), -1):
+                self._quarantine(stream.lower(), Bad(source, place, raw, error.of(row)))
+            if place is not None:  # else they could not be kept, and are tried again
+                self._ahead_told[stream.lower(), source] = place
+        self._ahead_s[stream.lower()] = self._clock.ticks()
+        kept = np.flatnonzero(~error.rows)
+        self._rows(stream, source, rows.take(pa.array(kept)), None if offsets is None else offsets[kept])
+        if offsets is not None:
+            self.db.skip(stream, source, int(offsets[-1]))
 
     def _quarantine(self, stream: str, bad: Bad) -> None:
         """Keeps a payload that is no event beside the stream, and counts it."""
@@ -472,7 +511,9 @@ class Service:
 
     def _declare(self) -> None:
         for name, stream in self.app.streams.items():
-            declare(self.db, name, stream)
+            with self._warned(f"stream {name}"):
+                for said in declare(self.db, name, self.app.stream(name)):
+                    self._say(f"stream {name}: {said}")
             if stream.late is not None:
                 self.db.late(name)  # from now on they are kept for us
 
@@ -480,7 +521,9 @@ class Service:
         stream = table.stream
         try:
             schema = self.db.schema(stream)
-            source = self._make_source(table, schema, self.app)
+            lacking = lacks(schema, next(t for n, t in self.app.streams.items() if n.lower() == stream.lower()))
+            read = replace(schema, fields=tuple(f for f in schema.fields if f.name not in lacking))
+            source = self._make_source(table, read, self.app)
         except (DataError, OSError) as error:
             self._fault(f"source {name}", str(error))
             return
@@ -595,12 +638,16 @@ class Service:
         was, self.app = self.app, app
         self._files = stamps(app.files)
         self._well("app")
-        for name in [n for n, t in was.sources.items() if n in self._readers and app.sources.get(n) != t]:
-            self._close_source(name)
+        before = {name: stream.columns for name, stream in was.streams.items()}
+        columns = {n.lower() for n, s in app.streams.items() if before.get(n, s.columns) != s.columns}
+        for name in [n for n, t in was.sources.items() if n in self._readers]:
+            if app.sources.get(name) != was.sources[name] or was.sources[name].stream.lower() in columns:
+                self._close_source(name)
         for name in [n for n in self._queries if n not in app.queries]:
             self._close_query(name)
         for name in [n for n, t in was.sinks.items() if n in self._outlets and app.sinks.get(n) != t]:
             self._leaving.append(self._outlets.pop(name))
+        self._keep_rows()
         self._declare()
         for name, sink in app.sinks.items():
             if name not in self._outlets:
@@ -678,9 +725,14 @@ class Service:
         for name, table in self.app.streams.items():
             key = name.lower()
             told = known[key]
-            waits = f"waits for {', '.join(told['expected'])}, which sent nothing yet; `idle` gives such up in time"
-            self._judge(f"watermark of {name}", waits if told["expected"] and table.idle is None else None)
-            figures = account.of_stream(told, self.db.reached(name), now)
+            self._judge(f"watermark of {name}", self._stands(name, told, table.idle))
+            reached = self.db.reached(name)
+            self._judge(f"late events of {name}", account.late_trouble(told["lately"], reached.watermark_us, now))
+            refused_s = self._ahead_s.get(key)
+            ahead = "events are too far ahead of the clock and are quarantined, see bad.ndjson: is their clock right?"
+            recent = refused_s is not None and self._clock.ticks() - refused_s < AHEAD_S
+            self._judge(f"times of {name}", ahead if recent else None)
+            figures = account.of_stream(told, reached, now)
             streams[name] = figures | {
                 "rate": rates.of(f"stream {key}"), "bad": self._bad[key], "waits": blocked.get(key)
             }  # fmt: skip
@@ -703,6 +755,22 @@ class Service:
             "sources": {name: account.of_source(reader) for name, reader in self._readers.items()},
             "sinks": sinks, "trouble": dict(self._trouble),
         }  # fmt: skip
+
+    def _stands(self, name: str, told: Mapping[str, Any], idle: timedelta | None) -> str | None:
+        """Who holds back the watermark of a stream, where events arrive and it stands; told: of Database.streams."""
+        mark, accepted, now = told["watermark"], told["accepted"], self._clock.ticks()
+        if told["expected"] and idle is None:
+            return f"waits for {', '.join(told['expected'])}, which sent nothing yet; `idle` gives such up in time"
+        since = self._stood.get(name)
+        if told["held_by"] is None or since is None or since[0] != mark:
+            since = self._stood[name] = mark, accepted, now
+        patience_s = STANDS_S + (0.0 if idle is None else idle.total_seconds())
+        if accepted == since[1] or now - since[2] < patience_s:
+            return None
+        source, silent = told["held_by"]["source"], told["held_by"]["since"]
+        return f"stands at {mark} while events arrive: it waits for {source}, which has sent nothing since {silent}" + (
+            "; `idle` gives such up in time" if idle is None else ""
+        )
 
     def _fault(self, where: str, what: str) -> None:
         """Keeps what is wrong somewhere, and says it where it is new."""

@@ -34,9 +34,11 @@ REFUSED = {
 
 def settings_of(connection: duckdb.DuckDBPyConnection) -> tuple[Settings, tuple[tuple[str, str], ...]]:
     """Settings of a connection that differ from ours: those that are taken over, and those that are refused."""
-    names = ", ".join(f"'{name}'" for name in (*TAKEN_OVER, *REFUSED))
-    found = connection.execute(f"SELECT name, value FROM duckdb_settings() WHERE name IN ({names})").fetchall()
-    other = [(n, v) for n, v in sorted(found) if v != TAKEN_OVER.get(n, REFUSED.get(n))]
+    names = sorted((*TAKEN_OVER, *REFUSED))
+    # Not duckdb_settings(), which does not list all that can be set.
+    values = ", ".join(f"CAST(current_setting('{name}') AS VARCHAR)" for name in names)
+    (found,) = connection.execute(f"SELECT {values}").fetchall()
+    other = [(n, v) for n, v in zip(names, found) if v != TAKEN_OVER.get(n, REFUSED.get(n))]
     taken = tuple((n, v) for n, v in other if n in TAKEN_OVER)
     return taken, tuple((n, str(v)) for n, v in other if n in REFUSED)
 

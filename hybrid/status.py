@@ -95,6 +95,9 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
         for name, s in status["streams"].items()
     ]  # fmt: skip
     parts.append(table("stream|events|per s|watermark|behind the clock|the newest|late|bad|again", streams))
+    for name, s in status["streams"].items():
+        if s["held_by"] is not None:
+            parts.append(Text(f"the watermark of {name} waits for {s['held_by']}, silent since {s['held_since']}"))
     if status["queries"]:
         queries = [
             [name, q["state"], q["matches"], q["rows"], q["rate"], q["suppressed"], q["runs"], q["spilled"],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from archive.history import LOG, History, archived_schema, check_there
 from archive.place import Place
@@ -13,13 +14,19 @@ from archive.recent import FILES
 from hybrid.candidates import Reader
 from hybrid.declaration import TABLE, UNPACED, Pace, read_declaration, write_declaration
 from hybrid.inputs import SORTED_MAX
-from hybrid.late import LateEvents
+from hybrid.late import LateEvents, LateShare
+from hybrid.times import show_us
 from live.stream import LiveStream
 from matching.feed import Feed
+from query.errors import HybridWarning
 from query.schema import Schema
 
 if TYPE_CHECKING:
     from archive.log import Policy
+
+
+#: In the directory of a stream while its watermark is being set back.
+REWIND = "rewind.json"
 
 
 @dataclass(slots=True)
@@ -35,6 +42,11 @@ class Stream:
     pace: Pace = UNPACED
     heard_s: dict[str, float] = field(default_factory=dict)
     late: LateEvents | None = None
+    lately: LateShare = field(default_factory=LateShare)
+    #: Whether something has come since the last look at the clock; and of the event that was furthest ahead of the
+    #: clock when it was seen there, its time and that of the clock.
+    news: bool = False
+    anchor_us: tuple[int, int] | None = None
 
     @property
     def watermark_us(self) -> int | None:
@@ -95,13 +107,32 @@ class Stream:
 
     def hear(self, source: str, now_s: float) -> None:
         """Something came from a source, at that time of a clock that never goes back."""
-        if self.pace.idle_us is not None or self.pace.heartbeat_us is not None:
-            self.heard_s[source] = now_s
+        self.heard_s[source] = now_s
+        self.news = True
 
-    def tick(self, now_s: float, wall_us: int) -> int | None:
-        """Looks at the clocks: the first never goes back, the second is the time of day. The watermark that there is by
-        that, if it is another one."""
+    def held_by(self) -> dict[str, Any] | None:
+        """Which source holds the watermark back, since when nothing has come from it and for how many seconds; None
+        where no event is further than that source lets the watermark go."""
+        source, watermark_us, newest_us = self.live.holder, self.live.watermark_us, self.live.newest_us
+        waited = source in self.live.expected
+        if source is None or not (waited or _is_ahead(newest_us, watermark_us, self.schema.lateness_us)):
+            return None
+        now_s = time.monotonic()
+        silent_s = now_s - self.heard_s.get(source, now_s)
+        since_s = round(time.time() - silent_s)
+        return {"source": source, "since": show_us(since_s * 1_000_000), "silent_s": round(silent_s, 1)}
+
+    def tick(self, now_s: float, earliest_us: int) -> int | None:
+        """Looks at the clocks: the first never goes back, nor goes on while the machine is suspended, when nothing can
+        come; the second is the time of day, without its jumps. The watermark that there is by that, if it is another
+        one.
+
+        A heartbeat goes on from the events that have come, as fast as the clock does: what the time of day is matters
+        only where none has come since the stream was opened."""
         before = self.live.watermark_us
+        newest_us, self.news = self.live.newest_us if self.news else None, False
+        if newest_us is not None and (self.anchor_us is None or newest_us > self._now_us(earliest_us)):
+            self.anchor_us = newest_us, earliest_us
         if self.pace.idle_us is not None:
             silent_s = self.pace.idle_us / 1e6
             # in the order in which they fell silent, so that it does not matter how often somebody looks
@@ -111,8 +142,15 @@ class Stream:
         if self.pace.heartbeat_us is not None and before is not None:
             last = max(self.heard_s.values(), default=now_s)
             if now_s - last >= self.pace.heartbeat_us / 1e6:
-                self.live.advance(wall_us - self.pace.heartbeat_us - self.schema.lateness_us)
+                self.live.advance(self._now_us(earliest_us) - self.pace.heartbeat_us - self.schema.lateness_us)
         return self.live.watermark_us if self.live.watermark_us != before else None
+
+    def _now_us(self, earliest_us: int) -> int:
+        """The event time that there is by the clock."""
+        if self.anchor_us is None:
+            return earliest_us
+        newest_us, then_us = self.anchor_us
+        return min(earliest_us, newest_us + max(0, earliest_us - then_us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +167,9 @@ def reopened(directory: Place, log: Policy | None, epoch: int | None = None, rea
     """A stream as it was left: declaration, sequence, offsets and watermark. epoch, read_only: see History. Raises
     DataError, also where there must be a log and is none."""
     schema, saved_us, pace, expected, logged = read_declaration(directory)
+    if (directory / REWIND).exists():
+        message = f"{schema.name}: its watermark was being set back, which did not come to its end: do it again"
+        warnings.warn(message, HybridWarning, stacklevel=3)
     if logged:
         check_there(Path(directory / TABLE / LOG), schema.name)
         if log is None and not read_only:  # it ends with the first flush, and need not be there from then on
@@ -142,9 +183,15 @@ def reopened(directory: Place, log: Policy | None, epoch: int | None = None, rea
     watermark_us = _watermark_of(kept, saved_us, schema, bool(expected))
     live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
     live.expect(expected)
+    for source, offset in kept.skipped.items():
+        live.skip(source, offset)
     now_s = time.monotonic()
-    heard_s = dict.fromkeys((*kept.offsets, *expected), now_s) if pace != UNPACED else {}
+    heard_s = dict.fromkeys((*kept.offsets, *expected), now_s)
     return Stream(schema, live, kept, directory, pace=pace, heard_s=heard_s)
+
+
+def _is_ahead(newest_us: int | None, watermark_us: int | None, lateness_us: int) -> bool:
+    return newest_us is not None and (watermark_us is None or newest_us - lateness_us > watermark_us)
 
 
 def _watermark_of(kept: History, saved_us: int | None, schema: Schema, waits: bool = False) -> int | None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid import duck
-from hybrid.answer import Answer
+from hybrid.answer import Answer, fitted
 from hybrid.faults import fault
 from hybrid.outer import Outer
 from matching.batch import Int64Array
@@ -232,6 +232,7 @@ class Suppressor:
             raise ValueError("no state of ALERT ONCE")
         told = json.loads(metadata[b"hybrid.suppress"])
         listed = from_ipc(bytes.fromhex(metadata[b"listed"].decode()))
+        listed = fitted(listed, self._nothing().schema)
         same = told["interval_us"] == self.once.interval_us and tuple(told["columns"]) == self.once.columns
         if not same or not listed.schema.equals(self._nothing().schema):
             raise ValueError("the state of another ALERT ONCE")

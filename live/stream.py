@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,17 @@ from query.schema import Schema
 
 #: Offsets stay below it, so that counting on from one never overflows.
 OFFSET_END = 2**62
+
+
+class Ahead(DataError):
+    """Events that are too far ahead of the clock; nothing of the batch was taken. rows: bool (n,), which of its rows
+    they are."""
+
+    def __init__(self, message: str, hint: str, rows: BoolArray, reasons: Callable[[int], str]) -> None:
+        super().__init__(message, hint)
+        self.rows = rows
+        #: Of one of them, what is wrong with it.
+        self.of = reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +97,12 @@ class LiveStream:
         """The largest event time of all sources."""
         return self._watermark.newest_us
 
-    def widen(self, schema: Schema) -> None:
-        """Takes events of more columns from now on; nothing else may differ."""
+    def declare(self, schema: Schema) -> None:
+        """Takes events of more columns, or with another lateness, from now on; nothing else may differ. The watermark
+        stays where it is: a longer lateness lets it wait, a shorter one raises it with the next event."""
         self._incoming = Incoming(schema)
         self.schema = schema
+        self._watermark.lateness_us = schema.lateness_us
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -97,14 +110,16 @@ class LiveStream:
         return dict(self._next_offset)
 
     def accept(
-        self, data: object, source: str = "default", offset: int | Int64Array | None = None
-    ) -> Arrival:
+        self, data: object, source: str = "default", offset: int | Int64Array | None = None,
+        ceiling_us: int | None = None,
+    ) -> Arrival:  # fmt: skip
         """Takes rows (see live.incoming for what they may be) sent by one source, in the order it sent them.
 
         offset: the position of the first row in its source, or int64 (n,) the position of each, ascending; None goes
         on counting. Rows below the expected offset are a redelivery: dropped and counted (`duplicate_count`). A gap is
         allowed. Late rows are accepted, flagged and counted (`late_count`); `accepted_count` counts all rows taken,
-        late ones too.
+        late ones too. ceiling_us: a row with a later time is refused, by an `Ahead` that says which rows are; one that
+        is redelivered has had its verdict.
         Cost: no copy where the columns have the declared types already, otherwise one pass per column.
         """
         if self.ended:
@@ -126,12 +141,15 @@ class LiveStream:
                 "give each row its position in its source as int64",
             )
 
-        # Nothing from here on may raise: state changes.
         expected = self._next_offset.get(source, 0)
         if not isinstance(offset, np.ndarray):
             first = expected if offset is None else int(offset)
             offset = np.arange(first, first + len(ts_us), dtype=np.int64)
         repeated = int(np.searchsorted(offset, expected))
+        if ceiling_us is not None and repeated < len(ts_us) and int(ts_us[repeated:].max()) > ceiling_us:
+            self._refuse(ts_us, repeated, ceiling_us)
+
+        # Nothing from here on may raise: state changes.
         if repeated:
             columns, ts_us, offset = columns.slice(repeated), ts_us[repeated:], offset[repeated:]
             self.duplicate_count += repeated
@@ -155,9 +173,34 @@ class LiveStream:
         self.late_count += int(np.count_nonzero(late))
         return Arrival(batch, late, self._watermark.value_us)
 
-    def replay(self, batch: EventBatch, late: BoolArray) -> Arrival:
+    def _refuse(self, ts_us: Int64Array, repeated: int, ceiling_us: int) -> NoReturn:
+        """Raises Ahead for the rows beyond the ceiling, from the first one on that is no redelivery."""
+        rows = ts_us > ceiling_us
+        rows[:repeated] = False
+        first, more = int(np.flatnonzero(rows)[0]), int(np.count_nonzero(rows)) - 1
+
+        def reason(row: int) -> str:
+            shown, last = (np.datetime_as_string(np.datetime64(int(us), "us")) for us in (ts_us[row], ceiling_us))
+            return f"the time {shown} is too far ahead of the clock: max_ahead allows up to {last}"
+
+        raise Ahead(
+            f"column {self.schema.time}, row {first}: {reason(first)}"
+            + (f"; and so are those of {more:,} more rows" if more else ""),
+            "look at the clock and the time zone of whoever sent it: times without a zone are UTC; or allow more",
+            rows, reason,
+        )  # fmt: skip
+
+    def skip(self, source: str, offset: int) -> None:
+        """What a source has sent up to an offset, and is no event of the stream, is behind us: it is not expected
+        again."""
+        if offset >= self._next_offset.get(source, 0):
+            self._next_offset[source] = offset + 1
+            if source not in self._source_names:
+                self._source_names = (*self._source_names, source)
+
+    def replay(self, batch: EventBatch, late: BoolArray, aside: BoolArray | None = None) -> Arrival:
         """Takes events that were accepted before, with the marks they got, in the order in which they came; they keep
-        their places. late: bool (n,)."""
+        their places. late: bool (n,). aside: bool (n,), those of them whose times count for nothing."""
         for name in batch.sources:
             if name not in self._source_names:
                 self._source_names = (*self._source_names, name)
@@ -166,7 +209,8 @@ class LiveStream:
             if begin < end:
                 source = batch.sources[batch.source[begin]]
                 if not self.driven:
-                    self._watermark.observe(source, batch.ts_us[begin:end])
+                    ts_us = batch.ts_us[begin:end]
+                    self._watermark.observe(source, ts_us if aside is None else ts_us[~aside[begin:end]])
                 self._next_offset[source] = int(batch.offset[end - 1]) + 1
         if len(batch):
             self.next_seq = int(batch.seq[-1]) + 1
@@ -177,6 +221,11 @@ class LiveStream:
             batch.columns, batch.ts_us, code[batch.source], batch.offset, batch.seq, self._source_names
         )
         return Arrival(named, late, self._watermark.value_us)
+
+    @property
+    def holder(self) -> str | None:
+        """The source that the watermark waits for; None where none counts, or it does not come from the sources."""
+        return None if self.driven or self.ended else self._watermark.holder
 
     @property
     def expected(self) -> tuple[str, ...]:
@@ -200,7 +249,7 @@ class LiveStream:
             "next_seq": self.next_seq, "offsets": dict(self._next_offset), "sources": self._source_names,
             "watermark": self._watermark.to_dict(),
             "driven": self.driven, "ended": self.ended, "accepted": self.accepted_count, "late": self.late_count,
-            "duplicates": self.duplicate_count,
+            "duplicates": self.duplicate_count, "lateness_us": self.schema.lateness_us,
         }  # fmt: skip
 
     @staticmethod

@@ -79,6 +79,15 @@ class Watermark:
         return late
 
     @property
+    def holder(self) -> str | None:
+        """The source that w waits for: one that has sent nothing yet, or that with the least event time of those that
+        count. None where none counts."""
+        if self._expected:
+            return min(self._expected)
+        active = [(high, name) for name, high in self._highest_us.items() if name not in self._idle]
+        return min(active)[1] if active else None
+
+    @property
     def expected(self) -> tuple[str, ...]:
         """The sources that hold w back because they have sent nothing yet."""
         return tuple(sorted(self._expected))
@@ -89,7 +98,10 @@ class Watermark:
 
     def idle(self, sources: Collection[str]) -> None:
         """These sources no longer hold w back: it is that of the others, if there are any."""
-        self._idle |= self._highest_us.keys() & set(sources)
+        silent = self._highest_us.keys() & set(sources)
+        if silent <= self._idle and self._expected.isdisjoint(sources):
+            return  # nothing new, as most of the time where many are silent
+        self._idle |= silent
         waited = bool(self._expected)
         self._expected -= set(sources)
         if self._expected:

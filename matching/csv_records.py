@@ -45,15 +45,17 @@ def cut(data: bytes, delimiter: str) -> int:
     if b'"' not in data:
         at = data.rfind(end) + 1
         return at if end == b"\n" or at < len(data) else data[:-1].rfind(end) + 1  # a line end may go on
+    ends = ends_of(data, delimiter, end)
+    return int(ends[-1]) if len(ends) else 0
+
+
+def ends_of(data: bytes, delimiter: str, end: bytes = b"\n") -> Int64Array:
+    """The places behind the whole records of data that begins with one. end: what ends lines in it."""
     if well_quoted(data, delimiter):
-        ends = record_ends(data, end)
-        return int(ends[-1]) + 1 if len(ends) else 0
-    at = 0
-    for found in _record(delimiter).finditer(data):
-        if found.end() == found.start() or found[2] == b"" or (end == b"\n" and found[2] == b"\r"):
-            continue
-        at = found.end()
-    return at
+        return record_ends(data, end) + 1
+    torn = (b"", b"\r") if end == b"\n" else (b"",)
+    whole = (m.end() for m in _record(delimiter).finditer(data) if m.end() > m.start() and m[2] not in torn)
+    return np.fromiter(whole, np.int64)
 
 
 def record_ends(data: bytes, end: bytes = b"\n", quoted: bool = False) -> Int64Array:
@@ -153,10 +155,13 @@ def read_records(
 
 
 def header_of(data: bytes, delimiter: str) -> list[str]:
-    """The fields of the first record."""
+    """The fields of the first record. Raises DataError where it is none."""
     first = _record(delimiter).match(data)
     assert first is not None
-    return next(csv.reader(io.StringIO(first[0].decode(errors="replace"), newline=""), delimiter=delimiter), [""])
+    try:
+        return next(csv.reader(io.StringIO(first[0].decode(errors="replace"), newline=""), delimiter=delimiter), [""])
+    except csv.Error as error:
+        raise DataError(f"its header cannot be read: {error}", "is a quote open?") from None
 
 
 def _empty(table: pa.Table) -> np.ndarray | None:

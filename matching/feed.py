@@ -222,6 +222,11 @@ class Feed:
         """How many queries there are."""
         return sum(len(group.members) for group in self._groups)
 
+    def declare(self, schema: Schema) -> None:
+        """Goes on with another lateness of the stream; nothing else may differ."""
+        for ordering in (self.ordering, *(g.ordering for g in self._groups if g.ordering is not None)):
+            ordering.declare(schema)
+
     def add(self, plan: Plan, since_seq: int, shedder: Shedder | None = None) -> Member:
         """A query that sees the events pushed from now on. since_seq: the ingest sequence of the next event. shedder:
         of the plan's PARTITION BY, if partitions may be left out."""

@@ -93,8 +93,10 @@ def in_sources(batch: EventBatch, sources: tuple[str, ...]) -> EventBatch:
     """The batch with these names of sources, and behind them those that they lack."""
     if batch.sources == sources:
         return batch
-    sources += tuple(name for name in batch.sources if name not in sources)
-    index = [sources.index(name) for name in batch.sources]
+    names = dict.fromkeys((*sources, *batch.sources))
+    sources = tuple(names)
+    places = {name: place for place, name in enumerate(names)}
+    index = [places[name] for name in batch.sources]
     source = batch.source
     if index != list(range(len(index))):
         source = np.array(index, np.int32)[source]
@@ -147,11 +149,21 @@ class Ordering:
         """
         batch = self.known(batch)
         self._raise(watermark_us)
-        if self._at_once and len(self._sources) <= 1:
+        if self._passes and not self._runs:
             return batch
         if len(batch):
             self._runs.append(sort_events(batch, self.schema))
         return self._release()
+
+    def declare(self, schema: Schema) -> None:
+        """Goes on with another lateness; nothing else may differ. What is held back stays so until its turn."""
+        self.schema = schema
+        self._at_once = schema.lateness_us == 0 and not schema.order
+
+    @property
+    def _passes(self) -> bool:
+        """Whether events are in order as they come."""
+        return self._at_once and len(self._sources) <= 1
 
     def advance(self, watermark_us: int | None) -> EventBatch:
         """No event with time < watermark_us can still come (None: none at all). Returns what may be matched by that."""
@@ -182,7 +194,10 @@ class Ordering:
             message = f"this is no saved order of {self.schema.name}: {error}"
             raise DataError(message, "start from the archive") from None
         columns = batch.select(list(range(batch.num_columns - 4)))
-        if metadata["version"] != STATE_VERSION or not columns.schema.equals(self._nothing.columns.schema):
+        declared = self._nothing.columns.schema
+        for field in list(declared)[columns.num_columns :]:  # the stream has got more columns since
+            columns = columns.append_column(field, pa.nulls(len(columns), field.type))
+        if metadata["version"] != STATE_VERSION or not columns.schema.equals(declared):
             raise DataError(
                 f"the saved order of {self.schema.name} has version {metadata['version']} or other columns",
                 f"this program reads version {STATE_VERSION} with the declared columns; start from the archive",
@@ -211,6 +226,8 @@ class Ordering:
         w = self.watermark_us
         released: list[EventBatch] = []
         if w is not None:
+            if self._passes:
+                w += 1  # held back under another lateness: what is still to come at this time sorts after it
             kept: list[EventBatch] = []
             for run in self._runs:
                 if run.ts_us[0] >= w:

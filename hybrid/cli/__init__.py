@@ -7,6 +7,7 @@ demo that does not find what was planted), 2 wrong usage. Nothing heavy is impor
 from __future__ import annotations
 
 import os
+import re
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -95,6 +96,8 @@ def query_text(text: str) -> str:
             raise typer.BadParameter(f"cannot read {text}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise typer.BadParameter(f"cannot read {text}: it is not UTF-8") from None
+    if re.fullmatch(r"\S+\.\w+|\S*/\S+", text):
+        raise typer.BadParameter(f"there is no file {text}, and it is no statement")
     return text
 
 

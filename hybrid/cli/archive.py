@@ -13,6 +13,8 @@ from hybrid.cli.ingest import Memory, ingest
 from hybrid.cli.output import Format, Formats, say, write
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from archive.table import Table
     from query.errors import DataError
 
@@ -116,6 +118,36 @@ def expire(
 
 
 @app.command()
+def rewind(
+    directory: Where,
+    stream: Annotated[str, typer.Argument(help="The stream whose watermark is set back.")],
+    to: Annotated[
+        str | None, typer.Option(help="What lies after this time is set aside, '2024-01-02 10:00'; left out: now.")
+    ] = None,
+) -> None:
+    """Sets the watermark of a stream back, after an event or a clock was far ahead and made everything late.
+
+    The events after the time are set aside: they stay in the archive as late ones, and a line for each goes to the dead
+    letters of the stream. What came since is judged anew, and live queries go through it once more. The service must
+    not run meanwhile; what its queries find goes out at its next start."""
+    from hybrid.engine import Database
+    from hybrid.times import show_us
+
+    _chosen(directory, stream)  # or a database would be made
+    with Database(directory, maintenance=False, ticking=False) as db:
+        done = db.rewind(stream, to)
+    if "://" not in directory:
+        _as_dead_letters(Path(directory) / done.stream / "bad.ndjson", done.aside)
+    say(f"{done.stream}: {done.aside.num_rows:,} events are set aside")
+    say(f"of {done.replayed:,} events since, {done.on_time:,} that were late count now, {done.late:,} are late now")
+    say(f"the watermark is {show_us(done.watermark_us) or 'none'}")
+    if done.queries:
+        say(f"went through these events once more: {', '.join(done.queries)}")
+    if done.lost:
+        say(f"not all events of these are kept, and a match may be missing: {', '.join(done.lost)}")
+
+
+@app.command()
 def verify(
     directory: Where,
     stream: Stream = None,
@@ -151,8 +183,10 @@ def verify(
         plain = sum(not has_sums(path) for path in table.snapshot().paths)
         if plain:
             say(f"{name}: {plain:,} files without checksums, of an earlier release or of another program")
-        say(f"{name}: {count:,} files, {kinds['broken']:,} faults; beside them {kinds['waiting']:,} taken out "
-            f"and {kinds['orphan']:,} left by a crash, for hybrid archive expire")  # fmt: skip
+        beside = f"{kinds['waiting']:,} taken out and {kinds['orphan']:,} left by a crash"
+        beside = f"; beside them {beside}, which hybrid archive expire deletes"
+        said = f"{name}: {count:,} files, {kinds['broken']:,} faults"
+        say(said + (beside if kinds["waiting"] or kinds["orphan"] else ""))
     for name, message in _log_faults(directory, stream):
         wrong = True
         print(f"{name}: broken: {message}")
@@ -207,7 +241,10 @@ def repair(directory: Where, stream: Stream = None) -> None:
             done = mend(place / name)
             for one in done:
                 print(f"{name}: {one}")
-            say(f"{name}: {len(done):,} faults repaired" if done else f"{name}: no faults")
+            lost = sum(bool(one.missing or one.again) for one in done)
+            faults = f"{len(done):,} fault{'s' if len(done) > 1 else ''} repaired"
+            more = f"; {lost:,} of them left events missing, see above" if lost else ""
+            say(f"{name}: {faults}{more}" if done else f"{name}: no faults")
     finally:
         writer.release()
 
@@ -273,6 +310,20 @@ def search(
     write(result.evidence() if evidence else result.arrow(), format, output)
     for alias, report in relations.reports.items():
         say(f"{alias}: {report}")
+
+
+def _as_dead_letters(file: Path, events: pa.Table) -> None:
+    """Adds a line for each event that was set aside to the dead letters of its stream."""
+    import json
+
+    from hybrid.reader import line_of
+    from live.sources.base import Bad
+
+    with open(file, "a", encoding="utf-8") as out:
+        for row in events.to_pylist():
+            source, offset = row.pop("_source"), row.pop("_offset")
+            raw = json.dumps(row, default=str, ensure_ascii=False).encode()
+            out.write(line_of(Bad(source, offset, raw, "set aside by hybrid archive rewind: too far ahead")) + "\n")
 
 
 def _compact_by_spark(table: Table, edge_us: int, spark: str, memory: str | None) -> None:

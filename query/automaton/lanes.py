@@ -385,8 +385,10 @@ def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> 
             return Op("coalesce", tuple(_fit(down(e), lane) for e in arguments), lane)
         case Column(name):
             raise NoLane(f"column {name}")
+        case Call(name):
+            raise NoLane(name)
         case _:
-            raise NoLane(expression.function if isinstance(expression, Call) else expression.__class__.__name__)
+            raise NoLane("an expression that only DuckDB computes")
 
 
 def _equality(sql: str, others: int) -> str | None:

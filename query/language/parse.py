@@ -705,6 +705,8 @@ class _Reader:
             fail("unexpected (", hint="PER takes columns of the output: give the expression a name in the SELECT")
         if self.start == "alert" and not accepted:
             fail(f"unexpected {found}", hint="ALERT ONCE stands behind the whole statement")
+        if token.word == "," and accepted == {"RPAR"} and code == "HQ101":
+            fail(f"expected ')', found {found}", hint="rows that follow each other stand side by side: PATTERN (A B)")
         shown = self._shown(accepted)
         if token.kind is TokenKind.WORD and len(token.word) > 2:
             words = {s.split()[0]: s for s in shown} | {u: u for u in _UNITS if "UNIT" in accepted}

@@ -95,6 +95,8 @@ def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
         message = f"{call[1]} does not take {call[2]}"
     elif message.startswith("Cannot compare"):
         hint = "cast one of them"
+    elif message.startswith("Window functions"):
+        hint = "PREV(x) and NEXT(x) are of the rows beside this one, FIRST(A.x) and LAST(A.x) of the match"
     return Diagnostic("HQ205", message, span, hint=hint)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from archive import head, layout
+from archive import head, layout, log_repair
 from archive.history import History
 from archive.layout import to_stored, write_files
 from archive.place import place_of
@@ -48,6 +48,23 @@ def test_the_last_commit_is_missed(tmp_path, how):
         lost = "5,000 events of source default, offsets 15000 to 19999"
         assert f"without it {lost} would be missing" in raised.value.message
         assert "hybrid archive repair" in raised.value.hint
+
+
+def test_the_last_commit_and_its_head_are_missed_by_the_log(tmp_path):
+    # Before: 10 of 20 events, no word: nothing but the log says that there were more.
+    first = History(TICKS, tmp_path, log="os")
+    for i in range(2):
+        first.append(*batch_of(run_of(10, first=i * 10)))
+        first.flush()
+    first.close()
+    last_entry(tmp_path).unlink()
+    max((tmp_path / "_head").glob("*.head")).unlink()
+    with pytest.raises(DataError, match="it was begun; 10 events are missing, number 10"):
+        History(TICKS, tmp_path, log="os")
+    assert [str(one.missing) for one in log_repair.faults(tmp_path, True)] == ["; 10 events are missing, number 10 on"]
+    (done,) = repair(place_of(tmp_path), TICKS)
+    assert "10 events of source default, offsets 10 to 19 of it are there again" in str(done)
+    assert events_of(History(TICKS, tmp_path, log="os").snapshot().read(None, None)) == run_of(20)
 
 
 def test_an_entry_in_the_middle_and_a_checkpoint(tmp_path):

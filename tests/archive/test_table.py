@@ -179,7 +179,6 @@ def test_reopening_gives_the_same_schema(tmp_path, schema):
         ),
         (replace(TICKS, fields=TICKS.fields[:3], order=()), "order"),
         (replace(TICKS, keys=()), "keys"),
-        (replace(TICKS, lateness_us=0), "lateness_us 2000000 is now 0"),
         (replace(TICKS, name="quotes"), "name 'ticks' is now 'quotes'"),
     ],
 )
@@ -187,6 +186,16 @@ def test_another_declaration_is_refused(tmp_path, other, words):
     Table.create(tmp_path, TICKS)
     with pytest.raises(DataError, match=words):
         History(other, tmp_path)
+
+
+def test_lateness_and_retention_are_as_declared_last(tmp_path):
+    """Before: `lateness_us 2000000 is now 0`, as of any other difference."""
+    Table.create(tmp_path, TICKS)
+    other = replace(TICKS, lateness_us=0, retention_us=7)
+    assert Table.create(tmp_path, other).schema == other
+    wider = replace(TICKS, fields=(*TICKS.fields, Field("more", "BIGINT")))
+    assert Table.create(tmp_path, wider).schema == wider
+    assert Table.open(tmp_path).schema == wider
 
 
 def test_a_format_of_the_future_is_refused(tmp_path):

@@ -6,6 +6,7 @@ the same step again and goes on, and the rows are compared with those of an undi
 from __future__ import annotations
 
 import datetime as dt
+import dis
 import signal
 import sys
 import warnings
@@ -130,6 +131,11 @@ STEPS: dict[str, Callable[[Session], None]] = {
 }
 
 
+#: Lines that begin with these are no points: Python raises nothing there, neither of a signal nor for want of memory,
+#: and where a block begins with `try:` or is left, it compiles them outside of the `with` around it.
+QUIET = {dis.opmap["NOP"], dis.opmap["LOAD_CONST"]}
+
+
 class Disturbance:
     """Counts the lines of our code that the main thread reaches, or the calls of functions of the system, and does
     something at one of them.
@@ -158,7 +164,7 @@ class Disturbance:
         return self._reached if name.startswith(OURS) and "interrupts.py" not in name else None
 
     def _reached(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line":
+        if event == "line" and frame.f_code.co_code[frame.f_lasti] not in QUIET:
             self._one(frame)
         return self._reached
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -150,3 +151,32 @@ def test_killed_at_any_moment(tmp_path, record_property):
         taken = len(found)
     record_property("kills", KILLS)
     assert os.path.isdir(tmp_path / "0")
+
+
+LONG = """
+import hybrid, signal
+db = hybrid.connect()
+db.sql("SELECT 1")
+print("ready", flush=True)
+try:
+    db.sql("SELECT count(*) FROM range(200000) a, range(100000) b WHERE (a.range * b.range) % 7 = 3")
+except KeyboardInterrupt:
+    again = db.sql("SELECT 2 AS n").arrow().to_pylist()
+    print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler, again)
+"""
+
+
+@pytest.mark.parametrize("after_s", [0.02, 0.1, 0.4, 0.9])
+def test_a_ctrl_c_ends_a_long_statement_whenever_it_comes(after_s: float) -> None:
+    # Before: DuckDB dropped it where it came while the statement was planned, and the statement ran on for minutes.
+    command = [sys.executable, "-c", LONG]
+    child = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(after_s)
+        child.send_signal(signal.SIGINT)
+        said, _ = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert said == "interrupted True [{'n': 2}]\n"

@@ -269,8 +269,9 @@ def test_settings_that_are_refused(setting: str, named: str) -> None:
 def test_every_setting_of_duckdb_is_one_of_ours() -> None:
     """A setting that a new DuckDB brings has to be looked at: whether a pattern's expressions depend on it."""
     known = {name for (name,) in duckdb.sql("SELECT name FROM duckdb_settings()").fetchall()}
-    assert {*session.TAKEN_OVER, *session.REFUSED} <= known
-    assert len(known) == 170, "which of the new ones change what an expression means?"
+    hidden = {"error_on_division_by_zero", "regex_match_operator_semantics", "legacy_disable_null_type"}
+    assert {*session.TAKEN_OVER, *session.REFUSED} <= known | hidden  # 2.0.1 does not list these any more
+    assert len(known | hidden) == 170, "which of the new ones change what an expression means?"
 
 
 # Before: PARTITION BY split a and A, which GROUP BY merges.
@@ -348,3 +349,18 @@ def test_settings_stand_in_the_plan() -> None:
     assert plan.factors[0].plan.settings == (("TimeZone", "Asia/Kolkata"),)
     assert "setting     TimeZone = Asia/Kolkata" in str(plan.factors[0].plan)
     assert hybrid.sql(ANY.format("t", "", "count(*) AS n"), connect()).plan.factors[0].plan.settings == ()
+
+
+def test_types_do_not_depend_on_the_shape_of_the_outer_select() -> None:
+    # Before: UTC and text where it only picked columns, the connection's zone and its ENUM elsewhere.
+    connection = connect(
+        "SET TimeZone = 'America/New_York'", "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE TABLE seen(i INTEGER, t TIMESTAMPTZ, m mood)",
+        "INSERT INTO seen VALUES (1, '2026-01-01 10:00', 'ok'), (2, '2026-01-01 11:00', 'sad')",
+    )  # fmt: skip
+    text = "SELECT {} FROM seen MATCH_RECOGNIZE (ORDER BY i MEASURES LAST(t) AS t, LAST(m) AS m PATTERN (A+) "
+    text += "DEFINE A AS true)"
+    picked, computed = (hybrid.sql(text.format(c), connection).arrow() for c in ("t, m", "t, m, 1 AS one"))
+    assert picked.schema == computed.select(["t", "m"]).schema
+    assert picked.schema.field("t").type.tz == "America/New_York"
+    assert picked.to_pylist() == computed.select(["t", "m"]).to_pylist()

@@ -195,7 +195,7 @@ def test_relations_of_every_kind(tmp_path: Path) -> None:
     connection.execute("CREATE MACRO after(x) AS TABLE SELECT * FROM s.ticks WHERE price > x")
     for source in (
         f"'{file}'", f'"{file}"', f"read_parquet('{file}') AS r", "s.ticks", "memory.s.ticks t", "seen", "after(0)",
-        "(FROM s.ticks)", "(s.ticks JOIN (SELECT 1 AS one) AS o ON one = 1) AS j", "(s.ticks)",
+        "(FROM s.ticks)", "(s.ticks JOIN (SELECT 1 AS one) AS o ON one = 1) AS j",
     ):  # fmt: skip
         assert sorted(ask(f"SELECT * FROM {source} {FALLS} AS m", connection, ticks=TICKS)) == FOUND
     values = ", ".join(f"('{s}', make_timestamp({t}000000), {p}::DOUBLE)" for s, t, p in ROWS)

@@ -86,13 +86,16 @@ def test_a_silent_stream_goes_on_with_the_clock(monkeypatch: pytest.MonkeyPatch)
         db.tick(now[0], wall_us(100))
         assert watermark(db) is None, "nothing has come yet"
         push(db, "x", 100, 1)
-        db.tick(now[0] + 4.9, wall_us(200))
+        db.tick(now[0], wall_us(100))
+        db.tick(now[0] + 4.9, wall_us(104.9))
         assert watermark(db) == "2024-01-01 00:01:38"
-        db.tick(now[0] + 5, wall_us(117))
+        db.tick(now[0] + 17, wall_us(117))
         assert (watermark(db), alerts.fetch().num_rows) == ("2024-01-01 00:01:50", 0)
-        db.tick(now[0] + 5.1, wall_us(117.1))
+        db.tick(now[0] + 17.1, wall_us(117.1))
         assert alerts.fetch().column("since").to_pylist() == [at(100)]
-        db.tick(now[0] + 6, wall_us(90))  # a clock that was put back changes nothing
+        with pytest.warns(HybridWarning, match="has jumped back by 28 s"):
+            db.tick(now[0] + 18, wall_us(90))
+        assert watermark(db) == "2024-01-01 00:01:50.100000"
         push(db, "x", 110.1)
         assert db.streams()["t"]["late"] == 0
         push(db, "x", 110)
@@ -111,7 +114,8 @@ def test_what_is_declared_of_the_clock_stays(tmp_path, monkeypatch: pytest.Monke
         push(db, "x", 61)
         db.tick()
         assert watermark(db) == "2024-01-01 00:01:01", "y has been silent since it was opened"
-        db.create_stream("t", COLUMNS, time="ts", key="k", idle="1h")
+        with pytest.warns(HybridWarning, match="idle is 1 h from now on, it was 30 s"):
+            db.create_stream("t", COLUMNS, time="ts", key="k", idle="1h")
         push(db, "y", 62)
         push(db, "x", 90)
         now[0] += 31

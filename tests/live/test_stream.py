@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from live.stream import Arrival, LiveStream
+from live.stream import Ahead, Arrival, LiveStream
 from matching.ordering import Ordering
 from query.errors import DataError
 from query.schema import Field, Schema
@@ -105,6 +105,54 @@ def test_an_offset_that_is_none(offset: object) -> None:
     with pytest.raises(DataError, match="the offset of a push to s is"):
         stream.accept(events(1), offset=offset)  # type: ignore[arg-type]
     assert stream.accepted_count == 0
+
+
+def test_rows_beyond_a_ceiling_are_refused_and_redelivered_ones_are_not_judged_again() -> None:
+    stream = LiveStream(schema())
+    stream.accept(events(1, 500, 2), "a", ceiling_us=500)
+    before = stream.to_dict()
+    says = r"row 3: the time 1970-01-01T00:00:00.000101 .*; and so are those of 1 more rows"
+    with pytest.raises(Ahead, match=says) as said:
+        stream.accept(events(1, 500, 2, 101, 7, 102), "a", 0, ceiling_us=100)
+    assert said.value.rows.tolist() == [False, False, False, True, False, True]
+    assert "000102 is too far ahead" in said.value.of(5)
+    assert stream.to_dict() == before
+    stream.skip("a", 5)
+    assert len(stream.accept(events(101, 7, 102, 8), "a", 3, ceiling_us=100).batch) == 1
+    stream.skip("a", 2)
+    assert stream.offsets == {"a": 7}, "it never goes back"
+
+
+@given(st.lists(st.one_of(st.integers(0, 40), st.sampled_from(["0", "5", "12"])), max_size=40), st.booleans())
+def test_a_lateness_that_changes_loses_and_disorders_nothing(steps: list[int | str], two: bool) -> None:
+    """Each event on time comes out, once, in the total order; the watermark never goes back."""
+    shape = schema(5)
+    stream, ordering = LiveStream(shape), Ordering(shape)
+    out: list[tuple[int, str, int]] = []
+    on_time: list[tuple[int, str, int]] = []
+    reached = -(2**62)
+
+    def shown(batch: object) -> list[tuple[int, str, int]]:
+        names = [batch.sources[i] for i in batch.source]  # type: ignore[attr-defined]
+        return list(zip(batch.ts_us.tolist(), names, batch.offset.tolist(), strict=True))  # type: ignore[attr-defined]
+
+    for i, step in enumerate(steps):
+        if isinstance(step, str):
+            shape = schema(int(step))
+            stream.declare(shape)
+            ordering.declare(shape)
+            continue
+        arrival = stream.accept(events(step), "ab"[two and i % 2])
+        assert arrival.watermark_us is not None
+        assert arrival.watermark_us >= reached
+        reached = arrival.watermark_us
+        on_time += shown(arrival.on_time)
+        out += shown(ordering.push(arrival.on_time, arrival.watermark_us))
+    out += shown(ordering.advance(None))
+    assert sorted(out) == sorted(on_time)
+    times = [time for time, _, _ in out]
+    assert times == sorted(times)
+    assert two or out == sorted(on_time)
 
 
 def test_a_source_has_a_name() -> None:

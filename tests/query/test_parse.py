@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from query.errors import Span
+from query.errors import QueryError, Span
 from query.language import ast
 from query.language.parse import parse, parse_match_recognize
 
@@ -604,3 +604,8 @@ def test_pattern_spans() -> None:
     assert [piece(text, c) for c in whole.parts[0].choices] == ["A", "~B"]
     text, empty = pattern("")
     assert piece(text, empty) == "()"
+
+
+def test_hints_for_what_other_dialects_write() -> None:
+    with pytest.raises(QueryError, match=r"hint: rows that follow each other stand side by side: PATTERN \(A B\)"):
+        parse("SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts PATTERN (A, B) DEFINE B AS price > 1)")

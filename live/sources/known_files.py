@@ -1,0 +1,236 @@
+"""What a source knows of the files it has read, so that it recognises each by its bytes, wherever it is.
+
+Positions are not among it: they come from the archive, which commits them with the rows. What is kept here are facts
+about contents: "of this partition, the first 2,000 records are the first 91,230 bytes, the file begins with this and
+these end with that". A fact stays true whatever a crash takes, so it need not be of one moment with the archive; only
+that a partition is this file must be durable before its first rows are handed out.
+
+On disk it is a log: a line of JSON for each fact behind its CRC-32, the last one of a partition counts. It is written
+anew when it has grown to several times of what it says. A last line without its end was being written when the process
+ended; anything else that cannot be read is an error, for a file that is not recognised would be archived twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Any
+
+from query.errors import DataError
+
+#: A file is known by so many bytes at its start (behind the header of CSV), and by so many before where it was read to.
+HEAD_BYTES, TAIL_BYTES = 1 << 12, 1 << 10
+#: The log is written anew when it is larger than this and four times of what it says.
+LOG_BYTES = 1 << 20
+FORMAT = 1
+
+
+def digest(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The first `records` records of a file are its first `bytes` bytes; tail: the hash of the last of these."""
+
+    records: int = 0
+    bytes: int = 0
+    tail: str = digest(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of one partition.
+
+    path: where its file was last, "" for one that another has replaced. head: the hash of its first `head_bytes` bytes,
+    unpacked where it is compressed. first_us, newest_us: the times of its first event and of its newest. stamp: size
+    and mtime of a compressed file all of which is below the mark.
+    """
+
+    partition: str
+    path: str
+    head_bytes: int
+    head: str
+    mark: Mark = Mark()
+    first_us: int | None = None
+    newest_us: int | None = None
+    stamp: tuple[int, int] | None = None
+
+    def is_in(self, file: IO[bytes]) -> bool:
+        """Whether what was read of it stands in an open file."""
+        file.seek(0)
+        head = file.read(self.head_bytes)
+        if len(head) < self.head_bytes or digest(head) != self.head:
+            return False
+        count = min(TAIL_BYTES, self.mark.bytes)
+        file.seek(self.mark.bytes - count)
+        return digest(file.read(count)) == self.mark.tail
+
+    def to_json(self) -> dict[str, Any]:
+        mark = self.mark
+        return {
+            "partition": self.partition, "path": self.path, "head": [self.head_bytes, self.head],
+            "mark": [mark.records, mark.bytes, mark.tail], "times": [self.first_us, self.newest_us],
+            "stamp": self.stamp,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(told: dict[str, Any]) -> Known:
+        (head_bytes, head), (first_us, newest_us), stamp = told["head"], told["times"], told["stamp"]
+        return Known(
+            told["partition"], told["path"], head_bytes, head, Mark(*told["mark"]), first_us, newest_us,
+            None if stamp is None else (stamp[0], stamp[1]),
+        )  # fmt: skip
+
+
+class KnownFiles:
+    """What is known of all partitions of a source: as it is now (`put`), and what of it is on disk (`write`).
+
+    path: the file on disk; None: it is forgotten with the process. Raises DataError where that file cannot be read.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._known: dict[str, Known] = {}
+        self._heads: defaultdict[int, dict[str, dict[str, None]]] = defaultdict(dict)
+        self._written: dict[str, bytes] = {}
+        self._out: IO[bytes] | None = None
+        self._bytes = 0
+
+    def __iter__(self) -> Iterator[Known]:
+        return iter(list(self._known.values()))
+
+    def get(self, partition: str) -> Known | None:
+        return self._known.get(partition)
+
+    def put(self, known: Known) -> None:
+        """Takes the place of what was known of the partition."""
+        before = self._known.get(known.partition)
+        self._known[known.partition] = known
+        if before is not None and (before.head_bytes, before.head) == (known.head_bytes, known.head):
+            return
+        if before is not None:
+            self._heads[before.head_bytes][before.head].pop(known.partition)
+            if not self._heads[before.head_bytes][before.head]:
+                del self._heads[before.head_bytes][before.head]
+            if not self._heads[before.head_bytes]:
+                del self._heads[before.head_bytes]
+        self._heads[known.head_bytes].setdefault(known.head, {})[known.partition] = None
+
+    @property
+    def head_bytes_max(self) -> int:
+        """How much of the start of a file `alike` looks at."""
+        return max(self._heads, default=0)
+
+    def alike(self, head: bytes) -> list[Known]:
+        """What begins as a file does. head: its first `head_bytes_max` bytes, or all where it has fewer."""
+        found: list[Known] = []
+        state, at = blake2b(digest_size=16), 0
+        for length in sorted(self._heads):
+            if length > len(head):
+                break
+            state.update(head[at:length])
+            at = length
+            found += [self._known[name] for name in self._heads[length].get(state.hexdigest(), ())]
+        return found
+
+    def read(self) -> None:
+        """Takes over what is on disk. To be called once."""
+        if self._path is None:
+            return
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            data = None
+        if data is not None:
+            for known in self._entries(data):
+                self.put(known)
+                self._written[known.partition] = _line(known.to_json())
+        try:
+            self._anew()
+        except OSError:
+            pass  # the disk is full, say: the first `write` tries again, and tells
+
+    def _entries(self, data: bytes) -> Iterator[Known]:
+        lines = data.split(b"\n")[:-1]
+        for number, line in enumerate(lines, 1):
+            try:
+                crc, text = line.split(b" ", 1)
+                if crc != b"%08x" % zlib.crc32(text):
+                    raise ValueError("its sum is wrong")
+                told = json.loads(text)
+                if number == 1:
+                    version = told["version"]
+                else:
+                    yield Known.from_json(told)
+            except (ValueError, KeyError, TypeError) as error:
+                raise self._damaged(f"line {number} cannot be read: {error}") from None
+            if number == 1 and version != FORMAT:
+                hint = "run the release that wrote it or a later one"
+                raise DataError(f"{self._path} has format {version}; this program reads format {FORMAT}", hint)
+        if not lines:
+            raise self._damaged("it is empty")
+
+    def _damaged(self, what: str) -> DataError:
+        hint = "restore it, or delete it: the files that were read are then known by their paths alone"
+        return DataError(f"{self._path}, which says what files were read, is damaged: {what}", hint)
+
+    def write(self, some: Iterable[Known]) -> None:
+        """Makes these durable, as they are given. Raises OSError, having lost nothing."""
+        lines = {known.partition: _line(known.to_json()) for known in some}
+        if not lines or self._path is None:
+            return
+        self._written |= lines
+        if self._out is None or self._bytes > max(LOG_BYTES, 4 * sum(map(len, self._written.values()))):
+            self._anew()
+            return
+        data = b"".join(lines.values())
+        try:
+            self._out.write(data)
+            self._out.flush()
+            os.fsync(self._out.fileno())
+        except OSError:
+            self.close()  # what stands behind the last whole line is nothing anyone knows: written anew the next time
+            raise
+        self._bytes += len(data)
+
+    def _anew(self) -> None:
+        """Writes all of it into another file, which takes the place of the log."""
+        assert self._path is not None
+        self.close()
+        part = self._path.with_name(self._path.name + ".part")
+        out = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+        try:
+            data = _line({"version": FORMAT}) + b"".join(self._written.values())
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+            os.replace(part, self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError:
+            out.close()
+            raise
+        self._out, self._bytes = out, len(data)
+
+    def close(self) -> None:
+        if self._out is not None:
+            out, self._out = self._out, None
+            try:
+                out.close()
+            except OSError:
+                pass  # what could not be written was raised by `write`
+
+
+def _line(told: dict[str, Any]) -> bytes:
+    text = json.dumps(told, ensure_ascii=True, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)

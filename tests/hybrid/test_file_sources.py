@@ -1,0 +1,207 @@
+"""A service that follows files: what becomes of its rows, and of its watermark, when files are replaced, rotated, moved
+and finished."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybrid
+from hybrid.connectors import make_source
+from hybrid.service import Service
+from hybrid.status import rendered
+from tests.hybrid.services import APP, Bench, piece
+
+FOLDER = APP.replace('path = "ticks.ndjson"', 'path = "in"')
+
+
+class Files(Bench):
+    """A service with real sources."""
+
+    def again(self) -> Service:
+        super().again()
+        self.service._make_source = make_source
+        return self.service
+
+    def until(self, done: Callable[[], bool], seconds: float = 20.0) -> None:
+        end = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < end, (self.said, self.service.status())
+            self.step()
+
+    @property
+    def archived(self) -> list[int]:
+        """The prices that the archive has."""
+        with hybrid.connect(self.file.parent / "market", read_only=True) as db:
+            return [row["price"] for row in db.sql("SELECT price FROM ticks ORDER BY price").arrow().to_pylist()]
+
+
+def lines(begin: int, end: int, name: str = "x") -> str:
+    """A tick a second; every third one falls."""
+    rows = []
+    for i in range(begin, end):
+        ts = f"2024-01-01T{i // 3600:02}:{i // 60 % 60:02}:{i % 60:02}"
+        rows.append(f'{{"ts": "{ts}", "name": "{name}", "price": {i if i % 3 else i - 2}}}\n')
+    return "".join(rows)
+
+
+def prices(begin: int, end: int) -> list[int]:
+    return sorted(i if i % 3 else i - 2 for i in range(begin, end))
+
+
+def falls(begin: int, end: int) -> int:
+    """How many falls there are in such ticks."""
+    return sum(1 for i in range(begin + 1, end) if i % 3 == 0)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Files]:
+    (tmp_path / "in").mkdir()
+    found = Files(tmp_path, FOLDER)
+    yield found
+    if hasattr(found.service, "_delivery") and not found.service._delivery.closed:
+        found.stop()
+
+
+def accepted(bench: Files) -> int:
+    return int(bench.service.db.streams()["ticks"]["events"])
+
+
+def test_a_file_replaced_while_the_service_is_down(bench: Files) -> None:
+    """Before: the first 200 records of the new file were skipped, trouble {}."""
+    path = bench.file.parent / "in" / "a.ndjson"
+    path.write_text(lines(0, 200))
+    bench.service.start()
+    bench.until(lambda: accepted(bench) == 200)
+    assert bench.stop() == 0
+    path.write_text(lines(1000, 2200))
+    bench.again().start()
+    bench.until(lambda: "source feed" in bench.status()["trouble"])
+    assert "a.ndjson was replaced by another file, or written anew" in bench.service.status()["trouble"]["source feed"]
+    assert accepted(bench) == 200
+    bench.stop()
+    bench.file.write_text(FOLDER.replace('type = "file"', 'type = "file"\nrotation = "follow"'))
+    bench.again().start()
+    bench.until(lambda: accepted(bench) == 1400)
+    assert "the file before it is not found: 200 records were read of it" in bench.status()["trouble"]["source feed"]
+    bench.stop()
+    assert bench.archived == sorted(prices(0, 200) + prices(1000, 2200))
+
+
+def test_a_directory_that_is_moved_with_its_app(bench: Files, tmp_path: Path) -> None:
+    """Before: every record was archived again."""
+    for k in range(3):
+        (tmp_path / "in" / f"{k}.ndjson").write_text(lines(k * 100, k * 100 + 100))
+    bench.service.start()
+    bench.until(lambda: accepted(bench) == 300)
+    bench.stop()
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("in", "market", "app.toml"):
+        (tmp_path / name).rename(moved / name)
+    bench.file = moved / "app.toml"
+    bench.again().start()
+    with (moved / "in" / "2.ndjson").open("a") as file:
+        file.write(lines(300, 310))
+    bench.until(lambda: accepted(bench) == 310)
+    bench.step(5)
+    bench.stop()
+    assert bench.archived == prices(0, 310)
+
+
+@pytest.mark.parametrize("between", ["running", "down"])
+def test_finished_files_stop_counting(bench: Files, between: str) -> None:
+    """Before: the first file held the watermark for ever: no rows from the second one on, after a restart neither."""
+    folder = bench.file.parent / "in"
+    (folder / "a.ndjson").write_text(lines(0, 100))
+    bench.service.start()
+    bench.until(lambda: accepted(bench) == 100)
+    if between == "down":
+        bench.stop()
+        (folder / "a.ndjson").unlink()
+        (folder / "b.ndjson").write_text(lines(100, 200))
+        bench.again().start()
+    (folder / "b.ndjson").write_text(lines(100, 200))
+    bench.until(lambda: len(bench.sinks["alerts"].rows) >= falls(0, 200) - 1)
+    (folder / "c.ndjson").write_text(lines(200, 300))
+    bench.until(lambda: len(bench.sinks["alerts"].rows) >= falls(0, 300) - 1)
+    assert accepted(bench) == 300
+    assert bench.status()["streams"]["ticks"]["held_by"] is None
+    assert bench.service.status()["streams"]["ticks"]["late"] == 0
+
+
+def test_files_that_grow_side_by_side_wait_for_each_other(bench: Files) -> None:
+    """Neither of them is over: no event of one is late because the other was read first."""
+    folder = bench.file.parent / "in"
+    bench.service.start()
+    ends = (0, 1, 50, 100, 101)
+    for begin, end in itertools.pairwise(ends):
+        for name in ("a", "b", "c"):
+            with (folder / f"{name}.ndjson").open("a") as file:
+                file.write(lines(begin, end, name))
+            os.utime(folder / f"{name}.ndjson", (time.time() - 3600,) * 2)  # quiet for long
+            bench.step(4)
+    bench.until(lambda: accepted(bench) == 303)
+    bench.step(10)
+    assert bench.status()["streams"]["ticks"]["late"] == 0
+
+
+def test_who_holds_the_watermark_is_named(tmp_path: Path) -> None:
+    """Before: status "running", no trouble, and no word of who it is."""
+    bench = Bench(tmp_path)
+    source = bench.start()
+    source.given += [piece(5, 3, source="feed/0"), piece(9, 7, 8, first=0, source="feed/1", name="y")]
+    bench.step(4)
+    query = next(iter(bench.service.db.watching().values()))
+    for k in range(3, 16):
+        source.given.append(piece(7, first=k, source="feed/1", name="y"))
+        bench.pass_s(1.0)
+    status = bench.status()
+    told = status["streams"]["ticks"]
+    assert told["held_by"] == "feed/0"
+    assert told["held_since"].startswith(time.strftime("%Y-", time.gmtime()))
+    assert told["held_s"] >= 0
+    assert bench.service.db.streams()["ticks"]["held_by"]["source"] == "feed/0"
+    assert query.stats()["held_by"]["source"] == "feed/0"
+    trouble = status["trouble"]["watermark of ticks"]
+    assert trouble.startswith("stands at 2024-01-01 00:00:01 while events arrive: it waits for feed/0, which has sent")
+    assert "`idle` gives such up in time" in trouble
+    assert "the watermark of ticks waits for feed/0, silent since" in _text(status, bench.clock.now())
+    source.given.append(piece(7, first=60, source="feed/0"))
+    assert "watermark of ticks" not in bench.status()["trouble"]
+    assert bench.service.status()["streams"]["ticks"]["held_by"] == "feed/1"
+    assert "watermark of ticks: well again" in bench.said
+    for _ in range(30):  # nothing arrives: that is no trouble
+        bench.pass_s(1.0)
+    assert "watermark of ticks" not in bench.status()["trouble"]
+    bench.stop()
+
+
+def _text(status: dict[str, Any], now: float) -> str:
+    from rich.console import Console
+
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(rendered(status, now))
+    return captured.get()
+
+
+def test_what_is_kept_is_in_a_copy_of_the_database(bench: Files, tmp_path: Path) -> None:
+    (tmp_path / "in" / "a.ndjson").write_text(lines(0, 100))
+    bench.service.start()
+    bench.until(lambda: accepted(bench) == 100)
+    bench.stop()
+    from archive.place import place_of
+    from hybrid.backup import snapshot
+
+    snapshot(place_of(tmp_path / "market"), place_of(tmp_path / "copy"))
+    assert (tmp_path / "copy" / "_service" / "files-feed.log").read_bytes() == (
+        tmp_path / "market" / "_service" / "files-feed.log"
+    ).read_bytes()
+

@@ -1,0 +1,195 @@
+"""A watermark that is set back: what lies beyond is set aside, and live queries go on with the rows they would have."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hybrid.engine import Database
+from query.errors import DataError, HybridWarning
+from tests.hybrid.ends import killed, opened_again
+from tests.hybrid.test_cli import run
+
+COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
+START = dt.datetime(2026, 1, 1)
+FAR = 10**9
+FALLS = """SELECT * FROM {t} MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS a, LAST(B.v) AS b
+    PATTERN (A B+ C) DEFINE B AS v < PREV(v), C AS v > PREV(v))"""
+JOINED = """SELECT p.*, h.v AS before FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
+    MEASURES A.v AS a, LAST(B.v) AS b, LAST(B.ts) AS at PATTERN (A B+ C) DEFINE B AS v < PREV(v), C AS v > PREV(v)) AS p
+    JOIN HISTORY OF t FROM p.at - INTERVAL '10' SECOND TO p.at AS h ON h.k = p.k"""
+MERGED = FALLS.format(t="MERGE(t, u)")
+
+
+def at(seconds: float) -> dt.datetime:
+    return START + dt.timedelta(seconds=seconds)
+
+
+def opened(path: Any = None, **options: Any) -> Database:
+    db = opened_again(path, maintenance=False, ticking=False, **options)
+    for name in "tu":
+        db.create_stream(name, COLUMNS, time="ts", key="k", lateness="2s")
+    return db
+
+
+def test_one_event_in_2099(tmp_path: Path) -> None:
+    """Before: there was no way back (no rewind): 19 of 19 late, also after a restart."""
+    db = opened(tmp_path, log="os")
+    alerts = db.watch(FALLS.format(t="t"), name="q", evidence=True)
+    for i in range(30):
+        db.push("t", [{"ts": at(i), "k": "a", "v": i * 7 % 10}], "x", 2 * i)
+        if i == 10:
+            db.push("t", [{"ts": at(FAR), "k": "a", "v": 99}], "x", 21)
+    found = alerts.fetch().to_pylist()
+    killed(db)
+    with opened(tmp_path, log="os") as db:
+        assert db.streams()["t"]["late"] == 19
+        alerts = db.watching()["q"]
+        done = db.rewind("t", at(1000))
+        assert (done.aside.num_rows, done.on_time, done.late, done.replayed) == (1, 19, 0, 20)
+        assert done.aside.to_pylist() == [{"ts": at(FAR), "k": "a", "v": 99, "_source": "x", "_offset": 21}]
+        assert (db.streams()["t"]["watermark"], db.streams()["t"]["lately"]["events"]) == ("2026-01-01 00:00:27", 0)
+        found += alerts.fetch().to_pylist()
+        db.push("t", [{"ts": at(30), "k": "a", "v": 0}], "x", 60)
+        db.advance("t", at(60))
+        found += alerts.fetch().to_pylist()
+        whole = db.backtest(FALLS.format(t="t"), at(0), at(60)).evidence().column("match_id").to_pylist()
+        assert set(whole) <= {row["match_id"] for row in found}
+        kept = db.sql("SELECT count(*) AS n FROM t WHERE ts > '2027-01-01'").arrow().column("n").to_pylist()
+        assert kept == [1], "nothing is removed"
+        assert db.sql("SELECT * FROM t WHERE ts > '2027-01-01'", late=False).arrow().num_rows == 0
+    with opened(tmp_path, log="os") as db:
+        assert db.streams()["t"]["watermark"] == "2026-01-01 00:01:00"
+        assert not (tmp_path / "t" / "rewind.json").exists()
+
+
+def test_a_watermark_that_the_clock_has_raised(tmp_path: Path) -> None:
+    with opened(tmp_path) as db:
+        alerts = db.watch(FALLS.format(t="t"), name="q")
+        db.push("t", [{"ts": at(0), "k": "a", "v": 5}])
+        db.advance("t", "2027-01-01")
+        db.push("t", [{"ts": at(1 + i), "k": "a", "v": v} for i, v in enumerate((4, 6, 7, 8, 9))])
+        assert (db.streams()["t"]["late"], alerts.fetch().num_rows) == (5, 0)
+        done = db.rewind("t")
+        assert (done.aside.num_rows, done.on_time, done.queries) == (0, 5, ("q",))
+        assert [(r["a"], r["b"]) for r in alerts.fetch().to_pylist()] == [(5, 4)]
+    with opened(tmp_path) as db:
+        assert (db.streams()["t"]["watermark"], db.streams()["t"]["late"]) == ("2026-01-01 00:00:03", 0)
+
+
+def test_a_rewind_that_did_not_come_to_its_end_is_said_and_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the marks are made and before queries have gone on: they do so the second time."""
+    db = opened(tmp_path, log="os")
+    db.watch(FALLS.format(t="t"), name="q")
+    db.push("t", [{"ts": at(0), "k": "a", "v": 5}, {"ts": at(FAR), "k": "a", "v": 9}])
+    db.push("t", [{"ts": at(1 + i), "k": "a", "v": v} for i, v in enumerate((4, 6, 7, 8, 9))])
+    with monkeypatch.context() as patch:
+        patch.setattr("hybrid.rewind._standing", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            db.rewind("t", at(100))
+    killed(db)
+    with pytest.warns(HybridWarning, match="its watermark was being set back, which did not come to its end"):
+        db = opened(tmp_path, log="os")
+    db.rewind("t", at(100))
+    assert {(r["a"], r["b"]) for r in db.watching()["q"].fetch().to_pylist()} == {(5, 4)}
+    assert db.streams()["t"]["watermark"] == "2026-01-01 00:00:03"
+    db.close()
+
+
+def test_what_cannot_be_rewound() -> None:
+    with opened() as db:
+        high = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS at PATTERN (A) DEFINE A AS v > 3)"
+        db.watch(high, into="falls")
+        with pytest.raises(DataError, match="rows of t go into stream falls, and would come twice"):
+            db.rewind("t")
+        with pytest.raises(DataError, match="fed by a live query"):
+            db.rewind("falls")
+        db.advance("u", None)
+        with pytest.raises(DataError, match="u has ended"):
+            db.rewind("u")
+
+
+def test_on_the_command_line(tmp_path: Path) -> None:
+    with opened(tmp_path / "db") as db:
+        db.watch(FALLS.format(t="t"), name="q")
+        db.push("t", [{"ts": at(0), "k": "a", "v": 5}, {"ts": at(FAR), "k": "a", "v": 9}], "x", 0)
+        db.push("t", [{"ts": at(1 + i), "k": "a", "v": v} for i, v in enumerate((4, 6, 7, 8, 9))], "x", 2)
+    done = run("archive", "rewind", "-d", str(tmp_path / "db"), "t", "--to", "2026-06-01")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr.splitlines() == [
+        "t: 1 events are set aside", "of 6 events since, 5 that were late count now, 0 are late now",
+        "the watermark is 2026-01-01 00:00:03", "went through these events once more: q",
+    ]  # fmt: skip
+    (line,) = (tmp_path / "db/t/bad.ndjson").read_text().splitlines()
+    told = json.loads(line)
+    assert (told["source"], told["offset"], json.loads(told["raw"])["v"]) == ("x", 1, 9)
+    done = run("archive", "rewind", "-d", str(tmp_path / "db"), "nothing")
+    assert (done.returncode, "there is no stream nothing" in done.stderr) == (1, True)
+    with opened(tmp_path / "db") as db:
+        assert [(r["a"], r["b"]) for r in db.watching()["q"].fetch().to_pylist()] == [(5, 4)]
+
+
+def played(
+    path: Path | None, text: str, steps: list[Any], rewinds: bool, start_at: int
+) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+    """The rows by their ids, and the on-time events. Without rewinds the far events never come."""
+    db = opened(path, log=None if path is None else "os")
+    named: dict[str, Any] = {} if path is None else {"name": "q"}
+    alerts = None
+    rows: dict[str, Any] = {}
+
+    def take() -> None:
+        if alerts is not None:
+            fetched = alerts.fetch().to_pylist()
+            rows.update({row.get("join_id", row["match_id"]): row for row in fetched})
+
+    for i, step in enumerate([*steps, "rewind"]):
+        if i == min(start_at, len(steps)):
+            alerts = db.watch(text, evidence=True, **named)
+        match step:
+            case (stream, source, second, value):
+                db.push(stream, [{"ts": at(second), "k": "a", "v": value}], source, i)
+            case "far":
+                if rewinds:
+                    db.push("t", [{"ts": at(FAR + i), "k": "a", "v": i}], "x", i)
+            case "killed" if path is not None and alerts is not None and rewinds:
+                take()
+                killed(db)
+                db = opened(path, log="os")
+                alerts = db.watching()["q"]
+            case "rewind" if rewinds:
+                take()
+                db.rewind("t", at(1000))
+    for stream in "tu":
+        db.advance(stream, None)
+    take()
+    on_time = db.sql("SELECT ts, v FROM t ORDER BY ALL", late=False).arrow().to_pylist()
+    db.close()
+    return rows, on_time
+
+
+EVENTS = st.tuples(st.sampled_from(["t", "t", "t", "u"]), st.sampled_from("xy"), st.integers(0, 25), st.integers(0, 5))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.one_of(EVENTS, EVENTS, EVENTS, st.sampled_from(["far", "killed", "rewind"])), max_size=20),
+    st.sampled_from([FALLS.format(t="t"), JOINED, MERGED]), st.booleans(), st.integers(0, 8),
+)  # fmt: skip
+def test_after_a_rewind_all_rows_are_there_that_there_would_be_without_what_was_set_aside(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any], text: str, on_disk: bool, start_at: int
+) -> None:
+    """Rows that were wrong, since something came too late to be in them, may be there beside."""
+    path = tmp_path_factory.mktemp("db") if on_disk else None
+    wanted, events = played(None, text, steps, False, start_at)
+    rows, on_time = played(path, text, steps, True, start_at)
+    assert on_time == events
+    assert {key: rows.get(key) for key in wanted} == wanted
