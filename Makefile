@@ -93,7 +93,8 @@ nightly: .venv/.dev  ## 200 kills, every interrupt, each bit flipped, and the pr
 	KILLS=200 $(PYTEST) -k 'killed or kills' tests/archive tests/live tests/hybrid/test_endings.py </dev/null
 	INTERRUPTS=all $(PYTEST) tests/hybrid/test_interrupts.py </dev/null
 	NIGHTLY_DAMAGE=1 $(PYTEST) -k no_damage_is_silent tests/archive/test_log.py </dev/null
-	DAMAGE=all DAMAGE_SECONDS=3600 $(PYTEST) -s tests/archive/test_damage.py tests/hybrid/test_damage.py </dev/null
+	DAMAGE=all DAMAGE_SECONDS=3600 $(PYTEST) -s tests/archive/test_damage.py tests/hybrid/test_damage.py \
+		tests/hybrid/test_service_files.py </dev/null
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist worksteal tests/properties </dev/null
 
 bench: .venv/.dev  ## the V pattern beside its peers, as JSON; ROWS=1_000_000 for a short one

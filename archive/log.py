@@ -51,7 +51,7 @@ from archive.log_frames import (
     skip_frame,
     tells_time,
 )
-from archive.place import place_of
+from archive.place import open_private, place_of
 from archive.recent import BoolArray, next_offsets
 from matching.batch import EventBatch
 from matching.types import arrow_schema
@@ -263,7 +263,7 @@ def write_segment(path: Path, number: int, first: int, following: int, parts: li
     """A segment with frames, in place whole or not at all: its descriptor, for appending, and its length. first,
     following: the numbers of its first frame and of the one after its last."""
     part = path.with_suffix(f".{os.getpid()}.part")
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    file = open_private(part, os.O_WRONLY | os.O_TRUNC)
     try:
         begun = head(number, first)
         length = _write_all(file, [begun[:COUNT_AT], count(following), *parts])

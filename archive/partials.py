@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archive.place import Place
+from archive.place import Place, open_private
 from matching.batch import Int64Array
 from matching.records import WORD, frame, unframe
 from query.errors import DataError, first_line
@@ -190,7 +190,7 @@ class PartialStore:
             for number in there if self._anew else ():
                 self._path(number).unlink(missing_ok=True)
         number = self._next
-        file = os.open(self._path(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        file = open_private(self._path(number), os.O_RDWR | os.O_TRUNC | os.O_APPEND)
         self._next = number + 1
         try:
             _write_all(file, np.frombuffer(MAGIC, np.uint8))

@@ -175,19 +175,32 @@ class Place:
         """Writes a small file whole or not at all, over what was there."""
         self.write_bytes(text.encode())
 
-    def write_bytes(self, data: bytes) -> None:
+    def write_bytes(self, data: bytes, private: bool = False) -> None:
         """Writes a file whole or not at all, over what was there. The name of a new one is on disk with `sync` of its
-        directory."""
+        directory. private: for its owner alone, on disk."""
         if not self.on_disk:
             with self.filesystem.open_output_stream(self.key) as file:
                 file.write(data)
             return
         part = f"{self.root}.part"
-        with open(part, "wb") as file:
+        with open(open_private(part, os.O_WRONLY | os.O_TRUNC) if private else part, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, self.root)
+
+
+def open_private(path: str | os.PathLike[str], flags: int) -> int:
+    """Opens a local file, which is made where there is none, for its owner alone, whatever the umask: a descriptor."""
+    file = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(file, 0o600)
+    except PermissionError:
+        pass  # another's, who lets us write it
+    except BaseException:
+        os.close(file)
+        raise
+    return file
 
 
 def place_of(where: str | os.PathLike[str] | Place, options: Mapping[str, str] | None = None) -> Place:

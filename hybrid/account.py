@@ -73,9 +73,21 @@ def of_query(stats: Mapping[str, Any], failed: bool) -> dict[str, Any]:
 
 def of_source(reader: Reader) -> dict[str, Any]:
     state = "failed" if reader.failure else "ended" if reader.ended else "reading"
-    return {"stream": reader.stream, "queued": reader.queued, "state": state}
+    places = reader.places
+    partitions = {
+        name: {"position": place.position, "end": place.end, "lag": place.lag, "lost": place.lost}
+        for name, place in places.items()
+    }  # fmt: skip
+    lags = [place.lag for place in places.values() if place.lag is not None]
+    return {
+        "stream": reader.stream, "queued": reader.queued, "state": state, "partitions": partitions,
+        "lag": sum(lags) if lags else None,
+        "lost": sum(place.lost for place in places.values()) if places else None,
+    }  # fmt: skip
 
 
 def of_sink(outlet: Outlet) -> dict[str, Any]:
-    unread = sum(parcel.rows.num_rows for parcel in outlet.undelivered())
-    return {"rows": outlet.rows_written, "failures": outlet.failures, "unread": unread}
+    return {
+        "rows": outlet.rows_written, "failures": outlet.failures, "unread": outlet.rows_unread,
+        "oldest_s": round(outlet.oldest_s, 3),
+    }  # fmt: skip

@@ -23,6 +23,7 @@ from hybrid.app_tables import (
     SINKS,
     SOURCES,
     DatabaseTable,
+    FileSink,
     LimitsTable,
     MetricsTable,
     QueryTable,
@@ -113,7 +114,7 @@ def state_of(where: Path) -> Path:
     """The directory of the service of an app file, which need not be right in all else, or of a database on disk.
     Raises DataError where there is neither."""
     if where.is_dir():
-        return where / "_service" if (where / "_service").is_dir() else where
+        return where / "_service" if os.path.isdir(where / "_service") else where
     text = _read(where, str(where))
     try:
         data, places = read_toml(text)
@@ -211,6 +212,7 @@ class _Check:
                     self.fault("HQ703", f"{name!r} is no name", span, hint=hint)
         sources = {name: self.kind(SOURCES, ("sources", name)) for name in self.names("sources")}
         sinks = {name: self.kind(SINKS, ("sinks", name)) for name in self.names("sinks")}
+        self.apart(sinks)
         asked = {name: self.table(QueryTable, ("queries", name)) for name in self.names("queries")}
         database = self.table(DatabaseTable, ("database",), {})
         metrics = self.table(MetricsTable, ("metrics",), None)
@@ -336,6 +338,24 @@ class _Check:
         hint = nearest(name, names) or f"add [{what}s.{name}]"
         self.fault("HQ704", f"there is no {what} {name}", self.places.value(path), hint=hint)
         return False
+
+    def apart(self, sinks: Mapping[str, SinkTable | None]) -> None:
+        """No two sinks write one file or directory, however it is spelled."""
+        taken: dict[object, str] = {}
+        for name, sink in sinks.items():
+            if isinstance(sink, FileSink):
+                place = self.bare().place(sink.path)
+                try:
+                    there = os.stat(place)
+                    known: set[object] = {os.path.realpath(place), (there.st_dev, there.st_ino)}
+                except OSError:
+                    known = {os.path.realpath(place)}
+                other = next((taken[one] for one in known if one in taken), None)
+                if other is not None:
+                    message = f"sinks {other} and {name} write to one path: their rows would mix"
+                    hint = f"give {name} a path of its own; or let several queries name {other}"
+                    self.fault("HQ703", message, self.places.value(("sinks", name, "path")), hint=hint)
+                taken |= dict.fromkeys(known, name)
 
     def extra(self, extra: str, module: str, path: toml_places.Path) -> None:
         if importlib.util.find_spec(module) is None:

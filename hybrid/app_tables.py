@@ -180,6 +180,8 @@ class KafkaSource(Payloads):
     """where a partition not read before begins: earliest or latest"""
     lost: Literal["error", "skip"] = "error"
     """what happens where a position is no longer in the topic: error or skip"""
+    recreated: Literal["error", "anew"] = "error"
+    """what happens where the topic is another one than was read: error, or anew to read it from its beginning"""
     options: dict[str, str] = {}
     """more settings of librdkafka"""
 
@@ -276,6 +278,8 @@ class LimitsTable(Table):
     """read ahead of each source; more and it waits"""
     unread_rows: Count = 100_000
     """of a query that a sink has not taken; more and its streams wait"""
+    dead_letter_bytes: Count = 100_000_000
+    """of a file of refused payloads; then a new one is begun, and nine full ones are kept"""
 
 
 SourceTable: TypeAlias = FileSource | KafkaSource | MqttSource | SimulatorSource

@@ -124,7 +124,7 @@ def _checkpoints(source: Place) -> dict[str, bytes]:
     for _ in range(_ATTEMPTS_MAX):
         found = _unmoving(source / CHECKPOINTS, CHECKPOINTS)
         service = source / SERVICE
-        kept = ("delivery-", "undelivered-", "files-")
+        kept = ("delivery-", "undelivered-", "files-", "topics-")
         paths = [entry.path for entry in service.entries() if entry.path.startswith(kept)]
         try:
             delivery = {f"{SERVICE}/{path}": (service / path).read_bytes() for path in paths}

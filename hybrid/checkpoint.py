@@ -37,7 +37,8 @@ def write(database: Place, number: int, state: dict[str, Any]) -> None:
     body = save({"version": VERSION, **state})
     try:
         directory.make()
-        (directory / f"{number:020d}{_SUFFIX}").write_bytes(_MAGIC + hashlib.sha256(body).digest() + body)
+        data = _MAGIC + hashlib.sha256(body).digest() + body
+        (directory / f"{number:020d}{_SUFFIX}").write_bytes(data, private=True)
         directory.sync()
     except OSError as error:
         message = f"a checkpoint in {directory} cannot be written: {first_line(error)}"

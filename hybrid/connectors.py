@@ -22,12 +22,15 @@ from hybrid.app_tables import (
 )
 from live.sinks.base import Sink
 from live.sources.base import Source
+from live.sources.marks import Marks
 from query.errors import DataError
 from query.schema import Schema
 
 if TYPE_CHECKING:
     from live.sources.decode import Decoding
 
+#: How the names of files begin that say of a stream which topics are read into it, and how far.
+TOPICS = "topics-"
 #: How the names of files begin in which sources of files keep what they know of them.
 KNOWN_FILES = "files-"
 
@@ -51,8 +54,8 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
 
             return Kafka(schema, KafkaSettings(
                 table.brokers, table.topic, table.group, _decoding(table, app), table.start, table.lost,
-                options=table.options,
-            ))  # fmt: skip
+                table.recreated, options=table.options,
+            ), marks_of(app, table.stream))  # fmt: skip
         case MqttSource():
             from live.sources.mqtt import MqttSettings
             from live.sources.mqtt import MqttSource as Mqtt
@@ -67,6 +70,11 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
             return simulated(schema, table.type, table.seed, table.events, table.symbols, table.rate)
         case _:
             assert_never(table)
+
+
+def marks_of(app: App, stream: str) -> Marks:
+    """What is known of the partitions of a stream beside the archive."""
+    return Marks(app.state / f"{TOPICS}{quote(stream.lower(), safe='')}.json")
 
 
 def known_files(state: Path, source: str) -> Path:
@@ -84,6 +92,11 @@ def _decoding(table: KafkaSource | MqttSource, app: App) -> Decoding:
     except OSError as error:
         raise DataError(f"cannot read {avro}: {error.strerror}", "avro_schema names a file") from None
     return Decoding(table.format, table.times, table.missing, table.batched, text)
+
+
+def target_of(table: SinkTable) -> str:
+    """Where a sink writes, as far as its cursor is of that place alone: one of another place says nothing."""
+    return f"{table.format}:{table.path}" if isinstance(table, FileSink) else table.type
 
 
 def make_sink(table: SinkTable, app: App) -> Sink:

@@ -32,13 +32,24 @@ METRICS = {
         ("kept_share", "hybrid_kept_share", "The share of the keys that is kept now."),
         ("recall", "hybrid_estimated_recall", "The estimated share of the rows that came out in spite of that."),
     ),
-    "sources": (("queued", "hybrid_source_queued_rows", "Rows that were read ahead."),),
+    "sources": (
+        ("queued", "hybrid_source_queued_rows", "Rows that were read ahead."),
+        ("lag", "hybrid_source_lag", "Messages that its partitions have and that it has not read."),
+        ("lost", "hybrid_source_lost_total", "Messages that were deleted before it could read them."),
+    ),
     "sinks": (
         ("rows", "hybrid_sink_rows_total", "Rows that the sink was handed."),
         ("unread", "hybrid_sink_unread_rows", "Rows that the sink has not taken for good."),
         ("failures", "hybrid_sink_failures", "Failures of the sink in a row."),
+        ("oldest_s", "hybrid_sink_oldest_seconds", "How long the next row has been waiting for the sink."),
     ),
 }
+#: The same of each partition of a source.
+PARTITION_METRICS = (
+    ("position", "hybrid_source_partition_position", "The offset that is read next."),
+    ("end", "hybrid_source_partition_end", "The offset behind the last message."),
+    ("lag", "hybrid_source_partition_lag", "Messages that were not read yet."),
+)
 _LABEL = {"streams": "stream", "queries": "query", "sources": "source", "sinks": "sink"}
 
 
@@ -77,6 +88,13 @@ def serve(host: str, port: int, status: Callable[[], dict[str, Any]]) -> Endpoin
                         if figures[key] is not None:
                             metric.add_metric([row], figures[key])
                     yield metric
+            for key, name, about in PARTITION_METRICS:
+                metric = GaugeMetricFamily(name, about, labels=["source", "partition"])
+                for source, figures in told.get("sources", {}).items():
+                    for partition, place in figures["partitions"].items():
+                        if place[key] is not None:
+                            metric.add_metric([source, partition], place[key])
+                yield metric
             trouble = GaugeMetricFamily("hybrid_trouble", "What is wrong now, by where.", labels=["where"])
             for where in told.get("trouble", {}):
                 trouble.add_metric([where], 1)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from live.sources.base import Bad, Piece, Source
+from live.sources.base import Bad, Piece, Place, Source
 from query.errors import DataError
 
 #: How long a source may wait for something to come, in seconds: so long a stop may take.
@@ -35,6 +35,7 @@ class Reader:
         self.stream = stream
         self.failure: str | None = None
         self.partitions: tuple[str, ...] = ()
+        self.places: Mapping[str, Place] = {}
         self._source = source
         self._positions = dict(positions)
         self._rows_max = rows_max
@@ -76,6 +77,7 @@ class Reader:
             return False
         with self._changed:
             self.partitions = self._source.partitions
+            self.places = getattr(self._source, "places", dict)()
             self._queue.extend(found)
             self._rows += sum(_rows(item) for item in found)
             self._ended = ended

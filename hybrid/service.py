@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,15 +25,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hybrid import account
+from hybrid import account, dead_letters
 from hybrid.alerts import Alerts
 from hybrid.app import App, AppError, Query, declare, lacks, late_rows, load
 from hybrid.app_tables import SinkTable, SourceTable
 from hybrid.changes import check_change, stamps
-from hybrid.connectors import make_sink, make_source
+from hybrid.client_log import ClientLog
+from hybrid.connectors import TOPICS, make_sink, make_source, marks_of, target_of
 from hybrid.delivery import Delivery
 from hybrid.engine import Database
 from hybrid.outlet import Outlet
+from hybrid.passed import PassedPayloads, last_lines
 from hybrid.reader import Reader, line_of
 from hybrid.refused import Refused
 from hybrid.status import VERSION, write_status
@@ -46,8 +49,8 @@ from query.errors import DataError, HybridWarning, NotKept, QueryError
 from query.schema import Schema
 
 #: Seconds: between two writings of the status and looks at the files; what sinks are given at a checkpoint, and at the
-#: end, to take what they were handed.
-STATUS_EVERY_S, SETTLE_S, DRAIN_S = 1.0, 5.0, 5.0
+#: end, to take what they were handed, and to be closed.
+STATUS_EVERY_S, SETTLE_S, DRAIN_S, CLOSE_S = 1.0, 5.0, 5.0, 5.0
 #: How often the database looks at the clock, and what could not be opened is tried again, in seconds.
 TICK_EVERY_S, OPEN_EVERY_S = 0.25, 5.0
 #: For how long it is a trouble that an event was too far ahead of the clock, in seconds.
@@ -115,19 +118,23 @@ class Service:
         self._bad: Counter[str] = Counter()
         self._refused = Refused(say)
         self._rows_in: Counter[str] = Counter()
+        self._passed: dict[str, PassedPayloads] = {}
+        self._told_before: dict[Path, frozenset[str]] = {}
         self._trouble: dict[str, str] = {}
         self._stood: dict[str, tuple[str | None, int, float]] = {}
         self._retry_s: dict[str, float] = {}
+        self._delayed: dict[str, tuple[str, ...]] = {}  # queries that cannot begin now, and the streams they read
+        self._settle_by: float | None = None  # when the checkpoint that is due waits for sinks no more
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
+        self._client_log = ClientLog(say)
 
     # ---- life
 
     def start(self) -> None:
         """Opens the database, declares the streams, and lets queries, sinks and sources begin."""
-        app, state = self.app, self.app.state
-        state.mkdir(parents=True, exist_ok=True)
-        self._delivery = Delivery(state)
+        app = self.app
+        self._delivery = Delivery(app.state)
         given = app.database
         self.db = Database(
             None if given.path is None else app.place(given.path), given.memory_limit, dict(given.options) or None,
@@ -141,6 +148,9 @@ class Service:
             self._delivery.close()
             self.db.close()
             raise
+        if given.path is None:  # what is known of topics goes with the events
+            for file in app.state.glob(f"{TOPICS}*.json"):
+                file.unlink()
         self._declare()
         if app.metrics is not None:
             from hybrid.metrics import serve
@@ -161,12 +171,22 @@ class Service:
             self._watch(name, query)
         for name, source in app.sources.items():
             self._open_source(name, source)
+        self._tell_kept()
         self._say(f"running {app.path.name}: {len(self._readers)} sources, {len(self._queries)} queries, "
                   f"{len(self._outlets)} sinks")  # fmt: skip
+
+    def _tell_kept(self) -> None:
+        """What is wrong with what the last run has left for sinks."""
+        for name, parcels in self._delivery.backlog.items():
+            rows = sum(parcel.rows.num_rows for parcel in parcels)
+            self._fault(f"sink {name}", f"{rows:,} rows wait for it in {self.app.state}; the app file has no such sink")
+        if self._delivery.lost is not None:
+            self._fault("delivery", self._delivery.lost)
 
     def run(self) -> int:
         """Runs until SIGTERM or SIGINT, or until every source has ended; the exit code. Call it in the main thread."""
         handlers = {s: signal.signal(s, self._signalled) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+        self._client_log.start()
         try:
             self.start()
             while not self.done:
@@ -175,6 +195,7 @@ class Service:
                     self._wake.clear()
             return self.finish()
         finally:
+            self._client_log.stop()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
@@ -219,13 +240,9 @@ class Service:
         if not self._threads:
             for outlet in self._all_outlets():
                 busy |= outlet.turn()
-        for outlet in [o for o in self._leaving if not o.waiting]:
-            outlet.settle(0.0)
-            if not outlet.undelivered():
-                outlet.close()
-                self._leaving.remove(outlet)
+        self._let_go()
         now = self._clock.ticks()
-        if now - self._checkpoint_s >= self.app.database.checkpoint.total_seconds():
+        if now - self._checkpoint_s >= self.app.database.checkpoint.total_seconds() and self._settled(now):
             self.checkpoint()
         if now - self._opened_s >= OPEN_EVERY_S:
             self._open_rest()
@@ -252,13 +269,21 @@ class Service:
                     outlet.turn()
             else:
                 self._clock.wait(self._wake, 0.02)
+        for outlet in self._all_outlets():
+            outlet.ask()
+        until = self._clock.ticks() + SETTLE_S
+        for outlet in self._all_outlets():
+            outlet.settle(max(0.0, until - self._clock.ticks()))
         self.checkpoint()
         self._write_status("running")
         self._refused.tell(self._clock.ticks(), all=True)
         for reader in self._readers.values():
             reader.close()
         for outlet in self._all_outlets():
-            outlet.close()
+            outlet.close(0.0)
+        until = self._clock.ticks() + CLOSE_S
+        for outlet in self._all_outlets():
+            outlet.close(max(0.0, until - self._clock.ticks()))
         undelivered = sum(p.rows.num_rows for o in self._all_outlets() for p in o.undelivered())
         if undelivered:
             self._say(f"{undelivered:,} rows are not delivered; they are kept in {self.app.state} for the next start")
@@ -294,7 +319,8 @@ class Service:
                 self._well(f"source {reader.name}")
             if stream in blocked or self._clock.ticks() < self._retry_s.get(f"stream {stream}", 0.0):
                 continue
-            self._expect(reader)
+            if not self._expect(reader):
+                continue
             for _ in range(TURN_PIECES):
                 item = reader.take()
                 if item is None:
@@ -306,15 +332,17 @@ class Service:
                     break
         return busy
 
-    def _expect(self, reader: Reader) -> None:
+    def _expect(self, reader: Reader) -> bool:
         """Lets the watermark wait for partitions that have sent nothing yet: else it would go on with the first one
-        that is read, and find the others late."""
+        that is read, and find the others late. False where that cannot be written down now."""
         new = [p for p in reader.partitions if (reader.stream.lower(), p) not in self._owners]
         if new:
-            self._keep_rows()
+            if not self._rows_kept():
+                return False
             self.db.expect(reader.stream, new)
         for partition in new:
             self._owners[reader.stream.lower(), partition] = reader.name
+        return True
 
     def _tick(self, blocked: Mapping[str, str]) -> None:
         """Lets the database look at the clock: not while sources wait for us, who are then not silent."""
@@ -336,6 +364,8 @@ class Service:
             return False
         try:
             self._rows(reader.stream, piece.source, piece.rows, piece.offsets)
+            archived = self.db.reached(reader.stream).positions.get(piece.source)
+            self._passed[reader.stream.lower()].note(piece, archived)
             if piece.last:
                 with self._warned(f"stream {reader.stream}"):
                     self.db.leave(reader.stream, piece.source)
@@ -405,12 +435,18 @@ class Service:
         local = path is not None and "://" not in path
         file = (Path(self.app.place(str(path))) if local else self.app.state) / name / "bad.ndjson"
         line = line_of(bad)
+        if file not in self._told_before:
+            self._told_before[file] = last_lines(file)
+        if bad.offset is not None and line in self._told_before[file]:
+            return  # it is there already, and a crash came before that was durable
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with open(file, "a", encoding="utf-8") as out:
-                out.write(line + "\n")
+            removed = dead_letters.append(file, line, self.app.limits.dead_letter_bytes)
         except OSError as error:
-            self._fault(f"stream {name}", f"a bad payload could not be written to {file}: {error}; it was {line}")
+            self._fault(f"dead letters of {name}", f"{file} cannot be written: {error.strerror}; missing there: {line}")
+            return
+        self._well(f"dead letters of {name}")
+        if removed is not None:
+            self._say(f"dead letters of {name}: the oldest {removed.name} made room for newer ones")
 
     def _end_streams(self) -> bool:
         """Ends the streams all of whose sources have ended, so that what waits for more events comes out."""
@@ -431,8 +467,11 @@ class Service:
         return all(r.ended for r in self._readers.values() if r.stream.lower() == stream)
 
     def _blocked(self) -> dict[str, str]:
-        """The streams that take no more events for now, and why: a sink has too many unread rows of a query on them."""
+        """The streams that take no more events for now, and why: a sink has too many unread rows of a query on them, or
+        a query could not begin yet and would miss them."""
         blocked: dict[str, str] = {}
+        for name, reads in self._delayed.items():
+            blocked |= dict.fromkeys(reads, f"query {name} cannot begin: {self.app.state} cannot be written")
         limit = self.app.limits.unread_rows
         readers = {name: running.query.reads for name, running in self._queries.items()}
         readers |= {_late(name): (name.lower(),) for name, stream in self.app.streams.items() if stream.late}
@@ -463,13 +502,17 @@ class Service:
             self._queries[name] = running
             self._close_query(name)
             anew = True
-        self._keep_rows()
+        if not self._rows_kept():
+            self._delayed[name] = query.reads  # it is tried again with what could not be opened
+            return
+        self._delayed.pop(name, None)
         named = name if self.app.database.path is not None else None  # memory has no checkpoints
         start = None if anew else query.start_us
         try:
             with self._warned(f"query {name}"):
                 alerts = self.db.watch(query.text, evidence=True, name=named, shed=query.shed, start=start)
                 self._queries[name] = _Running(query, alerts)
+                self._well(f"query {name}")
         except (QueryError, DataError) as error:
             self._fault(f"query {name}", _said(error))
 
@@ -479,8 +522,7 @@ class Service:
         for name, stream in self.app.streams.items():
             if stream.late is not None and (events := self.db.late(name).fetch()).num_rows:
                 busy = True
-                if stream.late in self._outlets:
-                    self._outlets[stream.late].put(_late(name), late_rows(events, name))
+                self._outlets[stream.late].put(_late(name), late_rows(events, name))
         for name, running in self._queries.items():
             if running.failure is not None:
                 continue
@@ -500,8 +542,7 @@ class Service:
             return False
         running.rows += rows.num_rows
         for sink in running.query.sinks:
-            if sink in self._outlets:
-                self._outlets[sink].put(name, rows)
+            self._outlets[sink].put(name, rows)
         return True
 
     def _all_outlets(self) -> list[Outlet]:
@@ -524,35 +565,32 @@ class Service:
             lacking = lacks(schema, next(t for n, t in self.app.streams.items() if n.lower() == stream.lower()))
             read = replace(schema, fields=tuple(f for f in schema.fields if f.name not in lacking))
             source = self._make_source(table, read, self.app)
+            passed = self._passed.setdefault(stream.lower(), PassedPayloads(marks_of(self.app, stream)))
+            positions = passed.positions(self.db.reached(stream).positions)
         except (DataError, OSError) as error:
             self._fault(f"source {name}", str(error))
             return
-        positions = self.db.reached(stream).positions
         reader = Reader(name, stream, source, positions, self.app.limits.queue_rows, self._wake)
         self._readers[name] = reader
         if self._threads:
             reader.start()
 
     def _open_sink(self, name: str, table: SinkTable) -> None:
-        try:
-            sink = self._make_sink(table, self.app)
-        except (DataError, OSError) as error:
-            self._fault(f"sink {name}", str(error))
-            return
+        """Its outlet is there from now on, and takes rows whether or not the sink can be made and opened yet."""
         outlet = Outlet(
-            name, sink, self._delivery.cursors.get(name), self._delivery.backlog.pop(name, ()),
-            self.app.limits.unread_rows, self._clock.ticks,
+            name, partial(self._make_sink, table, self.app), self._delivery.cursor(name, target_of(table)),
+            self._delivery.backlog.pop(name, ()), self.app.limits.unread_rows, self._clock.ticks, self._clock.now,
         )  # fmt: skip
         self._outlets[name] = outlet
         if self._threads:
             outlet.start()
 
     def _open_rest(self) -> None:
-        """Opens the sinks and sources that could not be opened before, for the disk was full, say."""
+        """Opens the sources, and begins the queries, that could not before, for the disk was full, say."""
         self._opened_s = self._clock.ticks()
-        for name, sink in self.app.sinks.items():
-            if name not in self._outlets:
-                self._open_sink(name, sink)
+        for name, query in self.app.queries.items():
+            if name not in self._queries:
+                self._watch(name, query)
         for name, source in self.app.sources.items():
             if name not in self._readers:
                 self._open_source(name, source)
@@ -575,7 +613,7 @@ class Service:
     def _close_query(self, name: str) -> None:
         running = self._queries[name]
         self._fetch()
-        self._keep_rows()
+        self._rows_kept()
         running.alerts.close()
         self._fetch()
         del self._queries[name]
@@ -584,23 +622,53 @@ class Service:
     # ---- checkpoints
 
     def checkpoint(self) -> None:
-        """Makes durable what was pushed and what was delivered, and tells the sources."""
+        """Makes durable what was pushed, writes down what was delivered, and tells the sources."""
         self._checkpoint_s = self._clock.ticks()
-        until = self._clock.ticks() + SETTLE_S
-        for outlet in self._all_outlets():
-            outlet.settle(max(0.0, until - self._clock.ticks()))
         try:
             self._keep_rows()
-            positions = {name: self.db.reached(name).positions for name in self._streams_read()}
+            self._well("outbox")
+            archived = {name: self.db.reached(name).positions for name in self._streams_read()}
+            positions = {name: self._passed[name].begin_checkpoint(at) for name, at in archived.items()}
             if self.app.database.path is not None:
                 self.db.checkpoint()
             self._delivery.forget()
+            for name in positions:
+                self._passed[name].end_checkpoint()
         except (DataError, OSError) as error:
             self._fault("checkpoint", str(error))
             return
         self._well("checkpoint")
         for reader in self._readers.values():
             reader.kept(positions[reader.stream.lower()])
+
+    def _settled(self, now: float) -> bool:
+        """Asks the sinks to make durable what they were handed. Whether they have, or were given long enough to; until
+        then the loop goes on."""
+        if self._settle_by is None:
+            self._settle_by = now + SETTLE_S
+            for outlet in self._all_outlets():
+                outlet.ask()
+        if now < self._settle_by and not all(outlet.settled for outlet in self._all_outlets()):
+            return False
+        self._settle_by = None
+        return True
+
+    def _let_go(self) -> None:
+        """Closes the sinks that have left the file, once they have taken what they had. Where a changed one fails, its
+        rows go to the one of its name that there is now."""
+        for outlet in list(self._leaving):
+            follower = self._outlets.get(outlet.name)
+            if outlet.failures and follower is not None:
+                follower.take_over(outlet.undelivered())
+            elif outlet.waiting:
+                continue
+            else:
+                outlet.ask()
+                if outlet.undelivered():
+                    continue
+            outlet.close(0.0)
+            self._leaving.remove(outlet)
+            self._well(f"old sink {outlet.name}")
 
     def _keep_rows(self) -> None:
         """Writes down where sinks stand and what they have not taken for good, and lets the next checkpoint of the
@@ -612,7 +680,19 @@ class Service:
         kept = {name: list(parcels) for name, parcels in self._delivery.backlog.items()}
         for outlet in outlets:
             kept.setdefault(outlet.name, []).extend(outlet.undelivered())
-        self.db.notes = {DELIVERY: self._delivery.write(self._delivery.cursors | cursors, kept)}
+        targets = {name: target_of(self.app.sinks[name]) for name in self._outlets if name in self.app.sinks}
+        self.db.notes = {DELIVERY: self._delivery.write(cursors, targets, kept)}
+
+    def _rows_kept(self) -> bool:
+        """Whether what sinks have not taken could be written down. Where not, it is said, and only a crash before the
+        next checkpoint would lose it."""
+        try:
+            self._keep_rows()
+        except OSError as error:
+            self._fault("outbox", f"{self.app.state} cannot be written: {error}")
+            return False
+        self._well("outbox")
+        return True
 
     # ---- reload
 
@@ -638,6 +718,13 @@ class Service:
         was, self.app = self.app, app
         self._files = stamps(app.files)
         self._well("app")
+        self._delayed = {name: reads for name, reads in self._delayed.items() if name in app.queries}
+        # Sinks first, and the removed ones last: whatever is fetched meanwhile finds its sink.
+        for name in [n for n, t in was.sinks.items() if n in app.sinks and app.sinks[n] != t]:
+            self._leaving.append(self._outlets.pop(name))
+        for name, sink in app.sinks.items():
+            if name not in self._outlets:
+                self._open_sink(name, sink)
         before = {name: stream.columns for name, stream in was.streams.items()}
         columns = {n.lower() for n, s in app.streams.items() if before.get(n, s.columns) != s.columns}
         for name in [n for n, t in was.sources.items() if n in self._readers]:
@@ -645,13 +732,8 @@ class Service:
                 self._close_source(name)
         for name in [n for n in self._queries if n not in app.queries]:
             self._close_query(name)
-        for name in [n for n, t in was.sinks.items() if n in self._outlets and app.sinks.get(n) != t]:
-            self._leaving.append(self._outlets.pop(name))
-        self._keep_rows()
+        self._rows_kept()
         self._declare()
-        for name, sink in app.sinks.items():
-            if name not in self._outlets:
-                self._open_sink(name, sink)
         for name, query in app.queries.items():
             running = self._queries.get(name)
             if running is None:
@@ -661,6 +743,9 @@ class Service:
                 self._shed(name, running)
             else:
                 self._replace(name, running, query)
+        for name in [n for n in was.sinks if n not in app.sinks]:
+            self._leaving.append(self._outlets.pop(name))
+            self._well(f"sink {name}")
         for name, source in app.sources.items():
             if name not in self._readers:
                 self._open_source(name, source)
@@ -674,12 +759,13 @@ class Service:
             self._watch(name, query, anew=True)
             return
         self._fetch()
-        self._keep_rows()
+        self._rows_kept()
         try:
             with self._warned(f"query {name}"):
                 alerts = self.db.replace(running.alerts, query.text, evidence=True)
         except (QueryError, DataError) as error:
             self._fault(f"query {name}", f"not replaced, the old version goes on: {_said(error)}")
+            running.query = replace(running.query, sinks=query.sinks)  # the others may be gone
             return
         self._well(f"query {name}")
         running.before.append(running.alerts)
@@ -713,8 +799,11 @@ class Service:
             self._well("status")
 
     def _take_account(self, now: float) -> None:
-        for name, outlet in self._outlets.items():
-            self._judge(f"sink {name}", outlet.trouble)
+        for what, outlets in (("sink", self._outlets.values()), ("old sink", self._leaving)):
+            for outlet in outlets:
+                while outlet.notices:
+                    self._say(f"{what} {outlet.name}: {outlet.notices.popleft()}")
+                self._judge(f"{what} {outlet.name}", outlet.trouble())
         rates = self._rates
         counts = Counter({f"stream {name}": rows for name, rows in self._rows_in.items()})
         counts |= Counter({f"query {name}": running.rows for name, running in self._queries.items()})

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from archive.place import open_private
 from query.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,12 +20,15 @@ VERSION = 1
 STATUS_FILE = "status.json"
 #: A status older than this, in seconds, is not that of a service that is well.
 OLD_S = 5.0
+#: So many partitions of sources are shown, those that are furthest behind.
+PARTITIONS_SHOWN = 12
 
 
 def write_status(directory: Path, status: dict[str, Any]) -> None:
-    """Atomic."""
+    """Atomic; for its owner alone."""
     part = directory / f"{STATUS_FILE}.part"
-    part.write_text(json.dumps(status), encoding="utf-8")
+    with open(open_private(part, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as out:
+        out.write(json.dumps(status))
     os.replace(part, directory / STATUS_FILE)
 
 
@@ -36,10 +40,15 @@ def read_status(directory: Path, now: Callable[[], float] = time.time) -> dict[s
         status: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"there is no service with {directory}", "hybrid run app.toml starts one") from None
+    except PermissionError:
+        hint = "its files are for the user who runs the service: ask as that one"
+        raise DataError(f"{file} cannot be read: permission denied", hint) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read: {error}", "hybrid run writes it anew every second") from None
-    if status.get("version") != VERSION:
-        raise DataError(f"{file} has version {status.get('version')}", f"this program reads version {VERSION}")
+    if not isinstance(status, dict) or not status.keys() >= {"version", "pid", "app", "state", "started", "written"}:
+        raise DataError(f"{file} is no status of a service", "hybrid run writes it anew every second")
+    if status["version"] != VERSION:
+        raise DataError(f"{file} has version {status['version']}", f"this program reads version {VERSION}")
     if status["state"] == "running":
         if not _alive(status["pid"]):
             status["state"] = "gone"
@@ -106,11 +115,27 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
         ]  # fmt: skip
         parts.append(table("query|state|matches|rows|per s|suppressed|runs|spilled|reads|waiting|unread", queries))
     if status["sources"]:
-        sources = [[name, s["state"], s["stream"], s["queued"]] for name, s in status["sources"].items()]
-        parts.append(table("source|state|stream|read ahead", sources))
+        known = any(s.get("partitions") for s in status["sources"].values())
+        sources = [
+            [name, s["state"], s["stream"], s["queued"], *([s["lag"], s["lost"]] if known else [])]
+            for name, s in status["sources"].items()
+        ]
+        parts.append(table("source|state|stream|read ahead" + ("|behind the end|lost" if known else ""), sources))
+        places = [
+            [f"{name}: {partition}", p["position"], p["end"], p["lag"]]
+            for name, s in status["sources"].items()
+            for partition, p in s.get("partitions", {}).items()
+        ]  # fmt: skip
+        if places:
+            furthest = sorted(places, key=lambda place: -(place[3] or 0))[:PARTITIONS_SHOWN]
+            more = f" ({len(furthest)} of {len(places)})" if len(furthest) < len(places) else ""
+            parts.append(table(f"partition{more}|position|end|behind the end", furthest))
     if status["sinks"]:
-        sinks = [[name, s["rows"], s["rate"], s["unread"], s["failures"]] for name, s in status["sinks"].items()]
-        parts.append(table("sink|rows|per s|unread|failures", sinks))
+        sinks = [
+            [name, s["rows"], s["rate"], s["unread"], _span(s["oldest_s"]) if s["oldest_s"] else "-", s["failures"]]
+            for name, s in status["sinks"].items()
+        ]  # fmt: skip
+        parts.append(table("sink|rows|per s|unread|oldest|failures", sinks))
     for where, what in status["trouble"].items():
         parts.append(Text(f"{where}: {what}", style="red"))
     return Group(*parts)

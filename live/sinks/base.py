@@ -18,6 +18,11 @@ MATCH_ID = "match_id"
 JOIN_ID = "join_id"
 
 
+class Lost(OSError):
+    """What was written since the last `cursor` may not stand there any more: open the sink again with that cursor, and
+    write those rows once more. It leaves out what does stand there."""
+
+
 class Sink(Protocol):
     """Where the rows of a live query go, in the order in which they come. Used from one thread at a time.
 
@@ -25,7 +30,7 @@ class Sink(Protocol):
     all rows of a match come in one table. Delivery is at least once: what was written after the last `cursor` is
     written again when a run that was killed is taken up, with the same ids, so that whoever reads by id has each row
     once. The methods that reach out raise OSError where trying again may help and DataError where something has to be
-    changed first; either way nothing is lost, and the call may be repeated.
+    changed first; either way nothing is lost, and the call may be repeated. After Lost it is opened again.
     """
 
     def check(self, schema: pa.Schema) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from live.kafka_client import Away, check_client, client_module, meaning, said
 from live.sinks.base import RowId, check_ids, row_ids, trouble
 from live.sinks.json_lines import check_json, json_lines
 from query.errors import DataError
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Waiting for a broker, a place in the queue or an acknowledgement is done in pieces of so many seconds.
 _STEP_SECONDS = 0.1
+
+_LOG = logging.getLogger(__name__)
 
 Headers = list[tuple[str, str | bytes | None]]
 
@@ -29,31 +33,32 @@ class KafkaSink:
     with commas. config: further settings of librdkafka. seconds: how long one call may wait. Needs the extra `kafka`.
     """
 
-    __slots__ = ("_config", "_failed", "_first_error", "_producer", "_seconds", "_servers", "_topic")
+    __slots__ = ("_away", "_config", "_failed", "_first_error", "_producer", "_seconds", "_servers", "_topic")
 
     def __init__(
         self, servers: str, topic: str, config: Mapping[str, Any] | None = None, seconds: float = 30.0
     ) -> None:
         self._servers = servers
         self._topic = topic
-        self._config = {"linger.ms": 20, **(config or {}), "bootstrap.servers": servers, "enable.idempotence": True}
+        ours = {"enable.idempotence": True}
+        check_client("Producer", servers, config or {}, ours)
+        self._config = {
+            "linger.ms": 20, **(config or {}), **ours, "bootstrap.servers": servers, "error_cb": self._on_error
+        }  # fmt: skip
         self._seconds = seconds
         self._producer: Producer | None = None
         #: Messages (key, value, headers) that were given up, to be sent again.
         self._failed: list[tuple[bytes, bytes, Headers]] = []
         self._first_error: KafkaError | None = None
-        self._made()  # refuses settings that do not fit
+        self._away = Away()  # since the last acknowledgement
 
     def _made(self) -> Producer:
-        try:
-            from confluent_kafka import KafkaException, Producer
-        except ImportError:
-            raise DataError("the Kafka client is not installed", "pip install 'hybrid[kafka]'") from None
-        try:
-            return Producer(self._config)
-        except (KafkaException, TypeError, ValueError) as error:
-            message = f"these settings do not fit Kafka: {_said(error)}"
-            raise DataError(message, "see CONFIGURATION.md of librdkafka") from None
+        kafka = client_module()
+        producer: Producer = kafka.Producer(self._config, logger=_LOG)
+        return producer
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._away.hear(error, time.monotonic())
 
     def check(self, schema: pa.Schema) -> None:
         check_ids(schema)
@@ -66,7 +71,7 @@ class KafkaSink:
         try:
             producer.list_topics(self._topic, timeout=self._seconds)
         except KafkaException as error:
-            raise self._trouble(_said(error)) from None
+            raise self._trouble(said(error)) from None
         self._producer, self._failed, self._first_error = producer, [], None
 
     def write(self, rows: pa.Table) -> None:
@@ -101,6 +106,8 @@ class KafkaSink:
             self._first_error = self._first_error or error
             headers: Any = message.headers()  # a list where a list was sent
             self._failed.append((message.key() or b"", message.value() or b"", headers or []))
+        else:
+            self._away.back()
 
     def _again(self) -> None:
         """Sends what was given up once more. Raises OSError as long as it is not acknowledged."""
@@ -128,7 +135,7 @@ class KafkaSink:
     def _flush(self) -> None:
         left = self._opened().flush(self._seconds)
         if self._failed:
-            why = self._first_error.str() if self._first_error is not None else ""
+            why = meaning(self._first_error) if self._first_error is not None else ""
             raise self._trouble(f"{len(self._failed):,} rows were not taken: {why}")
         if left:
             raise self._trouble(f"{left:,} rows were not acknowledged within {self._seconds:g} s")
@@ -151,6 +158,7 @@ class KafkaSink:
         return self._producer
 
     def _trouble(self, what: str) -> OSError:
+        what = f"{what}; {self._away.said}" if self._away.said is not None else what
         hint = "see whether the brokers run and take messages for it; what was not taken is sent again"
         return trouble(f"Kafka topic {self._topic} at {self._servers}", what, hint)
 
@@ -158,9 +166,3 @@ class KafkaSink:
 def _headers(row: RowId) -> Headers:
     join: Headers = [("join_id", row.join.encode())] if row.join else []
     return [("match_id", row.match.encode()), *join, ("row", str(row.number).encode())]
-
-
-def _said(error: BaseException) -> str:
-    """What an exception of the client says, without its code."""
-    cause = error.args[0] if error.args else error
-    return str(cause.str()) if hasattr(cause, "str") else str(cause)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from live.mqtt_client import closed_early, make_client, no_connection, refusal
 from live.sinks.base import RowId, check_ids, row_ids, trouble
 from live.sinks.json_lines import check_json, json_lines
 from query.errors import DataError
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from paho.mqtt.client import Client
     from paho.mqtt.properties import Properties
 
+_LOG = logging.getLogger(__name__)
+_SILENT = "it does not answer"
 #: Messages that may wait for an acknowledgement at a time; `write` waits before there are more.
 WAITING_MAX = 10_000
 
@@ -38,10 +42,6 @@ class MqttSink:
         self, host: str, topic: str, port: int = 1883, user: str | None = None, password: str | None = None,
         tls: bool = False, client_id: str = "", seconds: float = 30.0,
     ) -> None:  # fmt: skip
-        try:
-            import paho.mqtt.client  # noqa: F401
-        except ImportError:
-            raise DataError("the MQTT client is not installed", "pip install 'hybrid[mqtt]'") from None
         if not topic or any(c in topic for c in "+#\0"):
             raise DataError(f"rows cannot be published to {topic!r}", "a topic to publish to has no + or #")
         self._host, self._port, self._topic = host, port, topic
@@ -54,33 +54,31 @@ class MqttSink:
         self._failed: list[tuple[bytes, RowId]] = []
         #: Answers that came before `publish` had said the number.
         self._early: dict[int, Any] = {}
-        self._last = "it does not answer"
+        self._last = _SILENT
+        self._made()  # refuses settings that do not fit
+
+    def _made(self) -> Client:
+        client: Client = make_client(self._host, self._client_id, self._user, self._password, self._tls, _LOG)
+        return client
 
     def check(self, schema: pa.Schema) -> None:
         check_ids(schema)
         check_json(schema)
 
     def open(self, cursor: str | None) -> None:
-        from paho.mqtt.client import Client, MQTTProtocolVersion
-        from paho.mqtt.enums import CallbackAPIVersion
-
-        client = Client(CallbackAPIVersion.VERSION2, client_id=self._client_id, protocol=MQTTProtocolVersion.MQTTv5)
-        if self._user is not None:
-            client.username_pw_set(self._user, self._password)
-        if self._tls:
-            client.tls_set()
+        client = self._made()
         client.on_connect, client.on_publish = self._connected, self._published
         client.on_connect_fail, client.on_disconnect = self._not_connected, self._disconnected
         with self._changed:
-            self._waiting, self._failed, self._early, self._last = {}, [], {}, "it does not answer"
+            self._waiting, self._failed, self._early, self._last = {}, [], {}, _SILENT
         try:
             client.connect(self._host, self._port)
         except OSError as error:
-            raise self._trouble(error) from error
+            raise self._trouble(f"the broker {no_connection(self._tls, error)}") from error
         client.loop_start()
         self._client = client
         with self._changed:
-            self._changed.wait_for(lambda: client.is_connected() or self._last != "it does not answer", self._seconds)
+            self._changed.wait_for(lambda: client.is_connected() or self._last != _SILENT, self._seconds)
         if not client.is_connected():
             self._stop()
             raise self._trouble(self._last)
@@ -89,15 +87,17 @@ class MqttSink:
 
     def _connected(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         with self._changed:
-            self._last = f"it refuses the connection: {reason}" if reason.is_failure else ""
+            self._last = f"the broker {refusal(reason)}" if reason.is_failure else ""
             self._changed.notify_all()
 
     def _not_connected(self, client: Client, data: Any) -> None:
         with self._changed:
-            self._last = "it does not answer"
+            self._last = f"the broker {no_connection(self._tls)}"
 
     def _disconnected(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         with self._changed:
+            if self._last == _SILENT:
+                self._last = f"the broker {closed_early(self._tls)}"
             self._last = self._last or f"the connection is lost: {reason}"
 
     def _published(self, client: Client, data: Any, number: int, reason: Any, properties: Any) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from live.sinks.base import JOIN_ID, MATCH_ID, Standing, check_ids, row_ids, trouble
+from live.sinks.base import JOIN_ID, MATCH_ID, Lost, Standing, check_ids, row_ids, trouble
 from live.sinks.json_lines import check_json
-from live.sinks.ndjson import read_cursor, sync_directory, write_cursor
+from live.sinks.ndjson import Locked, is_moved, lock, read_cursor, sync_directory, write_cursor
 from query.errors import DataError, first_line
 
 #: Rows that are gathered in memory before a file is written between two cursors.
@@ -24,10 +24,11 @@ class ParquetSink:
 
     A file is written under a name that begins with a dot, synced, and renamed: what is there is whole. The cursor is
     the number of the next file, and the rows in files before it that are still to come again. Files from there on
-    were written by a run that was killed: their rows are left out when they come again.
+    were written by a run that was killed: their rows are left out when they come again. A directory that is removed,
+    moved or replaced while rows are written is Lost; it is locked, for this sink alone.
     """
 
-    __slots__ = ("_directory", "_next", "_open", "_row_count", "_rows", "_standing")
+    __slots__ = ("_directory", "_file", "_next", "_row_count", "_rows", "_standing")
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = Path(directory)
@@ -35,7 +36,7 @@ class ParquetSink:
         self._row_count = 0
         self._next = 0
         self._standing = Standing()
-        self._open = False
+        self._file: int | None = None  # of the open directory
         if self._directory.exists() and not self._directory.is_dir():
             raise DataError(f"{self._directory} is a file", "rows go into a directory of Parquet files")
 
@@ -51,9 +52,15 @@ class ParquetSink:
                 raise DataError(message, "cast it to VARCHAR in the outer SELECT") from None
 
     def open(self, cursor: str | None) -> None:
-        start, left = read_cursor(cursor, "next")
+        start, left, _ = read_cursor(cursor, "next")
+        self.close_file()  # with its lock
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise trouble(f"{self._directory} cannot be opened", error, "check the path and its rights") from error
+        try:
+            lock(file, self._directory)
             names = os.listdir(self._directory)
             numbers = sorted(int(m[1]) for m in map(_PART.fullmatch, names) if m)
             for name in names:
@@ -64,19 +71,24 @@ class ParquetSink:
                 if number >= start:
                     for row in row_ids(_identified(self._directory / _part(number))):
                         standing.add(row.match, row.join)
+        except (Locked, DataError):
+            os.close(file)
+            raise
         except pa.ArrowInvalid as error:
+            os.close(file)
             message = f"{self._directory} has a file that cannot be read: {first_line(error)}"
             raise DataError(message, "choose another directory, or take the file away") from None
         except OSError as error:
+            os.close(file)
             raise trouble(f"{self._directory} cannot be opened", error, "check the path and its rights") from error
-        self._rows, self._row_count, self._standing, self._open = [], 0, standing, True
+        self._rows, self._row_count, self._standing, self._file = [], 0, standing, file
         self._next = max([start, *(number + 1 for number in numbers)])
 
     def write(self, rows: pa.Table) -> None:
         self._standing.write(rows, self._gather)
 
     def _gather(self, rows: pa.Table) -> None:
-        if not self._open:
+        if self._file is None:
             raise DataError(f"{self._directory} is not open", "open the sink first")
         if self._row_count >= FILE_ROWS:
             self._flush()
@@ -87,6 +99,7 @@ class ParquetSink:
         """Writes what was gathered; it stays gathered if that fails."""
         if not self._row_count:
             return
+        self._check_directory()
         unfinished, name = self._directory / f".{_part(self._next)}", self._directory / _part(self._next)
         try:
             with open(unfinished, "wb") as file:
@@ -100,14 +113,24 @@ class ParquetSink:
         self._rows, self._row_count = [], 0
         self._next += 1
 
+    def _check_directory(self) -> None:
+        if self._file is not None and is_moved(self._file, self._directory):
+            raise Lost(f"{self._directory} was removed, moved or replaced while rows were written to it")
+
     def cursor(self) -> str | None:
         self._flush()
+        self._check_directory()  # last: whoever takes the directory away from now on has these rows in it
         return write_cursor("next", self._next, self._standing)
 
     def close(self) -> None:
-        if self._open:
+        if self._file is not None:
             self._flush()
-            self._open = False
+            self.close_file()
+
+    def close_file(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
 _PART = re.compile(r"part-(\d{8,})\.parquet")

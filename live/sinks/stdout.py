@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Callable
 from typing import TextIO
@@ -13,17 +15,19 @@ from live.sinks.json_lines import check_json, json_lines
 
 
 class StdoutSink:
-    """Prints rows, at least once: nobody can tell what was read of a stdout.
+    """Prints rows, at least once: nobody can tell what was read of a stdout. A write that failed half-way goes on where
+    it was when it is repeated, so that no line is torn.
 
     text: how a table is written (hybrid.result.text_table for people); None: a line of JSON for each row. out: where,
     if not to the stdout of the time of writing.
     """
 
-    __slots__ = ("_out", "_text")
+    __slots__ = ("_out", "_part", "_text")
 
     def __init__(self, text: Callable[[pa.Table], str] | None = None, out: TextIO | None = None) -> None:
         self._text = text
         self._out = out
+        self._part = b"", 0  # what is being printed, and how much of it was
 
     def check(self, schema: pa.Schema) -> None:
         if self._text is None:
@@ -37,10 +41,23 @@ class StdoutSink:
         if not rows.num_rows:
             return
         try:
-            out.write(text + "\n")
+            try:
+                file = out.fileno()
+            except io.UnsupportedOperation:
+                out.write(text + "\n")  # to memory
+                return
             out.flush()
+            self._print(file, (text + "\n").encode())
         except OSError as error:
             raise trouble("rows cannot be printed", error, "is the program behind the pipe gone?") from error
+
+    def _print(self, file: int, data: bytes) -> None:
+        """Past the buffer of `out`, which does not say what it has kept of a write that failed."""
+        done = self._part[1] if self._part[0] == data else 0
+        while done < len(data):
+            self._part = data, done
+            done += os.write(file, data[done:])
+        self._part = b"", 0
 
     def cursor(self) -> str | None:
         return None

@@ -42,11 +42,30 @@ class Bad:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a partition is read, in the numbers of its server.
+
+    position: of what is read next; None: its beginning. end: behind the last that it has, None where that is not known.
+    lost: how many were gone before they could be read, in this process.
+    """
+
+    position: int | None
+    end: int | None
+    lost: int = 0
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.end is None else max(self.end - (self.position or 0), 0)
+
+
 class Source(Protocol):
     """Where the events of one stream come from.
 
     All calls come from one thread, in this order: `open` once, then `poll`, `kept` and `trouble` in any order, then
     `close` once. A client may have threads of its own; they never call back into ours.
+
+    A source that knows where its partitions end has besides `places`, which gives a Place for each by its name.
     """
 
     #: Whether it can give events again from a position. Where not, what was handed out and is not yet durable is

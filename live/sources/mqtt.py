@@ -6,11 +6,15 @@ keeps its sessions on disk, of the broker; and a message may come twice: those t
 acknowledged when the connection broke. MQTT has no identity by which to tell them apart. Where that matters, events
 need an id of their own, and queries that read it.
 
+What is published with QoS 0 the broker sends once, and keeps for nobody who is away: it is lost where a connection, or
+we, break before it is kept.
+
 There are no positions: rows are counted. The partition has the client's id for its name.
 """
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -21,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from live.mqtt_client import TAKEN_OVER, closed_early, make_client, no_connection, refusal
 from live.sources.base import Bad, Piece
 from live.sources.decode import ROW_BITS, Decoder, Decoding
 from query.errors import DataError
@@ -52,6 +57,9 @@ class MqttSettings:
 
 #: How long a poll goes on taking while messages come, in seconds, and ten times as long as it waits for the next.
 _GATHER_S = 0.02
+#: A connection that has ended so many times in so many seconds is told, when it is there again too.
+_ENDS, _ENDS_S = 3, 60.0
+_LOG = logging.getLogger(__name__)
 #: A filter that nobody subscribes to.
 _NO_TOPIC = "hybrid/no/topic"
 
@@ -59,13 +67,14 @@ _NO_TOPIC = "hybrid/no/topic"
 @dataclass(frozen=True, slots=True)
 class _Message:
     connection: int  # the how manieth connection it came by: packet identifiers mean nothing in another
-    mid: int
+    mid: int  # 0 with QoS 0, which is not acknowledged
     payload: bytes
     duplicate: bool
 
 
 class MqttSource:
-    """Events from topics. Does not resume from a position; the broker keeps what is not acknowledged."""
+    """Events from topics. Does not resume from a position; the broker keeps what is not acknowledged. Raises DataError
+    for settings that do not fit, without asking a broker."""
 
     resumes = False
     ended = False
@@ -74,6 +83,7 @@ class MqttSource:
         self._settings = settings
         self._decoder = Decoder(schema, settings.decoding)
         self._client: Any = None
+        self._new_client()
         # Bounded, though a broker that keeps to `unacknowledged` never fills it: Mosquitto 2.0 does not, once it has
         # queued. Then its connection waits, and may break and be made again.
         self._queue: queue.Queue[_Message] = queue.Queue(2 * settings.unacknowledged)
@@ -85,7 +95,11 @@ class MqttSource:
         self._lock = threading.Lock()  # between our thread and the client's; for the four below
         self._connection = 0
         self._connected = False
-        self._said: str | None = "there is no connection yet"
+        self._said: str | None = "is away: there is no connection yet"  # of the broker; while connected, of the session
+        self._refused = False  # the last attempt to connect
+        # When connections ended lately, of time.monotonic(), and whether the broker said that another took our place.
+        self._ends: deque[tuple[float, bool]] = deque(maxlen=100)
+        self._told_qos_0 = False
         self._failed: DataError | None = None
         #: Messages that the broker has marked as sent before.
         self.duplicates = 0
@@ -94,27 +108,28 @@ class MqttSource:
     def partitions(self) -> tuple[str, ...]:
         return (self._settings.client_id,)
 
-    def open(self, positions: Mapping[str, int]) -> None:
-        try:
-            from paho.mqtt import client as mqtt
-            from paho.mqtt.packettypes import PacketTypes
-            from paho.mqtt.properties import Properties
-        except ImportError:
-            hint = "install the extra mqtt: pip install 'hybrid[mqtt]'"
-            raise DataError("MQTT needs paho-mqtt, which is not installed", hint) from None
+    def _new_client(self) -> Any:
+        """A client that is not connected, with all settings checked."""
         settings = self._settings
         if not settings.client_id or not settings.topics or not 1 <= settings.unacknowledged <= 65_535:
             raise DataError(f"an MQTT source needs a client_id, topics, and 1 to 65,535 unacknowledged: {settings}")
+        client = make_client(
+            settings.host, settings.client_id, settings.username, settings.password, settings.tls, _LOG, manual_ack=True
+        )
+        from paho.mqtt import client as mqtt
+
         for topic in settings.topics:
             if not topic or mqtt.Client._filter_wildcard_len_check(topic.encode()) != mqtt.MQTT_ERR_SUCCESS:
                 raise DataError(f"{topic!r} is no filter of MQTT topics", "for example plant/+/temperature or plant/#")
+        return client
+
+    def open(self, positions: Mapping[str, int]) -> None:
+        from paho.mqtt.packettypes import PacketTypes
+        from paho.mqtt.properties import Properties
+
+        settings = self._settings
         self._count = positions.get(settings.client_id, 0)
-        client = mqtt.Client(
-            mqtt.CallbackAPIVersion.VERSION2, settings.client_id, protocol=mqtt.MQTTv5, manual_ack=True
-        )
-        client.username_pw_set(settings.username, settings.password)
-        if settings.tls:
-            client.tls_set()
+        client = self._new_client()
         client.reconnect_delay_set(1, 10)
         client.on_connect = self._on_connect
         client.on_connect_fail = self._on_connect_fail
@@ -136,6 +151,7 @@ class MqttSource:
             raise self._failed
         messages = self._taken(seconds)
         if not messages:
+            self._client.loop_start()  # without effect, unless something that it does not expect has ended its thread
             return []
         numbers = np.arange(len(messages), dtype=np.int64)
         name = self._settings.client_id
@@ -176,15 +192,24 @@ class MqttSource:
                 _, message = self._pending.popleft()
                 # One of an earlier connection has been sent again, and that copy will be acknowledged; its packet
                 # identifier may mean another message by now.
-                if self._connected and message.connection == self._connection:
+                if message.mid and self._connected and message.connection == self._connection:
                     self._client.ack(message.mid, 1)
 
     def trouble(self) -> str | None:
         if self._failed is not None:
             return self._failed.message
-        where = f"{self._settings.host}:{self._settings.port}"
+        where, id = f"{self._settings.host}:{self._settings.port}", self._settings.client_id
         with self._lock:
-            return self._said if self._connected else f"the broker {where} is away: {self._said}"
+            said = self._said if self._connected else f"the broker {where} {self._said}"
+            lately = [sure for at, sure in self._ends if time.monotonic() < at + _ENDS_S]
+        if not any(lately) and len(lately) < _ENDS:
+            return said
+        maybe = "" if any(lately) else f"the connection has ended {_ENDS} times and more in {_ENDS_S:g} s; if "
+        twin = (
+            f"{maybe}another client connects as {id}, each throws the other out, and what one has acknowledged the "
+            "other does not get: give each a client_id of its own"
+        )
+        return twin if said is None else f"{said}; {twin}"
 
     def close(self) -> None:
         """Leaves; the session stays, with what is not acknowledged."""
@@ -194,6 +219,7 @@ class MqttSource:
             if self._connected and self._client.unsubscribe(_NO_TOPIC)[0] == 0:
                 self._answered.wait(1)
             self._closing = True
+            self._client.disable_logger()  # it complains of the connection that we end
             self._client.disconnect()
             self._client.loop_stop()
             self._client = None
@@ -205,26 +231,30 @@ class MqttSource:
 
         if reason.is_failure:
             with self._lock:
-                self._said = str(reason)
+                self._said, self._refused = refusal(reason), True
             return
         with self._lock:
             forgotten = not flags.session_present and (self._connection > 0 or self._count > 0)
             said = f"the broker knew no session {self._settings.client_id}: what came while we were away is lost"
             self._said = said if forgotten else None
             self._connection += 1
-            self._connected = True
+            self._connected, self._refused = True, False
         # Retained messages come with a new subscription only, not with each connection.
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB)
         client.subscribe([(topic, options) for topic in self._settings.topics])
 
     def _on_connect_fail(self, client: Any, data: Any) -> None:
         with self._lock:
-            self._said = "there is no answer"
+            self._said, self._refused = no_connection(self._settings.tls), False
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         with self._lock:
-            if self._connected:  # or the refusal of the connection has been said already
-                self._said = str(reason)
+            if self._connected and not self._closing:
+                self._ends.append((time.monotonic(), reason.value == TAKEN_OVER))
+            if self._connected:
+                self._said = f"is away: {reason}"
+            elif not self._refused:  # or it has been said why
+                self._said = closed_early(self._settings.tls)
             self._connected = False
 
     def _on_subscribe(self, client: Any, data: Any, mid: int, reasons: list[Any], properties: Any) -> None:
@@ -235,6 +265,12 @@ class MqttSource:
 
     def _on_message(self, client: Any, data: Any, message: Any) -> None:
         taken = _Message(self._connection, message.mid, message.payload, message.dup)
+        if not taken.mid and not self._told_qos_0:
+            self._told_qos_0 = True
+            _LOG.warning(
+                "%s comes with QoS 0: what is published while this source or its connection is down is lost; "
+                "publish with QoS 1", message.topic,
+            )  # fmt: skip
         while not self._closing:
             try:
                 self._queue.put(taken, timeout=0.1)

@@ -215,3 +215,24 @@ def test_check_on_the_command_line(tmp_path: Path) -> None:
         done = run(*arguments)
         assert done.returncode == 1
         assert done.stderr.replace(f"{APPS}{os.sep}", "") == (APPS / "queries.txt").read_text()
+
+
+@pytest.mark.parametrize(("path", "kind"), [
+    ("alerts.ndjson", "ndjson"), ("./sub/../alerts.ndjson", "ndjson"), ("link/alerts.ndjson", "ndjson"),
+    ("soft.ndjson", "ndjson"), ("hard.ndjson", "ndjson"), ("alerts.ndjson/", "parquet"),
+])  # fmt: skip
+def test_two_sinks_of_one_path_are_refused(tmp_path: Path, path: str, kind: str) -> None:
+    """However it is spelled, of one kind or of two; also before there is such a file."""
+    # Before: well formed; the service wrote torn lines.
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "soft.ndjson").symlink_to("alerts.ndjson")
+    if path == "hard.ndjson":
+        (tmp_path / "alerts.ndjson").touch()
+        os.link(tmp_path / "alerts.ndjson", tmp_path / path)
+    more = f'\n[sinks.more]\ntype = "file"\nformat = "{kind}"\npath = "{path}"\n'
+    with pytest.raises(AppError, match="sinks alerts and more write to one path: their rows would mix") as caught:
+        load(write(tmp_path, GOOD + more))
+    assert f'path = "{path}"' in str(caught.value)
+    assert "\nhint: give more a path of its own; or let several queries name alerts" in str(caught.value)
+    load(write(tmp_path, GOOD + more.replace(path, f"other-{kind}")))

@@ -1,66 +1,255 @@
-"""What the log says of payloads that are refused."""
+"""What sources and clients say of themselves in a service: payloads that are refused, options, lags, lines of a log."""
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
+from typing import Any
 
-from hybrid.refused import EVERY_S, KINDS_MAX, Refused
-from live.sources.base import Bad
-from tests.hybrid.services import Bench, piece
+import pytest
 
+from hybrid.app import AppError, load
+from hybrid.client_log import ClientLog
+from hybrid.connectors import make_source
+from live.sources.base import Bad, Place
+from live.sources.marks import Marks, Passed
+from query.schema import Field, Schema
+from tests.hybrid.services import APP, Bench, FakeSource, piece
 
-def test_each_kind_is_said_at_most_once_a_minute_with_its_count() -> None:
-    """Before: nothing was said of what is refused; one had to look into bad.ndjson."""
-    said: list[str] = []
-    refused = Refused(said.append)
-    for i in range(1000):
-        refused.add("ticks", f"t/0, {i}", f"price: '{i}x' is no BIGINT", 0.05 * i)
-        if i % 2:
-            refused.add("ticks", f"t/1, {i}", "broken JSON: trailing comma (byte 7)", 0.05 * i)
-    assert said == [
-        "stream ticks: a payload is refused: price: '0x' is no BIGINT (t/0, 0)",
-        "stream ticks: a payload is refused: broken JSON: trailing comma (byte 7) (t/1, 1)",
-    ]
-    refused.tell(EVERY_S - 1)
-    assert len(said) == 2
-    refused.tell(EVERY_S + 1)
-    assert said[2:] == [
-        "stream ticks: 999 more payloads are refused, the last one: price: '999x' is no BIGINT (t/0, 999)",
-        "stream ticks: 499 more payloads are refused, the last one: broken JSON: trailing comma (byte 7) (t/1, 999)",
-    ]
-    refused.add("ticks", "t/0, 1000", "price: 'a' is no BIGINT", EVERY_S + 2)
-    refused.tell(EVERY_S + 2, all=True)
-    assert said[4:] == ["stream ticks: one more payload is refused, the last one: price: 'a' is no BIGINT (t/0, 1000)"]
-    refused.tell(3 * EVERY_S + 3)
-    refused.add("ticks", "t/0, 1001", "price: 'b' is no BIGINT", 3 * EVERY_S + 3)
-    assert said[5:] == ["stream ticks: a payload is refused: price: 'b' is no BIGINT (t/0, 1001)"]
+KAFKA = """
+[streams.ticks]
+columns = { ts = "TIMESTAMP", n = "BIGINT" }
+time = "ts"
+
+[sources.feed]
+stream = "ticks"
+type = "kafka"
+brokers = "127.0.0.1:1"
+topic = "t"
+"""
 
 
-def test_a_thousand_kinds_are_few_lines() -> None:
-    said: list[str] = []
-    refused = Refused(said.append)
-    for i in range(1000):
-        refused.add("ticks", "t", "no member is declared: there is " + "x" * (i + 1), 0.0)
-    refused.add("other", "t", "price is missing", 0.0)
-    assert len(said) == KINDS_MAX + 2
-    refused.tell(EVERY_S)
-    assert len(said) == KINDS_MAX + 3
-    assert said[-1].startswith("stream ticks: 949 more payloads are refused")
-    assert max(map(len, said)) < 300
+def refused(offset: int) -> Bad:
+    return Bad("feed/0", offset, b"{", "it is no JSON")
 
 
-def test_the_service_says_it(tmp_path: Path) -> None:
+def behind(end: int) -> Any:
+    """A piece of refused payloads only, up to an offset."""
+    return piece(first=end, offset=end)
+
+
+def dead_letters(directory: Path) -> list[int]:
+    lines = (directory / "market" / "ticks" / "bad.ndjson").read_text().splitlines()
+    return [json.loads(line)["offset"] for line in lines]
+
+
+def test_refused_payloads_behind_the_last_event_are_passed(tmp_path: Path) -> None:
+    # Before: each start read 2 to 4 again and quarantined them once more, and 2 was what the source was told is kept.
     bench = Bench(tmp_path)
     source = bench.start()
-    source.given += [*(Bad("feed/0", i, b"{", f"broken JSON (byte {i})") for i in range(5)), piece(1, first=5)]
-    bench.step(6)
-    assert bench.status()["streams"]["ticks"]["bad"] == 5
-    said = [line for line in bench.said if "refused" in line]
-    assert said == ["stream ticks: a payload is refused: broken JSON (byte 0) (feed/0, 0)"]
-    bench.pass_s(61)
-    said = [line for line in bench.said if "refused" in line][1:]
-    assert said == ["stream ticks: 4 more payloads are refused, the last one: broken JSON (byte 4) (feed/0, 4)"]
-    source.given += [Bad("feed/0", i, b"{", f"broken JSON (byte {i})") for i in (6, 7)]
+    source.given = [piece(5, 4, first=0), *map(refused, (2, 3, 4)), behind(5)]
+    bench.step(5)
+    bench.pass_s(10.0)
+    bench.step()
+    assert source.acknowledged[-1] == {"feed/0": 5}
+    assert bench.stop() == 0
+    for _ in range(2):
+        bench.again()
+        source = bench.start()
+        bench.step(2)
+        assert source.opened == {"feed/0": 5}
+        bench.stop()
+    assert dead_letters(tmp_path) == [2, 3, 4]
+    bench.again()
+    source = bench.start()
+    source.given = [piece(3, first=5, offset=5)]
     bench.step(2)
     bench.stop()
-    assert "2 more payloads are refused" in [line for line in bench.said if "refused" in line][-1]
+    bench.again()
+    source = bench.start()
+    bench.step()
+    assert source.opened == {"feed/0": 6}
+    bench.stop()
+
+
+def test_a_partition_of_refused_payloads_only_is_passed(tmp_path: Path) -> None:
+    # Before: it was read from its beginning at each start.
+    bench = Bench(tmp_path)
+    source = bench.start()
+    source.given = [refused(0), behind(1)]
+    bench.step(3)
+    bench.stop()
+    bench.again()
+    source = bench.start()
+    bench.step()
+    assert source.opened == {"feed/0": 1}
+    bench.stop()
+
+
+def test_payloads_that_were_quarantined_before_a_crash_are_not_so_twice(tmp_path: Path) -> None:
+    # Before: each crash before a checkpoint added them once more.
+    bench = Bench(tmp_path)
+    for _ in range(3):
+        source = bench.start()
+        source.given = [refused(0), refused(1), behind(2)]
+        bench.step(3)
+        crashed = bench.service
+        bench.again()
+        crashed.db.close()
+        crashed._delivery.close()
+    assert dead_letters(tmp_path) == [0, 1]
+
+
+def test_what_was_passed_says_nothing_of_an_archive_that_ends_elsewhere(tmp_path: Path) -> None:
+    """A crash before a checkpoint, or an archive put back from a copy, takes events away: they are read again."""
+    bench = Bench(tmp_path)
+    source = bench.start()
+    source.given = [piece(5, 4, first=0)]
+    bench.step(2)
+    bench.stop()
+    Marks(tmp_path / "market" / "_service" / "topics-ticks.json").keep(passed={"feed/0": Passed(7, 9)})
+    bench.again()
+    source = bench.start()
+    bench.step()
+    assert source.opened == {"feed/0": 2}
+    bench.stop()
+
+
+def test_marks_that_are_damaged_stop_their_source_and_no_other(tmp_path: Path) -> None:
+    more = APP.replace("[queries", '[streams.others]\ncolumns = { ts = "TIMESTAMP" }\ntime = "ts"\n[sources.more]\n'
+                       'stream = "others"\ntype = "file"\npath = "more.ndjson"\n\n[queries')  # fmt: skip
+    bench = Bench(tmp_path, more)
+    state = tmp_path / "market" / "_service"
+    state.mkdir(parents=True)
+    (state / "topics-ticks.json").write_bytes(b"")
+    bench.start()
+    bench.sources["more"].given = []
+    bench.step(2)
+    told = bench.status()["trouble"]["source feed"]
+    assert "topics-ticks.json, which says which topics were read, is damaged" in told
+    assert bench.sources["more"].opened == {}
+    (state / "topics-ticks.json").unlink()
+    bench.pass_s(10.0)
+    bench.step()
+    assert bench.sources["feed"].opened == {}
+    bench.stop()
+
+
+def test_a_database_in_memory_forgets_what_is_known_of_topics(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, APP.replace('path = "market"', 'state = "market"').replace('checkpoint = "10s"', ""))
+    Marks(tmp_path / "market" / "topics-ticks.json").keep(passed={"feed/0": Passed(None, 9)})
+    source = bench.start()
+    bench.step()
+    assert source.opened == {}
+    bench.stop()
+
+
+class Placed(FakeSource):
+    def places(self) -> dict[str, Place]:
+        return {"feed/0": Place(7, 10, 2), "feed/1": Place(None, None)}
+
+
+def test_lags_are_in_the_status_and_in_what_it_shows(tmp_path: Path) -> None:
+    # Before: neither position nor lag of a source was anywhere.
+    from rich.console import Console
+
+    from hybrid.status import rendered
+
+    bench = Bench(tmp_path)
+    bench.sources["feed"] = Placed()
+    bench.start()
+    bench.step()
+    told = bench.status()
+    assert told["sources"]["feed"]["partitions"] == {
+        "feed/0": {"position": 7, "end": 10, "lag": 3, "lost": 2},
+        "feed/1": {"position": None, "end": None, "lag": None, "lost": 0},
+    }
+    assert (told["sources"]["feed"]["lag"], told["sources"]["feed"]["lost"]) == (3, 2)
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(rendered(told, told["written"]))
+    line = next(line for line in shown.get().splitlines() if "feed: feed/0" in line)
+    assert line.split() == ["feed:", "feed/0", "7", "10", "3"]
+    bench.stop()
+
+
+def test_lags_are_in_the_metrics() -> None:
+    pytest.importorskip("prometheus_client")
+    from urllib.request import urlopen
+
+    from hybrid.metrics import serve
+
+    place = {"position": 7, "end": 10, "lag": 3, "lost": 0}
+    source = {"queued": 0, "lag": 3, "lost": 0, "partitions": {"t/0": place, "t/1": dict.fromkeys(place)}}
+    endpoint = serve("127.0.0.1", 0, lambda: {"sources": {"feed": source}})
+    with urlopen(f"http://127.0.0.1:{endpoint.port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    endpoint.close()
+    assert 'hybrid_source_partition_lag{partition="t/0",source="feed"} 3.0' in lines
+    assert 'hybrid_source_lag{source="feed"} 3.0' in lines
+    assert not any("t/1" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "options",
+    ['"no.such" = "1"', '"sasl.mechanism" = "NOPE"', '"enable.auto.commit" = "true"',
+     '"security.protocol" = "ssl", "ssl.ca.location" = "/no/such/file"'],
+)  # fmt: skip
+def test_options_that_a_client_refuses_are_faults_of_the_file(tmp_path: Path, options: str) -> None:
+    # Before: "app.toml is well formed"; the service failed, and a reload closed the source that had been read.
+    pytest.importorskip("confluent_kafka")
+    file = tmp_path / "app.toml"
+    file.write_text(KAFKA)
+    load(file)
+    file.write_text(f"{KAFKA}options = {{ {options} }}\n")
+    with pytest.raises(AppError, match=r"app.toml:6") as raised:
+        load(file)
+    assert "of Kafka" in str(raised.value)
+
+
+def test_a_reload_with_an_option_that_a_client_refuses_closes_nothing(tmp_path: Path) -> None:
+    # Before: the source was closed, the new one failed, and with it the only source the service ended.
+    pytest.importorskip("confluent_kafka")
+    text = KAFKA.replace("[sources.feed]", '[database]\npath = "market"\n[sources.feed]')
+    bench = Bench(tmp_path, text, sinks=())
+    source = bench.start()
+    bench.rewrite(text + 'options = { "sasl.mechanism" = "NOPE", "security.protocol" = "sasl_plaintext" }\n')
+    bench.step()
+    assert not source.closed
+    assert not bench.service.done
+    assert "not reloaded: " in bench.status()["trouble"]["app"]
+    assert bench.stop() == 0
+
+
+def test_a_source_says_where_it_keeps_what_it_knows(tmp_path: Path) -> None:
+    pytest.importorskip("confluent_kafka")
+    file = tmp_path / "app.toml"
+    file.write_text(KAFKA + 'recreated = "anew"\n[database]\npath = "market"\n')
+    app = load(file)
+    source = make_source(app.sources["feed"], Schema("ticks", (Field("ts", "TIMESTAMP"),), "ts"), app)
+    assert source._marks._file == tmp_path / "market" / "_service" / "topics-ticks.json"
+    assert source._settings.recreated == "anew"
+
+
+def test_lines_of_clients_are_said_once_a_minute() -> None:
+    # Before: librdkafka's went to standard error without a time, each of them; paho's nowhere.
+    said, now = [], [0.0]
+    log = ClientLog(said.append, lambda: now[0])
+    log.start()
+    try:
+        logger = logging.getLogger("live.sources.kafka")
+        for port in range(5):
+            logger.error("%s", f"127.0.0.1:{port}: Connection\n refused (after {port}ms)")
+        logger.warning("another")
+        logger.info("not this")
+        now[0] = 61.0
+        logger.error("127.0.0.1:9: Connection refused (after 9ms)")
+    finally:
+        log.stop()
+    logger.error("nobody says this")
+    assert said == [
+        "sources.kafka: error: 127.0.0.1:0: Connection refused (after 0ms)",
+        "sources.kafka: warning: another",
+        "sources.kafka: error: 127.0.0.1:9: Connection refused (after 9ms) (4 more since it was last said)",
+    ]

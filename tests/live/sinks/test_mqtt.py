@@ -225,7 +225,7 @@ def test_no_more_rows_wait_than_agreed(broker: Callable[[Script], Broker], monke
 def test_a_refused_connection_says_why(broker: Callable[[Script], Broker]) -> None:
     server = broker(Script(connect=NOT_AUTHORISED))
     sink = MqttSink("127.0.0.1", "alerts", server.port, user="me", password="wrong")
-    with pytest.raises(OSError, match=r"it refuses the connection: Not authorized\nhint: "):
+    with pytest.raises(OSError, match=r"refuses the connection: Not authorized \(see user and password\)\nhint: "):
         sink.open(None)
 
 

@@ -159,3 +159,23 @@ def test_headers_that_are_none_are_refused() -> None:
     for headers in ({"A": "x\r\nB: y"}, {"A:": "x"}, {"A": "ü"}, {"": "x"}):
         with pytest.raises(DataError, match="is no header of a request"):
             WebhookSink("http://localhost", headers)
+
+
+def test_a_row_that_was_taken_and_not_answered_comes_again_with_its_key(
+    receiver: Callable[[Answer], Receiver],
+) -> None:
+    """The connection breaks behind the second row: those before it do not come again, it does, under the same key."""
+
+    def cut(n: int) -> tuple[int, bytes, dict[str, str]]:
+        if n == 2:
+            raise ConnectionError
+        return fine(n)
+
+    server = receiver(cut)
+    server.server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    sink = WebhookSink(server.url, seconds=5.0)
+    with pytest.raises(OSError, match="did not take a row: "):
+        sink.write(matches(0, 3))
+    sink.write(matches(0, 3))
+    assert [row["n"] for _, row in server.requests] == [0, 1, 1, 2]  # type: ignore[index]
+    assert [key for key, _ in server.requests] == [f"{n:016x}" for n in (0, 1, 1, 2)]

@@ -209,7 +209,7 @@ def test_offsets_that_are_gone(topic: Topic, sources: Any) -> None:
 def test_a_position_behind_the_end(topic: Topic, sources: Any) -> None:
     topic.write([payload(0)])
     source = sources(topic, {f"{topic.name}/0": 500})
-    with pytest.raises(DataError, match="goes on at offset 500, and the broker does not have it"):
+    with pytest.raises(DataError, match="test_a_position_behind_the_end/0 goes on at offset 500, and ends at 1"):
         nothing_comes(source)
 
 
@@ -269,7 +269,7 @@ def test_a_group_says_where_we_are_and_does_not_decide_it(topic: Topic, sources:
 
 
 def test_settings_that_do_not_hang_together(topic: Topic, sources: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"the option auto\.offset\.reset of Kafka is set by the source"):
+    with pytest.raises(DataError, match=r"the option auto\.offset\.reset of Kafka is set by Hybrid"):
         sources(topic, options={"auto.offset.reset": "latest"})
     with pytest.raises(DataError, match="cannot be made"):
         sources(topic, options={"no.such.option": "1"})

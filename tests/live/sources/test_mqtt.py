@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from live.sources.decode import Decoding
 from live.sources.mqtt import MqttSettings, MqttSource
 from query.errors import DataError
 from query.schema import Field, Schema
+from tests.live.proxy import proxy
 from tests.live.servers import Broker, free_port, mqtt_broker, publish
 
 NUMBERS = Schema("numbers", (Field("ts", "TIMESTAMP"), Field("n", "BIGINT")), "ts")
@@ -165,7 +167,7 @@ def test_a_poll_that_may_wait_goes_on_while_messages_come(sources, monkeypatch):
     def rest(seconds: float) -> None:
         assert 0 < seconds < 0.01
         for i in range(next(come)):
-            source._on_message(None, None, SimpleNamespace(mid=i, payload=payload(i), dup=False))
+            source._on_message(None, None, SimpleNamespace(mid=i + 1, payload=payload(i), dup=False))
 
     source._on_message(None, None, SimpleNamespace(mid=9, payload=payload(9), dup=False))
     monkeypatch.setattr("live.sources.mqtt.time", SimpleNamespace(sleep=rest, monotonic=lambda: 0.0))
@@ -179,15 +181,15 @@ def test_a_poll_that_may_wait_goes_on_while_messages_come(sources, monkeypatch):
 def test_a_broker_that_is_away_or_refuses(tmp_path, sources):
     source = sources(free_port(), "away")
     end = time.monotonic() + 20
-    while "no answer" not in str(source.trouble()) and time.monotonic() < end:
+    while "Connection refused" not in str(source.trouble()) and time.monotonic() < end:
         assert source.poll(0.1) == []
-    assert "is away: there is no answer" in str(source.trouble())
+    assert "is away: Connection refused" in str(source.trouble())
     with mqtt_broker(tmp_path / "1", allow_anonymous="false") as strict:
         source = sources(strict.port, "refused")
         end = time.monotonic() + 20
         while "uthoriz" not in str(source.trouble()) and time.monotonic() < end:
             assert source.poll(0.1) == []
-        assert "is away: Not authorized" in str(source.trouble())
+        assert "refuses the connection: Not authorized (see user and password)" in str(source.trouble())
 
 
 def test_a_subscription_that_is_refused(sources):
@@ -259,3 +261,133 @@ def test_nothing_is_lost_though_the_broker_and_we_are_restarted_half_way(tmp_pat
         twice = len(taken.rows) + len(rest.rows) - count
         assert 0 < twice <= of_broker + 2 * unkept
         record_property("examples", f"{twice:,} of {count:,} events came twice, {of_ours:,} again after our restart")
+
+
+def single(port: int, topic: str, qos: int, retain: bool, *numbers: int) -> None:
+    from paho.mqtt import publish as once
+
+    messages = [{"topic": topic, "payload": payload(n), "qos": qos, "retain": retain} for n in numbers]
+    once.multiple(messages, hostname="127.0.0.1", port=port)
+
+
+def test_messages_of_qos_0_are_taken_and_not_acknowledged(broker, sources):
+    # Before: kept, they were acknowledged as number 0, for which the broker threw us out: "is away: Unspecified error",
+    # and what was published until we were back was lost.
+    source, taken = connected(sources(broker.port, "qos0")), Taken("qos0")
+    for n in range(3):
+        single(broker.port, "qos0/x", 0, False, n)
+        taken.until(source, n + 1)
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            assert source.trouble() is None
+            source.poll(0.05)
+    single(broker.port, "qos0/x", 1, False, 3)
+    taken.until(source, 4)
+    assert taken.rows == [0, 1, 2, 3]
+
+
+def test_retained_messages_come_with_a_new_session_only(broker, sources):
+    single(broker.port, "kept/x", 1, True, 7)
+    source, taken = connected(sources(broker.port, "kept")), Taken("kept")
+    taken.until(source, 1)
+    source.close()
+    source = connected(sources(broker.port, "kept", {"kept": 1}))
+    assert not taken.take(source, 0.5)
+    assert taken.rows == [7]
+
+
+def test_two_clients_with_one_id(broker, sources):
+    # Before: each said now and then "is away: Unspecified error", and None when it was back.
+    first = connected(sources(broker.port, "twin"))
+    second = sources(broker.port, "twin")
+    end = time.monotonic() + 20
+    while "another client" not in str(first.trouble()) and time.monotonic() < end:
+        first.poll(0.05)
+        second.poll(0.05)
+    said = "ended 3 times and more in 60 s; if another client connects as twin, each throws the other out"
+    assert said in str(first.trouble())
+    first._connected = True
+    first._on_disconnect(None, None, None, ReasonCode(PacketTypes.DISCONNECT, "Session taken over"), None)
+    assert "; another client connects as twin, each throws the other out" in str(first.trouble())
+    second.close()
+    assert "another client" in str(first.trouble())  # though the connection is there again
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def trouble_with(source: MqttSource, what: str) -> str:
+    end = time.monotonic() + 20
+    while what not in str(source.trouble()) and time.monotonic() < end:
+        source.poll(0.05)
+    return str(source.trouble())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets that the client forgets
+def test_tls_where_there_is_none_and_none_where_it_is(tmp_path, broker, sources):
+    # Before: "is away: there is no answer", or "Unspecified error".
+    secret = sources(broker.port, "tls", tls=True)
+    assert "Connection reset by peer (does it speak TLS at this port?)" in trouble_with(secret, "TLS")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"]
+    try:
+        subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no openssl")
+    with mqtt_broker(tmp_path / "tls", certfile=str(certificate), keyfile=str(key)) as encrypted:
+        plain, other = sources(encrypted.port, "plain"), sources(encrypted.port, "other", tls=True)
+        assert "has ended without an answer (does this port want TLS?)" in trouble_with(plain, "TLS")
+        assert "is not trusted: " in trouble_with(other, "trusted")
+
+
+@pytest.mark.parametrize(("host", "what"), [("", "is no host"), ("a b", "is no host"), ("x" * 70 + ".y", "is no host")])
+def test_hosts_that_are_none(host, what):
+    # Before: accepted; the client's thread ended, and "there is no connection yet" was said for ever.
+    with pytest.raises(DataError, match=what):
+        MqttSource(NUMBERS, MqttSettings(host, ("t",), "id"))
+
+
+def test_rows_behind_a_network_that_delays_cuts_and_hangs(tmp_path, sources):
+    """Each at least once, whatever happens to the connection."""
+    name, sent = "net", [0]
+    with mqtt_broker(tmp_path) as broker, proxy(broker.port) as between:
+        source, taken = connected(sources(between.listens_at, name, keepalive_s=2, unacknowledged=50)), Taken(name)
+
+        def send() -> None:
+            publish(broker, f"{name}/x", [payload(n) for n in range(sent[0], sent[0] + 200)])
+            sent[0] += 200
+
+        def take() -> None:
+            taken.until(source, sent[0])
+
+        send()
+        take()
+        between.delay_s = 0.1
+        send()
+        take()
+        between.delay_s = 0.0
+        for _ in range(2):
+            send()
+            taken.take(source, 0.5)
+            taken.keep(source)
+            between.reset()  # with messages and acknowledgements under way
+            send()
+            take()
+        between.stalled = True  # until the broker, or we, give the connection up
+        until(lambda: "away" in str(source.trouble()))
+        send()
+        between.stalled = False
+        take()
+        between.silent = True  # what we acknowledge arrives, what the broker sends does not
+        send()
+        taken.take(source, 0.5)
+        taken.keep(source)
+        between.silent = False
+        between.reset()
+        take()
+        assert set(taken.rows) == set(range(sent[0]))
+        assert between.connections >= 5

@@ -1,0 +1,48 @@
+"""Payloads that are no events, as lines of a file beside their stream; a file that is full makes room for a new one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from archive.place import open_private
+
+#: So many full files are kept, bad.ndjson.1 being the newest; the oldest goes when there is one more.
+KEPT = 9
+
+
+def append(file: Path, line: str, bytes_max: int) -> Path | None:
+    """Adds a line, whole or not at all; what was removed for it, the oldest file. bytes_max: of each file. Raises
+    OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    data = line.encode() + b"\n"
+    removed = None
+    out = open_private(file, os.O_RDWR | os.O_APPEND)
+    try:
+        size = os.fstat(out).st_size
+        if size and size + len(data) > bytes_max:
+            removed = _rotate(file)
+            os.close(out)
+            out, size = open_private(file, os.O_RDWR | os.O_APPEND), 0
+        if size and os.pread(out, 1, size - 1) != b"\n":
+            data = b"\n" + data  # a line that a crash has cut stays alone
+        try:
+            done = 0
+            while done < len(data):
+                done += os.write(out, data[done:])
+        except OSError:
+            os.ftruncate(out, size)
+            raise
+    finally:
+        os.close(out)
+    return removed
+
+
+def _rotate(file: Path) -> Path | None:
+    """Gives each full file the next number; the one that goes for it."""
+    names = [file, *(file.with_name(f"{file.name}.{i}") for i in range(1, KEPT + 1))]
+    used = next((i for i, name in enumerate(names) if not name.exists()), len(names))
+    removed = names[-1] if used == len(names) else None
+    for i in reversed(range(min(used, KEPT))):
+        os.replace(names[i], names[i + 1])
+    return removed
