@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archive.checks import Checked, Options, Reading, check_options, plan_reading, read_checked
+from archive.checks import CheckedRecords, Options, Reading, check_options, plan_reading, read_checked
 from archive.ingested import BAD_ROWS, LISTED, QUARANTINE, publish, read_list, tidy, write_list
 from archive.inputs import (
     BLOCK_BYTES,
@@ -318,7 +318,7 @@ def _listed(todo: Sequence[Todo], written: Written, number: int) -> pa.Table:
 # ---- rows
 
 
-def event_rows(checked: Checked, number: int, schema: Schema) -> pa.Table:
+def event_rows(checked: CheckedRecords, number: int, schema: Schema) -> pa.Table:
     """Checked rows of the file of that number as they stand in the table, in its order."""
     n = len(checked.ts_us)
     if n and int(checked.numbers[-1]) >= _RECORDS:
@@ -328,7 +328,7 @@ def event_rows(checked: Checked, number: int, schema: Schema) -> pa.Table:
     return to_stored(batch, np.zeros(n, np.bool_), schema)
 
 
-def bad_rows(checked: Checked, path: str, job: int) -> pa.Table:
+def bad_rows(checked: CheckedRecords, path: str, job: int) -> pa.Table:
     """The bad rows of a batch as they stand in the quarantine; rows are numbered from 1 there, as lines are."""
     bad = checked.bad
     n = bad.num_rows
@@ -338,7 +338,7 @@ def bad_rows(checked: Checked, path: str, job: int) -> pa.Table:
     return pa.table([*columns, bad.column("reason"), bad.column("raw")], schema=BAD_ROWS)
 
 
-def count_of(checked: Checked) -> Count:
+def count_of(checked: CheckedRecords) -> Count:
     return Count(len(checked.ts_us), checked.bad.num_rows, checked.blank)
 
 

@@ -26,13 +26,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 from pyarrow import fs
 
 from archive.place import SCHEME, Place
 from archive.place import Options as StoreOptions
+from matching import csv_records
 from matching.batch import Int64Array
+from matching.csv_records import cut
 from query.errors import DataError, first_line, nearest
 
 #: Files are hashed and cut in chunks of so many bytes. Part of what a fingerprint is: never change it.
@@ -104,13 +105,15 @@ WHOLE = Part()
 class Records:
     """n records as they were read, and those that could not be.
 
-    columns: the fields of CSV as binary, null where one is a null text without quotes; one column `line`, binary, for
+    columns: the fields of CSV as texts, null where one is a null text without quotes; one column `line`, binary, for
     NDJSON; typed columns of Parquet. numbers: int64 (n,). broken: (number, reason, text) of records without columns.
+    blank: of CSV, how many with nothing in them were left out.
     """
 
     columns: pa.Table
     numbers: Int64Array
     broken: tuple[tuple[int, str, str], ...] = ()
+    blank: int = 0
 
 
 # ---- which files
@@ -358,11 +361,6 @@ def read_records(
 def unreadable(file: File, error: BaseException) -> DataError:
     """The complaint about a file that cannot be read."""
     message = first_line(error)
-    if "straddling object" in message:
-        return DataError(
-            f"{file.path} has a record longer than {BLOCK_BYTES >> 20} MB",
-            "a quote may be open",
-        )
     hint = "is it complete, and of the format that its suffix says?"
     if isinstance(error, PermissionError):
         hint = "check its permissions"
@@ -371,46 +369,21 @@ def unreadable(file: File, error: BaseException) -> DataError:
 
 def _csv(file: File, part: Part, width: int, delimiter: str, nulls: Sequence[str]) -> Iterator[Records]:
     source, number = _source(file, part)
-    if source is None:
-        return
-    broken: list[tuple[int, str, str]] = []
-    first = number
-
-    def invalid(row: pa.csv.InvalidRow) -> str:
-        kind = "many" if row.actual_columns > row.expected_columns else "few"
-        reason = f"too {kind} fields: {row.actual_columns}, not {row.expected_columns}"
-        broken.append((first + row.number - 1, reason, row.text))
-        return "skip"
-
-    names = [f"f{i}" for i in range(width)]
-    reader = pa.csv.open_csv(
-        source,
-        # one thread: only then are the broken rows numbered
-        read_options=pa.csv.ReadOptions(block_size=BLOCK_BYTES, column_names=names, use_threads=False),
-        parse_options=pa.csv.ParseOptions(
-            delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=invalid
-        ),
-        convert_options=pa.csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.binary()), null_values=list(nulls), strings_can_be_null=True,
-            quoted_strings_can_be_null=False, check_utf8=False,
-        ),
-    )  # fmt: skip
-    for batch in reader:
-        # Each batch comes behind the broken rows before and in it; the reader may be further already.
-        known = [row[0] for row in broken]
-        candidates = np.arange(number, number + batch.num_rows + len(known), dtype=np.int64)
-        numbers = np.setdiff1d(candidates, known, assume_unique=True)[: batch.num_rows]
-        if batch.num_rows:
-            number = int(numbers[-1]) + 1
-        done = 0
-        while done < len(known) and known[done] <= number:
-            number += known[done] == number
-            done += 1
-        yield Records(pa.Table.from_batches([batch]), numbers, tuple(broken[:done]))
-        del broken[:done]
-    if broken:
-        nothing = pa.table({name: pa.array([], pa.binary()) for name in names})
-        yield Records(nothing, np.zeros(0, np.int64), tuple(broken))
+    rest = b""
+    while source is not None:
+        block = source.read(BLOCK_BYTES)
+        data = rest + block
+        last = len(block) < BLOCK_BYTES
+        end = len(data) if last else cut(data, delimiter)
+        data, rest = data[:end], data[end:]
+        if len(rest) > BLOCK_BYTES:
+            raise DataError(f"{file.path} has a record longer than {BLOCK_BYTES >> 20} MB", "a quote may be open")
+        if data:
+            found = csv_records.read_records(data, width, delimiter, nulls, number, last)
+            yield Records(found.fields, found.numbers, found.broken, found.blank)
+            number += found.count
+        if last:
+            return
 
 
 def _ndjson(file: File, part: Part) -> Iterator[Records]:
@@ -526,15 +499,11 @@ def _parquet(file: File, part: Part, columns: Sequence[str]) -> Iterator[Records
         # One row group at a time: what is read of them is kept as long as the iterator.
         batches = (reader.iter_batches(_PARQUET_BATCH_ROWS, row_groups=[i], columns=list(columns)) for i in groups)
         for batch in itertools.chain.from_iterable(batches):
-            arrays = [
-                column if column.type == type else column.cast(type, safe=False)
-                for column, type in ((column, read_as(column.type)) for column in batch.columns)
-            ]
             numbers = np.arange(number, number + batch.num_rows, dtype=np.int64)
-            yield Records(pa.table(arrays, names=batch.schema.names), numbers)
+            yield Records(pa.Table.from_batches([batch]), numbers)
             number += batch.num_rows
 
 
 def read_as(type: pa.DataType) -> pa.DataType:
-    """The type in which a column of Parquet is handed out: times in microseconds, as all times here."""
+    """The type in which a column of Parquet is declared: times in microseconds, as all times here."""
     return pa.timestamp("us", type.tz) if type == pa.timestamp("ns", getattr(type, "tz", None)) else type

@@ -46,11 +46,13 @@ from hybrid.outlet import Outlet
 from hybrid.passed import PassedPayloads, last_lines
 from hybrid.pulse import Pulse
 from hybrid.reader import Reader, line_of
+from hybrid.refused import Refused
 from hybrid.status import VERSION, process_began, touch_status, write_status
 from live.sinks.base import Sink
 from live.sources.base import Bad, Piece, Source
 from live.stream import Ahead
 from matching.batch import Int64Array
+from matching.checked import shown_rows
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, NotKept, QueryError
 from query.schema import Schema
@@ -147,6 +149,7 @@ class Service:
         self._ahead_s: dict[str, float] = {}
         self._ahead_told: dict[tuple[str, str], int] = {}
         self._bad: Counter[str] = Counter()
+        self._refused = Refused(say)
         self._rows_in: Counter[str] = Counter()
         self._passed: dict[str, PassedPayloads] = {}
         self._told_before: dict[Path, frozenset[str]] = {}
@@ -318,6 +321,7 @@ class Service:
             self._open_rest()
         if now - self._written_s >= STATUS_EVERY_S:
             self._write_status()
+            self._refused.tell(now)
         return busy
 
     def finish(self) -> int:
@@ -344,6 +348,7 @@ class Service:
         self._doing = "the last checkpoint"
         checkpointed = self._last_checkpoint(end)
         self._write_status()
+        self._refused.tell(self._clock.ticks(), all=True)
         until = min(end, self._clock.ticks() + DRAIN_S)
         ends: list[Reader | Outlet] = [*self._readers.values(), *self._all_outlets()]
         for one in ends if self._threads else ():
@@ -463,7 +468,7 @@ class Service:
             self._too_far_ahead(stream, source, rows, offsets, error)
         except DataError as error:
             if n == 1:
-                raw = json.dumps(_python(rows)[0], default=str, ensure_ascii=False).encode()
+                raw = _shown(rows).encode(errors="backslashreplace")
                 place = None if offsets is None else int(offsets[0])
                 self._quarantine(stream.lower(), Bad(source, place, raw, error.message))
                 return
@@ -484,7 +489,7 @@ class Service:
         source by that: whatever the clock says later, they are not judged again."""
         for row in np.flatnonzero(error.rows).tolist():
             place = None if offsets is None else int(offsets[row])
-            raw = json.dumps(_python(rows.slice(row, 1))[0], default=str, ensure_ascii=False).encode()
+            raw = _shown(rows.slice(row, 1)).encode(errors="backslashreplace")
             if place is None or place > self._ahead_told.get((stream.lower(), source), -1):
                 self._quarantine(stream.lower(), Bad(source, place, raw, error.of(row)))
             if place is not None:  # else they could not be kept, and are tried again
@@ -498,6 +503,8 @@ class Service:
     def _quarantine(self, stream: str, bad: Bad) -> None:
         """Keeps a payload that is no event beside the stream, and counts it."""
         self._bad[stream] += 1
+        where = bad.source if bad.offset is None else f"{bad.source}, {bad.offset}"
+        self._refused.add(stream, where, bad.reason, self._clock.ticks())
         path = self.app.database.path
         name = next(n for n in self.app.streams if n.lower() == stream)
         local = path is not None and "://" not in path
@@ -1271,5 +1278,9 @@ def _said(error: Exception) -> str:
     return str(error) if known else f"{type(error).__name__}: {error}"
 
 
-def _python(rows: Any) -> list[Any]:
-    return rows.to_pylist() if hasattr(rows, "to_pylist") else list(rows)
+def _shown(rows: Any) -> str:
+    """The only one of some rows, as JSON."""
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    # Arrow's to_pylist() raises for times that Python has no room for.
+    return shown_rows(rows, [0])[0] if isinstance(rows, pa.Table) else json.dumps(next(iter(rows)), default=str)

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from matching.batch import TIME_END_US, Int64Array
+from matching.checked import BEYOND, shown_value, types_of
 from matching.types import arrow_schema, duckdb_type
+from matching.values import Type, exact_cast, family, is_chosen, not_chosen
 from query.errors import DataError, nearest
 from query.schema import Schema
 
@@ -30,7 +32,7 @@ class Incoming:
     Raises DataError, at construction for a schema without a usable time column.
     """
 
-    __slots__ = ("_position", "_time", "arrow_schema", "schema")
+    __slots__ = ("_chosen", "_position", "_time", "arrow_schema", "schema")
 
     def __init__(self, schema: Schema) -> None:
         declared = schema.field(schema.time) if schema.time is not None else None
@@ -43,8 +45,10 @@ class Incoming:
         self.schema = schema
         self.arrow_schema = arrow_schema(schema)
         self._time = schema.fields.index(declared)
+        #: Columns of which Arrow knows less than what is declared: that of an ENUM, a UUID or JSON is one of texts.
+        self._chosen = [(i, type) for i, type in enumerate(types_of(schema)) if is_chosen(type)]
         self._position = {name.lower(): i for i, name in enumerate(schema.names)}
-        if _family(self.arrow_schema.field(self._time).type) != "time":
+        if family(self.arrow_schema.field(self._time).type) != "time":
             raise DataError(
                 f"the time column {declared.name} of stream {schema.name} is {declared.type}",
                 "declare it TIMESTAMP, TIMESTAMPTZ or DATE",
@@ -59,7 +63,19 @@ class Incoming:
             batch = data
         else:
             batch = self._fit(data)
+        for i, type in self._chosen:
+            self._check_chosen(batch.column(i), i, type)
         return batch, self._times(batch.column(self._time))
+
+    def _check_chosen(self, column: pa.Array, i: int, type: Type) -> None:
+        bad = not_chosen(column, type)
+        if bad.any():
+            row = int(bad.argmax())
+            name = self.schema.fields[i].name
+            raise DataError(
+                f"column {name}, row {row}: {_show(column[row])} is no {type.name}",
+                "give a value of the declared type, or None",
+            )
 
     def _fit(self, data: object) -> pa.RecordBatch:
         if isinstance(data, Mapping):
@@ -196,7 +212,7 @@ class Incoming:
         if missing:
             values = [None if type(value) in missing else value for value in values]
             kinds -= missing
-        allowed = _PYTHON_TYPES.get(_family(target))
+        allowed = _PYTHON_TYPES.get(family(target))
         if allowed is not None and not all(issubclass(kind, allowed) and kind is not bool for kind in kinds):
             for row, value in enumerate(values):
                 if value is not None and (not isinstance(value, allowed) or isinstance(value, bool)):
@@ -205,6 +221,10 @@ class Incoming:
             if pa.types.is_timestamp(target) and target.unit == "ns":
                 return self._checked(values, i, lambda part: pa.array(part, type=target))
             values = [self._datetime(value, i, row) for row, value in enumerate(values)]
+        if decimal.Decimal in kinds:
+            for row, value in enumerate(values):
+                if isinstance(value, decimal.Decimal) and not -_DIGITS_MAX < value.adjusted() < _DIGITS_MAX:
+                    self._fail(value, i, row)
         if pa.types.is_float32(target) and kinds == {float}:
             return self._checked(values, i, _nearest_float32)
         try:
@@ -240,7 +260,7 @@ class Incoming:
             return column
         if pa.types.is_null(given):
             return pa.nulls(len(column), target)
-        if _family(given) != _family(target):
+        if family(given) != family(target):
             field = self.schema.fields[i]
             example = ""
             if column.null_count < len(column):
@@ -250,7 +270,7 @@ class Incoming:
                 f"column {field.name} is {_type_name(given)}{example}; stream {self.schema.name} declares {field.type}",
                 f"convert it before the push, for example CAST({field.name} AS {field.type}) in SQL",
             )
-        return self._checked(column, i, lambda part: _cast(part, target))
+        return self._checked(column, i, lambda part: exact_cast(part, target))
 
     def _checked(self, values: Any, i: int, convert: Callable[[Any], pa.Array]) -> pa.Array:
         """convert(values); where that fails, DataError about the first value it fails at."""
@@ -272,14 +292,14 @@ class Incoming:
     def _fail(self, value: object, i: int, row: int) -> NoReturn:
         field, target = self.schema.fields[i], self.arrow_schema.field(i).type
         where = f"column {field.name}, row {row}: {_show(value)}"
-        given = value.as_py() if isinstance(value, pa.Scalar) and not pa.types.is_timestamp(value.type) else value
+        given = _python_value(value) if isinstance(value, pa.Scalar) else value
         if pa.types.is_timestamp(target) and isinstance(value, (pa.TimestampScalar, *_TIMES)):
             raise DataError(
                 f"{where} is no exact microsecond, or beyond the times there are",
                 "times are kept in microseconds; round it, for example with date_trunc('microseconds', ...) in SQL or "
                 '.dt.floor("us") in pandas',
             )
-        allowed = _PYTHON_TYPES.get(_family(target))
+        allowed = _PYTHON_TYPES.get(family(target))
         if allowed is not None and (not isinstance(given, (pa.Scalar, *allowed)) or isinstance(given, bool)):
             hint = "give a datetime" if allowed is _TIMES else "give a value of the declared type"
             raise DataError(f"{where} is of type {type(given).__name__}, not {field.type}", f"{hint}, or None")
@@ -321,6 +341,8 @@ def _foreign(read: Callable[[], Any], what: str) -> Any:
         raise DataError(f"{what} could not be read: {error}", "see the message of the library it comes from") from error
 
 
+#: Arrow ends the process where a Decimal is 1e-999999999.
+_DIGITS_MAX = 400
 _NONE = type(None)
 _TIMES: tuple[type, ...] = (datetime.date, np.datetime64)  # a datetime and a pandas Timestamp are dates too
 
@@ -342,47 +364,6 @@ def _nearest_float32(values: list[float | None]) -> pa.Array:
     return out
 
 
-def _family(type: pa.DataType) -> str:
-    """Types with one family name are converted into each other where that is exact, others never."""
-    t = pa.types
-    if t.is_integer(type) or t.is_floating(type) or t.is_decimal(type):
-        return "number"
-    if t.is_string(type) or t.is_large_string(type) or t.is_string_view(type):
-        return "string"
-    if t.is_binary(type) or t.is_large_binary(type) or t.is_binary_view(type) or t.is_fixed_size_binary(type):
-        return "binary"
-    if t.is_timestamp(type) or t.is_date(type):
-        return "time"
-    if t.is_time(type):
-        return "time of day"
-    if t.is_list(type) or t.is_large_list(type) or t.is_fixed_size_list(type) or t.is_list_view(type):
-        return "list"
-    return str(type) if t.is_primitive(type) else type.__class__.__name__
-
-
-def _cast(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """Safe cast. Raises ArrowInvalid where a value would not stay what it is."""
-    given = column.type
-    if pa.types.is_integer(given) and pa.types.is_decimal(target):
-        # Arrow asks for room for all values of the integer type; decimals are checked value by value.
-        column, given = column.cast(pa.decimal128(38, 0)), pa.decimal128(38, 0)
-    out = column.cast(target)
-    # Where Arrow's safe cast rounds all the same: the way back has to lead to the same values.
-    rounds = any(pa.types.is_floating(x) or pa.types.is_decimal(x) for x in (given, target)) or pa.types.is_date(target)
-    if rounds and not _widens(given, target):
-        back = out.cast(given)
-        same = pc.equal(back, column)
-        if pa.types.is_floating(given):
-            same = pc.or_(same, pc.is_nan(column))
-        if not pc.all(same, min_count=0).as_py():
-            raise pa.ArrowInvalid("a value would be rounded")
-    return out
-
-
-def _widens(given: pa.DataType, target: pa.DataType) -> bool:
-    return pa.types.is_floating(given) and pa.types.is_floating(target) and given.bit_width <= target.bit_width
-
-
 def _type_name(type: pa.DataType) -> str:
     try:
         return duckdb_type(type)
@@ -392,7 +373,16 @@ def _type_name(type: pa.DataType) -> str:
 
 def _show(value: object) -> str:
     if isinstance(value, pa.Scalar):
-        # A timestamp's own text, not as_py(), which needs pandas for nanoseconds.
-        return str(value) if pa.types.is_timestamp(value.type) else _show(value.as_py())
-    text = repr(value)
+        known = _python_value(value)
+        text = shown_value(value) if known is value or pa.types.is_temporal(value.type) else repr(known)
+    else:
+        text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _python_value(value: pa.Scalar) -> object:
+    """A value of Arrow as one of Python; as it is where Python has none for it."""
+    try:
+        return value.as_py()
+    except BEYOND:
+        return value

@@ -20,27 +20,33 @@ _NAME = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 
 def members_twice(
     whole: bytes, lines: Callable[[], Sequence[bytes]], count: int, present: Mapping[str, int],
-    nested: Collection[str] = (),
+    nested: Collection[str] = (), inside: int = 0, cased: bool = False,
 ) -> list[tuple[int, str]]:  # fmt: skip
     """Which of some JSON objects have a member twice: (index, name of the member), by index.
 
     whole: all of them, one after the other; lines: each by itself; count: how many there are. present: the declared
     members, and how many objects have each with a value that is not null. nested: those whose values may be objects,
-    which may have members twice too (named by their path). Members that are not declared may be there twice."""
-    commas = int(np.count_nonzero(np.frombuffer(whole, np.uint8) == ord(",")))
-    if commas == sum(present.values()) - count:
+    which may have members twice too (named by their path); inside: how many commas what was read of these needs.
+    cased: whether some were found under names in another case. Members that are not declared may be there twice."""
+    if commas(whole) == sum(present.values()) - count + inside:
         return []  # between the members with a value; there are no others
     names = {name: _written(name) for name in present}
     if nested or None in names.values() or (b"\\" in whole and _ESCAPED_NAME.search(whole)):
         some = [i for i, line in enumerate(lines()) if b"\\" in line or _repeats(line)]
     else:
-        more = [text for name, text in names.items() if text is not None and whole.count(text) != present[name]]
+        written = [(name, text) for name, text in names.items() if text is not None]
+        more = [text for name, text in written if cased or whole.count(text) != present[name]]
         some = [i for i, line in enumerate(lines()) if any(line.count(text) > 1 for text in more)] if more else []
     if not some:
         return []
     each = lines()
     found = ((i, _twice(each[i], present)) for i in some)
     return [(i, name) for i, name in found if name is not None]
+
+
+def commas(whole: bytes) -> int:
+    """How many commas there are, in texts too."""
+    return int(np.count_nonzero(np.frombuffer(whole, np.uint8) == ord(",")))
 
 
 def _written(name: str) -> bytes | None:

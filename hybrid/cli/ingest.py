@@ -75,10 +75,13 @@ def ingest(
     header: Annotated[bool, typer.Option(help="Whether the first line of CSV has names.")] = True,
     null: Annotated[list[str] | None, typer.Option(help="A text of CSV that is no value; repeatable.")] = None,
     timestamp_format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="Of times, '%d/%m/%Y %H:%M'; or s, ms, us since 1970.")
+        str | None,
+        typer.Option(metavar="FORMAT", help="Of times, '%d/%m/%Y %H:%M'; or s, ms, us, ns since 1970."),
     ] = None,
     extra: Annotated[Refused, typer.Option(help="Columns that are not declared.")] = Refused.ignore,
-    missing: Annotated[Lacking, typer.Option(help="Declared columns that a file lacks.")] = Lacking.error,
+    missing: Annotated[
+        Lacking, typer.Option(help="Declared columns that a file, or an object, lacks.")
+    ] = Lacking.error,
     changed: Annotated[Changed, typer.Option(help="A file archived before with other contents.")] = Changed.error,
     max_bad: Annotated[
         int | None, typer.Option(help="With more bad rows nothing is archived.", min=0, metavar="N")

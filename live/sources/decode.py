@@ -1,40 +1,27 @@
-"""Payloads as rows of a stream: JSON, Avro, Arrow and fields of CSV, each value exactly or the row is bad.
+"""Payloads as rows of a stream: JSON, Avro and Arrow, each value exactly or the row is bad.
 
-A value is taken where it means the same in the declared type (live.incoming); beyond that
-- a time is ISO text, naive as UTC, or a number in the configured unit since 1970; more digits than a microsecond has
-  make the row bad unless they are zeros;
-- in JSON a DECIMAL is a number or a text, a BLOB is text in base64, a TIME is ISO text, and DOUBLE takes the nearest
-  double of the digits, as every JSON reader does;
-- an object of JSON that has a declared member twice is bad;
-- a field of CSV is read as the declared type, without blanks around it unless it is a string.
-
-What is bad is found by halving: rows are converted together, and only where that fails in parts, down to the row that
-is at fault. So one bad payload among n costs 2 log n conversions and nothing of its neighbours.
+What a value means is said in matching.values, for live sources and for files that are archived alike.
 """
 
 from __future__ import annotations
 
-import base64
-import datetime
-import decimal
-import functools
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, Literal, TypeAlias, assert_never
 
-import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from live.incoming import Incoming
 from live.sources.base import Bad
 from matching.batch import Int64Array
-from matching.json_members import members_twice
-from query.errors import DataError, first_line, nearest
+from matching.checked import Checked, arrow_checked, by_name, objects_checked, shown_rows
+from matching.json_rows import JsonRows
+from matching.types import arrow_schema
+from matching.values import Rules
+from query.errors import DataError, first_line
 from query.schema import Schema
 
 Format: TypeAlias = Literal["json", "avro", "arrow"]
@@ -43,9 +30,6 @@ Times: TypeAlias = Literal["iso", "s", "ms", "us", "ns"]
 #: Where a message holds many rows, row j of message o has the position o << ROW_BITS | j. So no message may hold more
 #: than 2^20 rows, and offsets stay below 2^42, which no partition reaches.
 ROW_BITS = 20
-
-_SCALE = {"s": decimal.Decimal(1_000_000), "ms": decimal.Decimal(1000), "us": decimal.Decimal(1)}
-_SCALE["ns"] = decimal.Decimal("0.001")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +56,19 @@ class Decoding:
 class Decoder:
     """Reads payloads of one stream. Raises DataError for settings that do not hang together."""
 
-    __slots__ = ("_decoding", "_read", "values")
+    __slots__ = ("_decoding", "_read", "nothing", "rules", "schema")
 
     def __init__(self, schema: Schema, decoding: Decoding) -> None:
-        self.values = Values(schema, decoding.times, decoding.missing)
+        Incoming(schema)  # says what is wrong with the declaration
+        self.schema = schema
+        self.rules = Rules(decoding.times, decoding.missing)
+        self.nothing = pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
         self._decoding = decoding
         match decoding.format:
             case "json":
-                self._read: Callable[[Sequence[bytes | None], Int64Array], _Read] = _Json(self.values, decoding).read
+                self._read: Callable[[Sequence[bytes | None], Int64Array], _Read] = _Json(self, decoding).read
             case "avro":
-                self._read = _Avro(self.values, decoding).read
+                self._read = _Avro(self, decoding).read
             case "arrow":
                 self._read = self._arrow
             case other:
@@ -106,169 +93,36 @@ class Decoder:
                     raise DataError(_EMPTY)
                 table = pa.ipc.open_stream(payload).read_all()
                 _check_count(table.num_rows, self._decoding.batched)
-                given = self.values.of_arrow(table)
+                checked, raws = self.of_arrow(table)
             except (DataError, pa.ArrowException, OSError, ValueError) as error:
                 bad.append((position, payload or b"", _reason(error)))
                 continue
-            rows, numbers, wrong = self.values.fit(given, self.values.exact)
-            found.append((rows, numbers + position))
-            bad += [(position + i, str(given.slice(i, 1).to_pylist()[0]).encode(), reason) for i, reason in wrong]
-        rows = self.values.concat([rows for rows, _ in found])
+            found.append((checked.rows, checked.indices + position))
+            bad += [(position + i, raw, reason) for (i, reason), raw in zip(checked.bad, raws)]
+        rows = concat(self.schema, [rows for rows, _ in found])
         return rows, np.concatenate([_NONE, *(numbers for _, numbers in found)]), bad
+
+    def of_arrow(self, table: pa.Table) -> tuple[Checked, list[bytes]]:
+        """The rows of a table, and the texts of those that are bad. Names compare without case. Raises DataError for a
+        column that is missing."""
+        at = by_name(table.column_names, self.schema, self.rules)
+        columns = [None if i is None else table.column(i).combine_chunks() for i in at]
+        checked = arrow_checked(self.schema, columns, table.num_rows, self.rules)
+        texts = shown_rows(table, [i for i, _ in checked.bad])
+        return checked, [text.encode(errors="backslashreplace") for text in texts]
+
+
+def concat(schema: Schema, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of all rows."""
+    if len(batches) == 1:
+        return batches[0]
+    whole = pa.Table.from_batches(batches, schema=arrow_schema(schema)).combine_chunks().to_batches()
+    return whole[0] if whole else pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
 
 
 _Read: TypeAlias = tuple[pa.RecordBatch, Int64Array, list[tuple[int, bytes, str]]]
 _NONE = np.zeros(0, np.int64)
 _EMPTY = "the payload is empty (a tombstone?)"
-
-
-class Values:
-    """Values of the declared columns, as Python or Arrow has them, in the declared Arrow types.
-
-    Raises DataError from each of its methods where a value does not fit: nothing is converted by halves."""
-
-    __slots__ = ("_incoming", "missing", "schema", "times", "types")
-
-    def __init__(self, schema: Schema, times: Times = "iso", missing: Literal["error", "null"] = "error") -> None:
-        self._incoming = Incoming(schema)
-        self.schema = schema
-        self.times = times
-        self.missing = missing
-        self.types: list[pa.DataType] = self._incoming.arrow_schema.types
-
-    def exact(self, data: object) -> pa.RecordBatch:
-        """What Incoming makes of it."""
-        return self._incoming.read(data)[0]
-
-    def concat(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """One batch of all rows."""
-        if len(batches) == 1:
-            return batches[0]
-        table = pa.Table.from_batches(batches, schema=self._incoming.arrow_schema)
-        return self._incoming.read(table)[0]
-
-    def fit(
-        self, rows: Any, convert: Callable[[Any], pa.RecordBatch]
-    ) -> tuple[pa.RecordBatch, Int64Array, list[tuple[int, str]]]:
-        """convert(rows) of the rows that can be converted; their indices, int64 (n,); (index, reason) of the others.
-
-        rows: a list or a RecordBatch. convert: raises DataError where a row is at fault."""
-        found: list[pa.RecordBatch] = []
-        indices = [_NONE]
-        bad: list[tuple[int, str]] = []
-
-        def part(start: int, stop: int) -> None:
-            try:
-                found.append(convert(rows[start:stop] if isinstance(rows, list) else rows.slice(start, stop - start)))
-                indices.append(np.arange(start, stop, dtype=np.int64))
-            except DataError as error:
-                if stop - start == 1:
-                    bad.append((start, _reason(error)))
-                else:
-                    middle = (start + stop) // 2
-                    part(start, middle)
-                    part(middle, stop)
-
-        if len(rows):
-            part(0, len(rows))
-        return self.concat(found), np.concatenate(indices), bad
-
-    def of_columns(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        """Python values, one sequence per declared column, in that order."""
-        given: dict[str, Any] = {}
-        for name, values, type in zip(self.schema.names, columns, self.types):
-            try:
-                if _is_time(type):
-                    given[name] = self._of_times(values, type)
-                elif pa.types.is_time(type):
-                    given[name] = [datetime.time.fromisoformat(v) if isinstance(v, str) else v for v in values]
-                elif pa.types.is_map(type):
-                    given[name] = pa.array([list(v.items()) if isinstance(v, dict) else v for v in values], type)
-                else:
-                    given[name] = values
-            except (pa.ArrowException, ValueError, TypeError, DataError) as error:
-                raise DataError(f"column {name}: {_reason(error)}") from error
-        return self.exact(given)
-
-    def of_texts(self, columns: Sequence[Sequence[str] | None], nulls: Sequence[str]) -> pa.RecordBatch:
-        """Texts that mean values of the declared types, one sequence per declared column, None for a column of nulls.
-        nulls: texts that mean none."""
-        given: dict[str, Any] = {}
-        count = len(next(texts for texts in columns if texts is not None))
-        missing = pa.array(nulls, pa.string())
-        for name, texts, type in zip(self.schema.names, columns, self.types):
-            if texts is None:
-                given[name] = pa.nulls(count, type)
-                continue
-            try:
-                column = pa.array(texts, pa.string())
-                empty = pc.is_in(column, missing)
-                if pc.any(empty, min_count=0).as_py():
-                    column = pc.if_else(empty, pa.scalar(None, pa.string()), column)
-                given[name] = self._of_text(column, type)
-            except (pa.ArrowException, msgspec.MsgspecError, ValueError, ArithmeticError, DataError) as error:
-                raise DataError(f"column {name}: {_reason(error)}") from error
-        return self.exact(given)
-
-    def of_arrow(self, table: pa.Table) -> pa.RecordBatch:
-        """The declared columns of a table, whatever their types, with numbers where a time is declared as times; to be
-        made `exact`. Names compare without case."""
-        by_name = {name.lower(): i for i, name in enumerate(table.column_names)}
-        columns = []
-        for name, type in zip(self.schema.names, self.types):
-            at = by_name.get(name.lower())
-            if at is None:
-                if self.missing == "error" or name == self.schema.time:
-                    raise DataError(f"column {name} is missing", nearest(name, table.column_names))
-                columns.append(pa.nulls(table.num_rows, type))
-                continue
-            column = table.column(at).combine_chunks()
-            if _is_time(type) and pa.types.is_integer(column.type) and self.times != "iso":
-                column = column.cast(pa.int64()).cast(pa.timestamp(self.times))
-            columns.append(column)
-        return pa.RecordBatch.from_arrays(columns, names=list(self.schema.names))
-
-    def _of_times(self, values: Sequence[Any], type: pa.DataType) -> Any:
-        kinds = set(map(_type_of, values)) - {_NONE_TYPE}
-        if kinds == {str}:
-            return _iso_times(pa.array(values, pa.string()), type)
-        if kinds and kinds <= {int, float, decimal.Decimal}:
-            if self.times == "iso":
-                raise DataError("a number stands where a time does: say its unit with `times`")
-            return _epoch_times(values, kinds, self.times)
-        return values
-
-    def _of_text(self, texts: pa.Array, type: pa.DataType) -> Any:
-        t = pa.types
-        if t.is_string(type):
-            return texts
-        texts = pc.utf8_trim_whitespace(texts)
-        if _is_time(type) and self.times == "iso":
-            return _iso_times(texts, type)
-        read: Callable[[str], Any]
-        if _is_time(type):
-            numbers = [None if text is None else decimal.Decimal(text) for text in texts.to_pylist()]
-            return _epoch_times(numbers, {decimal.Decimal}, self.times)
-        if t.is_time(type):
-            read = datetime.time.fromisoformat
-        elif t.is_binary(type):
-            read = functools.partial(base64.b64decode, validate=True)
-        elif t.is_nested(type):
-            read = msgspec.json.decode
-        else:
-            column = texts.cast(type)
-            if t.is_floating(type):
-                infinite = pc.is_inf(column)
-                if pc.any(infinite, min_count=0).as_py():
-                    for text in texts.filter(infinite).to_pylist():
-                        if "inf" not in text.lower():
-                            raise DataError(f"{text} is too large")
-            return column
-        return [None if text is None else read(text) for text in texts.to_pylist()]
-
-
-_NONE_TYPE = type(None)
-_type_of = type  # where `type` is an argument
 
 
 def _reason(error: BaseException) -> str:
@@ -283,144 +137,25 @@ def _check_count(count: int, batched: bool) -> None:
         raise DataError(f"the payload has {count} rows, not one: set `batched` where messages hold many")
 
 
-# ---- times
-
-
-def _is_time(type: pa.DataType) -> bool:
-    return pa.types.is_timestamp(type) or pa.types.is_date(type)
-
-
-def _iso_times(texts: pa.Array, type: pa.DataType) -> pa.Array:
-    """ISO 8601 texts as timestamps, UTC. Raises DataError."""
-    unit = "ns" if pa.types.is_timestamp(type) and type.unit == "ns" else "us"
-    try:
-        return _parsed(texts, unit)
-    except pa.ArrowInvalid as error:
-        try:
-            return _parsed(texts, "ns").cast(pa.timestamp("us"))  # nine digits, three of them zeros
-        except pa.ArrowInvalid:
-            raise DataError(f"{_about(error)} is no time in ISO form, of at most microseconds") from error
-
-
-def _parsed(texts: pa.Array, unit: str) -> pa.Array:
-    """Raises ArrowInvalid. Most columns have one form: all texts end in Z, or none has a zone."""
-    naive, zoned = pa.timestamp(unit), pa.timestamp(unit, "UTC")
-    if pc.all(pc.ends_with(texts, "Z"), min_count=0).as_py():
-        return texts.cast(zoned).cast(naive)
-    try:
-        return texts.cast(naive)
-    except pa.ArrowInvalid:
-        pass
-    with_zone = pc.match_substring_regex(texts, r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
-    nothing = pa.scalar(None, pa.string())
-    instants = pc.if_else(with_zone, texts, nothing).cast(zoned).cast(naive)
-    return pc.coalesce(instants, pc.if_else(with_zone, nothing, texts).cast(naive))
-
-
-def _about(error: BaseException) -> str:
-    text = first_line(error)
-    return text.removeprefix("Failed to parse string: ").split(" as a scalar")[0]
-
-
-def _epoch_times(values: Sequence[Any], kinds: set[type], unit: str) -> pa.Array:
-    """Numbers since 1970 as timestamps, exactly. Raises DataError."""
-    try:
-        if kinds <= {int}:
-            return pa.array(values, pa.int64()).cast(pa.timestamp(unit))
-        us = []
-        for value in values:
-            # A double is what its shortest digits say: they are what was written, up to 15 of them and often 17.
-            exact = None if value is None else decimal.Decimal(repr(value) if isinstance(value, float) else value)
-            whole = None if exact is None else int(exact * _SCALE[unit])
-            if exact is not None and whole != exact * _SCALE[unit]:
-                raise DataError(f"{value} {unit} is no exact microsecond")
-            us.append(whole)
-        return pa.array(us, pa.int64()).cast(pa.timestamp("us"))
-    except (pa.ArrowException, OverflowError, ArithmeticError, ValueError) as error:
-        raise DataError(f"no time: {_reason(error)}") from error
-
-
 # ---- JSON
 
 
 class _Json:
     """JSON objects, read by their declared members."""
 
-    __slots__ = ("_batched", "_members", "_nested", "_object", "_values")
+    __slots__ = ("_batched", "_rows")
 
-    def __init__(self, values: Values, decoding: Decoding) -> None:
-        fields = []
-        for i, (name, type) in enumerate(zip(values.schema.names, values.types)):
-            kind: Any = _json_type(type, decoding.times)
-            optional = decoding.missing == "null" and name != values.schema.time
-            fields.append((f"f{i}", kind | None, None) if optional else (f"f{i}", kind | None))
-        fields.sort(key=len)
-        names = {f"f{i}": name for i, name in enumerate(values.schema.names)}
-        row = msgspec.defstruct("Row", fields, rename=names, gc=False)
-        self._object = msgspec.json.Decoder(row).decode
-        self._members = [attrgetter(f"f{i}") for i in range(len(fields))]
-        self._values = values
-        self._nested = [name for name, type in zip(values.schema.names, values.types) if pa.types.is_nested(type)]
+    def __init__(self, decoder: Decoder, decoding: Decoding) -> None:
+        self._rows = JsonRows(decoder.schema, decoder.rules)
         self._batched = decoding.batched
 
     def read(self, payloads: Sequence[bytes | None], positions: Int64Array) -> _Read:
         bad: list[tuple[int, bytes, str]] = []
         if self._batched:
             payloads, positions = _lines(payloads, positions, bad)
-        try:
-            rows = [self._object(payload) for payload in payloads]  # type: ignore[arg-type]
-        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
-            rows, good = [], []
-            for i, payload in enumerate(payloads):
-                try:
-                    if not payload:
-                        raise DataError(_EMPTY)
-                    rows.append(self._object(payload))
-                    good.append(i)
-                except (msgspec.MsgspecError, UnicodeDecodeError, DataError) as error:
-                    bad.append((int(positions[i]), payload or b"", _reason(error)))
-            payloads, positions = [payloads[i] for i in good], positions[good]
-        batch, indices, wrong = self._values.fit(rows, self._columns)
-        bad += [(int(positions[i]), payloads[i] or b"", reason) for i, reason in wrong]
-        fits = [payloads[i] or b"" for i in indices.tolist()] if wrong else payloads
-        positions = positions[indices]
-        twice = self._twice(batch, fits)  # type: ignore[arg-type]
-        if twice:
-            bad += [(int(positions[i]), fits[i] or b"", reason) for i, reason in twice]
-            once = np.ones(len(positions), np.bool_)
-            once[[i for i, _ in twice]] = False
-            batch, positions = batch.filter(pa.array(once)), positions[once]
-        return batch, positions, bad
-
-    def _twice(self, batch: pa.RecordBatch, payloads: Sequence[bytes]) -> list[tuple[int, str]]:
-        """(index, reason) of the objects, read as a batch, that have a member twice: the last one was taken."""
-        if not len(batch):
-            return []
-        present = {name: len(batch) - column.null_count for name, column in zip(batch.schema.names, batch.columns)}
-        found = members_twice(b"\n".join(payloads), lambda: payloads, len(batch), present, self._nested)
-        return [(i, f"member {name} is there twice") for i, name in found]
-
-    def _columns(self, rows: list[Any]) -> pa.RecordBatch:
-        return self._values.of_columns([list(map(member, rows)) for member in self._members])
-
-
-def _json_type(type: pa.DataType, times: Times) -> Any:
-    t = pa.types
-    if _is_time(type):
-        return str if times == "iso" else int | float
-    if t.is_integer(type):
-        return int | float  # 3.0 is 3
-    if t.is_floating(type):
-        return float
-    if t.is_decimal(type):
-        return decimal.Decimal
-    if t.is_boolean(type):
-        return bool
-    if t.is_binary(type):
-        return bytes
-    if t.is_string(type) or t.is_time(type):
-        return str
-    return Any
+        found = self._rows.read(payloads)
+        bad += [(int(positions[i]), payloads[i] or b"", reason) for i, reason in found.bad]
+        return found.rows, positions[found.indices], bad
 
 
 def _lines(
@@ -447,9 +182,9 @@ def _lines(
 class _Avro:
     """Avro records: in object containers, plain with one schema, or in the Confluent wire format with schemas by id."""
 
-    __slots__ = ("_batched", "_by_id", "_containers", "_plain", "_record", "_values")
+    __slots__ = ("_batched", "_by_id", "_containers", "_decoder", "_plain", "_record")
 
-    def __init__(self, values: Values, decoding: Decoding) -> None:
+    def __init__(self, decoder: Decoder, decoding: Decoding) -> None:
         try:
             import fastavro
         except ImportError:
@@ -470,7 +205,7 @@ class _Avro:
         self._by_id = {id: parsed(text) for id, text in decoding.avro_schemas.items()}
         self._record = fastavro.schemaless_reader
         self._containers = fastavro.reader
-        self._values = values
+        self._decoder = decoder
         self._batched = decoding.batched
 
     def read(self, payloads: Sequence[bytes | None], positions: Int64Array) -> _Read:
@@ -490,10 +225,10 @@ class _Avro:
             records += found
             at += range(position, position + len(found))
             raws += [payload or b""] * len(found)
-        batch, indices, wrong = self._values.fit(records, self._columns)
+        checked = objects_checked(self._decoder.schema, records, self._decoder.rules)
         where = np.array(at, np.int64)
-        bad += [(at[i], raws[i], reason) for i, reason in wrong]
-        return batch, where[indices], bad
+        bad += [(at[i], raws[i], reason) for i, reason in checked.bad]
+        return checked.rows, where[checked.indices], bad
 
     def _records(self, payload: bytes | None) -> list[Any]:
         if not payload:
@@ -522,14 +257,3 @@ class _Avro:
         if stream.tell() != len(payload):
             raise DataError("bytes are left behind the record: it was written with another schema")
         return [record]
-
-    def _columns(self, records: list[Any]) -> pa.RecordBatch:
-        names = self._values.schema.names
-        columns: list[list[Any]] = [[] for _ in names]
-        for record in records:
-            for name, column in zip(names, columns):
-                if name not in record and (self._values.missing == "error" or name == self._values.schema.time):
-                    raise DataError(f"field {name} is missing", nearest(name, record))
-                column.append(record.get(name))
-        return self._values.of_columns(columns)
-

@@ -21,11 +21,9 @@ partition. A file that is rewritten in place between its first bytes and its las
 
 from __future__ import annotations
 
-import csv
 import fnmatch
 import glob
 import gzip
-import io
 import itertools
 import os
 import re
@@ -44,10 +42,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from live.sources.base import Bad, Piece
-from live.sources.decode import Decoder, Decoding, Times, Values
+from live.sources.decode import Decoder, Decoding, Times, concat
 from live.sources.known_files import HEAD_BYTES, TAIL_BYTES, Known, KnownFiles, Mark, digest
 from matching.batch import Int64Array
-from query.errors import DataError, first_line, nearest
+from matching.checked import by_name, texts_checked
+from matching.csv_records import column_of, cut, ends_of, header_of, read_records, texts_of
+from query.errors import DataError, first_line
 from query.schema import Schema
 
 FileFormat: TypeAlias = Literal["csv", "ndjson", "parquet"]
@@ -89,7 +89,7 @@ class FileSettings:
     was read, of which nothing is there any more: an error, or, by "follow", a new one; then app.log.1 and
     app.log-20240301.gz belong to app.log, and are read before it.
     times, missing: see Decoding. delimiter, header, nulls: of CSV; without a header the fields are the declared columns
-    in their order; a field that is one of `nulls` is null, quoted or not.
+    in their order; a field without quotes that is one of `nulls` is null.
     """
 
     path: str
@@ -404,7 +404,7 @@ class FileSource:
             self._odd[path] = f"{path} is not read, as it is compressed: {hint}"
             return None
         if format == "parquet":
-            return _Parquet(path, self._decoder.values)
+            return _Parquet(path, self._decoder)
         return _Text(path, self._decoder, self._settings, format)
 
     def _format(self, path: str) -> FileFormat | None:
@@ -562,7 +562,7 @@ class FileSource:
             elif not file.ended and not self._is_over(file, partition):
                 continue
             self._holding.discard(partition)
-            nothing = self._decoder.values.concat([])
+            nothing = self._decoder.nothing
             next_ = self._positions.get(partition, 0)
             out.append(Piece(partition, nothing, np.zeros(0, np.int64), next_, True))
         return out
@@ -755,8 +755,8 @@ class _Text(_File):
         self._tail = b""  # the last bytes of the whole records
         self._goal = -1  # how far this turn goes, -1 between turns
         self._file: Any = None
-        self._fields: list[int | None] | None = None if settings.header else list(range(len(decoder.values.types)))
-        self._width = len(decoder.values.types)
+        self._fields: list[int | None] | None = None if settings.header else list(range(len(decoder.schema.fields)))
+        self._width = len(decoder.schema.fields)
 
     def close(self) -> None:
         if self._file is not None:
@@ -848,7 +848,7 @@ class _Text(_File):
         """Begins at the mark of what is known of it."""
         if self._header:
             data = b""
-            while not (records := _csv_records(data, self._settings.delimiter)[0]):
+            while not cut(data, self._settings.delimiter):
                 block = self._file.read(1 << 16)
                 if not block:
                     raise _OtherFile("")
@@ -856,7 +856,7 @@ class _Text(_File):
                 end = data.rfind(b"\n") + 1
                 self._file.seek(end - len(data), os.SEEK_CUR)
                 data = data[:end]
-            self._read_header(records[0])
+            self._read_header(data)
             self._head_max = HEAD_BYTES + data.find(b"\n") + 1
         self._file.seek(0)
         self._head = self._file.read(min(self._head_max, known.mark.bytes))
@@ -949,62 +949,65 @@ class _Text(_File):
 
     def _of_csv(self, data: bytes, final: bool, behind: int) -> tuple[pa.RecordBatch, Int64Array, list[Bad], bytes]:
         """behind: so many bytes of a line that has no end yet follow."""
-        bad: list[Bad] = []
         assert self.partition is not None
-        cut = _csv_cut if len(data) + behind > RECORD_BYTES_MAX else _csv_records
-        records, torn = cut(data, self._settings.delimiter, behind)
-        raw = torn
-        if torn and final:
-            records.append("a quote is open at the end of the file")
-            torn = b""
-        first = self._next
-        self._next += len(records)
-        if records and first == 0 and self._settings.header:
-            self._read_header(records[0])
-            self._head_max = HEAD_BYTES + data.find(b"\n") + 1
-        rows, numbers = [], []
-        for i in range(max(self._wanted - first, int(first == 0 and self._settings.header)), len(records)):
-            record = records[i]
-            if isinstance(record, bytes):
-                bad.append(self._too_long(first + i, record))
-            elif isinstance(record, str):
-                bad.append(Bad(self.partition, first + i, raw if raw and i == len(records) - 1 else b"", record))
-            elif record:
-                rows.append(record)
-                numbers.append(first + i)
-        batch, indices, wrong = self._decoder.values.fit(rows, self._columns)
-        for i, reason in wrong:
-            text = self._settings.delimiter.join(rows[i]).encode("utf-8", "surrogateescape")
-            bad.append(Bad(self.partition, numbers[i], text, reason))
-        return batch, np.array(numbers, np.int64)[indices], bad, torn
+        if len(data) + behind > RECORD_BYTES_MAX:
+            parts, torn = _without_long(data, self._settings.delimiter, behind, final)
+        else:
+            end = len(data) if final else cut(data, self._settings.delimiter)
+            parts, torn = [(data[:end], False)] if end else [], data[end:]
+        found: list[tuple[pa.RecordBatch, Int64Array]] = []
+        bad: list[Bad] = []
+        for i, (part, long) in enumerate(parts):
+            if self._next == 0 and self._settings.header:
+                if long:
+                    raise DataError(f"{self.path}: its header is longer than {_LIMIT}", "check the file")
+                self._read_header(part)
+                self._head_max = HEAD_BYTES + data.find(b"\n") + 1
+            if not long:
+                found.append(self._of_records(part, final and i == len(parts) - 1, bad))
+                continue
+            if self._next >= self._wanted:
+                bad.append(self._too_long(self._next, part))
+            self._next += 1
+        rows = concat(self._decoder.schema, [rows for rows, _ in found])
+        return rows, np.concatenate([np.zeros(0, np.int64), *(numbers for _, numbers in found)]), bad, torn
 
-    def _read_header(self, header: _Record) -> None:
-        if not isinstance(header, list):
-            reason = header if isinstance(header, str) else f"it is longer than {_LIMIT}"
-            raise DataError(f"{self.path}: its header cannot be read: {reason}", "check the file")
-        names = [name.strip().lower() for name in header]
-        values = self._decoder.values
-        self._width = len(names)
-        self._fields = []
-        for name in values.schema.names:
-            if names.count(name.lower()) > 1:
-                raise DataError(f"{self.path} has two columns {name}", "names compare without case")
-            if name.lower() in names:
-                self._fields.append(names.index(name.lower()))
-            elif values.missing == "null" and name != values.schema.time:
-                self._fields.append(None)
-            else:
-                hint = nearest(name, [n.strip() for n in header]) or f"it has {', '.join(header)}"
-                hint += "; is the delimiter right, is there a header?"
-                raise DataError(f"{self.path} has no column {name}", hint)
-
-    def _columns(self, rows: list[list[str]]) -> pa.RecordBatch:
+    def _of_records(self, data: bytes, last: bool, bad: list[Bad]) -> tuple[pa.RecordBatch, Int64Array]:
+        """The rows of whole records, and their numbers; what is no row goes to `bad`. last: whether the file ends
+        with them."""
+        assert self.partition is not None
         assert self._fields is not None
-        if set(map(len, rows)) != {self._width}:
-            raise DataError(f"{len(rows[0])} fields, not {self._width}")
-        given = list(zip(*rows))
-        columns = [None if at is None else given[at] for at in self._fields]
-        return self._decoder.values.of_texts(columns, self._settings.nulls)
+        first, delimiter = self._next, self._settings.delimiter
+        records = read_records(data, self._width, delimiter, self._settings.nulls, first, last)
+        self._next += records.count
+        fields, numbers = records.fields, records.numbers
+        low = max(self._wanted, self._header)
+        if first < low:
+            keep = numbers >= low
+            fields, numbers = fields.filter(pa.array(keep)), numbers[keep]
+        for number, reason, text in records.broken:
+            if number >= low:
+                bad.append(Bad(self.partition, number, text.encode(errors="backslashreplace"), reason))
+        columns = [None if at is None else column_of(fields, at) for at in self._fields]
+        checked = texts_checked(self._decoder.schema, columns, len(numbers), self._decoder.rules)
+        texts = texts_of(fields, [i for i, _ in checked.bad], delimiter)
+        for (i, reason), text in zip(checked.bad, texts):
+            bad.append(Bad(self.partition, int(numbers[i]), text.encode(errors="backslashreplace"), reason))
+        return checked.rows, numbers[checked.indices]
+
+    def _read_header(self, data: bytes) -> None:
+        try:
+            header = header_of(data, self._settings.delimiter)
+        except DataError as error:
+            raise DataError(f"{self.path}: {error.message}", error.hint) from None
+        # Its width says how many fields a record has.
+        self._width = len(header)
+        try:
+            self._fields = by_name([name.strip() for name in header], self._decoder.schema, self._decoder.rules)
+        except DataError as error:
+            hint = error.hint or f"it has {', '.join(header)}"
+            hint += "; is the delimiter right, is there a header?"
+            raise DataError(f"{self.path}: {error.message}", hint) from None
 
 
 def _offset(bad: Bad) -> int:
@@ -1012,67 +1015,27 @@ def _offset(bad: Bad) -> int:
     return bad.offset
 
 
-#: Behind the lines that there are: a record that holds it began within them and did not end.
-_END = "\0end of the lines\0"
-#: A record as it was cut: its fields, [] for a blank line, a reason for one that cannot be read, the beginning of one
-#: that is too long.
-_Record: TypeAlias = "list[str] | str | bytes"
-
-
-def _csv_records(data: bytes, delimiter: str, behind: int = 0) -> tuple[list[_Record], bytes]:
-    """The records of whole lines, and the lines of a last one that is torn, as a quote is open in it."""
-    text = data.decode("utf-8", "surrogateescape")
-    lines = io.StringIO(text, newline="\n")
-    try:
-        records: list[_Record] = list(csv.reader(itertools.chain(lines, [_END]), delimiter=delimiter))
-        if records[-1] == [_END]:
-            del records[-1]
-            return records, b""
-    except csv.Error:
-        pass
-    found, _, torn = _csv_one_by_one(text, delimiter)
-    return found, torn.encode("utf-8", "surrogateescape")
-
-
-def _csv_one_by_one(text: str, delimiter: str) -> tuple[list[_Record], list[int], str]:
-    """The records of whole lines, for each the number of lines up to its end, and the lines of one that is torn."""
-    lines = io.StringIO(text, newline="\n").readlines()
-    reader = csv.reader(itertools.chain(lines, [_END]), delimiter=delimiter)
-    found: list[_Record] = []
-    ends: list[int] = []
-    while True:
-        try:
-            found.append(next(reader))
-        except csv.Error as error:
-            found.append(f"no record of CSV: {error}")
-        except StopIteration:
-            break
-        ends.append(reader.line_num)
-    last = found.pop()
-    del ends[-1]
-    return found, ends, "" if last == [_END] else "".join(lines[ends[-1] if ends else 0 :])
-
-
-def _csv_cut(data: bytes, delimiter: str, behind: int) -> tuple[list[_Record], bytes]:
-    """The same of more data than a record may have. One that is too long is its first line, in which a quote is open;
-    the next line is a record again. behind: so many bytes of a line without an end follow the data."""
-    found: list[_Record] = []
+def _without_long(data: bytes, delimiter: str, behind: int, final: bool) -> tuple[list[tuple[bytes, bool]], bytes]:
+    """Whole records of CSV, cut out of more data than a record may have, and what is left of it: a record that is torn,
+    as a quote is open in it. Between them stand those that are too long, with True: the beginning of the first line, in
+    which a quote is open; the next line is a record again. behind: so many bytes of a line without an end follow."""
+    parts: list[tuple[bytes, bool]] = []
     while data:
-        records, ends, torn = _csv_one_by_one(data.decode("utf-8", "surrogateescape"), delimiter)
-        starts = list(itertools.accumulate(map(len, io.BytesIO(data)), initial=0))
-        at = 0
-        for record, end in zip(records, ends):
-            if starts[end] - starts[at] - 1 > RECORD_BYTES_MAX:
-                break
-            found.append(record)
-            at = end
-        else:
-            rest = data[starts[at] :]
-            if len(rest) + behind <= RECORD_BYTES_MAX or not torn:
-                return found, rest
-        found.append(data[starts[at] : starts[at + 1]][:HEAD_BYTES])
-        data = data[starts[at + 1] :]
-    return found, b""
+        ends = ends_of(data, delimiter)
+        starts = np.concatenate([np.zeros(1, np.int64), ends])
+        long = np.flatnonzero(np.diff(starts) - 1 > RECORD_BYTES_MAX)
+        at = int(starts[long[0] if len(long) else -1])
+        rest = len(data) - at
+        if not len(long) and (not rest or rest + behind <= RECORD_BYTES_MAX):
+            if final:
+                at = len(data)
+            return [*parts, (data[:at], False)] if at else parts, data[at:]
+        if at:
+            parts.append((data[:at], False))
+        end = data.find(b"\n", at) + 1 or len(data)
+        parts.append((data[at:end][:HEAD_BYTES], True))
+        data = data[end:]
+    return parts, b""
 
 
 class _Parquet(_File):
@@ -1080,9 +1043,9 @@ class _Parquet(_File):
 
     waits = None
 
-    def __init__(self, path: str, values: Values) -> None:
+    def __init__(self, path: str, decoder: Decoder) -> None:
         super().__init__(path)
-        self._values = values
+        self._decoder = decoder
         self._next = 0  # rows before it were taken
         self._file: pq.ParquetFile | None = None
         self._parts: Iterator[pa.RecordBatch] = iter(())
@@ -1135,19 +1098,17 @@ class _Parquet(_File):
         if batch is None:
             self.ended = True
             self.close()
-            nothing = self._values.concat([])
-            return [Piece(self.partition, nothing, np.zeros(0, np.int64), self._next, True)], False
+            return [Piece(self.partition, self._decoder.nothing, np.zeros(0, np.int64), self._next, True)], False
         skip = min(max(self._next - self._first, 0), batch.num_rows)
         first = self._first + skip
         self._first += batch.num_rows
         if skip == batch.num_rows:
             return [], True
-        given = self._values.of_arrow(pa.Table.from_batches([batch.slice(skip)]))
-        rows, indices, wrong = self._values.fit(given, self._values.exact)
-        for i, reason in wrong:
-            out.append(Bad(self.partition, first + i, str(given.slice(i, 1).to_pylist()[0]).encode(), reason))
+        checked, raws = self._decoder.of_arrow(pa.Table.from_batches([batch.slice(skip)]))
+        for (i, reason), raw in zip(checked.bad, raws):
+            out.append(Bad(self.partition, first + i, raw, reason))
         self._next = self._first
-        return [*out, Piece(self.partition, rows, indices + first, self._next)], True
+        return [*out, Piece(self.partition, checked.rows, checked.indices + first, self._next)], True
 
     def _open(self) -> None:
         self.identity = _Identity.of(self.path)

@@ -42,6 +42,7 @@ from tests.archive.store import s3_server
 
 ROOT = Path(__file__).parents[2]
 HEADER = "ts,symbol,price,rank\n"
+BROKEN = "broken JSON: JSON is malformed: invalid character (byte 0)"
 LINES = "".join(f"2024-01-{1 + i // 20:02d} 10:00:{i % 60:02d},{'ABC'[i % 3]},{i / 4},{i}\n" for i in range(100))
 
 
@@ -101,7 +102,7 @@ def test_bad_rows_of_csv(tmp_path):
         (7, "too few fields: 3, not 4", "1,2,3"),
         (8, "too many fields: 5, not 4", "2024-01-02,A,1,2,3"),
         (9, "ts: 'infinity' is no time that can be kept", "infinity,A,1,1"),
-        (10, "ts: 'yesterday' is no TIMESTAMP", "yesterday,A,1e400,-0"),
+        (10, "ts: 'yesterday' is no TIMESTAMP; price: '1e400' is no DOUBLE", "yesterday,A,1e400,-0"),
         (
             11, "ts: '2024-01-02 25:00:00' is no TIMESTAMP; rank: '99999999999' is no INTEGER",
             "2024-01-02 25:00:00,,,99999999999",
@@ -118,13 +119,13 @@ def test_members_of_ndjson_that_stand_twice(tmp_path):
         '{"ts":"2024-01-03","symbol":"B","price":1,"rank":1,"symbol":"C"}\n'
         "oops\n\n"
         '{"ts":"2024-01-03","symbol":"D","\\u0070rice":1,"price":null,"rank":2}\r\n'
-        '{"ts":"2024-01-03","symbol":"rank","more":1,"more":2,"rank":3}\n'
+        '{"ts":"2024-01-03","symbol":"rank","more":1,"more":2,"rank":3,"price":1}\n'
     )
     report = run(tmp_path / "t", write(tmp_path / "a.jsonl", text))
     assert (report.rows, report.bad, report.blank) == (2, 3, 1)
     assert [(r["symbol"], r["rank"], r["offset"]) for r in rows(tmp_path / "t")] == [("A", None, 0), ("rank", 3, 5)]
     assert [line[:2] for line in bad(tmp_path / "t")] == [
-        (2, "member symbol is there twice"), (3, "broken JSON"), (5, "member price is there twice"),
+        (2, "member symbol is there twice"), (3, BROKEN), (5, "member price is there twice"),
     ]  # fmt: skip
     assert bad(tmp_path / "t")[0][2] == text.splitlines()[1]
 
@@ -138,19 +139,23 @@ def test_bad_rows_of_ndjson(tmp_path):
         '{"ts":"2024-01-03T01:00:00+01:00","RANK":3,"Price":1}\n'
         '"text"'
     )
-    report = run(tmp_path / "t", write(tmp_path / "a.jsonl", text))
-    assert (report.rows, report.bad, report.blank) == (2, 6, 2)
-    assert [(r["symbol"], r["price"], r["rank"], r["offset"]) for r in rows(tmp_path / "t")] == [
-        ("A", 2.0, None, 0), (None, None, None, 8),
-    ]  # fmt: skip
+    path = write(tmp_path / "a.jsonl", text)
+    report = run(tmp_path / "t", path)
+    assert (report.rows, report.bad, report.blank) == (1, 7, 2)
+    assert [(r["symbol"], r["price"], r["rank"], r["offset"]) for r in rows(tmp_path / "t")] == [("A", 2.0, None, 0)]
+    # Before: a member that an object lacks was null, unless the first thousand lacked it, and bad where the file was
+    # tailed; so was one in another case, beside the right one.
     assert [line[:2] for line in bad(tmp_path / "t")] == [
         (2, "price: 'true' is no DOUBLE"),
-        (3, "broken JSON"),
-        (4, "no JSON object"),
-        (7, "ts is missing"),
-        (8, "ts is missing"),
-        (10, "no JSON object"),
+        (3, "broken JSON: JSON is malformed: object keys must be strings (byte 1)"),
+        (4, "no JSON object: Expected `object`, got `array`"),
+        (7, "ts is missing; symbol is missing; price is missing; rank is missing"),
+        (8, "ts is missing; symbol is missing; rank is missing"),
+        (9, "symbol is missing"),
+        (10, "no JSON object: Expected `object`, got `str`"),
     ]
+    assert run(tmp_path / "u", path, missing="null").rows == 2
+    assert [(r["price"], r["rank"]) for r in rows(tmp_path / "u")] == [(2.0, None), (1.0, 3)]
     assert bad(tmp_path / "t")[3][2] == '{"ts":null}'
 
 
@@ -158,7 +163,7 @@ def test_bad_rows_of_parquet(tmp_path):
     berlin = pa.timestamp("ns", "Europe/Berlin")
     table = pa.table(
         {
-            "TS": pa.array([1_704_067_200_000_000_001, None, 1_704_067_200_000_000_000], berlin),
+            "TS": pa.array([1_704_067_200_000_000_000, None, 1_704_067_200_000_000_000], berlin),
             "symbol": pa.array([1, 2, 3], pa.int64()),
             "price": pa.array(["1", "x", None]).dictionary_encode(),
             "rank": [1.0, 2.5, math.nan],
@@ -171,6 +176,12 @@ def test_bad_rows_of_parquet(tmp_path):
     assert [(r["ts"], r["symbol"], r["price"]) for r in rows(tmp_path / "t")] == [
         (datetime.datetime(2024, 1, 1), "1", 1.0)
     ]
+    # Before: a time finer than a microsecond was cut, and bad where the file was tailed.
+    finer = table.set_column(0, "ts", pa.array([1_704_067_200_000_000_001] * 3, pa.timestamp("ns")))
+    pq.write_table(finer.slice(0, 1), tmp_path / "b.parquet")
+    assert run(tmp_path / "u", tmp_path / "b.parquet").bad == 1
+    why = "ts: '2024-01-01 00:00:00.000000001' is no TIMESTAMP: it is finer than a microsecond"
+    assert bad(tmp_path / "u")[0][1] == why
     (second, third) = bad(tmp_path / "t")
     assert second[:2] == (2, "ts is missing; price: 'x' is no DOUBLE; rank: '2.5' is no INTEGER")
     assert json.loads(second[2]) == {"TS": None, "symbol": 2, "price": "x", "rank": 2.5}
@@ -302,6 +313,25 @@ def test_columns_in_the_path(tmp_path):
     assert (report.files, report.known) == (3, 0)  # of equal bytes, but they do not say the same
     assert sorted(str(r["symbol"]) for r in rows(tmp_path / "t")) == ["A", "None", "a/b"]
     assert run(tmp_path / "t", tmp_path / "in").known == 3
+
+
+@pytest.mark.parametrize("missing", ["error", "null"])
+def test_columns_in_the_path_of_json(tmp_path, missing):
+    lines = (
+        '{"ts":"2024-01-01","price":1,"rank":1}\n{"ts":"2024-01-01","price":"x","rank":1.0}\n'
+        '{"ts":"2024-01-02","rank":2.0,"price":1}\n'
+    )
+    for symbol in ("A", "__HIVE_DEFAULT_PARTITION__"):
+        write(tmp_path / f"in/symbol={symbol}/x.ndjson", lines)
+    report = run(tmp_path / "t", tmp_path / "in", missing=missing)
+    assert (report.rows, report.bad) == (4, 2)
+    assert sorted((str(r["symbol"]), r["rank"]) for r in rows(tmp_path / "t")) == [
+        ("A", 1), ("A", 2), ("None", 1), ("None", 2),
+    ]  # fmt: skip
+    # A column that the path has is that of the path, and of the wrong type in each row.
+    write(tmp_path / "more/price=abc/x.ndjson", '{"ts":"2024-01-01","symbol":"A","rank":1}\n')
+    run(tmp_path / "u", tmp_path / "more", missing=missing)
+    assert [reason for _, reason, _ in bad(tmp_path / "u")] == ["price: 'abc' is no DOUBLE"]
 
 
 def test_the_archive_is_no_input(tmp_path):

@@ -267,3 +267,52 @@ def test_nanoseconds_as_declared_are_exact_microseconds_or_refused() -> None:
 def test_a_stream_needs_a_time(schema: Schema, words: str) -> None:
     with pytest.raises(DataError, match=words):
         LiveStream(schema)
+
+
+@pytest.mark.parametrize(
+    ("type", "good", "bad"),
+    [
+        ("ENUM('a', 'b')", ["a", None, "b"], "c"),
+        ("UUID", ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", None, "A0EEBC999C0B4EF8BB6D6BB9BD380A11"], "x"),
+        ("JSON", ["{}", None, '{"a": [1, 2]}', "1"], "{"),
+        ("JSON", ["null"], ""),
+        ("STRUCT(a UUID)", [{"a": None}], {"a": "x"}),
+        ("JSON[]", [["1", "{}"], None, []], ["1", "{"]),
+    ],
+)
+def test_texts_that_are_no_value_of_the_declared_type(type: str, good: list[Any], bad: Any) -> None:
+    """Before: taken, and the query that reads the column failed later."""
+    assert one_column(type, good).to_pylist() == good
+    schema = Schema("s", (Field("ts", "TIMESTAMP"), Field("x", type)), time="ts")
+    values = [*good, bad]
+    columns = {"ts": [NOON] * len(values), "x": values}
+    whole = Incoming(schema).read({"ts": [NOON] * len(good), "x": good})[0]
+    table = pa.table({"ts": columns["ts"], "x": pa.array(values, whole.schema.field("x").type)})
+    for data in (columns, [dict(zip(columns, row)) for row in zip(*columns.values())], table):
+        with pytest.raises(DataError, match=rf"column x, row {len(good)}: .* is no ") as raised:
+            Incoming(schema).read(data)
+        assert type in str(raised.value)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63) + 1, 2**62])
+def test_times_that_python_has_no_room_for(unit: str, number: int) -> None:
+    """Before: OverflowError where the text of the error was made."""
+    for type in ("TIMESTAMP", "TIMESTAMPTZ", "DATE", "TIMESTAMP_S"):
+        schema = Schema("s", (Field("ts", type),), time="ts")
+        given = pa.array([number], pa.int64()).cast(pa.timestamp(unit))
+        kept = number % 1000 == 0 if unit == "ns" else unit == "us" and abs(number) < 2**62
+        if kept and type.startswith("TIMESTAMP") and type != "TIMESTAMP_S":
+            _, ts_us = Incoming(schema).read(pa.table({"ts": given}))
+            assert ts_us.tolist() == [number // 1000 if unit == "ns" else number]
+        else:
+            with pytest.raises(DataError, match="column ts, row 0"):
+                Incoming(schema).read(pa.table({"ts": given}))
+
+
+@pytest.mark.parametrize("number", ["1e-999999999", "1e999999999", "0e-999999999"])
+@pytest.mark.parametrize("type", ["HUGEINT", "DECIMAL(9,2)", "DOUBLE", "BIGINT"])
+def test_decimals_beyond_all_digits(type: str, number: str) -> None:
+    """Before: the process ended in Arrow (SIGSEGV); a live source of JSON did so with `1e-999999999` in a HUGEINT."""
+    with pytest.raises(DataError, match="column x, row 1"):
+        one_column(type, [Decimal(1), Decimal(number)])

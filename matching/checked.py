@@ -1,0 +1,217 @@
+"""Rows against the declaration of a stream: what fits becomes an event, what does not is bad, with its reasons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from matching.batch import TIME_END_US, Int64Array
+from matching.types import arrow_schema
+from matching.values import ABSENT, UNITS, Rules, Type, member, read_arrow, read_python, times_us, type_of
+from query.errors import DataError, nearest
+from query.language.duck import quiet_connection
+from query.schema import Schema
+
+_SHOWN = 60
+_FINER = re.compile(r"\.\d{6}\d*[1-9]")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """rows: those that fit, in the declared Arrow types; ts_us: int64 (n,), their times; indices: int64 (n,), which
+    ones of those given they are, ascending; bad: (index, reason) of the others, ascending."""
+
+    rows: pa.RecordBatch
+    ts_us: Int64Array
+    indices: Int64Array
+    bad: Sequence[tuple[int, str]]
+
+
+def types_of(schema: Schema) -> tuple[Type, ...]:
+    """The types of the declared columns."""
+    return tuple(type_of(field.type) for field in schema.fields)
+
+
+def time_of(schema: Schema) -> int:
+    """The place of the time column."""
+    name = (schema.time or "").lower()
+    return next(i for i, field in enumerate(schema.fields) if field.name.lower() == name)
+
+
+def check(
+    schema: Schema, columns: Sequence[tuple[pa.Array, np.ndarray | None]], shown: Callable[[int, int], str],
+    wrong: Mapping[int, str], rules: Rules,
+) -> Checked:
+    """Columns in their declared types, each with the values that are bad, null there: bool (n,) or None. shown: the
+    text of what was given in a column and a row; wrong: what else is wrong with rows, by index."""
+    at = time_of(schema)
+    times = times_us(columns[at][0])
+    n = len(times)
+    bad = times == TIME_END_US
+    for _, some in columns:
+        if some is not None:
+            bad |= some
+    if wrong:
+        bad[list(wrong)] = True
+    declared = arrow_schema(schema)
+    rows = pa.RecordBatch.from_arrays([column for column, _ in columns], schema=declared)
+    if not bad.any():
+        return Checked(rows, times, np.arange(n, dtype=np.int64), ())
+    reasons: list[tuple[int, str]] = []
+    for row in np.flatnonzero(bad).tolist():
+        reasons.append((row, wrong.get(row) or _why(schema, columns, shown, rules, at, row)))
+    indices = np.flatnonzero(~bad)
+    return Checked(rows.filter(pa.array(~bad)), times[indices], indices, reasons)
+
+
+def _why(
+    schema: Schema, columns: Sequence[tuple[pa.Array, np.ndarray | None]], shown: Callable[[int, int], str],
+    rules: Rules, at: int, row: int,
+) -> str:
+    found = []
+    time, some = columns[at]
+    if not time[row].is_valid and (some is None or not some[row]):
+        found.append(f"{schema.fields[at].name} is missing")
+    elif time[row].is_valid and times_us(time.slice(row, 1))[0] == TIME_END_US:
+        found.append(f"{schema.fields[at].name}: {quoted(shown(at, row))} is no time that can be kept")
+    for i, (field, (_, some)) in enumerate(zip(schema.fields, columns)):
+        if some is not None and some[row]:
+            text = shown(i, row)
+            found.append(f"{field.name}: {quoted(text)} is no {field.type}{_more(text, type_of(field.type), rules)}")
+    return "; ".join(found)
+
+
+def _more(text: str, type: Type, rules: Rules) -> str:
+    if type.kind in ("timestamp", "time") and _FINER.search(text):
+        return ": it is finer than a microsecond"
+    if type.kind in ("timestamp", "date") and rules.times == "iso" and _NUMBER.fullmatch(text):
+        return ": say its unit, if it is a time since 1970"
+    if type.kind in ("timestamp", "date") and rules.times in UNITS and _NUMBER.fullmatch(text):
+        return f" in {rules.times} since 1970 and whole microseconds"
+    return ""
+
+
+def quoted(text: str) -> str:
+    """A value in a message."""
+    return f"'{text if len(text) <= _SHOWN else text[: _SHOWN - 3] + '...'}'"
+
+
+def texts_checked(schema: Schema, columns: Sequence[pa.Array | None], count: int, rules: Rules) -> Checked:
+    """Fields of CSV, a column of texts for each declared one, or None for nulls. An empty text is no value but of a
+    VARCHAR."""
+    found: list[tuple[pa.Array, np.ndarray | None]] = []
+    for texts, type in zip(columns, types_of(schema)):
+        if texts is None:
+            found.append((pa.nulls(count, type.arrow), None))
+        elif type.kind == "text":
+            found.append((texts, None))
+        else:
+            found.append(_with_bad(texts, type, rules))
+
+    def shown(i: int, row: int) -> str:
+        texts = columns[i]
+        return "" if texts is None else str(texts[row].as_py())
+
+    return check(schema, found, shown, {}, rules)
+
+
+def _with_bad(texts: pa.Array, type: Type, rules: Rules) -> tuple[pa.Array, np.ndarray | None]:
+    found, bad = read_arrow(texts, type, rules)
+    return found, bad if bad.any() else None
+
+
+def arrow_checked(schema: Schema, columns: Sequence[pa.Array | None], count: int, rules: Rules) -> Checked:
+    """Columns of Arrow, one for each declared one, or None for nulls."""
+    found: list[tuple[pa.Array, np.ndarray | None]] = []
+    for column, type in zip(columns, types_of(schema)):
+        if column is None:
+            found.append((pa.nulls(count, type.arrow), None))
+        else:
+            found.append(read_arrow(column, type, rules))
+
+    def shown(i: int, row: int) -> str:
+        column = columns[i]
+        return "" if column is None else shown_value(column[row])
+
+    return check(schema, found, shown, {}, rules)
+
+
+def objects_checked(schema: Schema, objects: Sequence[Mapping[str, Any]], rules: Rules) -> Checked:
+    """Objects of Python values, such as records of Avro."""
+    at = time_of(schema)
+    wrong: dict[int, str] = {}
+    given: list[list[Any]] = []
+    for i, name in enumerate(schema.names):
+        values: list[Any] = []
+        for row, one in enumerate(objects):
+            value: Any = None
+            try:
+                value = one[name] if name in one else member(one, name)
+            except ValueError as error:
+                wrong.setdefault(row, str(error))
+            if value is ABSENT:
+                value = None
+                if rules.missing == "error" or i == at:
+                    wrong[row] = f"{wrong[row]}; {name} is missing" if row in wrong else f"{name} is missing"
+            values.append(value)
+        given.append(values)
+    found = [read_python(values, type, rules) for values, type in zip(given, types_of(schema))]
+    return check(schema, found, lambda i, row: str(given[i][row]), wrong, rules)
+
+
+#: What Arrow and Python raise where a value is beyond what Python has: the year 17036, nanoseconds without pandas.
+BEYOND = (ValueError, OverflowError, ArithmeticError, TypeError, ImportError, pa.ArrowException)
+
+
+def shown_value(value: pa.Scalar) -> str:
+    """The text of a value of Arrow, whatever it is."""
+    try:
+        return str(value.cast(pa.string()).as_py() if pa.types.is_temporal(value.type) else value.as_py())
+    except BEYOND:
+        pass
+    try:
+        return str(value.cast(pa.int64()).as_py())
+    except BEYOND:
+        return f"a value of {value.type}"
+
+
+def shown_rows(table: pa.Table, at: Sequence[int]) -> list[str]:
+    """Some rows of Arrow as JSON, as DuckDB writes it; as text where it cannot."""
+    if not at:
+        return []
+    some = table.take(pa.array(at, pa.int64()))
+    cursor = quiet_connection()
+    try:
+        cursor.register("raw", some)
+        return [text for (text,) in cursor.execute("SELECT CAST(to_json(raw) AS VARCHAR) FROM raw").fetchall()]
+    except (duckdb.Error, pa.ArrowException):
+        columns = [(name, some.column(name)) for name in some.column_names]
+        return [str({name: shown_value(column[row]) for name, column in columns}) for row in range(len(at))]
+    finally:
+        cursor.close()
+
+
+def by_name(names: Sequence[str], schema: Schema, rules: Rules) -> list[int | None]:
+    """Where each declared column is among some names, which compare without case; None for one that is missing and may
+    be. Raises DataError for one that is missing or there twice."""
+    lowered = [name.lower() for name in names]
+    found: list[int | None] = []
+    at = time_of(schema)
+    for i, field in enumerate(schema.fields):
+        count = lowered.count(field.name.lower())
+        if count > 1:
+            raise DataError(f"there are two columns {field.name}", "names compare without case")
+        if count:
+            found.append(lowered.index(field.name.lower()))
+        elif rules.missing == "null" and i != at:
+            found.append(None)
+        else:
+            raise DataError(f"column {field.name} is missing", nearest(field.name, list(names)))
+    return found

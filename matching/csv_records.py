@@ -1,0 +1,230 @@
+"""Records of CSV: where they end, and their fields, each with whether it was quoted.
+
+Fields may be quoted, with "" for a quote and line ends inside. A quote in the middle of a field is a quote, and what
+stands behind the closing one belongs to the field, as Arrow has it, which reads them. An empty field without quotes is
+no value; "" is an empty text.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from matching.batch import Int64Array
+from query.errors import DataError, first_line
+
+_OPEN = "a quote is open at the end of the file"
+_NO_UTF8 = "the row is not UTF-8"
+
+
+@dataclass(frozen=True, slots=True)
+class CsvRecords:
+    """Whole records. fields: a column of texts for each field, null where an unquoted one means no value; numbers:
+    int64 (n,), of these records; broken: (number, reason, text) of those that are none; blank: how many have nothing in
+    them, which are left out; count: of all of these together."""
+
+    fields: pa.Table
+    numbers: Int64Array
+    broken: tuple[tuple[int, str, str], ...]
+    blank: int
+    count: int
+
+
+def cut(data: bytes, delimiter: str) -> int:
+    """The place behind the last whole record of data that begins with one."""
+    end = b"\n" if b"\n" in data else b"\r"
+    if b'"' not in data:
+        at = data.rfind(end) + 1
+        return at if end == b"\n" or at < len(data) else data[:-1].rfind(end) + 1  # a line end may go on
+    ends = ends_of(data, delimiter, end)
+    return int(ends[-1]) if len(ends) else 0
+
+
+def ends_of(data: bytes, delimiter: str, end: bytes = b"\n") -> Int64Array:
+    """The places behind the whole records of data that begins with one. end: what ends lines in it."""
+    if well_quoted(data, delimiter):
+        return record_ends(data, end) + 1
+    torn = (b"", b"\r") if end == b"\n" else (b"",)
+    whole = (m.end() for m in _record(delimiter).finditer(data) if m.end() > m.start() and m[2] not in torn)
+    return np.fromiter(whole, np.int64)
+
+
+def record_ends(data: bytes, end: bytes = b"\n", quoted: bool = False) -> Int64Array:
+    """Positions of the line ends outside of quotes; quoted: whether the data begins within."""
+    buffer = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(buffer == end[0])
+    if b'"' in data:
+        return ends[(np.searchsorted(np.flatnonzero(buffer == 34), ends) + quoted) % 2 == 0]
+    return ends[:0] if quoted else ends
+
+
+def well_quoted(data: bytes, delimiter: str) -> bool:
+    """Whether all quotes of data that begins with a record begin, end or double a quoted field."""
+    buffer = np.frombuffer(data, np.uint8)
+    at = np.flatnonzero(buffer == 34)
+    edge = np.zeros(256, np.bool_)
+    edge[[10, 13, 34, *delimiter.encode()]] = True
+    before = buffer[np.maximum(at - 1, 0)]
+    behind = buffer[np.minimum(at + 1, len(buffer) - 1)]
+    begins = edge[before] | (at == 0)
+    ends = edge[behind] | (at == len(buffer) - 1)
+    return bool(begins[0::2].all() and ends[1::2].all())
+
+
+@cache
+def _record(delimiter: str) -> re.Pattern[bytes]:
+    """A record with its line end. Group 1 is there where the end of the data comes within quotes, group 2 is the line
+    end, empty at the end of the data."""
+    d = re.escape(delimiter.encode())
+    field = rb'(?:"(?:[^"]++|"")*+(?:"|(\Z)))?[^' + d + rb"\r\n]*+"
+    return re.compile(field + rb"(?:" + d + field.replace(rb"(\Z)", rb"(?P<open>\Z)") + rb")*+(\r\n|\n|\r|\Z)")
+
+
+def read_records(
+    data: bytes, width: int, delimiter: str, nulls: Sequence[str], first: int = 0, last: bool = False
+) -> CsvRecords:
+    """The records of data that holds whole ones only. first: the number of the first one; last: whether the file ends
+    with it: then a quote may be open. Raises DataError where there is none but a line that is too long."""
+    open_text = None
+    if last and b'"' in data:
+        data, open_text = _without_open(data, delimiter)
+    ends: Int64Array | None = None
+    foul: list[tuple[int, str, str]] = []
+    try:
+        if not data.isascii():
+            data.decode()
+    except UnicodeDecodeError:
+        data, foul = _without_foul(data, delimiter)
+    broken: list[tuple[int, str, str]] = []
+
+    def invalid(row: pa.csv.InvalidRow) -> str:
+        kind = "many" if row.actual_columns > row.expected_columns else "few"
+        broken.append(
+            (row.number - 1, f"too {kind} fields: {row.actual_columns}, not {row.expected_columns}", row.text)
+        )
+        return "skip"
+
+    names = [f"f{i}" for i in range(width)]
+    if data:
+        try:
+            table = pa.csv.read_csv(
+                pa.BufferReader(data),
+                # one thread and one block: only then are the broken rows numbered from the first
+                read_options=pa.csv.ReadOptions(block_size=len(data) + 1, column_names=names, use_threads=False),
+                parse_options=pa.csv.ParseOptions(
+                    delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=invalid
+                ),
+                convert_options=pa.csv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.string()), null_values=list(nulls), strings_can_be_null=True,
+                    quoted_strings_can_be_null=False, check_utf8=False,
+                ),
+            )  # fmt: skip
+        except pa.ArrowInvalid as error:
+            raise DataError(f"no records of CSV: {first_line(error)}", "is a quote open?") from error
+    else:
+        table = pa.table({name: pa.array([], pa.string()) for name in names})
+    # Numbers in the data that Arrow has read, then among all records.
+    known = np.array([number for number, _, _ in broken], np.int64)
+    numbers = np.setdiff1d(np.arange(table.num_rows + len(known), dtype=np.int64), known, assume_unique=True)
+    count = len(numbers) + len(known)
+    if foul:
+        ends = np.setdiff1d(np.arange(count + len(foul), dtype=np.int64), [number for number, _, _ in foul])
+        numbers = ends[numbers]
+        broken = sorted([*((int(ends[number]), why, text) for number, why, text in broken), *foul])
+        count += len(foul)
+    if open_text is not None:
+        broken.append((count, _OPEN, open_text))
+        count += 1
+    empty = _empty(table)
+    blank = 0
+    if empty is not None:
+        blank = int(empty.sum())
+        table, numbers = table.filter(pa.array(~empty)), numbers[~empty]
+    return CsvRecords(
+        table, numbers + first, tuple((number + first, why, text) for number, why, text in broken), blank, count
+    )
+
+
+def header_of(data: bytes, delimiter: str) -> list[str]:
+    """The fields of the first record. Raises DataError where it is none."""
+    first = _record(delimiter).match(data)
+    assert first is not None
+    try:
+        return next(csv.reader(io.StringIO(first[0].decode(errors="replace"), newline=""), delimiter=delimiter), [""])
+    except csv.Error as error:
+        raise DataError(f"its header cannot be read: {error}", "is a quote open?") from None
+
+
+def _empty(table: pa.Table) -> np.ndarray | None:
+    """Which records have no value in any field; None for none of them."""
+    empty: np.ndarray | None = None
+    for column in table.columns:
+        if not column.null_count:
+            return None
+        null = column.is_null().to_numpy()
+        empty = null if empty is None else empty & null
+    return empty if empty is not None and empty.any() else None
+
+
+def _without_open(data: bytes, delimiter: str) -> tuple[bytes, str | None]:
+    """Without the last record, if a quote is open in it; and its text."""
+    if well_quoted(data, delimiter):
+        if data.count(b'"') % 2 == 0:
+            return data, None
+        ends = record_ends(data)
+        at = int(ends[-1]) + 1 if len(ends) else 0
+    else:
+        at = -1
+        for found in _record(delimiter).finditer(data):
+            if found.end() > found.start() and (found[1] is not None or found["open"] is not None):
+                at = found.start()
+        if at < 0:
+            return data, None
+    return data[:at], data[at:].decode(errors="backslashreplace").rstrip("\r\n")
+
+
+def _without_foul(data: bytes, delimiter: str) -> tuple[bytes, list[tuple[int, str, str]]]:
+    """Without the records that are no UTF-8; and these."""
+    good: list[bytes] = []
+    foul: list[tuple[int, str, str]] = []
+    for number, found in enumerate(m for m in _record(delimiter).finditer(data) if m.end() > m.start()):
+        record = found[0]
+        try:
+            record.decode()
+            good.append(record)
+        except UnicodeDecodeError:
+            foul.append((number, _NO_UTF8, record.decode(errors="backslashreplace").rstrip("\r\n")))
+    return b"".join(good), foul
+
+
+def text_of(row: Sequence[str | None], delimiter: str) -> str:
+    """A record of these fields as it may stand in a file."""
+    special = (delimiter, '"', "\n", "\r")
+
+    def field(text: str | None) -> str:
+        if text is None:
+            return ""
+        plain = text and not any(character in text for character in special)
+        return text if plain else '"' + text.replace('"', '""') + '"'
+
+    return delimiter.join(map(field, row))
+
+
+def texts_of(fields: pa.Table, at: Sequence[int], delimiter: str) -> list[str]:
+    """The records at some places, as they may stand in a file."""
+    some = fields.take(pa.array(at, pa.int64()))
+    return [text_of(row, delimiter) for row in zip(*(column.to_pylist() for column in some.columns))]
+
+
+def column_of(fields: pa.Table, i: int) -> pa.Array:
+    """One of the fields, in one piece."""
+    return pc.cast(fields.column(i), pa.string()).combine_chunks()
