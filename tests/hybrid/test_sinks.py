@@ -507,7 +507,7 @@ def test_a_stop_does_not_wait_for_a_sink_that_hangs(
 ) -> None:
     """Its rows are kept, and come with the next start, to the others not again."""
     bench, _, go = hanging
-    for name in ("SETTLE_S", "DRAIN_S", "CLOSE_S"):
+    for name in ("SETTLE_S", "DRAIN_S"):
         monkeypatch.setattr(f"hybrid.service.{name}", 0.2, raising=False)
     bench.start().given.append(piece(10, 9))
     until(lambda: len(bench.sinks["other"].rows) == 1, bench)
