@@ -306,7 +306,7 @@ def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeyp
 
 def test_a_status_that_cannot_be_written_says_that_it_lives(tmp_path: Path) -> None:
     # Before: a full disk made a healthy service silent.
-    told = {"version": 1, "state": "running", "pid": os.getpid(), "written": 1000.0, "started": 900.0, "app": "app.toml"}
+    told = {"version": 1, "state": "running", "pid": os.getpid(), "written": 1000.0, "started": 900.0, "app": "a"}
     write_status(tmp_path, told)
     assert read_status(tmp_path, lambda: 1100.0)["state"] == "silent"
     touch_status(tmp_path, 1100.0)
