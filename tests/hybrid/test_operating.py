@@ -3,12 +3,9 @@ process is stopped, killed, or another one has its number."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -19,6 +16,7 @@ import pytest
 
 import hybrid
 from hybrid.changes import Settling
+from hybrid.cli.run import top
 from hybrid.service import REMOVED_S, SETTLED_S, SOURCE_TRIES
 from hybrid.status import headline, process_began, read_status, ready, touch_status, write_status
 from tests.hybrid.processes import start, until
@@ -384,23 +382,24 @@ def test_a_process_that_is_stopped_and_killed(tmp_path: Path) -> None:
     assert read_status(state)["state"] == "stopped"
 
 
-def test_top_goes_on_without_a_file(tmp_path: Path) -> None:
+def test_top_goes_on_without_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     # Before: it ended where the file was away for a moment.
     told = {
         "version": 1, "state": "stopped", "pid": os.getpid(), "written": time.time(), "app": "app.toml",
         "started": time.time(), "streams": {}, "queries": {}, "sources": {}, "sinks": {}, "trouble": {},
     }  # fmt: skip
     write_status(tmp_path, told)
-    child = subprocess.Popen(
-        [sys.executable, "-m", "hybrid", "top", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, stdin=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
-    with pytest.raises(subprocess.TimeoutExpired):
-        child.wait(3.0)  # it has read the status; what it shows without a terminal comes at its end
-    (tmp_path / "status.json").rename(tmp_path / "away")
-    with pytest.raises(subprocess.TimeoutExpired):
-        child.wait(2.5)
-    child.send_signal(signal.SIGINT)
-    assert child.wait(10) == 0
-    child.communicate()
-    assert json.loads((tmp_path / "away").read_text()) == told
+    looks: list[bool] = []
+
+    def sleep(seconds: float) -> None:
+        (tmp_path / "status.json").unlink(missing_ok=True)
+        looks.append(True)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("hybrid.cli.run.time.sleep", sleep)
+    top(str(tmp_path))
+    assert len(looks) == 3
+    assert "there is no service with" in capsys.readouterr().out
