@@ -1058,7 +1058,7 @@ class Service:
                 self._shed(name, running)
             else:
                 self._replace(name, running, query)
-        for name in [n for n in was.sinks if n not in app.sinks]:
+        for name in [n for n in self._outlets if n not in app.sinks]:
             self._leaving.append(self._outlets.pop(name))
             self._well(f"sink {name}")
         for name, source in app.sources.items():
