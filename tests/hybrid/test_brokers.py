@@ -111,7 +111,7 @@ def taken(directory: Path, child: subprocess.Popen[str]) -> int:
     if not (directory / "market/_service/status.json").exists():
         return 0
     told = status(directory)
-    return int(told["streams"]["ticks"]["events"]) if told["pid"] == child.pid else 0
+    return int(told["streams"]["ticks"]["events"]) if told["pid"] == child.pid and told["streams"] else 0
 
 
 @contextmanager
@@ -232,7 +232,7 @@ def test_mosquitto_is_restarted_half_way(tmp_path: Path, events: pa.Table) -> No
         tables = {"source": at + 'topic = "ticks"\nclient_id = "service"', "sink": at + 'topic = "alerts"'}
         (tmp_path / "app.toml").write_text(APP.format(query=DROPS, **tables))
         with running(tmp_path) as child:
-            until(lambda: (tmp_path / "market/_service/status.json").exists())
+            until(lambda: (tmp_path / "market/_service/status.json").exists() and status(tmp_path)["streams"])
             until(lambda: "source feed" not in status(tmp_path)["trouble"])
             servers.publish(broker, "ticks", messages[: COUNT // 2])
             until(lambda: taken(tmp_path, child) > 0)
