@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -66,30 +67,56 @@ def first_wrong(stream: Stream, to_us: int) -> int:
 
 
 def judged(stream: Stream, from_seq: int, to_us: int) -> Verdicts:
-    """Goes through all events that are kept, in the order in which they came."""
+    """Goes through all events that are kept, in the order in which they came. A source that is silent now (idle, or a
+    file that is finished) holds the watermark back until its last event, as when it fell silent."""
     watermark = Watermark(stream.schema.lateness_us)
     standing: Watermark | None = None
     none = np.zeros(0, np.int64)
     late, aside = [none], [none]
     events = were_late = on_time = 0
-    for batch, marks in stream.kept.snapshot().since(0):
-        begin = int(np.searchsorted(batch.seq, from_seq))
-        _observe(watermark, batch.take(np.flatnonzero(~marks[:begin])))  # what is late there says nothing of time
-        if begin == len(batch):
-            continue
-        standing = standing or Watermark.from_dict(watermark.lateness_us, watermark.to_dict())
-        rest, were = batch.slice(begin, len(batch)), marks[begin:]
-        out = rest.ts_us > to_us
-        verdict, inside = out.copy(), np.flatnonzero(~out)
-        verdict[inside] = _observe(watermark, rest.take(inside))
-        late.append(rest.seq[verdict])
-        aside.append(rest.seq[out])
-        events += len(rest)
-        were_late += int(np.count_nonzero(were))
-        on_time += int(np.count_nonzero(were & ~verdict))
+    ends = _ends(stream)
+    for whole, whole_marks in stream.kept.snapshot().since(0):
+        for batch, marks, silent in _pieces(whole, whole_marks, from_seq, ends):
+            if batch.seq[0] < from_seq:
+                _observe(watermark, batch.take(np.flatnonzero(~marks)))  # what is late there says nothing of time
+            else:
+                standing = standing or Watermark.from_dict(watermark.lateness_us, watermark.to_dict())
+                out = batch.ts_us > to_us
+                verdict, inside = out.copy(), np.flatnonzero(~out)
+                verdict[inside] = _observe(watermark, batch.take(inside))
+                late.append(batch.seq[verdict])
+                aside.append(batch.seq[out])
+                events += len(batch)
+                were_late += int(np.count_nonzero(marks))
+                on_time += int(np.count_nonzero(marks & ~verdict))
+            if silent:
+                watermark.idle(silent)
     return Verdicts(
         from_seq, np.concatenate(late), np.concatenate(aside), standing or watermark, events, were_late, on_time
     )
+
+
+def _ends(stream: Stream) -> dict[int, str]:
+    """The ingest sequences of the last events of the sources that are silent now."""
+    silent: set[str] = set(stream.live.to_dict()["watermark"]["idle"])
+    last: dict[str, int] = {}
+    for batch, _ in stream.kept.snapshot().since(0) if silent else ():
+        for code in np.unique(batch.source).tolist():
+            if batch.sources[code] in silent:
+                last[batch.sources[code]] = int(batch.seq[batch.source == code].max())
+    return {seq: source for source, seq in last.items()}
+
+
+def _pieces(
+    batch: EventBatch, marks: BoolArray, from_seq: int, ends: dict[int, str]
+) -> Iterator[tuple[EventBatch, BoolArray, list[str]]]:
+    """A batch, cut before an ingest sequence and behind the last events of sources: the piece, its marks, and which
+    source has ended with it."""
+    last = [i + 1 for i in np.flatnonzero(np.isin(batch.seq, np.fromiter(ends, np.int64, len(ends)))).tolist()]
+    cuts = sorted({0, int(np.searchsorted(batch.seq, from_seq)), *last, len(batch)})
+    for begin, end in pairwise(cuts):
+        piece = batch.slice(begin, end)
+        yield piece, marks[begin:end], [ends[seq] for seq in (int(piece.seq[-1]),) if seq in ends]
 
 
 def _observe(watermark: Watermark, batch: EventBatch) -> BoolArray:

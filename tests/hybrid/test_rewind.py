@@ -69,6 +69,31 @@ def test_one_event_in_2099(tmp_path: Path) -> None:
         assert not (tmp_path / "t" / "rewind.json").exists()
 
 
+def test_a_source_that_had_fallen_silent_holds_nothing_back(tmp_path: Path) -> None:
+    """A file that was finished, say. Before: the watermark stood at its last event, all rows since then came again, and
+    what was late was on time."""
+    with opened(tmp_path) as db:
+        alerts = db.watch(FALLS.format(t="t"), name="q", evidence=True)
+        for i in range(10):
+            db.push("t", [{"ts": at(i), "k": "a", "v": i * 7 % 10}], "old")
+        db.expect("t", ["new"])
+        db.leave("t", "old")
+        for i in range(10, 40):
+            db.push("t", [{"ts": at(i), "k": "a", "v": i * 7 % 10}], "new")
+        before = alerts.fetch().to_pylist()
+        db.push("t", [{"ts": at(FAR), "k": "a", "v": 99}], "new")
+        db.push("t", [{"ts": at(5), "k": "a", "v": 1}], "new")
+        db.push("t", [{"ts": at(i), "k": "a", "v": i * 7 % 10} for i in range(40, 50)], "new")
+        done = db.rewind("t", at(1000))
+        assert (done.aside.num_rows, done.on_time, done.late, done.replayed) == (1, 10, 0, 12)
+        assert (db.streams()["t"]["watermark"], db.streams()["t"]["late"]) == ("2026-01-01 00:00:47", 2)
+        again = alerts.fetch().to_pylist()
+        twice = {row["match_id"] for row in before} & {row["match_id"] for row in again}
+        assert len(twice) <= 2, "only what was not decided before comes again"
+        whole = db.backtest(FALLS.format(t="t"), at(0), at(47)).evidence().column("match_id").to_pylist()
+        assert set(whole) <= {row["match_id"] for row in [*before, *again]}
+
+
 def test_a_watermark_that_the_clock_has_raised(tmp_path: Path) -> None:
     with opened(tmp_path) as db:
         alerts = db.watch(FALLS.format(t="t"), name="q")
