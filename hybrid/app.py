@@ -159,7 +159,7 @@ def load(path: str | Path) -> App:
 
 def _read(path: Path, name: str) -> str:
     try:
-        return path.read_text(encoding="utf-8").replace("\r\n", "\n")
+        return path.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         raise DataError(f"cannot read {name}: {error.strerror}", "name an app file, such as app.toml") from None
     except UnicodeDecodeError:

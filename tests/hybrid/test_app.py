@@ -204,6 +204,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes("# ä".encode("latin-1"))
     with pytest.raises(DataError, match="not UTF-8"):
         load(tmp_path / "latin.toml")
+    # Before: "Invalid statement 1:1" of a file as some editors write it.
+    file = write(tmp_path, GOOD)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert "ticks" in load(file).streams
 
 
 def test_check_on_the_command_line(tmp_path: Path) -> None:
