@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,24 @@ class Delivery:
             self._lock.close()
             message = f"a service runs with {directory} already"
             raise DataError(message, "stop it first; hybrid status shows it") from None
+
+    def make_again(self) -> bool:
+        """Makes the directory where it is gone, and takes it, as at the start; whether it was gone, or what was in it.
+        Raises OSError where it cannot be made: its parent is not, that may be a disk that is away."""
+        file = self._directory / "lock"
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(file), os.fstat(self._lock.fileno())):
+                return False
+        self._directory.mkdir(exist_ok=True)
+        lock = open(open_private(file, os.O_RDWR), "w", encoding="utf-8")  # noqa: SIM115  (as long as the service)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise OSError(error.errno, "another service has taken it meanwhile", str(file)) from None
+        self._lock.close()
+        self._lock = lock
+        return True
 
     @property
     def closed(self) -> bool:

@@ -70,6 +70,7 @@ class Reader:
             if kept is not None:
                 self._source.kept(kept)
             if self._paused or self._ended or self.queued >= self._rows_max:
+                self._trouble = self._source.trouble()  # some of it is over in time
                 return False
             found = self._source.poll(seconds)
             ended, self._trouble = self._source.ended, self._source.trouble()

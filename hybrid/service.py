@@ -74,6 +74,8 @@ SETTLED_S, REMOVED_S = 2.0, 600.0
 SLOW_S = 5.0
 #: For how long it is a trouble that an event was too far ahead of the clock, in seconds.
 AHEAD_S = 60.0
+#: For how long it is a trouble that the directory was gone and has been made again, in seconds.
+EMPTIED_S = 600.0
 #: How long a watermark may stand while events arrive, in seconds, before that is a trouble.
 STANDS_S = 10.0
 #: How many pieces of one source are taken before the next one has its turn.
@@ -155,8 +157,9 @@ class Service:
         self._told_before: dict[Path, frozenset[str]] = {}
         self._trouble: dict[str, str] = {}
         self._stood: dict[str, tuple[str | None, int, float]] = {}
-        self._retry_s: dict[str, float] = {}
+        self._retry_s: dict[str, float] = {}  # by source whose events could not be kept, when that is tried again
         self._delayed: dict[str, tuple[str, ...]] = {}  # queries that cannot begin now, and the streams they read
+        self._emptied_s: float | None = None  # when its directory was made again
         self._settle_by: float | None = None  # when the checkpoint that is due waits for sinks no more
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
@@ -384,15 +387,17 @@ class Service:
         busy = False
         for reader in self._readers.values():
             stream = reader.stream.lower()
-            if reader.failure is not None:
+            if reader.name in self._retry_s and stream not in blocked:
+                pass  # what was said of it holds until its events are kept
+            elif reader.failure is not None:
                 self._fault(f"source {reader.name}", reader.failure + self._again(reader))
             elif reader.trouble is not None:
                 self._fault(f"source {reader.name}", reader.trouble)
             elif stream in blocked:
                 self._fault(f"source {reader.name}", f"waits: {blocked[stream]}")
-            elif reader.reads and self._clock.ticks() >= self._retry_s.get(f"stream {stream}", 0.0):
+            elif reader.reads:
                 self._well(f"source {reader.name}")
-            if stream in blocked or self._clock.ticks() < self._retry_s.get(f"stream {stream}", 0.0):
+            if stream in blocked or self._clock.ticks() < self._retry_s.get(reader.name, 0.0):
                 continue
             if not self._expect(reader):
                 continue
@@ -429,6 +434,7 @@ class Service:
 
     def _piece(self, reader: Reader, piece: Piece) -> bool:
         """Pushes the rows of a piece. False where they cannot be kept now; they are then tried again."""
+        self._retry_s.pop(reader.name, None)
         owner = self._owners.setdefault((reader.stream.lower(), piece.source), reader.name)
         if owner != reader.name:
             # Events are told apart by their partition: the second one's would be taken for those of the first.
@@ -447,7 +453,7 @@ class Service:
         except (OSError, NotKept) as error:
             # What was taken of it already is told by its offsets.
             reader.give_back(piece)
-            self._retry_s[f"stream {reader.stream.lower()}"] = self._clock.ticks() + 1.0
+            self._retry_s[reader.name] = self._clock.ticks() + 1.0
             self._fault(f"source {reader.name}", f"its events cannot be kept: {error}")
             return False
         return True
@@ -752,6 +758,7 @@ class Service:
         reader.close(1.0)
         del self._readers[name], self._tables[name]
         self._failed.pop(name, None)
+        self._retry_s.pop(name, None)
         self._owners = {partition: owner for partition, owner in self._owners.items() if owner != name}
         self._well(f"source {name}")
 
@@ -988,7 +995,22 @@ class Service:
             kept.setdefault(outlet.name, []).extend(outlet.undelivered())
         targets = {name: target_of(self.app.sinks[name]) for name in self._outlets if name in self.app.sinks}
         removed = json.dumps({name: until for name, (_, until) in self._removed.items()})
+        self._keep_directory()
         self.db.notes = {DELIVERY: self._delivery.write(cursors, targets, kept), REMOVED: removed}
+
+    def _keep_directory(self) -> None:
+        """Makes the directory of the service again where it is gone, and tells what is gone with it."""
+        now = self._clock.ticks()
+        try:
+            if self._delivery.make_again():
+                self._emptied_s = now
+                self._checkpoint_s = -1e9  # which writes down anew what sinks have not taken
+        except OSError as error:
+            hint = "make it for the user who runs the service, or bring its disk back; then it goes on by itself"
+            self._fault("state", f"{self.app.state} is gone, and cannot be made again: {error.strerror}; {hint}")
+        else:
+            recent = self._emptied_s is not None and now - self._emptied_s < EMPTIED_S
+            self._judge("state", _EMPTIED.format(self.app.state) if recent else None)
 
     def _rows_kept(self) -> bool:
         """Whether what sinks have not taken could be written down. Where not, it is said, and only a crash before the
@@ -1115,6 +1137,7 @@ class Service:
     def _write_status(self) -> None:
         """Takes the figures; the pulse writes them, where there is one."""
         self._written_s = self._clock.ticks()
+        self._keep_directory()
         self._take_account(self._clock.now())
         if self._pulse is None:
             self._store_status()
@@ -1245,6 +1268,10 @@ class Service:
 _UNKEPT = (
     "what it has not taken is read again at the next start, or is in the log; a source that cannot give events again, "
     "without a log, has lost those"
+)
+_EMPTIED = (
+    "{} was gone, or what was in it, and is made again: rows for sinks are written down anew with the next checkpoint; "
+    "what sources knew of their files and topics is gone, with the refused payloads of a store"
 )
 _LEFT_OUT = (
     "it is left out, and its matches in progress are lost; others go on. A changed text, or a new start, begins it anew"

@@ -48,7 +48,8 @@ def touch_status(directory: Path, now: float) -> None:
 def read_status(directory: Path, now: Callable[[], float] = time.time) -> dict[str, Any]:
     """The status with `state` as it is now: starting, running, stopping, stopped; `gone` where the process is no more,
     `halted` where a signal has stopped it, `silent` where it has not said that it lives for some seconds. A process on
-    another host, or in another container, is known by that alone. Raises DataError where there is none."""
+    another host, or in another container, is known by that alone. Where it lives and cannot write, `trouble` says how
+    old the figures are. Raises DataError where there is none."""
     file = directory / STATUS_FILE
     try:
         touched = file.stat().st_mtime
@@ -72,6 +73,9 @@ def read_status(directory: Path, now: Callable[[], float] = time.time) -> dict[s
             status["state"] = "halted"
         elif now() - max(status["written"], touched) > OLD_S:
             status["state"] = "silent"
+        elif (age := now() - status["written"]) > OLD_S:
+            what = f"it cannot be written, and these figures are {_span(age)} old: is the disk full?"
+            status["trouble"] = {**status.get("trouble", {}), "status": what}
     return status
 
 
@@ -110,9 +114,10 @@ def _alive(pid: int, began: int | None) -> bool:
 def headline(status: dict[str, Any], now: float) -> str:
     """Whether it runs, in a line."""
     app, pid, age = Path(status["app"]).name, status["pid"], now - status["written"]
+    old = f" (these figures are {_span(age)} old: the status cannot be written)" if age > OLD_S else ""
     match status["state"]:
         case "running":
-            return f"{app} runs as process {pid}, since {_span(now - status['started'])}"
+            return f"{app} runs as process {pid}, since {_span(now - status['started'])}{old}"
         case "stopped":
             return f"{app} is not running: it was stopped {_span(age)} ago; this is how it was then"
         case "gone":
@@ -121,7 +126,7 @@ def headline(status: dict[str, Any], now: float) -> str:
             return f"{app}: process {pid} was stopped by a signal {_span(age)} ago; kill -CONT {pid} lets it go on"
         case "starting" | "stopping" as state:
             doing = status.get("loop", {}).get("doing", "")
-            return f"{app} is {state} as process {pid}, since {_span(now - status['started'])}: {doing}"
+            return f"{app} is {state} as process {pid}, since {_span(now - status['started'])}: {doing}{old}"
         case state:
             host = status.get("host")
             where = "" if host in (None, socket.gethostname()) else f" on {host}"

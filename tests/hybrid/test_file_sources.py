@@ -73,7 +73,7 @@ def accepted(bench: Files) -> int:
     return int(bench.service.db.streams()["ticks"]["events"])
 
 
-def test_a_file_replaced_while_the_service_is_down(bench: Files) -> None:
+def test_a_file_replaced_while_the_service_is_down(bench: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: the first 200 records of the new file were skipped, trouble {}."""
     path = bench.file.parent / "in" / "a.ndjson"
     path.write_text(lines(0, 200))
@@ -90,6 +90,9 @@ def test_a_file_replaced_while_the_service_is_down(bench: Files) -> None:
     bench.again().start()
     bench.until(lambda: accepted(bench) == 1400)
     assert "the file before it is not found: 200 records were read of it" in bench.status()["trouble"]["source feed"]
+    monkeypatch.setattr("live.sources.files.TOLD_S", 0.0)  # as when its ten minutes are over
+    bench.until(lambda: "source feed" not in bench.status()["trouble"])
+    assert "source feed: well again" in bench.said
     bench.stop()
     assert bench.archived == sorted(prices(0, 200) + prices(1000, 2200))
 

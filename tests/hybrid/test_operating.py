@@ -4,6 +4,7 @@ process is stopped, killed, or another one has its number."""
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import time
@@ -17,8 +18,10 @@ import pytest
 import hybrid
 from hybrid.changes import Settling
 from hybrid.cli.run import top
+from hybrid.delivery import Delivery
 from hybrid.service import REMOVED_S, SETTLED_S, SOURCE_TRIES
 from hybrid.status import headline, process_began, read_status, ready, touch_status, write_status
+from query.errors import DataError
 from tests.hybrid.processes import start, until
 from tests.hybrid.services import APP, Bench, FakeSource, piece
 from tests.hybrid.test_cli import run
@@ -309,6 +312,93 @@ def test_a_status_that_cannot_be_written_says_that_it_lives(tmp_path: Path) -> N
     assert read_status(tmp_path, lambda: 1100.0)["state"] == "silent"
     touch_status(tmp_path, 1100.0)
     assert read_status(tmp_path, lambda: 1101.0)["state"] == "running"
+
+
+def test_figures_that_are_old_say_so(tmp_path: Path) -> None:
+    # Before: with a full disk the figures of long ago were shown as those of now, without a word.
+    told = {
+        "version": 1, "state": "running", "pid": os.getpid(), "written": 1000.0, "started": 900.0, "app": "app.toml",
+        "streams": {}, "queries": {}, "sources": {}, "sinks": {}, "trouble": {"outbox": "full"},
+    }  # fmt: skip
+    write_status(tmp_path, told)
+    fresh = read_status(tmp_path, lambda: 1001.0)
+    assert fresh == told
+    assert headline(fresh, 1001.0) == f"app.toml runs as process {os.getpid()}, since 101.0 s"
+    touch_status(tmp_path, 1009.0)
+    old = read_status(tmp_path, lambda: 1009.0)
+    assert old["trouble"] == {
+        "outbox": "full", "status": "it cannot be written, and these figures are 9.0 s old: is the disk full?"
+    }  # fmt: skip
+    assert headline(old, 1009.0) == (
+        f"app.toml runs as process {os.getpid()}, since 109.0 s "
+        "(these figures are 9.0 s old: the status cannot be written)"
+    )
+    assert [k for k in old if k != "trouble" and old[k] != told[k]] == []
+
+
+@pytest.mark.parametrize("how", ["gone", "emptied", "made by another"])
+def test_a_directory_that_is_removed_is_made_again(bench: Bench, how: str) -> None:
+    # Before: it stayed away until the next start; and where somebody else made it, a second service could take it.
+    source = bench.start()
+    bench.sinks["alerts"].broken = OSError("no route to host")
+    source.given += [piece(5, 3)]
+    bench.step(3)
+    state = bench.service.app.state
+    shutil.rmtree(state)
+    if how != "gone":
+        state.mkdir()
+    if how == "made by another":
+        (state / "lock").touch()
+    bench.pass_s(1.1)
+    bench.pass_s(1.1)
+    assert read_status(state, bench.clock.now)["trouble"]["state"].startswith(f"{state} was gone, or what was in it")
+    assert sum(said.startswith("state: ") for said in bench.said) == 1
+    with pytest.raises(DataError, match="a service runs with"):
+        Delivery(state)
+    for _ in range(12):
+        bench.pass_s(60.0)
+    assert "state" not in bench.status()["trouble"]
+    bench.service._delivery.close()  # as a crash
+    bench.service.db.close()
+    bench.sinks["alerts"].broken = None
+    bench.again().start()
+    bench.step(3)
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
+    assert "delivery" not in bench.status()["trouble"]
+
+
+def test_a_directory_that_cannot_be_made_again(tmp_path: Path) -> None:
+    """Its parent is gone, as where a disk is away: nothing is made there, and it goes on when that is back."""
+    # Before: nothing was said of the directory (only of files in it that cannot be written), and no hint.
+    text = APP.replace('path = "market"', 'path = "market"\nstate = "disk/state"')
+    bench = Bench(tmp_path, text)
+    source = bench.start()
+    (tmp_path / "disk").rename(tmp_path / "away")
+    source.given += [piece(5, 3)]
+    for _ in range(3):
+        bench.pass_s(1.1)
+    said = bench.status()["trouble"]["state"]
+    why = "is gone, and cannot be made again: No such file or directory; make it for the user who runs the service"
+    assert said.startswith(f"{tmp_path / 'disk' / 'state'} {why}")
+    assert not (tmp_path / "disk").exists()
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
+    (tmp_path / "away").rename(tmp_path / "disk")
+    bench.pass_s(1.1)
+    assert bench.status()["trouble"] == {}
+    assert bench.stop() == 0
+
+
+def test_what_is_over_in_time_is_over_for_a_source_that_has_ended_too(bench: Bench) -> None:
+    # Before: what a source that is read once had to say stood until the next start.
+    source = bench.start()
+    source.says = "a.ndjson was replaced, and the file before it is not found: 2 records were read of it"
+    source.given += [piece(5, 3)]
+    source.ends = True
+    bench.step(3)
+    assert "a.ndjson was replaced" in bench.status()["trouble"]["source feed"]
+    source.says = None
+    assert bench.status()["trouble"] == {}
+    assert [said for said in bench.said if said.startswith("source feed: ")][1:] == ["source feed: well again"]
 
 
 def test_a_process_with_its_number_is_not_it(tmp_path: Path) -> None:

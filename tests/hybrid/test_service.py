@@ -470,6 +470,30 @@ def test_a_full_disk_quarantines_nothing_and_is_over_with_it(bench: Bench, monke
     assert not list(bench.file.parent.rglob("bad.ndjson"))
 
 
+def test_a_full_disk_is_said_once_until_events_are_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: each second, before it was tried again, "source feed: well again", and then the trouble anew.
+    source = bench.start()
+    push = bench.service.db.push
+
+    def full(*given: Any, **named: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(bench.service.db, "push", full)
+    source.given += [piece(5, 3)]
+    source.says = "a.ndjson.1 is no file that can be read"  # which would be said in turns with it
+    for _ in range(20):
+        bench.pass_s(0.7)
+    assert "No space left" in bench.status()["trouble"]["source feed"]
+    assert len([said for said in bench.said if said.startswith("source feed: ")]) == 2  # once each
+    monkeypatch.setattr(bench.service.db, "push", push)
+    source.says = None
+    for _ in range(3):
+        bench.pass_s(1.1)
+    assert bench.status()["trouble"] == {}
+    assert [said for said in bench.said if said.startswith("source feed: ")][2:] == ["source feed: well again"]
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
+
+
 def test_two_services_with_one_state(bench: Bench) -> None:
     bench.start()
     with pytest.raises(DataError, match="a service runs with"):
