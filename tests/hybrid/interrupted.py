@@ -103,6 +103,7 @@ class Session:
         """Pushes the last batch, reads everything, closes."""
         self.db.advance("ticks", None)
         self.fetch()
+        self.fetch()  # of a query that has failed, what it had found came first
         self.kept = self.db.sql("SELECT ts, k, v FROM ticks ORDER BY ts").arrow().to_pylist()
         self.db.close()
 
