@@ -201,6 +201,8 @@ def sample(pid: int, state: Path) -> dict[str, Any] | None:
         told = read_status(state)
     except DataError:
         return None
+    if not told["streams"]:  # it starts
+        return None
     with open(f"/proc/{pid}/statm") as file:
         resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     stream, queries = told["streams"]["visits"], told["queries"].values()
