@@ -164,9 +164,9 @@ def _lay_points(death: Death) -> None:
 
     forget = Delivery.forget
 
-    def forgetting(self: Delivery) -> None:
+    def forgetting(self: Delivery, named: str) -> None:
         passing("old cursors there")
-        forget(self)
+        forget(self, named)
         passing("old cursors removed")
 
     Delivery.forget = forgetting  # type: ignore[method-assign]
