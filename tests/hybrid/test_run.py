@@ -58,6 +58,7 @@ def test_sigterm_then_on_from_there(tmp_path: Path) -> None:
         child = start(tmp_path)
         until(lambda before=before: len(rows(tmp_path)) > before + 5)
         if run == 0:
+            until(lambda: status(tmp_path)["state"] == "running")
             told = status(tmp_path)
             assert (told["state"], told["code"], told["pid"]) == ("running", 0, child.pid)
         child.send_signal(signal.SIGTERM)
