@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 class Daemons(Executor):
-    """An executor of at most so many daemon threads, which are started when they are needed and stay. Calls are run in
-    the order in which they were submitted."""
+    """An executor of at most so many daemon threads, which are started when they are needed and stay until `shutdown`.
+    Calls are run in the order in which they were submitted."""
 
     def __init__(self, threads_max: int, name: str) -> None:
         self._threads_max = threads_max
         self._name = name
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._started = 0
         self._idle = 0  # threads that wait for a call, less the calls that none has taken yet
@@ -43,9 +43,14 @@ class Daemons(Executor):
             threading.Thread(target=self._run, name=name, daemon=True).start()
         return future
 
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Lets each thread end behind the calls that were submitted; waits for none. Nothing may be submitted later."""
+        for _ in range(self._started):
+            self._calls.put(None)
+
     def _run(self) -> None:
-        while True:
-            future, call = self._calls.get()
+        while (item := self._calls.get()) is not None:
+            future, call = item
             if future.set_running_or_notify_cancel():
                 try:
                     result = call()
@@ -54,6 +59,6 @@ class Daemons(Executor):
                 else:
                     future.set_result(result)
                     del result
-            del future, call
+            del future, call, item
             with self._lock:
                 self._idle += 1

@@ -257,6 +257,8 @@ class Driver:
         rows = np.sort(np.concatenate(requests)) if requests else np.empty(0, np.int64)
         large = self._in_large(rows, spans, whole, sources, readers)
         wait = np.setdiff1d(np.arange(len(answer)), rows, assume_unique=True)
+        # All that may fail comes first: what could not be asked still waits.
+        begins_us = [source.begins_us() for source in sources] if len(rows) else []
         self._waiting, self._asked = [], None
         if len(wait):
             kept = tuple(span.take(wait) for span in spans)
@@ -268,11 +270,12 @@ class Driver:
         answer = answer if not len(wait) else answer.take(rows)
         asked = [
             _Asked(
-                plan, reader, matcher, cache, span.take(rows), known[rows], spark, far, source.begins_us(),
+                plan, reader, matcher, cache, span.take(rows), known[rows], spark, far, begin_us,
                 _last_known_us(source),
             )
-            for plan, source, reader, matcher, cache, span, known, spark, far in zip(
-                plans, sources, readers, self._matchers, self._caches, spans, whole, self._large, large, strict=True
+            for plan, source, reader, matcher, cache, span, known, spark, far, begin_us in zip(
+                plans, sources, readers, self._matchers, self._caches, spans, whole, self._large, large, begins_us,
+                strict=True,
             )
         ]
         self._running = (answer, tuple(a.span for a in asked))

@@ -24,7 +24,7 @@ from archive.place import Place, place_of
 from archive.recent import FILES
 from archive.writer import RENEWER, Writer
 from hybrid.alerts import Alerts
-from hybrid.asking import Asking, pools
+from hybrid.asking import POOLS, Asking, pools
 from hybrid.backfill import Filling, Past, Step
 from hybrid.backtest import backtest
 from hybrid.chain import END_US, ChainWatch, outermost, plain, plan_streams
@@ -1227,8 +1227,8 @@ class Database:
         quiet = (KEEPER, RENEWER) if paced else (KEEPER, RENEWER, TICKER)  # time alone may decide something
         others = [
             t for t in threading.enumerate()
-            if t.ident != own and t.name not in quiet and (t.name == TICKER or not t.name.startswith("hybrid"))
-            and not _is_sparks(t)  # threads of ours push nothing: sources and sinks of a service, its pulse, readers
+            if t.ident != own and t.name not in quiet and not t.name.startswith((POOLS, CHECKPOINTS))
+            and not _is_sparks(t)
         ]
         return not self._closed and own not in self._pushers and any(
             not isinstance(thread, threading._DummyThread) or thread.ident in self._pushers for thread in others

@@ -942,7 +942,9 @@ class Service:
         if not self._threads:
             self.db.close(wait, not checkpointed)
             return
-        closing = Daemons(1, "hybrid-close").submit(self.db.close, wait, not checkpointed)
+        closer = Daemons(1, "hybrid-close")
+        closing = closer.submit(self.db.close, wait, not checkpointed)
+        closer.shutdown(wait=False)
         try:
             closing.result(_seconds(end - self._clock.ticks()))
         except TimeoutError:

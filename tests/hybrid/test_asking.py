@@ -13,6 +13,7 @@ import pytest
 
 import hybrid
 from archive.snapshot import HistorySnapshot
+from hybrid.daemons import Daemons
 
 QUERY = (
     "SELECT pl.n, pa.m FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES P.n AS n, P.ts AS at PATTERN (P) "
@@ -187,3 +188,15 @@ def test_closing_waits_for_what_is_being_answered(slow: Any) -> None:
     db.push("e", events(0, 40))
     db.close()
     assert rows([alerts.fetch()]) == expected
+
+
+def test_threads_end_with_their_pool_behind_what_was_submitted() -> None:
+    # Before: they stayed, and a later iteration over alerts waited for them as for threads that may push.
+    pool = Daemons(2, "ended")
+    calls = [pool.submit(pow, 2, n) for n in range(5)]
+    pool.shutdown(wait=False)
+    assert [call.result(10) for call in calls] == [1, 2, 4, 8, 16]
+    until = time.monotonic() + 10
+    while any(thread.name.startswith("ended") for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
