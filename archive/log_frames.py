@@ -142,7 +142,7 @@ def schema_frame(number: int, schema: Schema, seq: int | None = None) -> list[Bu
 
 
 def seq_of(columns: pa.Schema) -> int:
-    """What `schema_frame` was given as seq; -1 where it was not."""
+    """Returns the seq of a schema frame; -1 where it has none."""
     return int((columns.metadata or {}).get(_SEQ, -1))
 
 

@@ -34,7 +34,7 @@ class Rates:
 
 
 def late_trouble(lately: Mapping[str, int], watermark_us: int | None, now_s: float) -> str | None:
-    """What is wrong where most of the last events of a stream came late. lately: of Database.streams."""
+    """Returns the trouble of a stream most of whose last events came late, or None. lately: of Database.streams."""
     if lately["events"] < LATELY_MIN or lately["late"] * 2 <= lately["events"] or watermark_us is None:
         return None
     if watermark_us > now_s * 1e6:

@@ -1,6 +1,6 @@
 """Payloads as rows of a stream: JSON, Avro and Arrow, each value exactly or the row is bad.
 
-What a value means is said in matching.values, for live sources and for files that are archived alike.
+matching.values has the rules for values, of live sources and of files that are archived alike.
 """
 
 from __future__ import annotations
