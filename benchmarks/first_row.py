@@ -29,8 +29,8 @@ from simulator import stock
 PARTS = {
     "parse": ("query/language/parse.py", "parse"),
     "bind": ("query/plan/bind.py", "bind"),
-    "match and measure": ("hybrid/front.py", "answer_factor"),
-    "outer select": ("hybrid/outer.py", "run"),
+    "match and measure": ("hybrid/statement/statement.py", "answer_factor"),
+    "outer select": ("hybrid/rows/outer.py", "run"),
 }
 
 COLD = """

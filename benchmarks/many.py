@@ -21,7 +21,7 @@ import pyarrow as pa
 import hybrid
 from benchmarks import answers
 from benchmarks.v_pattern import BATCH_ROWS, one_core
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from simulator import stock
 from simulator.scenario import generator
 

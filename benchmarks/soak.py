@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import answers
-from hybrid.status import read_status
+from hybrid.service.status import read_status
 from query.errors import DataError
 from tests.live.servers import Broker, kafka_broker, make_topic
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import duckdb
 
     from archive.log import Policy
-    from hybrid.compressed import Compressed
-    from hybrid.engine import Database
-    from hybrid.result import Result
-    from hybrid.shedding import Shed
+    from hybrid.database.database import Database
+    from hybrid.rows.result import Result
+    from hybrid.statement.compressed import Compressed
+    from hybrid.watch.shedding import Shed
 
 
 def _refuse_shadows() -> None:
@@ -73,7 +73,7 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
     from archive.interrupts import Deferred
 
     with Deferred():  # an import that is interrupted leaves half a module
-        from hybrid.front import sql as answer
+        from hybrid.statement.statement import sql as answer
     return answer(text, connection, **tables)
 
 
@@ -85,7 +85,7 @@ def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **ta
     from archive.interrupts import Deferred
 
     with Deferred():
-        from hybrid.front import matches as compressed
+        from hybrid.statement.statement import matches as compressed
     return compressed(text, connection, **tables)
 
 
@@ -124,8 +124,8 @@ def connect(
     from archive.interrupts import Deferred
 
     with Deferred():
-        from hybrid.duck import access_to
-        from hybrid.engine import Database
+        from hybrid.database.database import Database
+        from hybrid.rows.duck import access_to
     return Database(
         path, memory_limit, storage_options, maintenance, log, checkpoint, spark=spark, spark_events=spark_events,
         read_only=read_only, access=access_to(external, files),
@@ -134,19 +134,19 @@ def connect(
 
 def __getattr__(name: str) -> Any:
     if name == "Compressed":
-        from hybrid.compressed import Compressed
+        from hybrid.statement.compressed import Compressed
 
         return Compressed
     if name == "Database":
-        from hybrid.engine import Database
+        from hybrid.database.database import Database
 
         return Database
     if name == "Result":
-        from hybrid.result import Result
+        from hybrid.rows.result import Result
 
         return Result
     if name == "Shed":
-        from hybrid.shedding import Shed
+        from hybrid.watch.shedding import Shed
 
         return Shed
     raise AttributeError(f"module 'hybrid' has no attribute {name!r}")

@@ -16,10 +16,10 @@ from matching.kernels import layout, match_buffer, step
 from matching.kernels.jit import key_of
 from matching.kernels.layout import Counters, Parameters
 from matching.kernels.records import due_first
+from matching.program.program import Program
 from matching.records import Block, Coming, Grouped, Leaving, anew, owners
 from matching.specialise import source_of
 from matching.store import RowStore
-from query.automaton.program import Program
 from query.plan.output import Outcome
 
 #: State to be kept, by name.

@@ -13,7 +13,7 @@ PER_ROW = ("rows", "variables", "ts", "source", "offset", "seq")
 class Decode:
     """Where an engine writes decided matches: per match bounds (n + 1), start row, partition, number, outcome
     (query.plan.output.Outcome) and, of a TIMEOUT, the state it waited in (else -1); per matched row its position,
-    variable and identity. Of matches that are carried (query.automaton.carried) their last rows only, and per match
+    variable and identity. Of matches that are carried (matching.program.carried) their last rows only, and per match
     the registers, `carried`, int64 (n, registers), -1 null."""
 
     carried: np.ndarray

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from matching.batch import Int64Array
 from matching.keys import Encoder, Texts
+from matching.program.lanes import CODED, Lane, Leaf, Literal, Lowered, NoLane, Op, is_wide, lane_of, lower
 from matching.store import RowStore, lanes
 from matching.types import duckdb_type, plain_type
-from query.automaton.lanes import CODED, Lane, Leaf, Literal, Lowered, NoLane, Op, is_wide, lane_of, lower
 from query.errors import DataError, first_line
 from query.language.duck import Settings, quiet_connection, volatile_names
 from query.plan.expression import (

@@ -484,7 +484,7 @@ def _as_array(state: bytes) -> np.ndarray:
 def needed_from(plan: Plan, watermark_us: int | None) -> int | None:
     """The time of the first event that can still matter to what comes out once the watermark is passed; None: all may.
     An event is forgotten if matches do not hang on each other and read nothing before their first row."""
-    from query.automaton.program import NoKernel, assemble
+    from matching.program.program import NoKernel, assemble
 
     free = plan.after.kind in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW)
     numbered = (isinstance(e, MatchNumber) for m in plan.measures for e in walk(m.expression))

@@ -16,9 +16,9 @@ from matching.kernels import graph
 from matching.kernels.graph import Kept, Narrow, Unfolding, Wide
 from matching.kernels.integers import MANY
 from matching.matcher import Gives, KernelMatcher
+from matching.program.program import Program
 from matching.run_graph import RunGraph
 from matching.store import to_arrow
-from query.automaton.program import Program
 from query.plan.plan import Plan
 
 #: Matches decoded at a time.
@@ -26,7 +26,7 @@ BATCH = 65_536
 
 
 class MatchGraph:
-    """The matches of a plan in one input, of a program with query.automaton.tables.shares_paths or merges_runs.
+    """The matches of a plan in one input, of a program with matching.program.tables.shares_paths or merges_runs.
 
     A path from a kept cell along children, choosing from each list, is a match from its last row to its first. Memory
     is a cell for each edge that a row took, whatever the number of matches, and the rows."""

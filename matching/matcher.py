@@ -20,6 +20,12 @@ from matching.features import Codes, RowValues, columns_read, storable, truth
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
 from matching.measures import Found, Measures
+from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain, carry, chain
+from matching.program.determinise import Table
+from matching.program.live import merges
+from matching.program.program import Ignore, Mode, NoKernel, OpCode, Program, assemble
+from matching.program.starts import StartTable
+from matching.program.tables import merges_runs, shares_paths, table_of
 from matching.records import Blocks, Coming, Leaving
 from matching.rows import Needs, Rows
 from matching.run_blocks import RunBlocks
@@ -34,12 +40,6 @@ from matching.spilled import why_resident
 from matching.state import pack, read_array, saved_array, stamp, unpack, unpack_head
 from matching.types import plain_type
 from matching.unmatched import Unsettled
-from query.automaton.carried import FIRST_ROW, LAST_ROW, Carried, Chain, carry, chain
-from query.automaton.determinise import Table
-from query.automaton.live import merges
-from query.automaton.program import Ignore, Mode, NoKernel, OpCode, Program, assemble
-from query.automaton.starts import StartTable
-from query.automaton.tables import merges_runs, shares_paths, table_of
 from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
 from query.plan.expression import TRUE, Aggregate, Expression, MatchNumber, walk
 from query.plan.plan import Plan
@@ -138,11 +138,11 @@ class KernelMatcher:
     """Matcher over compiled kernels: a table for most row-local patterns, a table of starts where those are kept apart,
     a graph for all matches that pass over rows, runs in blocks or lists for the rest. State is arrays. stuck: matches
     from which AFTER MATCH SKIP TO would not have moved on. gives: of rows, matches have neither times nor events, and
-    one of which measures read little is never kept whole (query.automaton.carried); of counts and graphs, push and
-    advance give no matches, and they are for programs with query.automaton.tables.counts_paths, or shares_paths and
+    one of which measures read little is never kept whole (matching.program.carried); of counts and graphs, push and
+    advance give no matches, and they are for programs with matching.program.tables.counts_paths, or shares_paths and
     merges_runs.
     merged: whether equal runs are merged, where that can be chosen
-    (query.automaton.tables.merges_runs); None: where some are equal for sure."""
+    (matching.program.tables.merges_runs); None: where some are equal for sure."""
 
     def __init__(
         self, plan: Plan, program: Program, sources: tuple[str, ...] = ("default",), lenient: bool = False,

@@ -26,10 +26,10 @@ from matching.features import (
     truth,
 )
 from matching.kernels import fold
+from matching.program.carried import row_meant
+from matching.program.lanes import Leaf, Lowered, NoLane, is_wide, lane_of, lower
 from matching.store import RowStore, lanes, to_arrow
 from matching.types import plain_type
-from query.automaton.carried import row_meant
-from query.automaton.lanes import Leaf, Lowered, NoLane, is_wide, lane_of, lower
 from query.errors import DataError
 from query.language.ast import RowsPerMatch
 from query.plan.expression import (

@@ -17,13 +17,13 @@ import pyarrow as pa
 from matching.batch import EventBatch, Int64Array
 from matching.features import Codes, RowValues, Values
 from matching.keys import Keys
+from matching.program.lanes import CODED
 from matching.records import Blocks, Coming, Leaving
 from matching.spill import Spill
 from matching.spilled import Spilled
 from matching.state import read_array, read_table, saved_array, saved_table
 from matching.store import RowStore, spillable
 from matching.types import plain_type
-from query.automaton.lanes import CODED
 from query.errors import DataError
 from query.plan.expression import Column, Expression, Navigation, walk
 

@@ -12,11 +12,11 @@ from matching.decode import Decode
 from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels.layout import Counters, Parameters
 from matching.kernels.skip_till import Block, Run
+from matching.program.carried import POSITION
+from matching.program.program import Program
 from matching.records import Block as Part
 from matching.records import Blocks, Coming, Leaving, anew, bounds_of, one_each, owners, spread
 from matching.store import RowStore
-from query.automaton.carried import POSITION
-from query.automaton.program import Program
 
 
 class RunBlocks(BufferedRuns):

@@ -9,8 +9,8 @@ from matching.buffered_runs import NONE_BAD, Arrays, Failed
 from matching.decode import Decode
 from matching.kernels import counts, layout
 from matching.kernels.counts import Counted, Counters, Node
+from matching.program.program import Program
 from matching.store import RowStore
-from query.automaton.program import Program
 from query.errors import DataError
 
 #: Nodes there is room for at first.

@@ -9,9 +9,9 @@ from matching.buffered_runs import NONE_BAD, Arrays, Failed, OverBudget
 from matching.decode import Decode
 from matching.kernels import graph, layout
 from matching.kernels.graph import Counters, Kept, Lists, Narrow
+from matching.program.program import Program
 from matching.records import Block, Blocks, Coming, Grouped, Leaving, anew, one_each, owners
 from matching.store import RowStore
-from query.automaton.program import Program
 
 #: Most matches that one row may end.
 MATCHES_MAX = 1_000_000
@@ -24,7 +24,7 @@ PATH = ("path", "bottom", "stack")
 class RunGraph:
     """The runs of all partitions as lists per state over shared cells. keeps: matches are not enumerated; the cells
     that end some are kept for matching.match_graph, and all cells with them. length: rows of each match, if the pattern
-    is a chain (query.automaton.carried) and only the rows are asked for."""
+    is a chain (matching.program.carried) and only the rows are asked for."""
 
     settles = False
     due_yields = False  # neither WITHIN nor the end of the input gives matches

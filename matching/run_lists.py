@@ -8,9 +8,9 @@ from matching.batch import Int64Array
 from matching.buffered_runs import Arrays, BufferedRuns, fields, named
 from matching.kernels import layout, match_buffer, step
 from matching.kernels.layout import Counters, Parameters
+from matching.program.program import Program
 from matching.records import Block, Blocks, Coming, Leaving, anew, bounds_of, one_each, owners
 from matching.store import RowStore
-from query.automaton.program import Program
 
 
 class RunLists(BufferedRuns):

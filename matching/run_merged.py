@@ -12,11 +12,11 @@ from matching.kernels import graph, layout, merged
 from matching.kernels.graph import Lists
 from matching.kernels.layout import Parameters
 from matching.kernels.merged import C_FREE, C_FREE_COUNT, Config, Partition
+from matching.program.live import count_caps, live_registers
+from matching.program.program import Program
 from matching.records import Block, Blocks, Coming, Leaving, anew, bounds_of, one_each, owners
 from matching.run_graph import RunGraph
 from matching.store import RowStore
-from query.automaton.live import count_caps, live_registers
-from query.automaton.program import Program
 
 
 class RunMerged(RunGraph):

@@ -10,10 +10,10 @@ from matching.decode import Decode
 from matching.kernels import starts as kernels
 from matching.kernels.layout import Counters, Heap, grown
 from matching.kernels.records import due_first
+from matching.program.program import Program
+from matching.program.starts import StartTable
 from matching.records import Block, Blocks, Coming, Leaving, anew, one_each, owners
 from matching.store import RowStore
-from query.automaton.program import Program
-from query.automaton.starts import StartTable
 
 
 class RunStarts:

@@ -9,9 +9,9 @@ from matching.buffered_runs import Arrays
 from matching.decode import Decode
 from matching.kernels import table as kernels
 from matching.kernels.layout import grown
+from matching.program.determinise import Table
 from matching.records import Block, Blocks, Coming, Leaving, one_each, owners
 from matching.store import RowStore
-from query.automaton.determinise import Table
 
 
 class RunTable:

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from matching.kernels import layout, skip_till
+from matching.program.program import Program
 from matching.written_conditions import binding, condition, operands, passing
-from query.automaton.program import Program
 
 #: What a name stands for where that is known.
 Known = Mapping[str, Any]

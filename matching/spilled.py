@@ -21,9 +21,9 @@ import numpy as np
 from matching.batch import Int64Array
 from matching.kernels import records as kernels
 from matching.kernels.layout import grown
+from matching.program.program import Program
 from matching.records import Grouped, Layout, Leaving, layout_of, pack, read_layout, unpack
 from matching.spill import TARGET, TARGET_OVERDUE, Facts, Learnt, Policy, Spill, leaving_order
-from query.automaton.program import Program
 from query.errors import DataError, first_line
 from query.plan.plan import Plan
 

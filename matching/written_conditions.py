@@ -6,8 +6,8 @@ register r (o{r} before the row), f{f} and k{f} the value of feature f and wheth
 
 from __future__ import annotations
 
-from query.automaton.lanes import INT64_MAX, INT64_MIN
-from query.automaton.program import OpCode, Program, RegisterKind
+from matching.program.lanes import INT64_MAX, INT64_MIN
+from matching.program.program import OpCode, Program, RegisterKind
 
 _INT_OPERATORS = {OpCode.ADD: "+", OpCode.SUB: "-", OpCode.MUL: "*"}
 _OVERFLOWS = {OpCode.ADD: "add_overflows", OpCode.SUB: "sub_overflows", OpCode.MUL: "mul_overflows"}

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from archive.recent import Windows
 from archive.snapshot import HistorySnapshot
-from query.automaton.program import NoKernel, assemble
+from matching.program.program import NoKernel, assemble
 from query.language.ast import RowsPerMatch, Selection
 from query.plan.expression import (
     TRUE,

@@ -102,7 +102,7 @@ def matches(
 
 def counts(session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None) -> pa.Table:
     """The partition columns, and COUNT: a row for each partition with a match. For plans of which matches can be
-    counted without being found (query.automaton.tables.counts_paths)."""
+    counted without being found (matching.program.tables.counts_paths)."""
     fields = [(c.name, arrow_type(c.type)) for c in plan.partition_by]
     out = pa.schema([*fields, (COUNT, pa.int64())])
     return _stacked(_search(session, archived, replace(plan, measures=()), Gives.COUNTS, tasks, False), out)

@@ -111,7 +111,7 @@ def _payloads(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[byt
 def _counts(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Partition columns and COUNT, a row for each partition with a match."""
     from matching import matcher as kernel
-    from query.automaton.program import assemble
+    from matching.program.program import assemble
 
     program = assemble(wanted.plan)
     names = [*(c.name for c in wanted.plan.partition_by), COUNT]

@@ -29,8 +29,8 @@ import hybrid
 from benchmarks import answers
 from benchmarks.archive.events import parser
 from benchmarks.hybrid.history import COLUMNS, VALLEY, filled, scratch
-from hybrid.engine import Database
-from hybrid.inputs import SORTED_MAX
+from hybrid.database.database import Database
+from hybrid.rows.inputs import SORTED_MAX
 from query.errors import HybridWarning
 
 START = "2024-01-01"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import hybrid
 from benchmarks.archive.events import fill, pieces
-from hybrid.declaration import TABLE
+from hybrid.watch.declaration import TABLE
 
 COLUMNS = {"ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE", "volume": "BIGINT"}
 #: A valley: falls, then rises above where it began.

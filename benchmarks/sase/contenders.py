@@ -20,14 +20,14 @@ from matching.batch import EventBatch, Int64Array
 from matching.decode import Decode
 from matching.kernels.layout import Counters
 from matching.matcher import RUNS_MAX, KernelMatcher
+from matching.program.program import Program, assemble
+from matching.program.tables import merges_runs, shares_paths
 from matching.rows import SLACK
 from matching.run_blocks import RunBlocks
 from matching.run_graph import RunGraph
 from matching.run_lists import RunLists
 from matching.run_merged import RunMerged
 from matching.store import RowStore
-from query.automaton.program import Program, assemble
-from query.automaton.tables import merges_runs, shares_paths
 from query.plan.plan import Plan
 from simulator.stock import SASE_STOCK
 

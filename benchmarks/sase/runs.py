@@ -14,8 +14,8 @@ from matching.decode import Decode
 from matching.kernels.jit import inlined
 from matching.kernels.layout import grown
 from matching.kernels.predicate import holds, update_registers
+from matching.program.program import Mode, Program
 from matching.store import RowStore
-from query.automaton.program import Mode, Program
 
 #: What `taken` says of a row that the label does not take.
 NOT_TAKEN = -2

@@ -16,8 +16,8 @@ from matching.decode import Decode
 from matching.kernels import layout
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Parameters
+from matching.program.program import Ignore, Mode, Program
 from matching.store import RowStore
-from query.automaton.program import Ignore, Mode, Program
 
 P_MODE = int(Parameters.MODE)
 P_WITHIN_ROWS = int(Parameters.WITHIN_ROWS)

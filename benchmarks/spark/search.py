@@ -25,7 +25,7 @@ import pyarrow as pa
 import hybrid
 from archive.spark.session import spark_session
 from benchmarks import answers
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from simulator import stock
 
 MADE_ROWS = 5_000_000

@@ -105,7 +105,7 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
     """NAME=FILE options as Arrow tables."""
     import duckdb
 
-    from hybrid import duck
+    from hybrid.rows import duck
     from query.errors import DataError, first_line
 
     found: dict[str, Any] = {}
@@ -166,7 +166,7 @@ def explain(
 ) -> None:
     """Shows what the stages make of a query: syntax tree, plan, NFA^b, automaton, program;
     and alone the source of the kernel that it goes on with when it runs long."""
-    from hybrid.explain import explain as explained
+    from hybrid.statement.explain import explain as explained
 
     demo = _demo_query(text)
     if demo is not None:
@@ -184,7 +184,7 @@ def explain(
         with _existing(directory) as db:
             print(db.explain(statement, stage.value, open_tables(table)))
     else:
-        from hybrid.front import explain_tables
+        from hybrid.statement.statement import explain_tables
 
         print(explain_tables(statement, stage.value, open_tables(table)))
 
@@ -203,7 +203,7 @@ def check(
         run.checked(Path(text))
         say(f"{text} is well formed")
         return
-    from hybrid.front import explain_tables
+    from hybrid.statement.statement import explain_tables
 
     statement, tables = query_text(text), open_tables(table)
     if directory is not None:
@@ -213,7 +213,7 @@ def check(
         explain_tables(statement, "plan", tables)
     say("the query is well formed")
     if against_reference:
-        from hybrid.front import compare_with_reference
+        from hybrid.statement.statement import compare_with_reference
 
         count, same = compare_with_reference(statement, tables)
         if not same:
@@ -261,8 +261,8 @@ for command in (run.run, run.status, run.top):
 def _existing(directory: str) -> Any:
     """Opens a database that is there, on disk or in a store."""
     from archive.place import place_of
-    from hybrid.declaration import stream_names
-    from hybrid.engine import Database
+    from hybrid.database.database import Database
+    from hybrid.watch.declaration import stream_names
     from query.errors import DataError, first_line
 
     place = place_of(directory)

@@ -31,7 +31,7 @@ def stat(directory: Where, stream: Stream = None, format: Formats = Format.table
     import pyarrow as pa
 
     from archive.layout import is_by_key
-    from hybrid.times import show_us
+    from hybrid.rows.times import show_us
 
     rows = []
     for table in _tables(directory, stream):
@@ -99,7 +99,7 @@ def expire(
     """Takes files out whose every event is too old, and deletes files that have been out for the grace, with those
     that a crash has left behind."""
     from archive import upkeep
-    from hybrid.times import instant_us, show_us
+    from hybrid.rows.times import instant_us, show_us
 
     for table in _tables(directory, stream):
         snapshot = table.snapshot()
@@ -130,8 +130,8 @@ def rewind(
     The events after the time are set aside: they stay in the archive as late ones, and a line for each goes to the dead
     letters of the stream. What came since is judged anew, and live queries go through it once more. The service must
     not run meanwhile; what its queries find goes out at its next start."""
-    from hybrid.engine import Database
-    from hybrid.times import show_us
+    from hybrid.database.database import Database
+    from hybrid.rows.times import show_us
 
     _chosen(directory, stream)  # or a database would be made
     with Database(directory, maintenance=False, ticking=False) as db:
@@ -159,7 +159,7 @@ def verify(
     from archive.place import place_of
     from archive.sums import has_sums
     from hybrid.cli.output import progress
-    from hybrid.mending import declaration_fault
+    from hybrid.database.repair import declaration_fault
     from query.errors import DataError
 
     wrong = False
@@ -199,7 +199,7 @@ def _log_faults(directory: str, stream: str | None) -> list[tuple[str, str]]:
     """What is wrong with the logs of the streams, by the names of these; nothing while a process writes to them."""
     from archive.place import place_of
     from archive.writer import Locked, claim
-    from hybrid.mending import log_faults
+    from hybrid.database.repair import log_faults
     from query.errors import DataError
 
     place, found = place_of(directory), []
@@ -231,7 +231,7 @@ def repair(directory: Where, stream: Stream = None) -> None:
     first; nothing is deleted."""
     from archive.place import place_of
     from archive.writer import claim
-    from hybrid.mending import mend
+    from hybrid.database.repair import mend
 
     place = place_of(directory)
     names = _chosen(directory, stream)
@@ -257,7 +257,7 @@ def snapshot(
     """Copies a database, also one that another process writes to: archive, log and checkpoints, as of one moment. Where
     a copy is already, only what is new."""
     from archive.place import place_of
-    from hybrid.backup import snapshot as copy
+    from hybrid.database.backup import snapshot as copy
 
     done = copy(place_of(directory), place_of(target))
     say(f"{done.streams:,} streams in {target}: {done.files:,} data files of {done.bytes:,} bytes are new, "
@@ -286,8 +286,8 @@ def search(
     the events of each pattern; an instant is as in SQL, 2024-01-02 or '2024-01-02 10:00'."""
     from archive.snapshot import HistorySnapshot
     from hybrid.cli import query_text
-    from hybrid.front import Relations, StreamInput, answer
-    from hybrid.times import instant_us
+    from hybrid.rows.times import instant_us
+    from hybrid.statement.statement import Relations, StreamInput, answer
 
     low_us = None if since is None else instant_us(since, "--from")
     high_us = None if until is None else instant_us(until, "--to")
@@ -302,7 +302,7 @@ def search(
     by_spark = None
     if spark is not None:
         from archive.spark.session import spark_session
-        from hybrid.on_spark import OnSpark
+        from hybrid.statement.on_spark import OnSpark
 
         by_spark = OnSpark(spark_session(spark, memory=memory))
     with Relations(statement, {}, streams, search_rows_min=-1, spark=by_spark).open() as relations:
@@ -316,7 +316,7 @@ def _as_dead_letters(file: Path, events: pa.Table) -> None:
     """Adds a line for each event that was set aside to the dead letters of its stream."""
     import json
 
-    from hybrid.reader import line_of
+    from hybrid.service.source_reader import line_of
     from live.sources.base import Bad
 
     with open(file, "a", encoding="utf-8") as out:
@@ -370,7 +370,7 @@ def _each(directory: str, stream: str | None) -> Iterator[tuple[str, Table | Dat
 def _chosen(directory: str, stream: str | None) -> list[str]:
     """The names of the streams of a database, or of one. Raises DataError where there is none."""
     from archive.place import place_of
-    from hybrid.declaration import stream_names
+    from hybrid.watch.declaration import stream_names
     from query.errors import DataError, nearest
 
     place = place_of(directory)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybrid.cli import say
-from hybrid.result import text_table
+from hybrid.rows.result import text_table
 from query.errors import DataError
 
 STOCK_SHOWN = ("side", "variable", "date", "symbol", "close", "source", "offset")
@@ -127,7 +127,7 @@ def _draw(
     evidence: pa.Table, row: int, value: str | None, path: Path, title: str, context: pa.Table | None = None,
     time: str | None = None,
 ) -> None:
-    from hybrid.plot import plot_evidence
+    from hybrid.rows.plot import plot_evidence
 
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

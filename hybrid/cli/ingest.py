@@ -92,8 +92,8 @@ def ingest(
     from archive.checks import Options
     from archive.ingest import Job, format_of
     from archive.place import place_of
-    from hybrid.declaration import TABLE, stream_directory
-    from hybrid.stream import declare_beside
+    from hybrid.watch.declaration import TABLE, stream_directory
+    from hybrid.watch.stream import declare_beside
     from query.errors import DataError
 
     wanted = format_of(None if format is None else format.value)
@@ -154,7 +154,7 @@ def _new_stream(
     """The declaration of a stream that is not there: as told, else as its first file looks, which is said."""
     from archive.guess import guess_columns, guess_time
     from archive.inputs import find_files
-    from hybrid.declaration import declared
+    from hybrid.watch.declaration import declared
 
     if columns is not None:
         types: Mapping[str, str] = parse_columns(columns)
@@ -171,7 +171,7 @@ def _new_stream(
 
 def _same(schema: Schema, columns: str | None, time: str | None, key: list[str] | None) -> None:
     """Raises DataError where a stream is told to be otherwise than it is declared."""
-    from hybrid.declaration import declared, differences, otherwise
+    from hybrid.watch.declaration import declared, differences, otherwise
 
     types = {f.name: f.type for f in schema.fields} if columns is None else parse_columns(columns)
     told = declared(schema.name, types, time or schema.time or "", schema.keys if key is None else key, (), 0, None)

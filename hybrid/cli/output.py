@@ -65,7 +65,7 @@ def write(table: pa.Table, format: Format, output: Path | None) -> None:
 
 def in_text(table: pa.Table, format: Format) -> str:
     if format is Format.table:
-        from hybrid.result import text_table
+        from hybrid.rows.result import text_table
 
         return text_table(table, max(20, table.num_rows if table.num_rows <= 1000 else 20)) + "\n"
     if format is Format.csv:
@@ -85,7 +85,7 @@ def _flat(table: pa.Table) -> pa.Table:
     """The table with columns that CSV has no form for, lists and blobs for example, in DuckDB's text of them."""
     import pyarrow as pa
 
-    from hybrid import duck
+    from hybrid.rows import duck
 
     columns = []
     for field, column in zip(table.schema, table.columns):

@@ -15,7 +15,7 @@ import typer
 from hybrid.cli.output import say
 
 if TYPE_CHECKING:
-    from hybrid.app import App
+    from hybrid.service.app import App
 
 Where = Annotated[str, typer.Argument(help="The app file, or the directory of its database.")]
 APP = Path("app.toml")
@@ -31,7 +31,7 @@ def run(
     if check:
         say(f"{file} is well formed")
         return
-    from hybrid.service import Service
+    from hybrid.service.service import Service
 
     service = Service(app, _said)
     code = service.run()
@@ -44,7 +44,7 @@ def run(
 
 def checked(file: Path) -> App:
     """The app of a file; with a fault in it everything that is wrong is said, and the exit code is 1."""
-    from hybrid.app import AppError, load
+    from hybrid.service.app import AppError, load
 
     try:
         return load(file)
@@ -64,7 +64,7 @@ def status(
     """Shows how a service is: rates, watermarks, matches, late events, trouble. Exit code 1: it does not run."""
     from rich.console import Console
 
-    from hybrid.status import ALIVE, headline, read_status, ready, rendered
+    from hybrid.service.status import ALIVE, headline, read_status, ready, rendered
 
     told = read_status(_state(where))
     if live or ready_:
@@ -81,7 +81,7 @@ def top(where: Where = str(APP)) -> None:
     """Shows the same, every second anew, until it is interrupted."""
     from rich.live import Live
 
-    from hybrid.status import read_status, rendered
+    from hybrid.service.status import read_status, rendered
     from query.errors import DataError
 
     directory = _state(where)
@@ -98,7 +98,7 @@ def top(where: Where = str(APP)) -> None:
 
 
 def _state(where: str) -> Path:
-    from hybrid.app import AppError, state_of
+    from hybrid.service.app import AppError, state_of
     from query.errors import DataError
 
     if "://" in where:

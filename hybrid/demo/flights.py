@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from query.errors import DataError
 
 QUERY = (Path(__file__).parent / "flights.sql").read_text(encoding="utf-8")

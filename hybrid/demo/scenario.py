@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from simulator.scenario import Scenario
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from query.errors import HybridWarning
 
 DATA = Path(__file__).parent / "data" / "stocks.parquet"

@@ -23,7 +23,7 @@ import numpy as np
 from matching.kernels.integers import MANY, many_sum, mul_overflows
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Parameters, ProgramArrays
-from query.automaton.program import Ignore, Program
+from matching.program.program import Ignore, Program
 
 P_WITHIN_US = int(Parameters.WITHIN_US)
 P_WITHIN_ROWS = int(Parameters.WITHIN_ROWS)

@@ -22,7 +22,7 @@ import numpy as np
 from matching.kernels.integers import many_sum
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Parameters
-from query.automaton.program import Ignore
+from matching.program.program import Ignore
 
 P_WITHIN_US = int(Parameters.WITHIN_US)
 P_WITHIN_ROWS = int(Parameters.WITHIN_ROWS)

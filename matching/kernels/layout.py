@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from query.automaton.program import Program, RegisterKind
+from matching.program.program import Program, RegisterKind
 
 STACK = 256
 #: No row was negated so far.
@@ -30,11 +30,11 @@ class Parameters(IntEnum):
     DEGREE = 6  # most edges of a state
     COUNT_REGISTERS = 7  # validity bits of a fresh run
     RUNS_MAX = 8
-    SKIP = 9  # in Mode.TO_NEXT_ROW: query.automaton.program.Skip
+    SKIP = 9  # in Mode.TO_NEXT_ROW: matching.program.program.Skip
     TIMEOUTS = 10
     ABSENT = 11  # whether rows are negated: 1 before a match, 2 behind it, 3 both
-    IGNORE = 12  # query.automaton.program.Ignore
-    CARRIES = 13  # whether matches are registers, not rows: see query.automaton.carried
+    IGNORE = 12  # matching.program.program.Ignore
+    CARRIES = 13  # whether matches are registers, not rows: see matching.program.carried
 
 
 class Counters(IntEnum):
@@ -49,7 +49,7 @@ class Counters(IntEnum):
 
 
 class ProgramArrays(NamedTuple):
-    """Program as arrays; see query.automaton.program.Program."""
+    """Program as arrays; see matching.program.program.Program."""
 
     edge_start: np.ndarray
     edge_variable: np.ndarray

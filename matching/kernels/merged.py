@@ -40,7 +40,7 @@ from matching.kernels.integers import wrapped_product, wrapped_sum
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Parameters
 from matching.kernels.predicate import holds, update_registers
-from query.automaton.program import Ignore
+from matching.program.program import Ignore
 
 P_WITHIN_US = int(Parameters.WITHIN_US)
 P_WITHIN_ROWS = int(Parameters.WITHIN_ROWS)

@@ -1,4 +1,4 @@
-"""Bytecode of run-dependent conditions, and the registers they read (OpCode, Register in query.automaton.program).
+"""Bytecode of run-dependent conditions, and the registers they read (OpCode, Register in matching.program.program).
 
 What stands below `holds` is how the kernels ask; in a kernel written out for a program (matching.specialise) code made
 for it takes its place."""
@@ -9,7 +9,7 @@ import numpy as np
 
 from matching.kernels.integers import add_overflows, mul_overflows, sub_overflows
 from matching.kernels.jit import inlined
-from query.automaton.program import OpCode, RegisterKind
+from matching.program.program import OpCode, RegisterKind
 
 # numba freezes plain integers; an IntEnum member would be looked up at run time
 COUNT_ROWS = int(RegisterKind.COUNT_ROWS)

@@ -39,7 +39,7 @@ from matching.kernels.layout import Counters, Parameters
 from matching.kernels.match_buffer import mark_chain, mark_one
 from matching.kernels.predicate import bind, concerns, has, meets, read_features
 from matching.kernels.step import BAD, BUDGET, ERROR, OK, ROOM, heap_pop, heap_push, negated
-from query.automaton.program import Ignore, Mode, Program
+from matching.program.program import Ignore, Mode, Program
 
 P_MODE = int(Parameters.MODE)
 P_WITHIN_US = int(Parameters.WITHIN_US)

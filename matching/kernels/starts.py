@@ -1,4 +1,4 @@
-"""The kernel of starts: attempts of one partition in one configuration are one group (query.automaton.starts).
+"""The kernel of starts: attempts of one partition in one configuration are one group (matching.program.starts).
 
 Every row is a start. The starts of a partition that are not settled yet are its last rows, from `head` on: a queue in
 order. Groups are the trees of a union-find over those rows: the root has the configuration, and two groups that meet in
@@ -20,12 +20,12 @@ import numpy as np
 from matching.kernels.jit import kernel
 from matching.kernels.layout import Counters
 from matching.kernels.step import heap_pop, heap_push
-from query.automaton.determinise import WAITING
-from query.automaton.program import Program, Skip
-from query.automaton.starts import FAILED as FAILED_CONFIG
-from query.automaton.starts import MATCHED as MATCHED_CONFIG
-from query.automaton.starts import START as START_CONFIG
-from query.automaton.starts import StartTable
+from matching.program.determinise import WAITING
+from matching.program.program import Program, Skip
+from matching.program.starts import FAILED as FAILED_CONFIG
+from matching.program.starts import MATCHED as MATCHED_CONFIG
+from matching.program.starts import START as START_CONFIG
+from matching.program.starts import StartTable
 from query.plan.output import Outcome
 
 FAILED = int(FAILED_CONFIG)

@@ -26,7 +26,7 @@ from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import UNSEEN, Counters, Parameters
 from matching.kernels.match_buffer import mark_chain, mark_one
 from matching.kernels.predicate import begin_registers, bind, concerns, has, meets, read_features
-from query.automaton.program import Mode, Skip
+from matching.program.program import Mode, Skip
 
 PAST_LAST_ROW = int(Mode.PAST_LAST_ROW)
 TO_NEXT_ROW = int(Mode.TO_NEXT_ROW)

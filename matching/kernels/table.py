@@ -1,4 +1,4 @@
-"""The table kernel: row-local patterns whose lists of runs are the states of one table (query.automaton.determinise).
+"""The table kernel: row-local patterns whose lists of runs are the states of one table (matching.program.determinise).
 
 A row costs one look-up and one store; the match buffer is a trail with one word a row (the row before in the partition
 and the transition taken), read backwards when a match is handed out.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from matching.kernels.jit import kernel
-from query.automaton.determinise import TRANSITIONS_MAX, Table
+from matching.program.determinise import TRANSITIONS_MAX, Table
 
 #: A word of the trail is (position of the row before in its partition) << SHIFT | transition.
 SHIFT = 13

@@ -32,7 +32,7 @@ from archive.layout import arrow_schema
 from archive.place import place_of
 from archive.recent import FILES
 from archive.table import Table
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from query.errors import DataError
 from query.schema import Field, Schema
 from tests.archive.events import START_US, TICKS, batch_of, events_of, run_of

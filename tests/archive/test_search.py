@@ -19,7 +19,7 @@ from archive.search.search import Report, search, units_of
 from archive.snapshot import HistorySnapshot
 from matching.drive import run
 from matching.matcher import make_matcher
-from query.automaton.program import NoKernel, assemble
+from matching.program.program import NoKernel, assemble
 from query.errors import DataError
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import TRUE, Call, Column, Constant

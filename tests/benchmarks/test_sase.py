@@ -14,8 +14,8 @@ from benchmarks.sase.backtracking import Backtracking
 from benchmarks.sase.contenders import CONTENDERS, Answer, Prepared, answer, can, prepared
 from benchmarks.sase.experiments import disagreements, settings
 from benchmarks.sase.questions import ITERATORS, Question, events_of, plan_of
+from matching.program.program import assemble
 from query import reference
-from query.automaton.program import assemble
 from simulator.scenario import generator
 from tests.benchmarks.test_benchmarks import printed
 

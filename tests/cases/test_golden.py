@@ -19,12 +19,12 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-import hybrid.engine
-import hybrid.front
-from hybrid.alerts import Alerts
-from hybrid.candidates import Reader
-from hybrid.front import Relations, answer
-from hybrid.inputs import Ordered
+import hybrid.database.database
+import hybrid.statement.statement
+from hybrid.join.candidates import Reader
+from hybrid.rows.inputs import Ordered
+from hybrid.statement.statement import Relations, answer
+from hybrid.watch.alerts import Alerts
 from matching.batch import EventBatch
 from matching.by_reference import ReferenceMatcher
 from query.errors import DataError, HybridWarning, QueryError
@@ -82,9 +82,9 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return plans[query.text]
 
     parse_once = cache(parse)
-    monkeypatch.setattr(hybrid.front, "parse", parse_once)
-    monkeypatch.setattr(hybrid.engine, "parse", parse_once)
-    monkeypatch.setattr(hybrid.engine, "bind", bind_once)
+    monkeypatch.setattr(hybrid.statement.statement, "parse", parse_once)
+    monkeypatch.setattr(hybrid.database.database, "parse", parse_once)
+    monkeypatch.setattr(hybrid.database.database, "bind", bind_once)
 
 
 #: The quick part of the suite takes each so manieth case.
@@ -179,10 +179,10 @@ def attempt(run: Callable[..., pa.Table], *args: Any) -> Outcome:
 def planned(case: Case, tables: dict[str, pa.Table]) -> QueryPlan | None:
     """The plan of a case's statement, without ALERT ONCE, None where it has none."""
     try:
-        alert = hybrid.front.parse(case.query).alert
+        alert = hybrid.statement.statement.parse(case.query).alert
         text = case.query if alert is None else case.query[: alert.span.start]
         with Relations(text, tables).open() as relations:
-            return relations.bind(hybrid.front.parse(text))
+            return relations.bind(hybrid.statement.statement.parse(text))
     except QueryError:
         return None
 

@@ -17,9 +17,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from hybrid.app import load
-from hybrid.app_tables import KafkaSink, KafkaSource
-from hybrid.status import read_status
+from hybrid.service.app import load
+from hybrid.service.app_tables import KafkaSink, KafkaSource
+from hybrid.service.status import read_status
 from tests.archive.store import s3_server
 from tests.docs.documents import ROOT
 from tests.live.servers import kafka_broker
@@ -200,7 +200,7 @@ def test_the_app_files_work_together(tmp_path: Path) -> None:
 
 def test_whoever_stops_it_waits_longer_than_it_takes() -> None:
     # Before: a stop took as long as the store did, and Compose killed it after 30 s.
-    from hybrid.service import STOP_MORE_S, STOP_S
+    from hybrid.service.service import STOP_MORE_S, STOP_S
 
     unit = (ROOT / "deploy/hybrid.service").read_text(encoding="utf-8")
     found = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from hybrid.demo import flights, security
-from hybrid.result import text_table
+from hybrid.rows.result import text_table
 from matching.sharing import Sharing, sharing_of
 from query.language.parse import parse
 from query.plan.bind import bind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybrid.demo import stock
-from hybrid.result import text_table
+from hybrid.rows.result import text_table
 from tests.docs.documents import ROOT, blocks
 
 SHOWN_ROWS = 5

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hybrid import app
+from hybrid.service import app
 from tests.docs.documents import ROOT, blocks
 
 TEXT = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")

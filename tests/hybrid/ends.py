@@ -6,7 +6,7 @@ import os
 import weakref
 from typing import Any
 
-from hybrid.engine import Database
+from hybrid.database.database import Database
 
 _last: weakref.WeakValueDictionary[str, Database] = weakref.WeakValueDictionary()
 

@@ -16,8 +16,8 @@ from types import FrameType
 from typing import Any
 
 import hybrid
-from hybrid.alerts import Alerts
-from hybrid.engine import Database
+from hybrid.database.database import Database
+from hybrid.watch.alerts import Alerts
 
 ROOT = str(Path(hybrid.__file__).parents[1])
 OURS = tuple(f"{ROOT}/{name}/" for name in ("hybrid", "live", "archive", "matching", "query"))

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 import hybrid
-from hybrid.alerts import Alerts
+from hybrid.watch.alerts import Alerts
 
 SCHEMA = pa.schema(
     [("ts", pa.timestamp("us")), ("n", pa.int64()), ("k", pa.string()), ("s", pa.string()), ("v", pa.int64())]

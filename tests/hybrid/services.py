@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hybrid.app import App, load
-from hybrid.service import Clock, Service
+from hybrid.service.app import App, load
+from hybrid.service.service import Clock, Service
 from live.sources.base import Bad, Piece
 from query.schema import Schema
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import hybrid
 from archive.keeper import Keeper
-from hybrid.driver import Driver
+from hybrid.join.driver import Driver
 
 QUERY = """SELECT pl.v AS p, pa.v FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES P.v AS v, P.ts AS at PATTERN (P)
     DEFINE P AS v = 9) AS pl

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hybrid.app import App, AppError, load, state_of
-from hybrid.app_tables import FileSink, KafkaSink, SimulatorSource
+from hybrid.service.app import App, AppError, load, state_of
+from hybrid.service.app_tables import FileSink, KafkaSink, SimulatorSource
 from query.errors import DataError
 from tests.hybrid.test_cli import run
 

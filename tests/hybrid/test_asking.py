@@ -13,7 +13,7 @@ import pytest
 
 import hybrid
 from archive.snapshot import HistorySnapshot
-from hybrid.daemons import Daemons
+from hybrid.join.daemons import Daemons
 
 QUERY = (
     "SELECT pl.n, pa.m FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES P.n AS n, P.ts AS at PATTERN (P) "

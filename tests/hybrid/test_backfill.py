@@ -13,7 +13,7 @@ import pytest
 
 import hybrid
 from archive.snapshot import HistorySnapshot
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from query.errors import HybridWarning, QueryError
 from tests.hybrid.ends import opened_again
 

@@ -14,8 +14,8 @@ import hybrid
 from archive.place import place_of
 from archive.table import Table
 from archive.upkeep import verify
-from hybrid import backup
 from hybrid.cli import app
+from hybrid.database import backup
 from query.errors import DataError
 from tests.archive.store import s3_server
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid.status import read_status
-from hybrid.times import show_us
+from hybrid.rows.times import show_us
+from hybrid.service.status import read_status
 from simulator.stock import walk
 from tests.hybrid.processes import start, until
 from tests.live import servers

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from archive.layout import ROW_GROUP_ROWS
-from hybrid import candidates
-from hybrid.candidates import read_together
+from hybrid.join import candidates
+from hybrid.join.candidates import read_together
 
 HOUR = 3_600_000_000
 

@@ -15,10 +15,10 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid import checkpoint
-from hybrid.asking import Asking
-from hybrid.driver import Driver
-from hybrid.engine import Database
+from hybrid.database.database import Database
+from hybrid.join.driver import Driver
+from hybrid.join.requests import Asking
+from hybrid.watch import checkpoint
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import opened_again
 
@@ -305,7 +305,7 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):
 
 def test_checkpoints_are_taken_as_time_goes(tmp_path, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("hybrid.engine.clock.monotonic", lambda: now[0])
+    monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[0])
     with hybrid.connect(tmp_path, maintenance=False, checkpoint="10s") as db:
         begun(db, {"falls": FALLS})
         for i in range(6):

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hybrid.engine import Database
-from hybrid.ticker import SteadyClock
+from hybrid.database.database import Database
+from hybrid.watch.ticker import SteadyClock
 from live.stream import Ahead
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import killed, opened_again
@@ -29,9 +29,9 @@ FALLS = """SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES 
 def now_us(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What the clock of the machine shows, and, as the second, what has gone by since it was started."""
     now = [START_US, 0]
-    monkeypatch.setattr("hybrid.engine.clock.time_ns", lambda: now[0] * 1000)
-    monkeypatch.setattr("hybrid.engine.clock.monotonic", lambda: now[1] / 1e6)
-    monkeypatch.setattr("hybrid.engine.since_boot_s", lambda: now[1] / 1e6)
+    monkeypatch.setattr("hybrid.database.database.clock.time_ns", lambda: now[0] * 1000)
+    monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[1] / 1e6)
+    monkeypatch.setattr("hybrid.database.database.since_boot_s", lambda: now[1] / 1e6)
     return now
 
 
@@ -271,7 +271,7 @@ def test_a_suspended_machine(now_us: list[int]) -> None:
     nothing is idle, and sources have their time to send."""
     boot_s = [0.0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hybrid.engine.since_boot_s", lambda: boot_s[0])
+        patch.setattr("hybrid.database.database.since_boot_s", lambda: boot_s[0])
         with opened(heartbeat="5s", idle="10s") as db:
             db.push("t", [event(0)], "x")
             db.push("t", [event(1)], "y")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid.compare import difference
+from hybrid.rows.compare import difference
 from query.errors import DataError, QueryError
 
 QUERY = """SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS a, B.v AS b

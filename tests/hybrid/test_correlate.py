@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid import correlate, outer
+from hybrid.join import correlate
+from hybrid.rows import outer
 
 E = pa.table(
     {

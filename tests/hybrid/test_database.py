@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid.engine import Database
+from hybrid.database.database import Database
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 FALL = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS top, LAST(B.v) AS low

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from hybrid.database.database import Database
 from hybrid.demo import flights, stock
 from hybrid.demo.scenario import play
-from hybrid.engine import Database
 from query.errors import DataError, HybridWarning
 from simulator.highway import HIGHWAY_KINDS, highway
 from simulator.rfid import SHOP_KINDS, shop

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import hybrid
-from hybrid.status import read_status
+from hybrid.service.status import read_status
 from simulator.stock import walk
 from tests.hybrid.processes import start, until
 from tests.hybrid.test_brokers import COUNT, Topics, check, running

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import hybrid
-from hybrid.leaving import collect
+from hybrid.database.leaving import collect
 from query.errors import DataError
 from tests.archive.kills import KILLS
 from tests.hybrid.processes import ROOT, environment

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import hybrid
-from hybrid.connectors import make_source
-from hybrid.service import Service
-from hybrid.status import rendered
+from hybrid.service.connectors import make_source
+from hybrid.service.service import Service
+from hybrid.service.status import rendered
 from tests.hybrid.services import APP, Bench, piece
 
 FOLDER = APP.replace('path = "ticks.ndjson"', 'path = "in"')
@@ -201,7 +201,7 @@ def test_what_is_kept_is_in_a_copy_of_the_database(bench: Files, tmp_path: Path)
     bench.until(lambda: accepted(bench) == 100)
     bench.stop()
     from archive.place import place_of
-    from hybrid.backup import snapshot
+    from hybrid.database.backup import snapshot
 
     snapshot(place_of(tmp_path / "market"), place_of(tmp_path / "copy"))
     assert (tmp_path / "copy" / "_service" / "files-feed.log").read_bytes() == (

@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid import checkpoint, saved
-from hybrid.evidence import Evidence
-from hybrid.recovery import ASKED_TAGS, Asked, read_asked
+from hybrid.rows.evidence import Evidence
+from hybrid.watch import checkpoint, saved
+from hybrid.watch.recovery import ASKED_TAGS, Asked, read_asked
 from matching import buffered_runs, matcher, spilled, store
 from matching.by_reference import ReferenceMatcher
 from matching.decode import PER_MATCH, PER_ROW
@@ -50,7 +50,7 @@ QUERIES = {"falls": FALLS, "passing": PASSING, "absent": ABSENT, "joined": JOINE
 #: Made by the release before format 2: ten events, then QUERIES, fifteen more, whose rows were fetched (fetched.json),
 #: and fifteen more; a checkpoint; and ten events of which no checkpoint knows.
 FORMAT_1 = Path(__file__).parent / "databases" / "format_1.tar.xz"
-#: What hybrid.saved wrote in format 2.
+#: What hybrid.watch.saved wrote in format 2.
 STATE_2 = Path(__file__).parent / "databases" / "state_2.bin"
 
 
@@ -130,7 +130,7 @@ def test_a_newer_format_is_refused_with_what_to_do(tmp_path, monkeypatch):
     with created(tmp_path) as db:
         db.watch(FALLS, name="falls")
         with monkeypatch.context() as later:
-            later.setattr("hybrid.checkpoint.VERSION", 3)
+            later.setattr("hybrid.watch.checkpoint.VERSION", 3)
             later.setitem(saved.KINDS, "Answer", ("?", {}))  # type: ignore[misc]
             db.checkpoint()
             # the one at close, too

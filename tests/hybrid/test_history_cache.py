@@ -10,7 +10,7 @@ import pytest
 
 from archive.history import History
 from archive.snapshot import HistorySnapshot
-from hybrid.history_cache import BEGIN_S, FAR_US, GO_ON_S, LOOK_S, MATCH_S, SAMPLE_EVENTS, HistoryCache
+from hybrid.join.history_cache import BEGIN_S, FAR_US, GO_ON_S, LOOK_S, MATCH_S, SAMPLE_EVENTS, HistoryCache
 from matching.batch import EventBatch, Matcher
 from matching.matcher import make_matcher
 from matching.sharing import widened
@@ -71,7 +71,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         seen[0] += took[0] if next(looks) % 2 else 0.0
         return seen[0]
 
-    monkeypatch.setattr("hybrid.history_cache.time", SimpleNamespace(perf_counter=look))
+    monkeypatch.setattr("hybrid.join.history_cache.time", SimpleNamespace(perf_counter=look))
     return took
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import hybrid
 from archive.snapshot import HistorySnapshot
-from hybrid.driver import ranges
-from hybrid.strategies import NAMES
+from hybrid.join.driver import ranges
+from hybrid.join.strategies import NAMES
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.schema import Field, Schema
@@ -158,7 +158,7 @@ def test_what_lies_before_the_newest_row_is_not_read(kind: str, tmp_path: Any, m
     ]
     events = pa.table([pa.array(c, t) for c, t in zip(zip(*drawn), SCHEMA.types)], schema=SCHEMA)
     case = Case(events, 50_000, 0, False, kind, False, ())
-    monkeypatch.setattr("hybrid.correlate.NEWEST_ROWS", 1)
+    monkeypatch.setattr("hybrid.join.correlate.NEWEST_ROWS", 1)
     monkeypatch.setattr("archive.snapshot.GROWTH", 2)
     asked: list[tuple[int, int]] = []
     read = HistorySnapshot.read

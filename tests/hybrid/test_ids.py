@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid.evidence import join_id
+from hybrid.rows.evidence import join_id
 from query.plan.fingerprint import fingerprint_of_rows
 from tests.docs.documents import blocks
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid.front import compare_with_reference
+from hybrid.statement.statement import compare_with_reference
 
 NOON = datetime(2024, 1, 1, 12)
 ALL_ROWS = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts ALL ROWS PER MATCH PATTERN (A))"

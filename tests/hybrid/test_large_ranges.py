@@ -19,9 +19,9 @@ from archive.search.slices import only
 from archive.snapshot import HistorySnapshot
 from archive.spark import search, session
 from archive.spark.search import Archived
-from hybrid.evidence import of_matches
-from hybrid.front import make_matcher
-from hybrid.large_ranges import SPARK_EVENTS, LargeRanges
+from hybrid.join.spark_ranges import SPARK_EVENTS, LargeRanges
+from hybrid.rows.evidence import of_matches
+from hybrid.statement.statement import make_matcher
 from matching.batch import Matches
 from query.errors import DataError, HybridWarning
 from query.plan.plan import Plan

@@ -9,8 +9,8 @@ import pytest
 
 import archive.snapshot
 import hybrid
-import hybrid.duck
-import hybrid.front
+import hybrid.rows.duck
+import hybrid.statement.statement
 
 COLUMNS = {
     "ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE", "day": "DATE", "clock": "TIME", "small": "UTINYINT",
@@ -73,8 +73,8 @@ def small(monkeypatch):
     """So little is taken at a time that everything is cut."""
 
     def cut() -> None:
-        monkeypatch.setattr(hybrid.front, "WHOLE_ROWS_MAX", 0)
-        monkeypatch.setattr(hybrid.front, "SEARCH_ROWS_MIN", 0)
+        monkeypatch.setattr(hybrid.statement.statement, "WHOLE_ROWS_MAX", 0)
+        monkeypatch.setattr(hybrid.statement.statement, "SEARCH_ROWS_MIN", 0)
         monkeypatch.setattr(archive.snapshot, "BATCH_ROWS_MAX", 3)
 
     return cut
@@ -113,7 +113,7 @@ def test_a_view_reads_what_it_needs(database, small):
     small()
     snapshot = database._stream("ticks").kept.snapshot()
     view = snapshot.select_sql("memory")
-    connection = hybrid.duck.cursor(access=hybrid.duck.ANYTHING)
+    connection = hybrid.rows.duck.cursor(access=hybrid.rows.duck.ANYTHING)
     connection.register("memory", snapshot.recent().columns)
     query = f"SELECT count(*) FROM ({view}) WHERE ts >= TIMESTAMP '2030-01-01'"
     plan = connection.sql(f"EXPLAIN ANALYZE {query}").fetchall()[0][1]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import hybrid
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from tests.hybrid.test_database import COLUMNS, PAIR, rows_of, values
 
 RISE = PAIR.replace("v < PREV", "v > PREV")

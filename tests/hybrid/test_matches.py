@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid.front import Relations, answer
+from hybrid.statement.statement import Relations, answer
 from matching.matcher import make_matcher
 
 START = datetime(2024, 1, 1)

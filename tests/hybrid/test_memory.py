@@ -16,8 +16,8 @@ import pytest
 import hybrid
 from archive import partials
 from archive.partials import PARTIALS
-from hybrid.engine import Database
-from hybrid.memory import bytes_of
+from hybrid.database.database import Database
+from hybrid.watch.memory import bytes_of
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import opened_again
 
@@ -200,7 +200,7 @@ def test_joins_share_what_may_be_kept_of_history(
         PARTITION BY k MEASURES U.v AS v PATTERN (D U) DEFINE U AS v > D.v) AS pa ON pa.k = pl.k"""
 
     def found(kept_max: int) -> tuple[list[list[str]], int]:
-        monkeypatch.setattr("hybrid.memory.BYTES_MAX", kept_max)
+        monkeypatch.setattr("hybrid.watch.memory.BYTES_MAX", kept_max)
         with opened(None, None) as db:
             alerts = [db.watch(query, strategy=strategy) for _ in range(3)]
             caches = [cache for watch in db._flow.watches if watch.driver for cache in watch.driver.caches]

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import hybrid
-from hybrid.changes import Settling
 from hybrid.cli.run import top
-from hybrid.delivery import Delivery
-from hybrid.service import REMOVED_S, SETTLED_S, SOURCE_TRIES
-from hybrid.status import headline, process_began, read_status, ready, touch_status, write_status
+from hybrid.service.changes import Settling
+from hybrid.service.delivery import Delivery
+from hybrid.service.service import REMOVED_S, SETTLED_S, SOURCE_TRIES
+from hybrid.service.status import headline, process_began, read_status, ready, touch_status, write_status
 from query.errors import DataError
 from tests.hybrid.processes import start, until
 from tests.hybrid.services import APP, Bench, FakeSource, piece

@@ -18,10 +18,10 @@ import pytest
 from typer.testing import CliRunner
 
 import hybrid
-from hybrid import by_key
 from hybrid.cli import app
-from hybrid.front import compare_with_reference
-from hybrid.positions import of_relation, of_select
+from hybrid.rows.positions import of_relation, of_select
+from hybrid.statement import by_key
+from hybrid.statement.statement import compare_with_reference
 
 NOON = datetime(2024, 1, 1, 12)
 #: Four falling ticks of one instant. By content they are a rally.
@@ -318,7 +318,7 @@ def test_a_table_by_key_is_matched_as_it_stands(
         assert by_time
         with monkeypatch.context() as patch:
             patch.setattr(by_key, "ROWS_MIN", 0)
-            patch.setattr("hybrid.inputs.sorting_order", None)  # nothing is sorted
+            patch.setattr("hybrid.rows.inputs.sorting_order", None)  # nothing is sorted
             result = hybrid.sql(text, t=table)
             found = result.arrow().to_pylist()
             evidence = result.evidence()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hybrid import reader
-from hybrid.reader import Reader
+from hybrid.service import source_reader as reader
+from hybrid.service.source_reader import Reader
 from live.sources.base import Bad, Piece
 from tests.hybrid.services import FakeSource
 

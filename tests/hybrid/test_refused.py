@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hybrid.app import AppError, load
-from hybrid.client_log import ClientLog
-from hybrid.connectors import make_source
+from hybrid.service.app import AppError, load
+from hybrid.service.client_log import ClientLog
+from hybrid.service.connectors import make_source
 from live.sources.base import Bad, Place
 from live.sources.marks import Marks, Passed
 from query.schema import Field, Schema
@@ -154,7 +154,7 @@ def test_lags_are_in_the_status_and_in_what_it_shows(tmp_path: Path) -> None:
     # Before: neither position nor lag of a source was anywhere.
     from rich.console import Console
 
-    from hybrid.status import rendered
+    from hybrid.service.status import rendered
 
     bench = Bench(tmp_path)
     bench.sources["feed"] = Placed()
@@ -178,7 +178,7 @@ def test_lags_are_in_the_metrics() -> None:
     pytest.importorskip("prometheus_client")
     from urllib.request import urlopen
 
-    from hybrid.metrics import serve
+    from hybrid.service.metrics import serve
 
     place = {"position": 7, "end": 10, "lag": 3, "lost": 0}
     source = {"queued": 0, "lag": 3, "lost": 0, "partitions": {"t/0": place, "t/1": dict.fromkeys(place)}}

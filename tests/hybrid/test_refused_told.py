@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybrid.refused import EVERY_S, KINDS_MAX, Refused
+from hybrid.service.refused import EVERY_S, KINDS_MAX, Refused
 from live.sources.base import Bad
 from tests.hybrid.services import Bench, piece
 

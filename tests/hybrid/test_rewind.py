@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import killed, opened_again
 from tests.hybrid.test_cli import run
@@ -117,7 +117,7 @@ def test_a_rewind_that_did_not_come_to_its_end_is_said_and_done_again(
     db.push("t", [{"ts": at(0), "k": "a", "v": 5}, {"ts": at(FAR), "k": "a", "v": 9}])
     db.push("t", [{"ts": at(1 + i), "k": "a", "v": v} for i, v in enumerate((4, 6, 7, 8, 9))])
     with monkeypatch.context() as patch:
-        patch.setattr("hybrid.rewind._standing", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("hybrid.watch.rewind._standing", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             db.rewind("t", at(100))
     killed(db)

@@ -17,7 +17,7 @@ import pytest
 
 import hybrid
 from hybrid.cli import main
-from hybrid.front import compare_with_reference
+from hybrid.statement.statement import compare_with_reference
 from query.errors import HybridWarning, QueryError
 
 START = datetime(2024, 3, 1)

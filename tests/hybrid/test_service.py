@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid.app import load
-from hybrid.service import REMOVED_S, Service
+from hybrid.service.app import load
+from hybrid.service.service import REMOVED_S, Service
 from live.sources.base import Bad, Piece
 from query.errors import DataError
 from tests.hybrid.services import APP, Bench, FakeSink, FakeSource, piece, ticks
@@ -362,7 +362,7 @@ def test_partitions_that_have_sent_nothing_are_waited_for(bench: Bench, monkeypa
     source.partitions = ("a", "b", "c")
     source.given += [piece(9, 8, 7, 6, source="a"), piece(5, 3, name="y", source="b"), piece(2, first=3, source="b")]
     now = time.monotonic()
-    monkeypatch.setattr("hybrid.engine.clock.monotonic", lambda: now)
+    monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now)
     bench.step(4)
     assert bench.status()["streams"]["ticks"]["late"] == 0
     assert bench.sinks["alerts"].rows == []
@@ -454,7 +454,7 @@ def test_a_full_disk_quarantines_nothing_and_is_over_with_it(bench: Bench, monke
 
     with monkeypatch.context() as patch:
         patch.setattr("archive.log._write_all", full)
-        patch.setattr("hybrid.service.write_status", full)
+        patch.setattr("hybrid.service.service.write_status", full)
         source.given += [piece(5, 3, 4, 2)]
         for _ in range(3):
             bench.pass_s(2)

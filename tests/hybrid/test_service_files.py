@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hybrid import dead_letters
-from hybrid.status import STATUS_FILE, read_status
+from hybrid.service import dead_letters
+from hybrid.service.status import STATUS_FILE, read_status
 from live.sources.base import Bad
 from query.errors import DataError
 from tests.archive.damage import ALL, Point, points, try_all
@@ -185,7 +185,7 @@ def test_a_state_directory_that_is_full_ends_nothing(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("hybrid.delivery._write", full)
+        patch.setattr("hybrid.service.delivery._write", full)
         source = bench.start()
         source.partitions = ("feed/0",)
         source.given += [piece(5, 3, 4)]
@@ -196,7 +196,7 @@ def test_a_state_directory_that_is_full_ends_nothing(tmp_path: Path, monkeypatch
         bench.pass_s(6)
     assert bench.sinks["alerts"].pairs() == [(5, 3)]
     with monkeypatch.context() as patch:
-        patch.setattr("hybrid.delivery._write", full)
+        patch.setattr("hybrid.service.delivery._write", full)
         bench.rewrite(APP.replace("A.price AS high", "A.price + 0 AS high"))
         assert "No space left" in bench.status()["trouble"]["outbox"]
     source.given += [piece(2, first=3)]

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid import session
-from hybrid.front import Relations, answer
+from hybrid.rows import session
+from hybrid.statement.statement import Relations, answer
 from matching.by_reference import ReferenceMatcher
 
 #: Over the change to summer time in New York, in the night of March 10; the last two rows are in the one after it.

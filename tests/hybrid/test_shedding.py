@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid.engine import Database
-from hybrid.shedding import CALM, Pressure, Shed
+from hybrid.database.database import Database
+from hybrid.watch.shedding import CALM, Pressure, Shed
 from matching.shedding import BUCKETS, Shedder
 from query.errors import DataError, HybridWarning, QueryError
 from query.plan.expression import Column

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hybrid.engine import Database
-from hybrid.evidence import of_matches
+from hybrid.database.database import Database
+from hybrid.rows.evidence import of_matches
 from matching.batch import EventBatch
 from matching.by_reference import ReferenceMatcher
 from matching.ordering import sort_events
@@ -87,7 +87,7 @@ def test_bad_weather(
 ) -> None:
     rng = np.random.default_rng(seed)
     now = [1000.0]
-    monkeypatch.setattr("hybrid.engine.clock.monotonic", lambda: now[0])
+    monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[0])
     weather, seen = Weather(), Counter[str]()
     sent: dict[str, list[tuple[int, str, int]]] = {name: [] for name in "xyz"[: rng.integers(1, 4)]}
     found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in QUERIES}

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hybrid.app import App, load
-from hybrid.connectors import make_sink
-from hybrid.service import Service
+from hybrid.service.app import App, load
+from hybrid.service.connectors import make_sink
+from hybrid.service.service import Service
 from live.sinks import ndjson, parquet
 from live.sinks.base import Sink
 from tests.hybrid.services import APP, Bench, FakeSink, FakeSource, piece
@@ -477,9 +477,9 @@ def test_a_sink_that_hangs_holds_up_nothing(
     """Steps go on, another sink gets its rows, checkpoints are taken, and the status says since when it hangs."""
     # Before: each checkpoint stood for five seconds, and with it the loop: the longest step was 5.0 s.
     bench, stuck, go = hanging
-    monkeypatch.setattr("hybrid.outlet.SLOW_S", 0.2)
-    monkeypatch.setattr("hybrid.service.SETTLE_S", 2.0)
-    monkeypatch.setattr("hybrid.service.STATUS_EVERY_S", 0.05)
+    monkeypatch.setattr("hybrid.service.sink_writer.SLOW_S", 0.2)
+    monkeypatch.setattr("hybrid.service.service.SETTLE_S", 2.0)
+    monkeypatch.setattr("hybrid.service.service.STATUS_EVERY_S", 0.05)
     source = bench.start()
     source.given.append(piece(10, 9))
     until(lambda: len(bench.sinks["other"].rows) == 1, bench)
@@ -508,7 +508,7 @@ def test_a_stop_does_not_wait_for_a_sink_that_hangs(
     """Its rows are kept, and come with the next start, to the others not again."""
     bench, _, go = hanging
     for name in ("SETTLE_S", "DRAIN_S"):
-        monkeypatch.setattr(f"hybrid.service.{name}", 0.2, raising=False)
+        monkeypatch.setattr(f"hybrid.service.service.{name}", 0.2, raising=False)
     bench.start().given.append(piece(10, 9))
     until(lambda: len(bench.sinks["other"].rows) == 1, bench)
     assert bench.stop() == 0

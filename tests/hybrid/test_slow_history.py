@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import hybrid
-from hybrid.daemons import Daemons
-from hybrid.driver import Driver
+from hybrid.join.daemons import Daemons
+from hybrid.join.driver import Driver
 from tests.hybrid.slow_child import QUERY
 
 ROOT = Path(__file__).parents[2]

@@ -18,9 +18,9 @@ import pytest
 import hybrid
 from archive.place import _filesystem
 from archive.scan import _database
-from hybrid.app import load
-from hybrid.pulse import Pulse
-from hybrid.service import Service
+from hybrid.service.app import load
+from hybrid.service.pulse import Pulse
+from hybrid.service.service import Service
 from tests.archive.proxy import Proxy, proxy
 from tests.archive.store import Server, s3_server
 
@@ -101,7 +101,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def shop(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.setattr("archive.keeper.AGE_MAX_S", 0.5)
-    monkeypatch.setattr("hybrid.service.SLOW_S", 0.6)
+    monkeypatch.setattr("hybrid.service.service.SLOW_S", 0.6)
     for cached in (_filesystem, _database):
         cached.cache_clear()
     with proxy(server.port) as between:
@@ -177,7 +177,7 @@ def test_a_store_that_fails_is_a_trouble_with_its_code(shop: Shop) -> None:
 
 
 def test_memory_is_bounded_where_a_store_takes_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybrid.service.MEMORY_ROWS_MAX", 100)
+    monkeypatch.setattr("hybrid.service.service.MEMORY_ROWS_MAX", 100)
     shop.service.app.limits.__dict__["queue_rows"] = 50
     shop.feed(10)
     shop.go_on(lambda: len(shop.rows()) == 10)
@@ -195,9 +195,9 @@ def test_memory_is_bounded_where_a_store_takes_nothing(shop: Shop, monkeypatch: 
 
 def test_a_stop_is_bounded_and_loses_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: it ended when the store answered: after 23 s with 250 ms a request, never where it hangs."""
-    monkeypatch.setattr("hybrid.service.STOP_S", 2.0)
-    monkeypatch.setattr("hybrid.service.SETTLE_S", 1.0)
-    monkeypatch.setattr("hybrid.service.DRAIN_S", 1.0)
+    monkeypatch.setattr("hybrid.service.service.STOP_S", 2.0)
+    monkeypatch.setattr("hybrid.service.service.SETTLE_S", 1.0)
+    monkeypatch.setattr("hybrid.service.service.DRAIN_S", 1.0)
     shop.feed(10)
     shop.go_on(lambda: len(shop.rows()) == 10)
     shop.between.hangs = True

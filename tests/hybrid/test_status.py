@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hybrid.status import headline, read_status, rendered
+from hybrid.service.status import headline, read_status, rendered
 from live.sources.base import Bad
 from query.errors import DataError
 from tests.hybrid.services import APP, Bench, piece
@@ -138,7 +138,7 @@ def test_metrics(served: Bench) -> None:
 
 
 def test_a_port_that_is_taken(served: Bench, tmp_path: Path) -> None:
-    from hybrid.metrics import serve
+    from hybrid.service.metrics import serve
 
     with pytest.raises(DataError, match=r"metrics cannot listen at 127\.0\.0\.1:"):
         serve("127.0.0.1", served.service._metrics.port, dict)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybrid.strategies.auto import Auto
-from hybrid.strategies.base import AskArchive, Costs, Detect, Frontier
-from hybrid.strategies.llaa import LLAA
-from hybrid.strategies.ollaa import OLLAA
-from hybrid.strategies.sllaa import SLLAA
+from hybrid.join.strategies.auto import Auto
+from hybrid.join.strategies.base import AskArchive, Costs, Detect, Frontier
+from hybrid.join.strategies.llaa import LLAA
+from hybrid.join.strategies.ollaa import OLLAA
+from hybrid.join.strategies.sllaa import SLLAA
 
 
 def frontier(ends: list[int], waiting: tuple[int, ...] = (), watermark: int | None = None, ended: bool = False,

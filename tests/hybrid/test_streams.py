@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import hybrid
-from hybrid.engine import Database
+from hybrid.database.database import Database
 
 START = datetime(2024, 3, 1)
 THEFT = """PATTERN SEQ(Shelf a, ~(Register b), Exit c) WHERE skip_till_next_match(a, b, c) { [tag_id] } WITHIN 12 hours

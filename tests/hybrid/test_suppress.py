@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid import suppress
-from hybrid.answer import rows_alone
-from hybrid.engine import Database
-from hybrid.outer import Outer
-from hybrid.suppress import Suppressor
+from hybrid.database.database import Database
+from hybrid.rows import alert_once as suppress
+from hybrid.rows.alert_once import Suppressor
+from hybrid.rows.answer import rows_alone
+from hybrid.rows.outer import Outer
 from matching.by_reference import ReferenceMatcher
 from query.plan.lag import in_order_of_last_events
 from query.plan.plan import AlertOnce

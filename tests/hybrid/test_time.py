@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hybrid
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import opened_again
 
@@ -44,7 +44,7 @@ def watermark(db: Database) -> Any:
 
 def test_a_silent_source_holds_the_watermark_back_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("hybrid.engine.clock.monotonic", lambda: now[0])
+    monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[0])
     with opened(idle="30s") as db:
         alerts = db.watch(ABSENT)
         push(db, "x", 0, 1)
@@ -80,7 +80,7 @@ def test_a_silent_source_holds_the_watermark_back_no_longer(monkeypatch: pytest.
 
 def test_a_silent_stream_goes_on_with_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("hybrid.engine.clock.monotonic", lambda: now[0])
+    monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[0])
     with opened(heartbeat="5s", lateness="2s") as db:
         alerts = db.watch(ABSENT)
         db.tick(now[0], wall_us(100))
@@ -104,7 +104,7 @@ def test_a_silent_stream_goes_on_with_the_clock(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_is_declared_of_the_clock_stays(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("hybrid.engine.clock.monotonic", lambda: now[0])
+    monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[0])
     with opened(tmp_path, idle="30s") as db:
         push(db, "x", 0)
         push(db, "y", 1)
@@ -126,7 +126,7 @@ def test_what_is_declared_of_the_clock_stays(tmp_path, monkeypatch: pytest.Monke
 
 
 def test_a_thread_looks_at_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybrid.ticker.EVERY_S", 0.01)
+    monkeypatch.setattr("hybrid.watch.ticker.EVERY_S", 0.01)
     with hybrid.connect() as db:
         db.create_stream("t", COLUMNS, time="ts", key="k", idle="50ms")
         push(db, "x", 0)
@@ -139,7 +139,7 @@ def test_a_thread_looks_at_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_late_events_are_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybrid.late.HELD_MAX", 2)
+    monkeypatch.setattr("hybrid.watch.late.HELD_MAX", 2)
     with opened() as db:
         push(db, "x", 10)
         push(db, "x", 3)
@@ -160,7 +160,7 @@ def test_late_events_are_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_event_is_late_because_another_source_was_first(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("hybrid.engine.clock.monotonic", lambda: now[0])
+    monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[0])
     with opened(tmp_path, idle="30s") as db:
         db.expect("t", ["x", "y", "z"])
         push(db, "x", 500)
@@ -182,7 +182,7 @@ def test_no_event_is_late_because_another_source_was_first(tmp_path, monkeypatch
 
 def test_a_log_that_cannot_be_written_does_not_stop_the_clock(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("hybrid.engine.clock.monotonic", lambda: now[0])
+    monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[0])
     with Database(tmp_path, maintenance=False, ticking=False, log="os") as db:
         db.create_stream("t", COLUMNS, time="ts", key="k", idle="30s")
         push(db, "x", 0)

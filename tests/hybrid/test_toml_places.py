@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.toml_places import Path, read_toml, written
+from hybrid.service.toml_places import Path, read_toml, written
 from query.errors import Span
 
 TEXT = '''\

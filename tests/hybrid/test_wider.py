@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from query.errors import HybridWarning
 from tests.hybrid.ends import killed
 

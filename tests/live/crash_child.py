@@ -18,8 +18,8 @@ from archive.history import History
 from archive.partials import PartialStore
 from archive.place import Place
 from archive.table import Table
-from hybrid import checkpoint
-from hybrid.engine import Database
+from hybrid.database.database import Database
+from hybrid.watch import checkpoint
 from live.stream import LiveStream
 from matching.feed import Feed
 from tests.archive.kills import Death

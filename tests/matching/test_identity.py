@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.evidence import join_id
+from hybrid.rows.evidence import join_id
 from matching.identity import beginning, match_ids, source_word, variable_word
 from matching.kernels.identity import chains
 from tests.docs.documents import blocks

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from matching.by_reference import ReferenceMatcher
 from matching.features import lowered
 from matching.matcher import KernelMatcher
-from query.automaton.program import NoKernel, assemble
+from matching.program.program import NoKernel, assemble
 from query.errors import DataError
 from query.language.parse import parse
 from query.plan.bind import bind

@@ -10,11 +10,11 @@ import pytest
 
 from matching.batch import EventBatch, Matches
 from matching.matcher import KernelMatcher
+from matching.program.program import assemble
 from matching.rows import SLACK
 from matching.run_lists import RunLists
 from matching.run_table import RunTable
 from matching.state import pack, unpack
-from query.automaton.program import assemble
 from query.errors import DataError, HybridWarning, QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import TRUE, Aggregate, Call, Column, Constant, Expression, Logical, Navigation

@@ -9,8 +9,8 @@ import pytest
 
 from matching.batch import Matches
 from matching.matcher import KernelMatcher
+from matching.program.program import assemble
 from matching.run_blocks import RunBlocks
-from query.automaton.program import assemble
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan, Within

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from matching.batch import EventBatch, Matches
 from matching.decode import Decode
 from matching.matcher import RUNS_MAX, KernelMatcher
+from matching.program.program import NoKernel, Program, assemble
+from matching.program.starts import start_table
 from matching.run_lists import RunLists
 from matching.run_starts import RunStarts
-from query.automaton.program import NoKernel, Program, assemble
-from query.automaton.starts import start_table
 from query.errors import QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.expression import TRUE, Call, Expression

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid import kernels
+from hybrid.statement import background_compile as kernels
 from matching.kernels.jit import built, module_of
 from matching.matcher import RUNS_MAX, Gives, KernelMatcher
+from matching.program.program import assemble
 from matching.run_blocks import RunBlocks
-from query.automaton.program import assemble
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.schema import Field, Schema

@@ -16,7 +16,7 @@ from matching.batch import Matches
 from matching.by_reference import ReferenceMatcher
 from matching.keys import Encoder
 from matching.matcher import KernelMatcher, make_matcher
-from query.automaton.program import NoKernel, assemble
+from matching.program.program import NoKernel, assemble
 from query.errors import DataError, HybridWarning
 from query.language.parse import parse
 from query.plan.bind import bind

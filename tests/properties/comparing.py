@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from matching.batch import Matches
 from matching.by_reference import ReferenceMatcher
 from matching.matcher import KernelMatcher
+from matching.program.program import NoKernel, Program, assemble
 from matching.rows import SLACK
-from query.automaton.program import NoKernel, Program, assemble
 from query.errors import DataError, QueryError
 from query.plan.output import Outcome
 from query.plan.plan import Plan

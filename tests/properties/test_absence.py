@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from query.automaton.program import NoKernel, assemble
+from matching.program.program import NoKernel, assemble
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.output import Outcome

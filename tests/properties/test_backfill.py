@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from query.errors import HybridWarning
 from tests.hybrid.ends import opened_again
 from tests.properties.test_streams import STREAMS, Step, histories, played, rows_of

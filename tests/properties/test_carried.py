@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from matching.batch import Matches
 from matching.matcher import Gives, KernelMatcher
+from matching.program.carried import carry
+from matching.program.program import Program, assemble
 from matching.run_blocks import RunBlocks
-from query.automaton.carried import carry
-from query.automaton.program import Program, assemble
 from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.expression import Aggregate, Call, Expression, Logical, MatchNumber, Navigation
 from query.plan.pattern import Sequence as Concatenation

@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.match_graph import MatchGraph
-from query.automaton.program import Program
-from query.automaton.tables import merges_runs, shares_paths
+from matching.program.program import Program
+from matching.program.tables import merges_runs, shares_paths
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from matching.batch import Matches
 from matching.matcher import Gives, KernelMatcher
-from query.automaton.program import assemble
-from query.automaton.tables import counts_paths
+from matching.program.program import assemble
+from matching.program.tables import counts_paths
 from query.errors import DataError
 from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.language.parse import parse

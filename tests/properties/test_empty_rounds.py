@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from matching.by_reference import ReferenceMatcher
 from matching.matcher import KernelMatcher
+from matching.program.program import assemble
 from matching.run_lists import RunLists
-from query.automaton.program import assemble
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.pattern import Alternation, Empty, Repeat, RowPattern, Variable, min_rows, variables

@@ -18,7 +18,7 @@ from matching.drive import Drive
 from matching.feed import Feed, Member, needed_from
 from matching.matcher import KernelMatcher, make_matcher
 from matching.ordering import Ordering
-from query.automaton.program import NoKernel, assemble
+from matching.program.program import NoKernel, assemble
 from query.errors import DataError, QueryError
 from query.language.ast import AfterMatchKind
 from query.plan.plan import AfterMatch, Plan, Within

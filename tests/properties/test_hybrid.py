@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid.history_cache import HistoryCache
+from hybrid.join.history_cache import HistoryCache
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
@@ -221,8 +221,8 @@ pytestmark = [
 @pytest.mark.slow
 def test_every_strategy_gives_the_naive_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     examples: Counter[str] = Counter()
-    monkeypatch.setattr("hybrid.history_cache.SAMPLE_STAKE_S", 0.0)  # so that costs are known from the first match on
-    monkeypatch.setattr("hybrid.driver.MATCH_S", 0.5)
+    monkeypatch.setattr("hybrid.join.history_cache.SAMPLE_STAKE_S", 0.0)  # so that costs are known from the first match on
+    monkeypatch.setattr("hybrid.join.driver.MATCH_S", 0.5)
 
     @settings(max_examples=max(60, settings().max_examples // 8))
     @given(case=cases(), ways=st.lists(st.sampled_from(STRATEGIES), min_size=4, max_size=4, unique=True))

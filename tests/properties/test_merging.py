@@ -13,10 +13,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.matcher import KernelMatcher
+from matching.program.live import count_caps, live_registers, merges
+from matching.program.program import Program, assemble
+from matching.program.tables import merges_runs
 from matching.run_merged import RunMerged
-from query.automaton.live import count_caps, live_registers, merges
-from query.automaton.program import Program, assemble
-from query.automaton.tables import merges_runs
 from query.language.ast import AfterMatchKind
 from query.language.parse import parse
 from query.plan.bind import bind

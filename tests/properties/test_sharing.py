@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hybrid.covered import PIECES_MAX, Covered
+from hybrid.join.covered import PIECES_MAX, Covered
 from matching.batch import Matcher
 from matching.by_reference import ReferenceMatcher
 from matching.matcher import KernelMatcher
@@ -135,7 +135,7 @@ def test_what_is_found_once_answers_every_range() -> None:
                 at = [i for i, row in enumerate(rows) if covered.last_us < row["ts"] <= end]  # type: ignore[operator]
                 batches = [batch_of(SCHEMA, rows[at[0] : at[-1] + 1], at[0])] if at else []
                 covered.extend(batches, end)
-                with patch("hybrid.covered.PIECES_MAX", 1 if kernel else PIECES_MAX):
+                with patch("hybrid.join.covered.PIECES_MAX", 1 if kernel else PIECES_MAX):
                     _check(covered, plan, rows, ranges, end)
         except QueryError:
             assume(False)

@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.matcher import KernelMatcher
+from matching.program.program import NoKernel, assemble
 from matching.run_graph import RunGraph
-from query.automaton.program import NoKernel, assemble
 from query.language.ast import AfterMatchKind
 from query.plan.expression import Expression
 from query.plan.pattern import Negation

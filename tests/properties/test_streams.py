@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid.engine import Database
-from hybrid.front import Relations, answer
+from hybrid.database.database import Database
+from hybrid.statement.statement import Relations, answer
 from matching.by_reference import ReferenceMatcher
 from query.errors import HybridWarning
 
@@ -272,7 +272,7 @@ def test_patterns_over_rows(record_property: Callable[[str, object], None]) -> N
 
 
 def _input(db: Database, name: str) -> Any:
-    from hybrid.engine import _input as input_of
+    from hybrid.database.database import _input as input_of
 
     return input_of(db._streams[name], late=False)
 

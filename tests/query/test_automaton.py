@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 
+from matching.program.determinise import determinise
+from matching.program.program import Merge, Mode, NoKernel, assemble
 from query.automaton.compile import compile_plan, is_ambiguous
-from query.automaton.determinise import determinise
-from query.automaton.program import Merge, Mode, NoKernel, assemble
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import TRUE, Aggregate, Call, Column, Constant, Expression, Logical, Navigation
 from query.plan.pattern import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.explain import explain
+from hybrid.statement.explain import explain
 from matching.by_reference import DuckEvaluation
 from query.automaton.nfab import ROW_NUMBER, Absence, Edge, EdgeKind, NFAb, State, explain_nfab, nfab
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection

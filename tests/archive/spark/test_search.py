@@ -25,7 +25,7 @@ from archive.spark.task import Gives, Search
 from archive.spark.task import search as run_task
 from archive.spark.told import hear_matches
 from hybrid.cli import app
-from hybrid.engine import Database
+from hybrid.database.database import Database
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, QueryError
 from query.language.parse import parse

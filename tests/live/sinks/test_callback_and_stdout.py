@@ -8,7 +8,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from hybrid.result import text_table
+from hybrid.rows.result import text_table
 from live.sinks.callback import CallbackSink
 from live.sinks.stdout import StdoutSink
 from query.errors import DataError

@@ -1,0 +1,1 @@
+"""The database: its public face, and what keeps it whole."""

@@ -1,0 +1,77 @@
+"""Repair of one stream of a database: its declaration, its table (archive.repair) and its log (archive.log_repair)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from archive import log_repair
+from archive.place import Place, place_of
+from archive.repair import Repaired, aside, repair
+from archive.table import Table
+from hybrid.watch.declaration import STREAM_FILE, TABLE, read_declaration, write_declaration
+from query.errors import DataError, HybridWarning, first_line
+from query.schema import Schema
+
+_AGAIN = "push again what the stream expects by its offsets; the rest from a file: hybrid archive ingest"
+
+
+def declaration_fault(directory: Place) -> str | None:
+    """What is wrong with the declaration in the directory of a stream, or None."""
+    found = _declared(directory)
+    return found if isinstance(found, str) else None
+
+
+def log_faults(directory: Place) -> list[str]:
+    """What is wrong with the log of the stream in a directory, which no process may have open."""
+    found = _declared(directory)
+    if isinstance(found, str) or not directory.on_disk:
+        return []
+    return [str(fault) for fault in log_repair.faults(Path(directory) / TABLE, found[1])]
+
+
+def mend(directory: Place) -> list[Repaired]:
+    """Repairs the stream in a directory as far as it can be; says what it did. No process may have it open. Raises
+    DataError where something is lost that nothing says any more."""
+    found = _declared(directory)
+    schema, logged = (None, False) if isinstance(found, str) else found
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HybridWarning)  # of what is about to be repaired
+        done = repair(directory / TABLE, schema)
+        if directory.on_disk:
+            done += _log(Path(directory), logged)
+    if isinstance(found, str):
+        moved = aside(directory, STREAM_FILE) if (directory / STREAM_FILE).exists() else ""
+        write_declaration(directory, Table.open(directory / TABLE).schema, None)
+        what = f"was damaged: it is {moved} now, and" if moved else "was gone: it is"
+        again = "declare idle and heartbeat again, if it had them"
+        done.append(Repaired(STREAM_FILE, f"{what} made anew as the table says", "", again))
+    return done
+
+
+def _log(directory: Path, logged: bool) -> Iterator[Repaired]:
+    found = log_repair.repair(directory / TABLE, logged)
+    moved = ", ".join(path.name for path in found.aside)
+    now = f", its files are {moved} now" if moved else ""
+    kept = f"the {found.events:,} events that can be read of it are kept{now}"
+    lost = [(fault.events[0], fault.events[1] - 1) for fault in found.faults if fault.events is not None]
+    if lost:  # told below, and no fault any more
+        table = Table.open(place_of(directory / TABLE))
+        table.note_gaps([*(table.gaps or []), *lost])
+    for fault in found.faults:
+        what = str(fault).removeprefix(f"{fault.path} ")
+        yield Repaired(
+            str(fault.path.relative_to(directory)), f"{what}; {kept}", "", _AGAIN if fault.missing else ""
+        )
+
+
+def _declared(directory: Place) -> tuple[Schema, bool] | str:
+    """How a stream is declared, and whether it has a log; or what is wrong with its declaration."""
+    if not (directory / STREAM_FILE).exists():
+        return f"{STREAM_FILE} is gone"
+    try:
+        schema, _, _, _, logged = read_declaration(directory)
+    except DataError as error:
+        return first_line(error)
+    return schema, logged

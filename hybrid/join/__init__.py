@@ -1,0 +1,1 @@
+"""Live meets archive: the driver, its strategies, the history cache, and ON."""

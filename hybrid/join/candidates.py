@@ -1,0 +1,319 @@
+"""What of history may join: rows of PA, or plain rows, in each of many ranges.
+
+Each range is a bounded input of its own, yet all ranges go through one run of PA's matcher: their rows are put one
+block after another with the block's number as the first partition column, so that no match crosses from one range into
+another. Under STRICT too: the rows of a block stand together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from archive.snapshot import GAP_ROWS, HistorySnapshot, merged
+from hybrid.rows.answer import answer_of
+from hybrid.rows.evidence import Evidence, concat, of_rows
+from hybrid.rows.inputs import BATCH_ROWS
+from matching.batch import EventBatch, Matcher, Matches
+from matching.types import arrow_type
+from query.language.ast import Selection
+from query.plan.expression import Column
+from query.plan.plan import HistoryPlan, Plan
+from query.schema import Field
+
+BLOCK = "__hybrid_block"
+#: Rows of history that one run of PA's matcher is given at most, and keys that one read is asked for at most.
+RUN_ROWS_MAX = 2_000_000
+READ_KEYS_MAX = 10_000
+#: One request reads at most so many times what its ranges ask for.
+WASTE_MAX = 1.5
+#: So many events may be read in vain before another request is thought of; how many keys there are is guessed: as many
+#: as are asked for together, and so many at least.
+VAIN_ROWS, KEYS_GUESS = 32 * GAP_ROWS, 1_000
+#: To look at so many events, those of other keys in the same files, takes as long as to be given one.
+LOOKS = 16
+
+
+class Reader(Protocol):
+    """History as of one moment; a snapshot of an archive, or a bounded input. columns: those that are needed (None:
+    all); what is at hand may have more."""
+
+    def read(
+        self,
+        low_us: int | None,
+        high_us: int | None,
+        *,
+        closed: bool = False,
+        keys: Mapping[str, Sequence[Any]] | None = None,
+        late: bool = False,
+        columns: Collection[str] | None = None,
+    ) -> EventBatch: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The history ranges of n rows for one join: first and last instant inside; low > last is an empty range."""
+
+    low_us: np.ndarray
+    last_us: np.ndarray
+
+    def take(self, index: np.ndarray) -> Ranges:
+        return Ranges(self.low_us[index], self.last_us[index])
+
+    @staticmethod
+    def concat(parts: Sequence[Ranges]) -> Ranges:
+        return Ranges(np.concatenate([p.low_us for p in parts]), np.concatenate([p.last_us for p in parts]))
+
+
+# ---- which history rows ----------------------------------------------------------------------------------------
+
+
+def read_together(
+    reader: Reader, codes: np.ndarray, low_us: np.ndarray, last_us: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Which of n ranges [low, last], each of a key, are to be read in one request: groups of their numbers, each
+    ascending. Ranges with nothing in them are in none.
+
+    One request reads all keys of a group from its first to its last instant. Ranges that overlap, or nearly so, belong
+    together where that is at most WASTE_MAX times what they ask for; where the events that it looks at are no more than
+    are read in the time that so many requests take anyway, and those that it gives in vain are few; and where two
+    requests would take longer, as both look at the same files."""
+    archive = reader if isinstance(reader, HistorySnapshot) else None
+    gap_us = 0 if archive is None else archive.gap_us()
+    groups = [*merged(low_us, last_us, gap_us)][::-1]
+    keys_max = max([KEYS_GUESS, *(len(np.unique(codes[group])) for group in groups)])
+
+    def taken(snapshot: HistorySnapshot, group: np.ndarray) -> tuple[float, float]:
+        """How many events a request gives, and what it takes, in such events."""
+        low, last = int(low_us[group].min()), int(last_us[group].max())
+        keys = len(np.unique(codes[group]))
+        given = snapshot.about_rows(low, last) * keys / keys_max
+        return given, GAP_ROWS + snapshot.looked_at(low, last, keys) / LOOKS + given
+
+    while groups:
+        group = groups.pop()
+        low, last = low_us[group], last_us[group]
+        whole = (int(last.max()) - int(low.min()) + 1) * len(np.unique(codes[group]))
+        asked = float(np.sum(last.astype(np.float64) - low + 1.0))
+        if whole > WASTE_MAX * asked and archive is not None and len(group) > 1:
+            events = archive.stretch_rows(int(low.min()), int(last.max()) + 1)[0]
+            given, cost = taken(archive, group)
+            if events > len(group) * GAP_ROWS or given * (1 - asked / whole) > VAIN_ROWS:
+                by_time = group[np.argsort(low, kind="stable")]
+                halves = np.sort(by_time[: len(group) // 2]), np.sort(by_time[len(group) // 2 :])
+                parts = [half[part] for half in halves for part in merged(low_us[half], last_us[half], gap_us)]
+                if sum(taken(archive, part)[1] for part in parts) < cost:
+                    groups += parts[::-1]
+                    continue
+        yield group
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The equalities of ON that may be pushed into the read: history columns, and for each the values of the live
+    rows. A combination of values is one code."""
+
+    columns: tuple[str, ...]
+    values: tuple[pa.Array, ...]
+
+    def used_by(self, codes: np.ndarray) -> dict[str, list[Any]] | None:
+        """What the read is asked for, or None for every key."""
+        used: dict[str, list[Any]] = {}
+        for column, values in zip(reversed(self.columns), reversed(self.values)):
+            digit, codes = codes % len(values), codes // len(values)
+            distinct = np.unique(digit)
+            if len(distinct) <= READ_KEYS_MAX:
+                used[column] = values.take(pa.array(distinct)).to_pylist()
+        return used or None
+
+    def values_of(self, code: int) -> tuple[Any, ...]:
+        """The values that a code stands for."""
+        found: list[Any] = []
+        for values in reversed(self.values):
+            code, digit = divmod(code, len(values))
+            found.append(values[digit].as_py())
+        return tuple(reversed(found))
+
+    def codes(self, columns: Sequence[pa.Array], n: int) -> np.ndarray:
+        """One code a row; -1 for a combination that no live row has, and for nulls, which equal nothing."""
+        code = np.zeros(n, np.int64)
+        for column, values in zip(columns, self.values):
+            found = pc.fill_null(pc.index_in(column, value_set=values), -1)
+            digit = np.asarray(found, np.int64)
+            code = np.where((code < 0) | (digit < 0), -1, code * len(values) + digit)
+        return code
+
+
+def keys_of(history: HistoryPlan, live: pa.Table) -> tuple[Keys, np.ndarray]:
+    """The keys and the code of each live row (0 for all where no key is pushed, -1 for a row that can join nothing)."""
+    columns: list[str] = []
+    values: list[pa.Array] = []
+    used: list[pa.ChunkedArray] = []
+    strict = history.plan is not None and history.plan.selection is Selection.STRICT
+    for column, output in () if strict else history.equalities:
+        field = history.schema.field(column)
+        name = next((c for c in live.column_names if c.lower() == output.lower()), None)
+        if field is None or name is None or field.name in columns:
+            continue
+        type = arrow_type(field.type)
+        # Values of two types are compared by DuckDB's casts, and -0.0 = 0.0: those are left to ON.
+        if live.schema.field(name).type != type or pa.types.is_floating(type) or pa.types.is_nested(type):
+            continue
+        columns.append(field.name)
+        used.append(live.column(name))
+        values.append(pc.unique(live.column(name)).drop_null())
+    keys = Keys(tuple(columns), tuple(values))
+    return keys, keys.codes(used, live.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The distinct slices of `order` that the live rows ask for.
+
+    order: positions in the batch, by (key, total order). Block b is order[start[b]:stop[b]]. Live row member[m] asks
+    for block member_block[m].
+    """
+
+    order: np.ndarray
+    start: np.ndarray
+    stop: np.ndarray
+    member: np.ndarray
+    member_block: np.ndarray
+
+    def chunks(self) -> Iterator[Blocks]:
+        """The blocks in parts of at most RUN_ROWS_MAX rows (one block at least)."""
+        size = np.cumsum(self.stop - self.start)
+        first = 0
+        while first < len(self.start):
+            before = int(size[first - 1]) if first else 0
+            behind = max(first + 1, int(np.searchsorted(size, before + RUN_ROWS_MAX, "right")))
+            inside = np.flatnonzero((self.member_block >= first) & (self.member_block < behind))
+            yield Blocks(
+                self.order, self.start[first:behind], self.stop[first:behind], self.member[inside],
+                self.member_block[inside] - first,
+            )
+            first = behind
+
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """For each row of each block, one block after the other: its position in the batch, and its block."""
+        lengths = self.stop - self.start
+        block = np.repeat(np.arange(len(lengths)), lengths)
+        within = np.arange(len(block)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return self.order[self.start[block] + within], block
+
+
+def blocks_of(batch: EventBatch, keys: Keys, codes: np.ndarray, low_us: np.ndarray, last_us: np.ndarray) -> Blocks:
+    """The slices of a batch, which is in the total order, that n live rows ask for: those of the key that codes[i]
+    stands for, from low_us[i] to last_us[i]. Rows with nothing in their range ask for none."""
+    have = keys.codes([batch.columns.column(c) for c in keys.columns], len(batch))
+    order = np.argsort(have, kind="stable") if keys.columns else np.arange(len(batch))
+    have, times = have[order], batch.ts_us[order]
+    start, stop = np.zeros(len(codes), np.int64), np.zeros(len(codes), np.int64)
+    for code in np.unique(codes):
+        a, b = np.searchsorted(have, [code, code + 1])
+        mine = codes == code
+        start[mine] = a + np.searchsorted(times[a:b], low_us[mine], "left")
+        stop[mine] = a + np.searchsorted(times[a:b], last_us[mine], "right")
+    member = np.flatnonzero(stop > start)
+    slices, member_block = np.unique(np.stack([start[member], stop[member]], axis=1), axis=0, return_inverse=True)
+    return Blocks(order, slices[:, 0], slices[:, 1], member, member_block.reshape(-1))
+
+
+# ---- what may join ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Rows of PA in all blocks of a chunk, by (block, last event, first event, order of emission).
+
+    block, match: for each row its block and the index of its match in `evidence`. first, last: the places of the first
+    and the last event of its match, which ascend with the total order; -1 for an empty match.
+    """
+
+    rows: pa.Table
+    block: np.ndarray
+    match: np.ndarray
+    evidence: Evidence
+    first: np.ndarray
+    last: np.ndarray
+
+    def behind(self, others: Candidates) -> Candidates:
+        """Those of both, where the others come first among equals."""
+        block = np.concatenate([others.block, self.block])
+        first = np.concatenate([others.first, self.first])
+        last = np.concatenate([others.last, self.last])
+        match = np.concatenate([others.match, self.match + len(others.evidence)])
+        order = np.lexsort((np.arange(len(block)), first, last, block))
+        rows = pa.concat_tables([others.rows, self.rows]).take(pa.array(order))
+        return Candidates(
+            rows, block[order], match[order], concat([others.evidence, self.evidence]), first[order], last[order]
+        )
+
+
+def candidates_in(
+    plan: Plan | None, batch: EventBatch, blocks: Blocks, matcher: Callable[[], Matcher] | None
+) -> Candidates:
+    """What PA finds in each block of a batch, or its rows where plan is None. matcher: gives a new one of
+    `numbered(plan)`."""
+    position, block = blocks.rows()
+    if plan is None or matcher is None:
+        rows = pa.Table.from_batches([batch.columns]).take(pa.array(position))
+        return Candidates(rows, block, np.arange(len(position)), of_rows(batch, position), position, position)
+    found = list(_detect(plan, batch, position, block, matcher()))
+    whole = answer_of(numbered(plan), found)
+    events, bounds = whole.evidence, whole.evidence.bounds
+    number = np.asarray(whole.live.column(0).to_numpy(), np.int64)
+    # An empty match has no event: it stands before the others of its block.
+    first, last = (
+        np.where(np.diff(bounds) > 0, np.append(events.seq, 0)[at], -1) for at in (bounds[:-1], bounds[1:] - 1)
+    )
+    order = np.lexsort((np.arange(len(number)), whole.match, first[whole.match], last[whole.match], number))
+    original = Evidence(
+        bounds, events.variable, batch.ts_us[events.seq], batch.source[events.seq], batch.offset[events.seq],
+        batch.seq[events.seq], events.variables, batch.sources,
+    )
+    rows = whole.live.select(range(1, whole.live.num_columns)).take(pa.array(order))
+    match = whole.match[order]
+    return Candidates(rows, number[order], match, original, first[match], last[match])
+
+
+def numbered(plan: Plan) -> Plan:
+    """The plan over blocks: one more column, by which it is partitioned first."""
+    schema = replace(plan.schema, fields=(Field(BLOCK, "BIGINT"), *plan.schema.fields))
+    return replace(plan, schema=schema, partition_by=(Column(BLOCK, "BIGINT"), *plan.partition_by))
+
+
+def _detect(
+    plan: Plan, batch: EventBatch, position: np.ndarray, block: np.ndarray, matcher: Matcher
+) -> Iterator[Matches]:
+    """Runs PA over all blocks; an event's `seq` is its position in the batch."""
+    ts_us = one_clock(batch.ts_us[position], block, (plan.within.interval_us or 0) if plan.within else 0)
+    source, offset = batch.source[position], batch.offset[position]
+    for start in range(0, len(position), BATCH_ROWS):
+        stop = min(start + BATCH_ROWS, len(position))
+        columns = batch.columns.take(pa.array(position[start:stop]))
+        columns = pa.RecordBatch.from_arrays(
+            [pa.array(block[start:stop], pa.int64()), *columns.columns], names=[BLOCK, *columns.schema.names]
+        )
+        cut = slice(start, stop)
+        yield matcher.push(
+            EventBatch(columns, ts_us[cut], source[cut], offset[cut], position[cut], batch.sources)
+        )
+    yield matcher.advance(None)
+
+
+def one_clock(ts_us: np.ndarray, block: np.ndarray, within_us: int) -> np.ndarray:
+    """Times moved block by block so that they never go back and blocks lie further apart than WITHIN: a matcher may
+    take the time of an event as news about all partitions. Distances inside a block stay; only WITHIN reads them."""
+    if not len(ts_us):
+        return ts_us
+    begins = np.flatnonzero(np.diff(block, prepend=-1))
+    ends = np.append(begins[1:], len(ts_us)) - 1
+    spans = ts_us[ends] - ts_us[begins] + within_us + 1
+    shift = np.cumsum(spans) - spans - ts_us[begins]
+    return ts_us + shift[np.cumsum(np.diff(block, prepend=block[0]) != 0)]

@@ -1,0 +1,415 @@
+"""PA's answers that one history join keeps: each for an interval of history and some keys, or all of them.
+
+A range inside an interval costs no read; one that ends behind it costs a read of what is behind. Where the archive
+changes underneath, all of it is forgotten. It never changes an answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from archive.snapshot import HistorySnapshot
+from hybrid.join.candidates import READ_KEYS_MAX, Blocks, Candidates, Keys, Ranges, Reader, candidates_in, read_together
+from hybrid.join.covered import Covered, Cut, distinct
+from hybrid.rows.inputs import SORTED_MAX
+from matching.batch import EventBatch, Int64Array, Matcher
+from matching.sharing import Sharing, sharing_of
+from query.errors import DataError, QueryError
+from query.plan.plan import HistoryPlan, Plan
+
+#: Bytes that the answers kept for all joins of a database may take, and for those of a statement.
+BYTES_MAX = 256 << 20
+#: An interval that is so many times as long as a range is not extended for it: another begins.
+STRETCH_MAX = 4
+#: About what a match and an event that was matched take, in bytes; and of how many of the last events a sample is made.
+MATCH_BYTES, EVENT_BYTES = 300, 8
+SAMPLE_EVENTS = 50_000
+#: What so many events take tells how long things take here; what fewer take, what it takes to go on at all.
+MANY_EVENTS = 20_000
+FAR_US = 2**62
+#: Seconds that must hang on what things cost before a sample is read.
+SAMPLE_STAKE_S = 0.05
+#: Seconds that an event takes to be looked at, and to be read and matched, that beginning takes, and going on: on one
+#: machine, with a pattern of two variables. What was measured tells how many times as long they take here.
+LOOK_S, MATCH_S, BEGIN_S, GO_ON_S = 2e-8, 3e-7, 0.01, 0.0015
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """selectivity: matches of PA for one event, None where that is not known. seconds: what finding them is expected to
+    take."""
+
+    selectivity: float | None
+    seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """read: what a read for it asks for (see Keys.used_by), None for all keys; keys: those that are answered by it."""
+
+    covered: Covered
+    read: dict[str, list[Any]] | None
+    keys: set[tuple[Any, ...]] = field(default_factory=set)
+    nbytes: int = 0
+
+
+class HistoryCache:
+    """What PA of one history join has found. matcher: gives one of `widened(plan)` with a state, or a new one; anew: a
+    new one of `numbered(plan)`. Not thread safe.
+
+    reads: how many reads it has made. hits: ranges that were answered without one.
+    """
+
+    def __init__(
+        self, history: HistoryPlan, matcher: Callable[[bytes | None], Matcher], anew: Callable[[], Matcher],
+        bytes_max: int = BYTES_MAX, ahead_max: int | None = None,
+    ) -> None:  # fmt: skip
+        """ahead_max: PA is not found ahead of any range where that would read more events at once (None: it is)."""
+        assert history.plan is not None
+        self._plan: Plan = history.plan
+        self._matcher = matcher
+        self._anew = anew
+        self._bytes_max = bytes_max
+        self._ahead_max = ahead_max
+        self._bytes = 0
+        self._pieces: dict[int, _Piece] = {}  # in the order in which they were asked last
+        self._of: dict[tuple[Any, ...], int] = {}
+        self._all: _Piece | None = None
+        self._count = 0
+        self._revision: object = None
+        self._failed = False
+        self._too_large = False  # what all keys have does not fit
+        # Of all keys: events that were matched, and how many matches they had; and, where they were many at a time,
+        # seconds that these took, and were expected to take.
+        self._events = self._matches = 0
+        self._many_s = self._expected_s = 0.0
+        self._beside_s: float | None = None  # seconds that going on has taken beside its events
+        #: Seconds that reading and matching the events of some keys has taken.
+        self.asked_s = 0.0
+        self.reads = 0
+        self.hits = 0
+
+    @staticmethod
+    def serves(history: HistoryPlan) -> bool:
+        """Whether ranges of this join may share what is found."""
+        return history.plan is not None and sharing_of(history.plan) is not Sharing.NOTHING
+
+    def see(self, revision: object) -> None:
+        """Forgets what it has if that is of another history than this one."""
+        if revision != self._revision:
+            self._revision = revision
+            self.forget()
+
+    def may_keep(self, bytes_max: int) -> None:
+        """It may take so many bytes from now on."""
+        if bytes_max > self._bytes_max:
+            self._too_large = False
+        self._bytes_max = bytes_max
+
+    def forget(self) -> None:
+        self._pieces, self._of, self._all, self._bytes = {}, {}, None, 0
+
+    def covers(self, low_us: int) -> bool:
+        """Whether all keys are known from there on."""
+        return self._all is not None and self._all.covered.low_us <= low_us
+
+    def learn(
+        self, low_us: int, last_us: int, reader: Reader, late: bool, stake_s: float, least_s: float
+    ) -> None:
+        """Reads a sample of history, its last events, if nothing is known of it, and if finding PA in [low_us, last_us]
+        of all keys might take less than stake_s, the seconds that hang on it, and more than least_s."""
+        if self._failed or self._events or stake_s < SAMPLE_STAKE_S or not isinstance(reader, HistorySnapshot):
+            return
+        look_s, match_s = _expected(low_us, last_us, reader)
+        if look_s > stake_s or look_s + match_s < least_s:
+            return
+        from_us = reader.time_before_last(SAMPLE_EVENTS)
+        sample = Covered(self._plan, self._matcher, -FAR_US if from_us is None else from_us)
+        self._measured(sample, _events(reader, from_us, FAR_US, None, late, self._plan.columns), FAR_US, reader)
+
+    def warm(self, events: EventBatch) -> None:
+        """Matches some, for nothing but to have done so. Raises what the pattern fails of."""
+        Covered(self._plan, self._matcher, -FAR_US).extend([events], FAR_US)
+
+    def estimate(self, low_us: int, last_us: int, reader: Reader) -> Estimate | None:
+        """What finding PA in [low_us, last_us] of all keys is expected to take beyond what is known; None: it cannot
+        be, or would not fit."""
+        if self._failed or self._too_large or not isinstance(reader, HistorySnapshot):
+            return None
+        known = self._all if self.covers(low_us) else None
+        events = _unread(known, low_us, last_us, reader)
+        if self._ahead_max is not None and events > self._ahead_max:
+            return None
+        selectivity = self._matches / self._events if self._events else None
+        in_all = events + (known.covered.events if known is not None else 0)
+        if in_all * ((selectivity or 0.0) * MATCH_BYTES + EVENT_BYTES) > self._bytes_max:
+            return None
+        if not events:
+            return Estimate(selectivity, 0.0)
+        if known is None:
+            return Estimate(selectivity, self._pace * (BEGIN_S + sum(_expected(low_us, last_us, reader))))
+        more_s = sum(_expected(known.covered.last_us + 1, last_us, reader))
+        return Estimate(selectivity, self.go_on_s + self._pace * more_s)
+
+    @property
+    def go_on_s(self) -> float:
+        """Seconds that going on with what all keys have takes at the least, however few events have come."""
+        return self._pace * GO_ON_S if self._beside_s is None else self._beside_s
+
+    @property
+    def _pace(self) -> float:
+        """How many times as long as expected many events have taken."""
+        return self._many_s / self._expected_s if self._expected_s else 1.0
+
+    def _measured(
+        self, covered: Covered, events: Iterator[EventBatch], last_us: int, of_all: Reader | None
+    ) -> None:
+        """Extends it, if that can be. of_all: where they are events of all keys, which tell what things cost, what they
+        are read from."""
+        before, found, begin_us, began_s = covered.events, len(covered), covered.last_us + 1, time.perf_counter()
+        try:
+            covered.extend(events, last_us)
+            if of_all is not None:
+                covered.arranged()
+        except (QueryError, DataError):
+            self._failed = True
+            self.forget()
+            return
+        took_s = time.perf_counter() - began_s
+        if of_all is None:
+            self.asked_s += took_s
+            return
+        more = covered.events - before
+        self._events += more
+        self._matches += len(covered) - found
+        if more >= MANY_EVENTS and isinstance(of_all, HistorySnapshot):
+            self._many_s += took_s
+            self._expected_s += sum(_expected(begin_us, last_us, of_all)) + (0.0 if before else BEGIN_S)
+        elif 0 < more < MANY_EVENTS:
+            beside_s = max(0.0, took_s - self._pace * more * MATCH_S)
+            known_s = self._beside_s
+            self._beside_s = beside_s if known_s is None else known_s + (beside_s - known_s) / 4
+
+    def unread(self, low_us: int, last_us: int, reader: HistorySnapshot) -> int:
+        """No more events than this are read for a range of a join without keys."""
+        return _unread(None if self._failed else self._piece((), low_us, last_us), low_us, last_us, reader)
+
+    def detect(self, low_us: int, last_us: int, reader: Reader, late: bool) -> None:
+        """Finds what PA finds in [low_us, last_us] of all keys, which must be complete, ahead of any range; unless that
+        has turned out not to fit into memory, or is more than may be read at once."""
+        if self._failed or self._too_large:
+            return
+        known = self._all
+        length_us = max(last_us - low_us, 1)
+        if known is None or known.covered.low_us > low_us or last_us - known.covered.low_us > STRETCH_MAX * length_us:
+            # a little further back, for matches that begin a little earlier
+            margin_us = length_us // 16 if low_us > -FAR_US else 0
+            known = _Piece(Covered(self._plan, self._matcher, low_us - margin_us), None)
+        if self._ahead_max is not None and isinstance(reader, HistorySnapshot):
+            if _unread(known, known.covered.low_us, last_us, reader) > self._ahead_max:
+                return
+        if known.covered.last_us < last_us and not self._extend(known, last_us, reader, late):
+            return
+        self._too_large = known.nbytes > self._bytes_max
+        self._all = None if self._too_large else known
+        self._evict()
+
+    def candidates(
+        self, keys: Keys, codes: Int64Array, ranges: Ranges, rows: Int64Array, reader: Reader, late: bool
+    ) -> Iterator[tuple[Int64Array, Candidates | None]]:
+        """What may join the rows of one request, in parts: rows, and for these their candidates, the block being the
+        number in that part. None: those rows must be answered without it. rows: some of all n rows that codes and
+        ranges have, whose ranges are complete."""
+        low_us, last_us = ranges.low_us, ranges.last_us
+        rows = rows[low_us[rows] <= last_us[rows]]
+        if self._failed:
+            yield rows, None
+            return
+        mine: dict[int, list[int]] = {}
+        pieces: dict[int, _Piece] = {}
+        new: list[int] = []
+        of: dict[int, tuple[Any, ...]] = {}
+        for row in rows.tolist():
+            code = int(codes[row])
+            key = of.setdefault(code, keys.values_of(code))
+            piece = self._piece(key, int(low_us[row]), int(last_us[row]))
+            if piece is None:
+                new.append(row)
+                continue
+            mine.setdefault(id(piece), []).append(row)
+            pieces[id(piece)] = piece
+        for number, asked in mine.items():
+            piece, at = pieces[number], np.array(asked, np.int64)
+            until = int(last_us[at].max())
+            if piece.covered.last_us >= until:
+                self.hits += len(at)
+            elif not self._extend(piece, until, reader, late):
+                yield at, None
+                continue
+            yield at, self._answer(piece, keys, codes[at], low_us[at], last_us[at], reader, late)
+        waiting = np.array(new, np.int64)
+        for group in read_together(reader, codes[waiting], low_us[waiting], last_us[waiting]):
+            at = waiting[group]
+            piece = _Piece(Covered(self._plan, self._matcher, int(low_us[at].min())), keys.used_by(codes[at]))
+            if not self._extend(piece, int(last_us[at].max()), reader, late):
+                yield at, None
+                continue
+            self._keep(piece, {of[int(code)] for code in np.unique(codes[at])})
+            yield at, self._answer(piece, keys, codes[at], low_us[at], last_us[at], reader, late)
+
+    def _piece(self, key: tuple[Any, ...], low_us: int, last_us: int) -> _Piece | None:
+        if self.covers(low_us):
+            return self._all
+        number = self._of.get(key)
+        if number is None:
+            return None
+        piece = self._pieces[number]
+        covered = piece.covered
+        if covered.low_us > low_us or last_us - covered.low_us > STRETCH_MAX * max(last_us - low_us, 1):
+            return None
+        self._pieces[number] = self._pieces.pop(number)
+        return piece
+
+    def _keep(self, piece: _Piece, keys: set[tuple[Any, ...]]) -> None:
+        if piece.read is None and keys != {()}:
+            self._all = piece if piece.nbytes <= self._bytes_max else self._all
+            return
+        self._count += 1
+        self._pieces[self._count] = piece
+        self._bytes += piece.nbytes
+        piece.keys = keys
+        for key in keys:
+            before = self._of.get(key)
+            self._of[key] = self._count
+            if before is not None:
+                self._pieces[before].keys.discard(key)
+                if not self._pieces[before].keys:
+                    self._drop(before)
+        self._evict()
+
+    def _evict(self) -> None:
+        of_all = 0 if self._all is None else self._all.nbytes
+        while self._pieces and self._bytes + of_all > self._bytes_max:
+            self._drop(next(iter(self._pieces)))
+
+    def _drop(self, number: int) -> None:
+        piece = self._pieces.pop(number)
+        self._bytes -= piece.nbytes
+        for key in piece.keys:
+            del self._of[key]
+
+    def _extend(self, piece: _Piece, last_us: int, reader: Reader, late: bool) -> bool:
+        """Whether it could be: a pattern that fails on what lies outside of all ranges is left to the ranges."""
+        covered = piece.covered
+        events = _events(reader, covered.last_us + 1, last_us, piece.read, late, self._plan.columns)
+        self._measured(covered, events, last_us, reader if piece.read is None else None)
+        if self._failed:
+            return False
+        self.reads += 1
+        held = any(piece is one for one in self._pieces.values())
+        self._bytes -= piece.nbytes if held else 0
+        piece.nbytes = covered.nbytes
+        self._bytes += piece.nbytes if held else 0
+        if piece is self._all and piece.nbytes > self._bytes_max:
+            self._all, self._too_large = None, True
+        self._evict()
+        return True
+
+    def _answer(
+        self, piece: _Piece, keys: Keys, codes: Int64Array, low_us: Int64Array, last_us: Int64Array, reader: Reader,
+        late: bool,
+    ) -> Candidates:  # fmt: skip
+        """The candidates of n ranges inside the interval of a piece; the block is the number of the range."""
+        covered = piece.covered
+
+        def key_of(partitions: pa.Table, count: int) -> Int64Array:
+            return keys.codes([partitions.column(c) for c in keys.columns], count)
+
+        block, match, cut = covered.answer(key_of, codes, low_us, last_us)
+        kept = covered.arranged()
+        number = kept.number[match]
+        begins, lengths = kept.row_bounds[number], kept.row_bounds[number + 1] - kept.row_bounds[number]
+        at = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        whose = np.repeat(np.arange(len(match)), lengths)
+        found = Candidates(
+            kept.rows.take(pa.array(at)), block[whose], whose, kept.evidence.take(number), kept.start[match][whose],
+            kept.end[match][whose],
+        )  # fmt: skip
+        if not len(cut.range):
+            return found
+        for rest in self._cut(covered, cut, last_us, piece.read, reader, late):
+            found = rest.behind(found)
+        return found
+
+    def _cut(
+        self, covered: Covered, cut: Cut, last_us: Int64Array, read: dict[str, list[Any]] | None, reader: Reader,
+        late: bool,
+    ) -> Iterator[Candidates]:  # fmt: skip
+        """What ranges begin at the first event of a match that reaches beyond them, by matching that part of them."""
+        names = [column.name for column in self._plan.partition_by]
+        until = last_us[cut.range]
+        _, codes = distinct(cut.key, len(until))
+        for group in read_together(reader, codes, cut.start_us, until):
+            low, last = int(cut.start_us[group].min()), int(until[group].max())
+            keys = read if read is not None else _values(cut.key.take(pa.array(group)))
+            batch = reader.read(low, last, closed=True, keys=keys, late=late, columns=self._plan.columns)
+            self.reads += 1
+            place = covered.places(batch.seq, low)
+            table = pa.Table.from_batches([batch.columns]).select(names)
+            _, code = distinct(pa.concat_tables([cut.key.take(pa.array(group)), table]), len(group) + len(batch))
+            wanted, have = code[: len(group)], code[len(group) :]
+            order = np.argsort(have, kind="stable")
+            start, stop = np.zeros(len(group), np.int64), np.zeros(len(group), np.int64)
+            first = covered.places(cut.seq[group], low)
+            for i, number in enumerate(wanted):
+                a, b = np.searchsorted(have[order], [number, number + 1])
+                start[i] = a + np.searchsorted(place[order[a:b]], first[i], "left")
+                stop[i] = a + np.searchsorted(batch.ts_us[order[a:b]], until[group[i]], "right")
+            blocks = Blocks(order, start, stop, np.arange(len(group)), np.arange(len(group)))
+            for chunk in blocks.chunks():
+                found = candidates_in(self._plan, batch, chunk, self._anew)
+                whose = cut.range[group[chunk.member]][found.block]
+                first_at, last_at = place[found.first], place[found.last]
+                yield Candidates(found.rows, whose, found.match, found.evidence, first_at, last_at)
+
+
+def _unread(piece: _Piece | None, low_us: int, last_us: int, reader: HistorySnapshot) -> int:
+    """No more events than this are read to answer [low_us, last_us] from a piece."""
+    begin_us = low_us if piece is None else piece.covered.last_us + 1
+    return reader.stretch_rows(begin_us, last_us + 1)[0] if begin_us <= last_us else 0
+
+
+def _expected(low_us: int, last_us: int, reader: HistorySnapshot) -> tuple[float, float]:
+    """Seconds that the events of [low_us, last_us] would take to be looked at, and to be read and matched, there."""
+    looked_at, _ = reader.stretch_rows(low_us, last_us + 1)
+    return looked_at * LOOK_S, reader.about_rows(low_us, last_us) * MATCH_S
+
+
+def _values(keys: pa.Table) -> dict[str, list[Any]] | None:
+    """What a read for the partitions of these keys asks for, where that leaves something out."""
+    found = {name: pc.unique(keys.column(name)) for name in keys.column_names}
+    exact = {
+        name: values.to_pylist() for name, values in found.items()
+        if len(values) <= READ_KEYS_MAX and not (pa.types.is_floating(values.type) or pa.types.is_nested(values.type))
+    }  # fmt: skip
+    return exact or None
+
+
+def _events(
+    reader: Reader, low_us: int | None, last_us: int, keys: Mapping[str, Sequence[Any]] | None, late: bool,
+    columns: Sequence[str],
+) -> Iterator[EventBatch]:  # fmt: skip
+    """The events of [low_us, last_us] in the total order, in batches where that can be had."""
+    if isinstance(reader, HistorySnapshot) and keys is None:
+        yield from reader.batches(
+            low_us, last_us, closed=True, late=late, columns=columns, sorted_max=SORTED_MAX
+        )
+    else:
+        yield reader.read(low_us, last_us, closed=True, keys=keys, late=late, columns=columns)

@@ -1,0 +1,158 @@
+"""The rows of one pattern factor: PL's output rows, what each history join added, and the events behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from hybrid.rows.evidence import NO_EVIDENCE, Evidence, Parts, concat, of_matches
+from matching.batch import Matches
+from matching.types import arrow_schema
+from query.plan.bind import history_columns
+from query.plan.output import Outcome, output_columns
+from query.plan.plan import FactorPlan, HistoryPlan, Plan
+from query.schema import Schema
+
+ROW = "__hybrid_row"
+COMPLETE = "history_complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one history join added to each row of an answer.
+
+    rows: aligned with the answer, nulls where nothing joined; no columns after SEMI and ANTI. match: for each row the
+    index of its archive match in `evidence`, -1 where there is none. complete: False where the history range begins
+    before the stream does or reaches behind its retention, or was taken AS KNOWN before it was complete.
+    """
+
+    rows: pa.Table
+    evidence: Evidence
+    match: np.ndarray
+    complete: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows of one pattern factor: PL's output rows and, row by row, what each history join added.
+
+    events: the evidence, or its parts. match: for each row the index of its match in `evidence`. matched: for each row
+    whether it belongs to a match, and not to an unmatched row or a partial match whose time ran out; None: all do, as
+    always where there are sides.
+    """
+
+    live: pa.Table
+    events: Evidence | Parts
+    match: np.ndarray
+    sides: tuple[Side, ...] = ()
+    matched: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return int(self.live.num_rows)
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.events.whole() if isinstance(self.events, Parts) else self.events
+
+    def take(self, index: np.ndarray) -> Answer:
+        """The rows at `index`, in that order."""
+        at = pa.array(index)
+        return Answer(
+            self.live.take(at), self.events, self.match[index],
+            tuple(Side(taken(s.rows, at), s.evidence, s.match[index], s.complete[index]) for s in self.sides),
+            None if self.matched is None else self.matched[index],
+        )
+
+
+def output_schema(plan: Plan) -> pa.Schema:
+    """The columns a pattern factor puts out."""
+    return arrow_schema(Schema("", output_columns(plan)))
+
+
+def side_schema(history: HistoryPlan) -> pa.Schema:
+    """The columns a history join adds: PA's output, or those of the plain rows."""
+    return arrow_schema(Schema("", history_columns(history)))
+
+
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows that were kept before a stream got more columns, with nulls in these; any others as they are."""
+    known = {field.name: field.type for field in schema}
+    if rows.schema.equals(schema) or any(known.get(field.name) != field.type for field in rows.schema):
+        return rows
+    nothing = {name: pa.nulls(rows.num_rows, schema.field(name).type) for name in schema.names}
+    return pa.table([rows[n] if n in rows.schema.names else nothing[n] for n in schema.names], schema=schema)
+
+
+def fitted_answer(answer: Answer, factor: FactorPlan) -> Answer:
+    """The same of an answer of a pattern factor."""
+    live = fitted(answer.live, output_schema(factor.plan))
+    sides = tuple(
+        replace(side, rows=fitted(side.rows, side_schema(history)) if side.rows.num_columns else side.rows)
+        for side, history in zip(answer.sides, factor.histories)
+    )
+    return replace(answer, live=live, sides=sides)
+
+
+def answer_of(plan: Plan, found: Sequence[Matches]) -> Answer:
+    """The matches of a plan as an answer without history."""
+    found = [m for m in found if len(m)]
+    if not found:
+        return Answer(output_schema(plan).empty_table(), NO_EVIDENCE, np.empty(0, np.int64))
+    shifts = np.concatenate([[0], np.cumsum([len(m) for m in found])])
+    return Answer(
+        pa.concat_tables([m.rows for m in found]) if len(found) > 1 else found[0].rows,
+        Parts([of_matches(m) for m in found]),
+        np.concatenate([m.row_match + s for m, s in zip(found, shifts)]),
+        matched=_matched(found),
+    )
+
+
+def rows_of(plan: Plan, found: Sequence[Matches]) -> Answer:
+    """The rows of a plan's matches alone: an answer that knows of no match and no evidence."""
+    rows = [m.rows for m in found]
+    return rows_alone(pa.concat_tables(rows) if rows else output_schema(plan).empty_table())
+
+
+def rows_alone(rows: pa.Table) -> Answer:
+    """Output rows of which nobody knows the matches."""
+    return Answer(rows, NO_EVIDENCE, np.empty(0, np.int64))
+
+
+def _matched(found: Sequence[Matches]) -> np.ndarray | None:
+    if all(m.outcome is None for m in found):
+        return None
+    return np.concatenate([
+        np.ones(len(m.row_match), bool) if m.outcome is None else m.outcome[m.row_match] == Outcome.MATCH for m in found
+    ])
+
+
+def count_matches(found: Sequence[Matches]) -> int:
+    """How many matches there are, without unmatched rows and partial matches whose time ran out."""
+    return sum(len(m) if m.outcome is None else int(np.count_nonzero(m.outcome == Outcome.MATCH)) for m in found)
+
+
+def concat_answers(parts: Sequence[Answer]) -> Answer:
+    """One answer after the other; at least one part, all of one factor."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def joined(evidences: list[Evidence], matches: list[np.ndarray]) -> tuple[Evidence, np.ndarray]:
+        shifts = np.concatenate([[0], np.cumsum([len(e) for e in evidences])])
+        return concat(evidences), np.concatenate([np.where(m < 0, -1, m + s) for m, s in zip(matches, shifts)])
+
+    evidence, match = joined([p.evidence for p in parts], [p.match for p in parts])
+    sides = []
+    for k in range(len(parts[0].sides)):
+        part = [p.sides[k] for p in parts]
+        side_evidence, side_match = joined([s.evidence for s in part], [s.match for s in part])
+        rows = pa.concat_tables([s.rows for s in part])
+        sides.append(Side(rows, side_evidence, side_match, np.concatenate([s.complete for s in part])))
+    return Answer(pa.concat_tables([p.live for p in parts]), evidence, match, tuple(sides))
+
+
+def taken(table: pa.Table, index: pa.Array) -> pa.Table:
+    """The rows at `index`; without columns, nothing."""
+    return table.take(index) if table.num_columns else table

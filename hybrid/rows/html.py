@@ -1,0 +1,65 @@
+"""A result as a notebook shows it: the rows, and behind each the variables of its match in colour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+
+import pyarrow as pa
+
+from hybrid.rows.result import cell
+
+#: Colours that black text can be read on; a variable keeps its colour in the whole table.
+COLOURS = ("#cfe2f3", "#fce5cd", "#d9ead3", "#ead1dc", "#fff2cc", "#d9d2e9", "#d0e0e3", "#f4cccc", "#e6e6e6", "#e2efda")
+#: Runs of one variable that a row shows before it is cut short.
+CHIPS_MAX = 24
+
+
+def html_table(table: pa.Table, evidence: pa.Table, rows: int) -> str:
+    """An HTML table of the first rows. evidence: the events behind them, as of Result.evidence(); where it says which
+    events are whose, a last column has their variables in order (`A B\u00d73 C`), with times and values in the tooltip.
+    """
+    shown = table.slice(0, rows)
+    chips = _chips(evidence)
+    names = [*table.column_names, *(["match"] if chips else [])]
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    columns = [column.to_pylist() for column in shown.columns]
+    body = []
+    for i in range(shown.num_rows):
+        cells = [f"<td>{_value(column[i])}</td>" for column in columns]
+        if chips:
+            cells.append(f'<td style="text-align:left">{chips.get(i, "")}</td>')
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    n = table.num_rows
+    count = f"{n:,} row{'' if n == 1 else 's'}" + (f", the first {rows} shown" if n > rows else "")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table><p>{count}</p>"
+
+
+def _value(value: object) -> str:
+    return '<span style="color:#999">NULL</span>' if value is None else escape(cell(value))
+
+
+def _chips(evidence: pa.Table) -> dict[int, str]:
+    """The variables behind each output row, as HTML."""
+    rows = evidence.column("row").to_pylist()
+    if not rows or rows[0] < 0:
+        return {}
+    sides, variables = evidence.column("side").to_pylist(), evidence.column("variable").to_pylist()
+    labels = [v if v is not None else "row" for v in variables]
+    colour = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(dict.fromkeys(zip(sides, labels)))}
+    times = [str(t) for t in evidence.column("event_time").to_pylist()]
+    found: dict[int, str] = {}
+    for row, events in groupby(range(len(rows)), lambda e: rows[e]):
+        runs = [list(run) for _, run in groupby(events, lambda e: (sides[e], labels[e]))]
+        parts = [_chip(run, labels, colour[sides[run[0]], labels[run[0]]], times) for run in runs[:CHIPS_MAX]]
+        found[row] = " ".join(parts) + (" \u2026" if len(runs) > CHIPS_MAX else "")
+    return found
+
+
+def _chip(run: Sequence[int], labels: Sequence[str], colour: str, times: Sequence[str]) -> str:
+    first, last = run[0], run[-1]
+    count = f"\u00d7{len(run)}" if len(run) > 1 else ""
+    when = times[first] if first == last else f"{times[first]} to {times[last]}"
+    style = f"background:{colour};color:#000;border-radius:3px;padding:0 4px"
+    return f'<span style="{style}" title="{escape(when)}">{escape(labels[first])}{count}</span>'

@@ -1,0 +1,432 @@
+"""Inputs of a bounded query: any named table as Arrow, in the total order, cut into event batches."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hybrid.rows import duck
+from hybrid.rows.session import is_enum
+from matching.batch import EventBatch
+from matching.ordering import sorting_order
+from matching.types import arrow_type, duckdb_type
+from query.errors import DataError, first_line
+from query.plan.expression import quote
+from query.plan.plan import Order
+from query.plan.statement import NO_ACCESS
+from query.schema import Field, Schema
+
+BATCH_ROWS = 65_536
+#: So many archived events of files that overlap are sorted in memory: a day of a busy stream that stands by key.
+SORTED_MAX = 1 << 21
+TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
+
+
+# ---- anything to Arrow -----------------------------------------------------------------------------------------
+
+
+def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Table:
+    """A named table as Arrow, in the types DuckDB hands out: plain strings, microseconds, no dictionaries.
+
+    Takes Arrow tables, batches and readers, pandas and polars frames, DuckDB relations, anything with the PyCapsule
+    protocol, a list of dicts, a dict of columns, and the path of a file that DuckDB reads by its name (Parquet, CSV,
+    JSON), if `access` has it. NaN of pandas is null, as pandas means it, NaN of others is NaN. A key that a dict lacks
+    is null there. Raises DataError, also for times that are no exact microsecond.
+    """
+    try:
+        table = _arrow(data, name, access)
+    except duckdb.PermissionException as error:
+        raise DataError(f"table {name}: {first_line(error)}", NO_ACCESS) from None
+    except duckdb.Error as error:
+        raise DataError(f"table {name}: {first_line(error)}", "a text is the path of a file") from None
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+        raise DataError(f"table {name}: {error}", "give a column one type") from None
+    if table is None:
+        raise DataError(
+            f"table {name}: {type(data).__module__}.{type(data).__name__} is not a table",
+            "pass a pandas or polars frame, an Arrow table, a DuckDB relation, a list of dicts or the path of a file",
+        )
+    return conform(table, name)
+
+
+def _arrow(data: Any, name: str, access: duck.Access) -> pa.Table | None:
+    if isinstance(data, str | os.PathLike):
+        data = duck.cursor(access=access).sql(f"SELECT * FROM '{str(os.fspath(data)).replace(chr(39), chr(39) * 2)}'")
+    if isinstance(data, duckdb.DuckDBPyRelation):
+        return table_of(data, name)
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    module = type(data).__module__.split(".")[0]
+    if module == "pandas":  # a Series is a column, no table
+        return pa.Table.from_pandas(data, preserve_index=False) if hasattr(data, "columns") else None
+    if module == "polars" and hasattr(data, "collect"):
+        data = data.collect()
+    if module == "polars" and hasattr(data, "schema"):
+        for column, kind in data.schema.items():
+            if str(kind) == "Object":  # polars would hand out addresses
+                raise DataError(f"{name}.{column} holds Python objects", "give the column a type")
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return pa.table(data)
+    if isinstance(data, Mapping):
+        return pa.table(dict(data))
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes) and all(isinstance(r, Mapping) for r in data):
+        names = dict.fromkeys(name for row in data for name in row)  # of all rows: the first may lack some
+        return pa.table({name: [row.get(name) for row in data] for name in names})
+    return None
+
+
+#: Types that DuckDB hands to Arrow as something else. _NAMED: values of ENUMs and fields, which may be called anything.
+_NAMED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
+_UNFAITHFUL = re.compile(r"\b(BIT|UHUGEINT|TIME WITH TIME ZONE|UNION|VARIANT|GEOMETRY)\b")
+
+
+def table_of(relation: Any, name: str) -> pa.Table:
+    """All rows of a DuckDB relation, conformed. Raises DataError for types whose values would come out as others."""
+    for column, type in zip(relation.columns, relation.types):
+        if _UNFAITHFUL.search(_NAMED.sub("", str(type))):
+            own = quote(column)
+            hint = f"cast it in the input: SELECT * REPLACE (CAST({own} AS VARCHAR) AS {own}) FROM ..."
+            raise DataError(f"{name}.{column} is {type}, which has no exact form outside of DuckDB", hint)
+    return conform(relation.to_arrow_table(), name)
+
+
+def conform(table: pa.Table, name: str) -> pa.Table:
+    """The table in the column types DuckDB hands out; columns that have them already are not copied."""
+    if not table.num_columns:
+        raise DataError(f"{name} has no columns", "pass a table with columns, even if it has no rows")
+    lowered = [c.lower() for c in table.column_names]
+    if len(set(lowered)) < len(lowered):
+        twice = next(c for c in table.column_names if lowered.count(c.lower()) > 1)
+        raise DataError(f"{name} has two columns {twice}", "names compare without case: rename one of them")
+    columns: list[pa.ChunkedArray] = []
+    for field, column in zip(table.schema, table.columns):
+        what = f"{name}.{field.name}"
+        target = _plain(field.type, what)
+        if target != field.type:
+            try:
+                column = _cast(column, target)
+            except pa.ArrowInvalid as error:
+                raise DataError(f"{what}: {error}", "times must be exact microseconds") from None
+            except (pa.ArrowNotImplementedError, duckdb.Error) as error:
+                raise DataError(f"{what}: {error}", "cast the column") from None
+        columns.append(column)
+    return pa.table(columns, names=table.column_names)
+
+
+def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """The column in another type: by Arrow, or where it has no way, or no right one, by DuckDB, which reads it all."""
+    # cast, a list view becomes an array that is not valid, and an extension type the bytes it is kept in
+    if not (isinstance(column.type, pa.BaseExtensionType) or pa.types.is_list_view(column.type)):
+        try:
+            return column.cast(target)
+        except pa.ArrowNotImplementedError:
+            pass
+    connection = duck.cursor()
+    connection.register("__hybrid_column", pa.table({"x": column}))
+    read = connection.sql("SELECT x FROM __hybrid_column").to_arrow_table().column(0)
+    return read if read.type == target else read.cast(target)
+
+
+def _plain(type: pa.DataType, what: str) -> pa.DataType:
+    if pa.types.is_dictionary(type):
+        return _plain(type.value_type, what)
+    if pa.types.is_timestamp(type):
+        return pa.timestamp("us", "UTC" if type.tz else None)
+    if pa.types.is_float16(type):
+        return pa.float32()
+    try:
+        return arrow_type(duckdb_type(type))
+    except Exception as error:  # noqa: BLE001  (DuckDB, Arrow and ours: whatever refuses a type, it is the data's fault)
+        raise DataError(f"{what}: type {type} is not one that DuckDB can hold: {error}", "cast the column") from None
+
+
+def plain_type(type: str) -> str:
+    """The DuckDB type of a column of this type once it has been conformed: VARCHAR for an ENUM, for example; unchanged
+    for one that Arrow does not have."""
+    try:
+        return duckdb_type(_plain(arrow_type(type), type))
+    except (DataError, ValueError):
+        return type
+
+
+def fields_of(table: pa.Table) -> tuple[Field, ...]:
+    """Column names with their DuckDB types."""
+    return tuple(Field(f.name, duckdb_type(f.type)) for f in table.schema)
+
+
+# ---- order -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One sort key: a column, its direction, and where nulls stand. enum: its type, if its order is that of an ENUM."""
+
+    column: str
+    descending: bool = False
+    nulls_first: bool = False
+    enum: str = ""
+
+    @property
+    def sql(self) -> str:
+        direction, nulls = "DESC" if self.descending else "ASC", "FIRST" if self.nulls_first else "LAST"
+        value = f"CAST({quote(self.column)} AS {self.enum})" if self.enum else quote(self.column)
+        return f"{value} {direction} NULLS {nulls}"
+
+
+def time_of(order_by: tuple[Order, ...]) -> str | None:
+    """The column that holds the event time of a plain relation: the first of ORDER BY, if it is an ascending time."""
+    if order_by and not order_by[0].descending and order_by[0].column.type in TIME_TYPES:
+        return order_by[0].column.name
+    return None
+
+
+def keys_of(order_by: tuple[Order, ...]) -> tuple[Key, ...]:
+    return tuple(
+        Key(o.column.name, o.descending, o.nulls_first, o.column.type if is_enum(o.column.type) else "")
+        for o in order_by
+    )
+
+
+def order_index(table: pa.Table, order_by: tuple[Order, ...], by_content: bool = False) -> np.ndarray | None:
+    """The row numbers in the order of ORDER BY, or None if the rows stand in it already. Ties keep their order or, of
+    rows that have none (by_content), go by content: columns in schema order, nulls first, NaN last. Where only ties
+    stand wrong, only they are sorted.
+    """
+    n = table.num_rows
+    keys = keys_of(order_by)
+    content = tuple(Key(c, nulls_first=True) for c in table.column_names) if by_content else ()
+    if n < 2 or not (keys or content):
+        return None
+    ties = _ties(table, keys)
+    if ties is None:
+        return _sorted_index(table, keys + content)
+    if not content or not len(ties) or _ties(table, content, ties) is not None:
+        return None
+    group = np.ones(n, np.int64)  # rows of one tie share a number; it grows along the table
+    group[0] = 0
+    group[ties + 1] = 0
+    group = np.cumsum(group)
+    tied = np.union1d(ties, ties + 1)
+    part = table.take(pa.array(tied)).append_column("__hybrid_group", pa.array(group[tied]))
+    index = np.arange(n)
+    index[tied] = tied[_sorted_index(part, (Key("__hybrid_group"), *content))]
+    return index
+
+
+def _sorted_index(table: pa.Table, keys: tuple[Key, ...]) -> np.ndarray:
+    """Row numbers in the order of the keys, then of the rows."""
+    if len(keys) == 1 and not keys[0].descending:
+        column = table.column(keys[0].column)
+        if _whole(column.type) and not column.null_count:
+            return sorting_order(_integers(column))
+    connection = duck.cursor()
+    numbered = table.select(list(dict.fromkeys(k.column for k in keys)))
+    numbered = numbered.append_column("__hybrid_row", pa.array(np.arange(table.num_rows)))
+    connection.register("__hybrid_rows", numbered)
+    order = ", ".join([k.sql for k in keys] + ["__hybrid_row"])
+    result = connection.sql(f"SELECT __hybrid_row FROM __hybrid_rows ORDER BY {order}").to_arrow_table()
+    return np.asarray(result.column(0).to_numpy(), np.int64)
+
+
+def stands_in_order(table: pa.Table, order_by: tuple[Order, ...]) -> bool:
+    """Whether the rows stand in the order of ORDER BY. False also where that cannot be told without sorting."""
+    return table.num_rows < 2 or _ties(table, keys_of(order_by)) is not None
+
+
+def has_ties(table: pa.Table, order_by: tuple[Order, ...]) -> bool:
+    """Whether ORDER BY leaves rows equal that stand in its order, and that are not the same."""
+    ties = _ties(table, keys_of(order_by))
+    if ties is None or not len(ties):
+        return False
+    same = _ties(table, tuple(Key(c, nulls_first=True) for c in table.column_names), ties)
+    return same is None or len(same) < len(ties)
+
+
+def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = None) -> np.ndarray | None:
+    """None if some row stands before a smaller one (or if that cannot be told without sorting); else the i for which
+    rows i and i + 1 are equal in all keys, ascending. Only pairs in `among` are looked at, if given."""
+    pairs = among
+    for key in keys:
+        column = table.column(key.column)
+        if pairs is None:
+            left, right = column.slice(0, len(column) - 1), column.slice(1)
+        else:
+            left, right = column.take(pa.array(pairs)), column.take(pa.array(pairs + 1))
+        compared = compare(left, right, key)
+        if compared is None:
+            return None
+        greater, equal = compared
+        if greater.any():
+            return None
+        pairs = np.flatnonzero(equal) if pairs is None else pairs[equal]
+        if not len(pairs):
+            return pairs
+    return np.arange(table.num_rows - 1) if pairs is None else pairs
+
+
+def compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
+    """(left > right, left = right) as bool arrays in the order of the key, or None if the type has no cheap order."""
+    type = left.type
+    if key.enum:
+        return None
+    primitive = _whole(type)
+    if primitive and not left.null_count and not right.null_count:
+        a, b = _integers(left), _integers(right)
+        return (b > a if key.descending else a > b), a == b
+    floating = pa.types.is_floating(type)
+    ordered = primitive or floating or pa.types.is_decimal(type)
+    if not (ordered or pa.types.is_string(type) or pa.types.is_boolean(type)):
+        return None
+    greater = pc.less(left, right) if key.descending else pc.greater(left, right)
+    greater = _bools(greater)
+    equal = _bools(pc.equal(left, right))
+    if floating:  # NaN equals itself and is the largest
+        a, b = _bools(pc.is_nan(left)), _bools(pc.is_nan(right))
+        greater = np.where(a | b, (b & ~a) if key.descending else (a & ~b), greater)
+        equal = np.where(a | b, a & b, equal)
+    if left.null_count or right.null_count:
+        a, b = _bools(left.is_null()), _bools(right.is_null())
+        greater = np.where(a | b, (b & ~a) if key.nulls_first else (a & ~b), greater)
+        equal = np.where(a | b, a & b, equal)
+    return greater, equal
+
+
+def _whole(type: pa.DataType) -> bool:
+    """Whether values of a type are whole numbers that compare as they do."""
+    return pa.types.is_integer(type) or (pa.types.is_temporal(type) and not pa.types.is_interval(type))
+
+
+def _bools(values: pa.ChunkedArray) -> np.ndarray:
+    return pc.fill_null(values, False).to_numpy()
+
+
+def _integers(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of integers or times without nulls as numpy integers."""
+    if pa.types.is_integer(column.type):
+        return column.to_numpy()
+    wide = pa.int32() if column.type.bit_width == 32 else pa.int64()
+    # A view, not a cast: 4 bytes or 8 bytes of the same number.
+    chunks = [np.asarray(chunk.view(wide)) for chunk in column.chunks]
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks) if chunks else np.empty(0, np.int64)
+
+
+# ---- events ----------------------------------------------------------------------------------------------------
+
+
+def times_us(table: pa.Table, column: str, name: str) -> np.ndarray:
+    """A time column as int64 microseconds UTC. Raises DataError for nulls."""
+    values = table.column(column)
+    if values.null_count:
+        raise DataError(
+            f"{name}.{column} orders the rows and has {values.null_count} nulls", f"add WHERE {column} IS NOT NULL"
+        )
+    if pa.types.is_date(values.type):
+        values = values.cast(pa.timestamp("us"))
+    return _integers(values).astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A bounded input in its total order.
+
+    table: its rows as they were given; where they have no position, by content. order: their numbers in the order of
+    the input, None where they stand in it. ts_us: their times in that order, zeros if it has no time. An event is known
+    by its position in the table, which is its offset; its sequence is its place in the order.
+    """
+
+    name: str
+    table: pa.Table
+    order: np.ndarray | None
+    ts_us: np.ndarray
+
+    @staticmethod
+    def of(
+        name: str, table: pa.Table, order_by: tuple[Order, ...], time: str | None, *, by_content: bool = False
+    ) -> Ordered:
+        """In the order of ORDER BY: sorted where they do not stand in it. Rows that are equal there keep their order,
+        or go by content. `time` names the column that holds the event time, if there is one."""
+        if time is not None:
+            times_us(table, time, name)
+        order = order_index(table, order_by, by_content)
+        if order is not None and by_content:
+            table, order = table.take(pa.array(order)), None
+        ts_us = times_us(table, time, name) if time is not None else np.zeros(table.num_rows, np.int64)
+        return Ordered(name, table, order, ts_us if order is None else ts_us[order])
+
+    def rows(self, columns: Collection[str] | None = None) -> pa.Table:
+        """The rows in their order. columns: those that are needed (None: all)."""
+        table = self.table if columns is None else some_columns(self.table, columns)
+        return table if self.order is None else table.take(pa.array(self.order))
+
+    def batches(self, columns: Collection[str] | None = None, rows: int = BATCH_ROWS) -> Iterator[EventBatch]:
+        """Slices of at most `rows` rows, zero copy but for a sort. columns: those that are needed (None: all)."""
+        start = 0
+        for batch in self.rows(columns).to_batches(max_chunksize=rows):
+            stop = start + batch.num_rows
+            if stop > start:
+                yield self._events(batch, start, stop)
+            start = stop
+
+    def _events(self, columns: pa.RecordBatch, start: int, stop: int) -> EventBatch:
+        at = np.arange(start, stop, dtype=np.int64)
+        offset = at if self.order is None else self.order[start:stop]
+        return EventBatch(columns, self.ts_us[start:stop], np.zeros(stop - start, np.int32), offset, at)
+
+    def read(
+        self,
+        low_us: int | None,
+        high_us: int | None,
+        *,
+        closed: bool = False,
+        keys: Mapping[str, Sequence[Any]] | None = None,
+        late: bool = False,
+        columns: Collection[str] | None = None,
+    ) -> EventBatch:
+        """Rows with low <= time < high (<= high if closed), as a history snapshot reads them. Needs a time order."""
+        edge = "right" if closed else "left"
+        start = 0 if low_us is None else int(np.searchsorted(self.ts_us, low_us, "left"))
+        stop = len(self.ts_us) if high_us is None else int(np.searchsorted(self.ts_us, high_us, edge))  # type: ignore[call-overload]
+        stop = max(start, stop)
+        part = self.table.slice(start, stop - start) if self.order is None else self.table.take(self.order[start:stop])
+        batch = self._events(one_batch(part), start, stop)
+        if not keys:
+            return batch
+        mask = np.ones(len(batch), bool)
+        for column, values in keys.items():
+            wanted = pa.array(list(values), part.schema.field(column).type)
+            mask &= _bools(pc.is_in(part.column(column), value_set=wanted))
+        return batch.take(np.flatnonzero(mask))
+
+
+def some_columns(table: pa.Table, columns: Collection[str]) -> pa.Table:
+    """The table with these columns alone; with one of them at least, for they say how many rows there are."""
+    return table.select([c for c in table.column_names if c in columns] or table.column_names[:1])
+
+
+def slices(batch: EventBatch) -> Iterator[EventBatch]:
+    """Parts of at most BATCH_ROWS rows, zero copy."""
+    for start in range(0, len(batch), BATCH_ROWS):
+        yield batch.slice(start, min(start + BATCH_ROWS, len(batch)))
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """The table as one record batch; copies only if it has several chunks."""
+    batches = table.combine_chunks().to_batches()
+    if not batches:
+        return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
+    return batches[0]
+
+
+def schema_of(name: str, table: pa.Table) -> Schema:
+    """A plain relation: no time of its own, no keys."""
+    return Schema(name, fields_of(table))

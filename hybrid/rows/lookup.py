@@ -1,0 +1,46 @@
+"""Finds matched events again: their columns, by time and ingest sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from archive.snapshot import HistorySnapshot
+from hybrid.join.candidates import Reader
+from matching.batch import EventBatch
+from query.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLookup:
+    """Reads events back from a snapshot or a bounded input. late: late ones too."""
+
+    reader: Reader
+    late: bool
+
+    def __call__(self, seq: np.ndarray, ts_us: np.ndarray) -> pa.Table:
+        """The columns of the events with these sequence numbers and times, in that order. Raises DataError for events
+        that are gone."""
+        if not len(seq):
+            return pa.Table.from_batches([self.reader.read(0, 0).columns])
+        if isinstance(self.reader, HistorySnapshot):
+            batch = self.reader.read_times(ts_us, late=self.late)
+        else:
+            batch = self.between(int(ts_us.min()), int(ts_us.max()))
+        order = np.argsort(batch.seq, kind="stable")
+        have = batch.seq[order]
+        at = np.searchsorted(have, seq)
+        if not len(have) or (have[np.minimum(at, len(have) - 1)] != seq).any():
+            raise DataError("some matched events are no longer in the archive", "keep them longer: retention=")
+        return pa.Table.from_batches([batch.columns]).take(pa.array(order[at]))
+
+    def between(self, low_us: int, high_us: int) -> EventBatch:
+        """All events of [low_us, high_us], in the total order."""
+        return self.reader.read(low_us, high_us, closed=True, late=self.late)
+
+
+def lookup_in(reader: Reader, late: bool = False) -> ReaderLookup:
+    """The look-up of a snapshot or a bounded input."""
+    return ReaderLookup(reader, late)

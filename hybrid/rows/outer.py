@@ -1,0 +1,291 @@
+"""The outer SELECT: run by DuckDB over the rows of the pattern factors, or by hand where it only picks columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from hybrid.rows import duck
+from hybrid.rows.answer import COMPLETE, ROW, Answer, Side, output_schema, side_schema
+from hybrid.rows.evidence import NO_EVIDENCE
+from hybrid.rows.faults import fault
+from hybrid.rows.session import enums_of, register, unregister
+from query.language.ast import HistoryKind, StatementKind
+from query.plan.bind import ADD_A_COLUMN, history_columns
+from query.plan.output import output_columns
+from query.plan.plan import FactorPlan, QueryPlan
+from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
+from query.schema import Field
+
+#: (0: the factor's rows, k: those of its history k - 1; column of these; name in the output)
+Projection = tuple[tuple[int, str, str], ...]
+
+
+def factor_name(i: int) -> str:
+    """The table of factor i in the outer SELECT."""
+    return f"{FACTOR_TABLE}{i}"
+
+
+def side_name(i: int, k: int) -> str:
+    """The table of history join k of factor i, row-aligned with the factor's."""
+    return f"{HISTORY_TABLE}{i}_{k}"
+
+
+def empty_answer(factor: FactorPlan) -> Answer:
+    """No rows, in the columns the factor puts out."""
+    return Answer(
+        output_schema(factor.plan).empty_table(), NO_EVIDENCE, np.empty(0, np.int64), _nothing(factor)
+    )
+
+
+def _nothing(factor: FactorPlan) -> tuple[Side, ...]:
+    """Its histories without rows."""
+    nothing = np.empty(0, np.int64)
+    return tuple(
+        Side(
+            pa.table({}) if h.kind in (HistoryKind.SEMI, HistoryKind.ANTI) else side_schema(h).empty_table(),
+            NO_EVIDENCE, nothing, nothing.astype(bool),
+        )
+        for h in factor.histories
+    )
+
+
+class Outer:
+    """The outer SELECT of one statement. `extra` are the tables it names besides the factors."""
+
+    __slots__ = ("_access", "_extra", "_has_enums", "_plan", "_projection", "_shows_complete", "fields")
+
+    def __init__(
+        self, plan: QueryPlan, extra: Mapping[str, pa.Table] | None = None, access: duck.Access = duck.NOTHING,
+        has_enums: bool = False,
+    ) -> None:  # fmt: skip
+        """has_enums: whether ENUMs of its factors are ENUMs in its SQL, and not text."""
+        for factor in plan.factors:
+            if not len(output_schema(factor.plan)):
+                raise fault("HQ217", f"the matches of {factor.alias} have no column to show", plan.text, ADD_A_COLUMN)
+        self._plan = plan
+        self._access = access
+        self._has_enums = has_enums
+        #: the columns of the tables that stand for factors and their histories, by name
+        self.fields: dict[str, tuple[Field, ...]] = {}
+        for i, factor in enumerate(plan.factors):
+            self.fields[factor_name(i)] = output_columns(factor.plan)
+            self.fields |= {side_name(i, k): history_columns(h) for k, h in enumerate(factor.histories)}
+        self._extra = dict(extra or {})
+        self._shows_complete = re.search(rf"\b{COMPLETE}\b", plan.text, re.IGNORECASE) is not None
+        self._projection: Projection | None = None
+        if len(plan.factors) == 1 and plan.kind is StatementKind.SELECT and not self._shows_complete:
+            columns = {factor_name(0): output_schema(plan.factors[0].plan).names}
+            columns |= {side_name(0, k): side.rows.column_names for k, side in enumerate(_nothing(plan.factors[0]))}
+            self._projection = _projection(plan.select_sql, columns)
+
+    @property
+    def access(self) -> duck.Access:
+        """What its SELECT may read besides tables."""
+        return self._access
+
+    @property
+    def text(self) -> str:
+        return self._plan.text
+
+    @property
+    def picks(self) -> bool:
+        """Whether it only picks columns of one pattern without histories."""
+        return self._projection is not None and not self._plan.factors[0].histories
+
+    def run(
+        self, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None = None
+    ) -> pa.Table:
+        """The rows of the statement. connection: where its other tables live, if not in `extra`. Raises QueryError."""
+        if self._projection is not None:
+            tables = [answers[0].live, *(side.rows for side in answers[0].sides)]
+            picked = [tables[k].column(column) for k, column, _ in self._projection]
+            found = pa.table(picked, names=[name for _, _, name in self._projection])
+            return found if connection is None else self._typed(found, connection)
+        return self._select(self._plan.select_sql, answers, connection, rows=False)
+
+    def _typed(self, rows: pa.Table, connection: duckdb.DuckDBPyConnection) -> pa.Table:
+        """Rows of picked columns in the types that the connection gives them: its time zone, and its ENUMs."""
+        if not self._has_enums and not any(pa.types.is_timestamp(t) and t.tz is not None for t in rows.schema.types):
+            return rows
+        nothing = [empty_answer(factor) for factor in self._plan.factors]
+        wanted = self._select(self._plan.select_sql, nothing, connection, rows=False).schema
+        return pa.table(
+            [
+                column.dictionary_encode().cast(to) if pa.types.is_dictionary(to) else column.cast(to)
+                for column, to in zip(rows.columns, wanted.types)
+            ],
+            schema=wanted,
+        )
+
+    def sources(
+        self, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None = None
+    ) -> list[np.ndarray] | None:
+        """For each factor: which of its rows each output row comes from. None where an output row has no one origin
+        (grouping, factors inside subqueries)."""
+        if self._projection is not None:
+            return [np.arange(len(answers[0]))]
+        if not self._plan.factors:
+            return []
+        if self._plan.kind is not StatementKind.SELECT:
+            return None
+        traced = _traced(self._plan.select_sql, [f.alias for f in self._plan.factors])
+        if traced is None:
+            return None
+        n = len(self._plan.factors)
+        try:
+            table = self._select(traced, answers, connection, rows=True)
+        except Exception:  # noqa: BLE001  (whatever DuckDB minds about the added columns: there is no origin to show)
+            return None
+        last: list[pa.ChunkedArray] = table.columns[-n:]
+        if any(c.null_count for c in last):
+            return None
+        return [np.asarray(c.to_numpy(), np.int64) for c in last]
+
+    def schema(self, connection: duckdb.DuckDBPyConnection | None = None) -> pa.Schema:
+        """The columns of the statement. Raises QueryError where DuckDB refuses it."""
+        return self.run([empty_answer(f) for f in self._plan.factors], connection).schema
+
+    def tables(self, i: int, answer: Answer, rows: bool = False) -> dict[str, pa.Table]:
+        """The tables that stand for factor i and its histories. rows: with the number of the row as a last column."""
+        live = answer.live
+        if rows:
+            live = live.append_column(ROW, pa.array(np.arange(len(answer))))
+        found = {factor_name(i): live}
+        for k, side in enumerate(answer.sides):
+            table = side.rows
+            names = {c.lower() for c in table.column_names}
+            if self._shows_complete and table.num_columns and COMPLETE not in names:
+                complete = {COMPLETE: pa.array(side.complete)}
+                table = pa.table(dict(zip(table.column_names, table.columns)) | complete)
+            found[side_name(i, k)] = table
+        return {name: table for name, table in found.items() if table.num_columns}
+
+    def _select(
+        self, select_sql: str, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None, rows: bool
+    ) -> pa.Table:
+        tables: dict[str, pa.Table] = {}
+        for i, answer in enumerate(answers):
+            tables |= self.tables(i, answer, rows)
+        return self._over(select_sql, tables, connection)
+
+    def run_over(
+        self, select_sql: str, rows: pa.Table, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> pa.Table:
+        """Another SELECT over a table that stands for factor 0. Raises QueryError."""
+        return self._over(select_sql, {factor_name(0): rows}, connection)
+
+    def _over(
+        self, select_sql: str, tables: Mapping[str, pa.Table], connection: duckdb.DuckDBPyConnection | None
+    ) -> pa.Table:
+        tables = self._extra | dict(tables)
+        on = connection or duck.cursor(access=self._access)
+        registered: dict[str, dict[str, str]] = {}
+        try:
+            for name, table in tables.items():
+                registered[name] = enums_of(self.fields.get(name, ())) if self._has_enums else {}
+                register(on, name, table, registered[name])
+            return on.sql(select_sql).to_arrow_table()  # of other statements, what DuckDB says: the number of rows
+        except duckdb.Error as error:
+            raise duck.query_error(error, self._plan.text) from None
+        finally:
+            if connection is not None:
+                for name, enums in registered.items():
+                    unregister(on, name, enums)
+
+
+def select_tree(select_sql: str) -> Any:
+    """DuckDB's syntax tree of a plain SELECT, or None."""
+    row = duck.cursor().execute("SELECT json_serialize_sql(?)", [select_sql]).fetchone()
+    tree: Any = json.loads(row[0]) if row else {"error": True}
+    if tree.get("error") or len(tree["statements"]) != 1 or tree["statements"][0]["node"]["type"] != "SELECT_NODE":
+        return None
+    return tree
+
+
+def _projection(select_sql: str, columns: Mapping[str, Sequence[str]]) -> Projection | None:
+    """If the SELECT only picks columns of factor 0 and its histories, each at most once by name: which, and what they
+    are called. columns: of the tables that stand for them, in the order in which they are joined, row by row."""
+    tree = select_tree(select_sql)
+    if tree is None:
+        return None
+    node = tree["statements"][0]["node"]
+    plain = not (
+        node["modifiers"] or node["cte_map"]["map"] or node["where_clause"] or node["group_expressions"]
+        or node["having"] or node["qualify"] or node["sample"]
+    )
+    tables = _side_by_side(node["from_table"])
+    if not plain or tables is None or [name for name, _ in tables] != [t for t, names in columns.items() if names]:
+        return None
+    place = {table: k for k, table in enumerate(columns)}
+    all_columns = [(place[table], c) for table, _ in tables for c in columns[table]]
+    of_alias = {alias.lower(): place[table] for table, alias in tables}
+    picked: list[tuple[int, str, str]] = []
+    for item in node["select_list"]:
+        if item["type"] == "STAR":
+            lists = ("exclude_list", "replace_list", "rename_list", "qualified_exclude_list")
+            changed = any(item[name] for name in lists)
+            if changed or item["expr"] or item["columns"] or item["relation_name"].lower() not in ("", *of_alias):
+                return None
+            whose = of_alias.get(item["relation_name"].lower())
+            picked += [(k, c, c) for k, c in all_columns if whose in (None, k)]
+        elif item["type"] == "COLUMN_REF":
+            *qualifier, name = item["column_names"]
+            if len(qualifier) > 1 or (qualifier and qualifier[0].lower() not in of_alias):
+                return None
+            whose = of_alias[qualifier[0].lower()] if qualifier else None
+            found = [(k, c) for k, c in all_columns if c.lower() == name.lower() and whose in (None, k)]
+            if len(found) != 1:
+                return None
+            # DuckDB gives a column the spelling of its declaration, not that of the reference
+            picked.append((*found[0], item["alias"] or found[0][1]))
+        else:
+            return None
+    names = [name.lower() for _, _, name in picked]
+    return tuple(picked) if len(set(names)) == len(names) else None
+
+
+def _side_by_side(node: Any) -> list[tuple[str, str]] | None:
+    """The tables of a FROM clause that joins them row by row, and their aliases; None for any other."""
+    if node["sample"] or (node["alias"] and node["type"] == "JOIN"):
+        return None
+    if node["type"] == "JOIN":
+        left, right = _side_by_side(node["left"]), _side_by_side(node["right"])
+        rows = node["ref_type"] == "POSITIONAL"
+        return None if not rows or left is None or right is None else [*left, *right]
+    if node["type"] != "BASE_TABLE" or node["column_name_alias"]:
+        return None
+    return [(node["table_name"], node["alias"] or node["table_name"])]
+
+
+def _traced(select_sql: str, aliases: Sequence[str]) -> str | None:
+    """The SELECT with the row numbers of its factors as last columns, or None where they would change it, or where a
+    factor stands elsewhere than in its own FROM."""
+    tree = select_tree(select_sql)
+    if tree is None:
+        return None
+    node = tree["statements"][0]["node"]
+    if node["group_expressions"] or any(m["type"] == "DISTINCT_MODIFIER" for m in node["modifiers"]):
+        return None
+    if {factor_name(i) for i in range(len(aliases))} - _joined_tables(node["from_table"]):
+        return None
+    for alias in aliases:
+        names = [alias, ROW]
+        node["select_list"].append(
+            {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": "", "query_location": 0, "column_names": names}
+        )
+    row = duck.cursor().execute("SELECT json_deserialize_sql(?)", [json.dumps(tree)]).fetchone()
+    return str(row[0]) if row else None
+
+
+def _joined_tables(node: Any) -> set[str]:
+    """The tables of a FROM clause, without those of subqueries."""
+    if node["type"] == "JOIN":
+        return _joined_tables(node["left"]) | _joined_tables(node["right"])
+    return {str(node["table_name"])} if node["type"] == "BASE_TABLE" else set()

@@ -1,0 +1,149 @@
+"""Whether the rows of a relation have a position, so that it may decide where ORDER BY leaves rows equal.
+
+Tables, frames and files have one. What is made of them keeps it where DuckDB says so: one table in FROM, WHERE, a list
+of columns, LIMIT, UNION ALL, views and subqueries of these. Joins, aggregates, DISTINCT, window functions and ORDER BY
+give rows in no fixed order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import duckdb
+
+from hybrid.rows import duck
+
+#: DuckDB may make a join of a list behind IN with more constants, and rows lose their order by it.
+IN_MAX = 5
+_VIEWS = "SELECT lower(schema_name), lower(view_name), sql FROM duckdb_views() WHERE NOT internal"
+_MACROS = "SELECT lower(function_name) FROM duckdb_functions() WHERE function_type = 'table_macro'"
+_KEEPS_ORDER = "SELECT current_setting('preserve_insertion_order')"
+#: What a SELECT may not have, and what its expressions may not.
+_PARTS = ("group_expressions", "group_sets", "having", "sample", "qualify")
+_CLASSES = ("SUBQUERY", "WINDOW")
+#: Table functions that run a statement they are given.
+_DYNAMIC = {"query", "query_table"}
+
+
+def of_relation(relation: duckdb.DuckDBPyRelation) -> bool:
+    """Whether the rows of a DuckDB relation have a position."""
+
+
+    def run(sql: str) -> list[tuple[Any, ...]]:
+        found = relation.query("__hybrid_relation", sql)
+        return [] if found is None else found.fetchall()
+
+    try:
+        return of_select(relation.sql_query(), run)
+    except duckdb.Error:  # one that has no text, or whose connection is closed
+        return False
+
+
+def of_select(
+    sql: str, run: Callable[[str], list[tuple[Any, ...]]], named: Callable[[str], bool | None] = lambda name: None,
+    in_max: float = IN_MAX,
+) -> bool:  # fmt: skip
+    """Whether the rows of a SELECT have a position. run: asks the connection it runs on. named: of a name in lower case
+    that does not stand for what the connection has by it, whether its rows have one; else None. in_max: constants
+    behind IN by which they keep it."""
+    if not run(_KEEPS_ORDER)[0][0]:
+        return False
+    views = {(str(schema), str(name)): str(text) for schema, name, text in run(_VIEWS)}
+    macros = {str(name) for (name,) in run(_MACROS)} | _DYNAMIC
+
+    def of_table(schema: str, name: str) -> bool:
+        known = None if schema else named(name)
+        if known is not None:
+            return known
+        meant = [view for view in views if view[1] == name and schema in ("", view[0])]
+        # taken out: a view that names itself means another one, of another schema
+        return all(of_text(_body(text)) for text in [views.pop(view) for view in meant])
+
+    def of_text(text: str | None) -> bool:
+        tree = None if text is None else _tree(text)
+        return tree is not None and _longest_list(tree) <= in_max and _of_node(tree, of_table, macros, frozenset())
+
+    return of_text(sql)
+
+
+def _tree(sql: str) -> Any:
+    """DuckDB's syntax tree of one SELECT, or None."""
+    row = duck.cursor().execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
+    tree: Any = json.loads(row[0]) if row else {"error": True}
+    return None if tree.get("error") or len(tree["statements"]) != 1 else tree["statements"][0]["node"]
+
+
+def _body(view: str) -> str | None:
+    """The SELECT of a CREATE VIEW; None where it is not found."""
+    places = (match.end() for match in re.finditer(r"\bAS\b", view))
+    return next((view[at:] for at in places if _tree(view[at:]) is not None), None)
+
+
+def _of_node(node: Any, of_table: Callable[[str, str], bool], macros: set[str], ctes: frozenset[str]) -> bool:
+    """Whether the rows of a query node have a position. ctes: the names that WITH gives, all to rows that have one."""
+    limits = ("LIMIT_MODIFIER",)
+    if any(m["type"] not in limits or m["limit_type"] != "ROW_COUNT" for m in node["modifiers"]):
+        return False
+    given = node["cte_map"]["map"]
+    if node["type"] == "SET_OPERATION_NODE":  # entries of WITH may be kept in memory there, in no order
+        parts = node.get("children") or [node.get("left"), node.get("right")]
+        all_rows = node["setop_type"] == "UNION" and node["setop_all"] and not given and not ctes
+        return all_rows and all(part is not None and _of_node(part, of_table, macros, ctes) for part in parts)
+    if node["type"] != "SELECT_NODE" or any(node[part] for part in _PARTS):
+        return False
+    if node["aggregate_handling"] != "STANDARD_HANDLING":  # GROUP BY ALL
+        return False
+    for entry in given:
+        query = entry["value"]
+        materialized = query["materialized"] == "CTE_MATERIALIZE_ALWAYS"
+        if materialized or not _of_node(query["query_node"], of_table, macros, ctes):
+            return False
+        ctes |= {str(entry["key"]).lower()}
+    if not _plain([node["select_list"], node["where_clause"]]):
+        return False
+    return _of_source(node["from_table"], of_table, macros, ctes)
+
+
+def _of_source(source: Any, of_table: Callable[[str, str], bool], macros: set[str], ctes: frozenset[str]) -> bool:
+    if source.get("sample"):
+        return False
+    match source["type"]:
+        case "BASE_TABLE":
+            schema, name = source["schema_name"].lower(), source["table_name"].lower()
+            return (not schema and name in ctes) or of_table(schema, name)
+        case "TABLE_FUNCTION":
+            return source["function"]["function_name"].lower() not in macros
+        case "SUBQUERY":
+            return _of_node(source["subquery"]["node"], of_table, macros, ctes)
+        case "EMPTY" | "EXPRESSION_LIST":
+            return True
+        case _:
+            return False
+
+
+def _plain(part: Any) -> bool:
+    """Whether the expressions look at nothing beyond their row."""
+    match part:
+        case list():
+            return all(map(_plain, part))
+        case {"class": kind} if kind in _CLASSES:
+            return False
+        case dict():
+            return all(map(_plain, part.values()))
+        case _:
+            return True
+
+
+def _longest_list(part: Any) -> int:
+    """How many constants stand behind IN at most."""
+    match part:
+        case list():
+            return max(map(_longest_list, part), default=0)
+        case dict():
+            own = len(part.get("children", ())) - 1 if part.get("type") in ("COMPARE_IN", "COMPARE_NOT_IN") else 0
+            return max([own, *map(_longest_list, part.values())])
+        case _:
+            return 0

@@ -1,0 +1,243 @@
+"""What a bounded statement returns: its rows in any shape, the stages that made them, and the evidence behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hybrid.rows.answer import COMPLETE, Answer
+from hybrid.rows.evidence import FIXED, Lookup, join_id, long_table, stacked
+from query.errors import DataError
+from query.plan.fingerprint import fingerprint_of_rows
+from query.plan.plan import FactorPlan, QueryPlan
+
+if TYPE_CHECKING:
+    import os
+
+    import pandas
+    import polars
+
+#: Rows that `show` and a notebook print.
+SHOWN_ROWS = 20
+
+#: Lookups of one factor: for its live events, and for those of each history join.
+Lookups = tuple[Lookup, tuple[Lookup, ...]]
+
+
+def _joined_ids(
+    factor: FactorPlan, answer: Answer, at: np.ndarray
+) -> tuple[list[str] | list[str | None], list[str] | list[None], list[list[str]]]:
+    """For rows `at` of an answer: PL's match ids (None where there is no match, or an empty one), the ids of the joined
+    rows (None without history), and for each history join the ids of the matches that the rows have there."""
+    live_ids = answer.evidence.take(answer.match[at]).ids(factor.plan.fingerprint)
+    if not factor.histories:
+        # A match without events has nothing to be named by.
+        matched = np.diff(answer.evidence.bounds)[answer.match[at]] > 0
+        if answer.matched is not None:
+            matched &= answer.matched[at]
+        return [name if m else None for name, m in zip(live_ids, matched)], [None] * len(at), []
+    archive: list[list[str]] = []
+    side_ids = []
+    for history, side in zip(factor.histories, answer.sides):
+        has = np.flatnonzero(side.match[at] >= 0)
+        fingerprint = (
+            fingerprint_of_rows(history.schema.name) if history.plan is None else history.plan.fingerprint
+        )
+        ids = side.evidence.take(side.match[at][has]).ids(fingerprint)
+        every = [""] * len(at)
+        for i, name in zip(has, ids):
+            every[i] = name
+        archive.append(every)
+        side_ids.append(ids)
+    return live_ids, [join_id(*ids) for ids in zip(live_ids, *archive)], side_ids
+
+
+def _complete(answer: Answer, at: np.ndarray) -> np.ndarray:
+    complete = np.ones(len(at), bool)
+    for side in answer.sides:
+        complete &= side.complete[at]
+    return complete
+
+
+def identities(factor: FactorPlan, answer: Answer, at: np.ndarray) -> dict[str, pa.Array]:
+    """The identity columns of rows `at`: match_id and, with history, join_id and history_complete."""
+    live_ids, join_ids, _ = _joined_ids(factor, answer, at)
+    found = {"match_id": pa.array(live_ids, pa.string())}
+    if factor.histories:
+        found |= {"join_id": pa.array(join_ids, pa.string()), COMPLETE: pa.array(_complete(answer, at))}
+    return found
+
+
+def evidence_table(
+    plan: QueryPlan,
+    answers: Sequence[Answer],
+    sources: Sequence[np.ndarray] | None,
+    lookups: Sequence[Lookups],
+    rows: int | None = None,
+) -> pa.Table:
+    """The events behind the output rows, one line for each, by output row, PL before PA. rows: of that many first
+    output rows only.
+
+    Columns: row (of the output; -1 where rows have no one origin: then all matches are listed), match_id, join_id (null
+    without a history join), side (pl or pa), variable (null for plain history rows), event_time, source, offset,
+    history_complete (null without a history join), then the event's own columns.
+    """
+    parts: list[pa.Table] = []
+    for f, (factor, answer, (lookup, side_lookups)) in enumerate(zip(plan.factors, answers, lookups)):
+        at = (np.arange(len(answer)) if sources is None else sources[f])[:rows]
+        row = np.full(len(at), -1, np.int64) if sources is None else np.arange(len(at), dtype=np.int64)
+        live_ids, join_ids, side_ids = _joined_ids(factor, answer, at)
+        complete = [bool(c) for c in _complete(answer, at)] if factor.histories else [None] * len(at)
+        live = answer.evidence.take(answer.match[at])
+        parts.append(long_table(row, live_ids, join_ids, complete, "pl", live, lookup))
+        for side, ids, side_lookup in zip(answer.sides, side_ids, side_lookups):
+            has = np.flatnonzero(side.match[at] >= 0)
+            found = side.evidence.take(side.match[at][has])
+            mine, flags = [join_ids[i] for i in has], [complete[i] for i in has]
+            parts.append(long_table(row[has], ids, mine, flags, "pa", found, side_lookup))
+    whole = stacked(parts)
+    if sources is None:
+        return whole
+    return whole.take(pa.array(np.argsort(whole.column("row").to_numpy(), kind="stable")))
+
+
+def series(factor: FactorPlan, lookup: Lookup, events: pa.Table) -> pa.Table | None:
+    """The rows around matched events, for a picture of them: those of the same partition, from half a match before to
+    half a match behind, with event_time and offset. None where the events are of several partitions, or of none.
+
+    events: as of `evidence_table`."""
+    events = events.filter(pc.equal(events.column("side"), "pl"))
+    names = [c.name for c in factor.plan.partition_by]
+    keys = [events.column(n if n not in FIXED else f"{n}_").to_pylist() for n in names]
+    partitions = {tuple(map(repr, key)) for key in zip(*keys)}
+    if not events.num_rows or len(partitions) > 1:
+        return None
+    times = events.column("event_time").cast(pa.int64())
+    low, high = pc.min(times).as_py(), pc.max(times).as_py()
+    margin = (high - low) // 2
+    batch = lookup.between(low - margin, high + margin)
+    table = pa.Table.from_batches([batch.columns])
+    mine = np.array([tuple(map(repr, key)) in partitions for key in zip(*(table[n].to_pylist() for n in names))], bool)
+    table = table.append_column("event_time", pa.array(batch.ts_us).cast(pa.timestamp("us")))
+    table = table.append_column("offset", pa.array(batch.offset))
+    return table.filter(pa.array(mine)) if names else table
+
+
+class Result:
+    """The rows of a statement. Nothing is computed twice; evidence is looked up when it is asked for.
+
+    evidence: gives `evidence_table`, of the first n output rows, or of all (None). around: gives `series` of events."""
+
+    __slots__ = ("_around", "_evidence", "_explain", "_suppressed", "_table", "_whole", "plan")
+
+    def __init__(
+        self,
+        table: pa.Table,
+        plan: QueryPlan,
+        evidence: Callable[[int | None], pa.Table],
+        explain: Callable[[str], str],
+        around: Callable[[pa.Table], pa.Table | None],
+        suppressed: pa.Table | None = None,
+    ) -> None:
+        self._table = table
+        self._suppressed = suppressed
+        self._evidence = evidence
+        self._whole: pa.Table | None = None
+        self._explain = explain
+        self._around = around
+        self.plan = plan
+
+    def arrow(self) -> pa.Table:
+        """The rows as an Arrow table."""
+        return self._table
+
+    def df(self) -> pandas.DataFrame:
+        """The rows as a pandas frame. Needs pandas."""
+        return self._table.to_pandas()
+
+    def pl(self) -> polars.DataFrame:
+        """The rows as a polars frame. Needs polars."""
+        import polars
+
+        frame = polars.from_arrow(self._table)
+        assert isinstance(frame, polars.DataFrame)
+        return frame
+
+    def show(self, rows: int = SHOWN_ROWS) -> None:
+        """Prints the first rows as a table, and how many there are."""
+        import sys
+
+        sys.stdout.write(self.__repr__() if rows == SHOWN_ROWS else text_table(self._table, rows))
+        sys.stdout.write("\n")
+
+    def explain(self, stage: str = "all") -> str:
+        """What a stage made of the text: ast, plan, nfab, automaton, program or all."""
+        return self._explain(stage)
+
+    def suppressed(self) -> pa.Table:
+        """The rows of a backtest that ALERT ONCE has left out, as hybrid.watch.alerts.Alerts.suppressed. Raises DataError
+        where the statement has none."""
+        if self._suppressed is None:
+            raise DataError("the statement has no ALERT ONCE", "it stands behind a live query")
+        return self._suppressed
+
+    def evidence(self) -> pa.Table:
+        """The events behind every row, see `evidence_table`."""
+        if self._whole is None:
+            self._whole = self._evidence(None)
+        return self._whole
+
+    def plot(self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None) -> Any:
+        """A picture of the match behind one output row, or of all matches (None): the series they lie in, and their
+        events coloured by variable. value: the column to draw; path: where to save it. Returns the matplotlib figure;
+        see hybrid.rows.plot. Needs the extra `plot`."""
+        from hybrid.rows.plot import plot_evidence
+
+        evidence = self.evidence() if row is None or row >= SHOWN_ROWS else self._evidence(row + 1)
+        shown = evidence if row is None else evidence.filter(pc.equal(evidence.column("row"), row))
+        return plot_evidence(evidence, row, value, path, self._around(shown))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __repr__(self) -> str:
+        return text_table(self._table, SHOWN_ROWS)
+
+    def _repr_html_(self) -> str:
+        from hybrid.rows.html import html_table
+
+        return html_table(self._table, self._evidence(SHOWN_ROWS), SHOWN_ROWS)
+
+
+def cell(value: object) -> str:
+    """One value as tables print it."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, float):
+        return repr(value)
+    return str(value)
+
+
+def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:
+    """The first rows, in columns, with a line that counts all of them. Numbers stand to the right."""
+    shown = table.slice(0, rows)
+    cells = [[cell(v) for v in column.to_pylist()] for column in shown.columns]
+    numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    right = [any(is_numeric(c.type) for is_numeric in numeric) for c in shown.columns]
+    widths = [max([len(name), *map(len, column)]) for name, column in zip(shown.column_names, cells)]
+
+    def line(values: Sequence[str]) -> str:
+        return "  ".join(v.rjust(w) if r else v.ljust(w) for v, w, r in zip(values, widths, right)).rstrip()
+
+    lines = [line(shown.column_names), "  ".join("-" * w for w in widths)]
+    lines += [line(row) for row in zip(*cells)]
+    n = table.num_rows
+    lines.append(f"{n:,} row{'' if n == 1 else 's'}" + (f", the first {rows} shown" if n > rows else ""))
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""`hybrid run`: the app file, sources and sinks in threads, status."""

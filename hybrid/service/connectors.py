@@ -1,0 +1,130 @@
+"""What the tables of an app file name: the sources and sinks themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+from urllib.parse import quote
+
+from hybrid.service.app import App
+from hybrid.service.app_tables import (
+    FileSink,
+    FileSource,
+    KafkaSink,
+    KafkaSource,
+    MqttSink,
+    MqttSource,
+    SimulatorSource,
+    SinkTable,
+    SourceTable,
+    StdoutSink,
+    WebhookSink,
+)
+from live.sinks.base import Sink
+from live.sources.base import Source
+from live.sources.marks import Marks
+from query.errors import DataError
+from query.schema import Schema
+
+if TYPE_CHECKING:
+    from live.sources.decode import Decoding
+
+#: How the names of files begin that say of a stream which topics are read into it, and how far.
+TOPICS = "topics-"
+#: How the names of files begin in which sources of files keep what they know of them.
+KNOWN_FILES = "files-"
+
+
+def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
+    """The source of a table, not open yet. schema: of its stream. Raises DataError."""
+    match table:
+        case FileSource():
+            from live.sources.files import FileSettings
+            from live.sources.files import FileSource as Files
+
+            settings = FileSettings(
+                app.place(table.path), table.format, table.follow, table.times, table.missing, table.delimiter,
+                table.header, table.nulls, table.rotation,
+            )  # fmt: skip
+            name = next((name for name, given in app.sources.items() if given is table), None)
+            return Files(schema, settings, None if name is None else known_files(app.state, name))
+        case KafkaSource():
+            from live.sources.kafka import KafkaSettings
+            from live.sources.kafka import KafkaSource as Kafka
+
+            return Kafka(schema, KafkaSettings(
+                table.brokers, table.topic, table.group, _decoding(table, app), table.start, table.lost,
+                table.recreated, options=table.options,
+            ), marks_of(app, table.stream))  # fmt: skip
+        case MqttSource():
+            from live.sources.mqtt import MqttSettings
+            from live.sources.mqtt import MqttSource as Mqtt
+
+            return Mqtt(schema, MqttSettings(
+                table.host, table.topic, table.client_id, table.port, _decoding(table, app), table.user,
+                table.password, table.tls,
+            ))  # fmt: skip
+        case SimulatorSource():
+            from hybrid.service.simulated import simulated
+
+            return simulated(schema, table.type, table.seed, table.events, table.symbols, table.rate)
+        case _:
+            assert_never(table)
+
+
+def marks_of(app: App, stream: str) -> Marks:
+    """What is known of the partitions of a stream beside the archive."""
+    return Marks(app.state / f"{TOPICS}{quote(stream.lower(), safe='')}.json")
+
+
+def known_files(state: Path, source: str) -> Path:
+    """Where a source of files keeps what it knows of them."""
+    return state / f"{KNOWN_FILES}{quote(source, safe='')}.log"
+
+
+def _decoding(table: KafkaSource | MqttSource, app: App) -> Decoding:
+    """How payloads are read."""
+    from live.sources.decode import Decoding
+
+    avro = table.avro_schema
+    try:
+        text = None if avro is None else Path(app.place(avro)).read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot read {avro}: {error.strerror}", "avro_schema names a file") from None
+    return Decoding(table.format, table.times, table.missing, table.batched, text)
+
+
+def target_of(table: SinkTable) -> str:
+    """Where a sink writes, as far as its cursor is of that place alone: one of another place says nothing."""
+    return f"{table.format}:{table.path}" if isinstance(table, FileSink) else table.type
+
+
+def make_sink(table: SinkTable, app: App) -> Sink:
+    """The sink of a table, not open yet. Raises DataError."""
+    match table:
+        case StdoutSink():
+            from live.sinks.stdout import StdoutSink as Stdout
+
+            return Stdout()
+        case FileSink(format="parquet"):
+            from live.sinks.parquet import ParquetSink
+
+            return ParquetSink(app.place(table.path))
+        case FileSink():
+            from live.sinks.ndjson import NdjsonSink
+
+            return NdjsonSink(app.place(table.path))
+        case KafkaSink():
+            from live.sinks.kafka import KafkaSink as Kafka
+
+            return Kafka(table.brokers, table.topic, table.options)
+        case MqttSink():
+            from live.sinks.mqtt import MqttSink as Mqtt
+
+            return Mqtt(table.host, table.topic, table.port, table.user, table.password, table.tls, table.client_id)
+        case WebhookSink():
+            from live.sinks.webhook import WebhookSink as Webhook
+
+            return Webhook(table.url, table.headers)
+        case _:
+            assert_never(table)

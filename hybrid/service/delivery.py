@@ -1,0 +1,192 @@
+"""What a service keeps of its sinks in its directory: how far each of them came, and rows that they have not taken."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from archive.place import open_private, place_of
+from hybrid.service.sink_writer import Parcel
+from query.errors import DataError, first_line
+
+#: The number of the format of the file. Its keys are tags of their own, and rows are Arrow files.
+FORMAT = 1
+
+
+class Delivery:
+    """The directory of one service, which has it for itself until `close`.
+
+    What is written down has a number, which the next checkpoint of the database names: a state of queries and what
+    sinks have of their rows are of one moment, and older ones stay until `forget`. cursors: where each sink stood;
+    backlog: what it had not taken by then; lost: what there is to say of a file that is gone; all from `read` on. Files
+    are for their owner alone, and carry checksums. Raises DataError where another service runs with the directory, and
+    where it cannot be used.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.cursors: dict[str, str | None] = {}
+        self.backlog: dict[str, list[Parcel]] = {}
+        self.lost: str | None = None
+        self._targets: dict[str, str] = {}
+        self._directory = directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._number = max(self._numbers(), default=0)
+            self._lock = open(open_private(directory / "lock", os.O_RDWR), "w", encoding="utf-8")  # noqa: SIM115  (as long as the service)
+        except OSError as error:
+            message = f"the directory {directory} of the service cannot be used: {error.strerror}: {error.filename}"
+            hint = "it belongs to the user who runs the service; or name another one: [database] state"
+            raise DataError(message, hint) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            message = f"a service runs with {directory} already"
+            raise DataError(message, "stop it first; hybrid status shows it") from None
+
+    def make_again(self) -> bool:
+        """Makes the directory where it is gone, and takes it, as at the start; whether it was gone, or what was in it.
+        Raises OSError where it cannot be made: its parent is not, that may be a disk that is away."""
+        file = self._directory / "lock"
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(file), os.fstat(self._lock.fileno())):
+                return False
+        self._directory.mkdir(exist_ok=True)
+        lock = open(open_private(file, os.O_RDWR), "w", encoding="utf-8")  # noqa: SIM115  (as long as the service)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise OSError(error.errno, "another service has taken it meanwhile", str(file)) from None
+        self._lock.close()
+        self._lock = lock
+        return True
+
+    @property
+    def closed(self) -> bool:
+        return self._lock.closed
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def cursor(self, sink: str, target: str) -> str | None:
+        """Where a sink stood; None where that was at another target."""
+        return self.cursors.get(sink) if self._targets.get(sink, target) == target else None
+
+    def write(
+        self, cursors: dict[str, str | None], targets: dict[str, str], kept: Mapping[str, list[Parcel]]
+    ) -> str:
+        """Writes cursors, the targets they are of, and undelivered rows, as one: a file, named last, that goes with a
+        directory of rows; its number. Durable; raises OSError, with what was written before still there."""
+        number = self._number + 1
+        folder = self._rows(number)
+        parcels = [(sink, parcel) for sink, those in kept.items() for parcel in _together(those)]
+        shutil.rmtree(folder, ignore_errors=True)
+        undelivered = []
+        if parcels:
+            folder.mkdir()
+            for i, (sink, parcel) in enumerate(parcels):
+                out = pa.BufferOutputStream()
+                with pa.ipc.new_file(out, parcel.rows.schema) as to:
+                    to.write_table(parcel.rows)
+                data = out.getvalue()
+                _write(folder / f"{i}.arrow", data)
+                undelivered.append([sink, parcel.query, _sum(data)])
+            place_of(folder).sync()
+        all_cursors, all_targets = self.cursors | cursors, self._targets | targets
+        told = {"version": FORMAT, "cursors": all_cursors, "targets": all_targets, "undelivered": undelivered}
+        part = self._directory / "delivery.json.part"
+        _write(part, json.dumps({**told, "sum": _sum(json.dumps(told).encode())}).encode())
+        os.replace(part, self._file(number))
+        place_of(self._directory).sync()
+        self._number, self.cursors, self._targets = number, all_cursors, all_targets
+        return str(number)
+
+    def forget(self, named: str) -> None:
+        """A checkpoint that names this one is durable: the older ones go."""
+        for number in self._numbers():
+            if number < int(named):
+                self._file(number).unlink(missing_ok=True)
+                shutil.rmtree(self._rows(number), ignore_errors=True)
+
+    def read(self, named: str | None) -> None:
+        """Takes over what a checkpoint names; the last that was written, where it names none or that is gone: then
+        rows may come again, under the same ids. Raises DataError for what cannot be read."""
+        numbers = self._numbers()
+        if named is not None and int(named) not in numbers:
+            self._number = max(self._number, int(named))  # what was kept beside it may still be there
+            self.lost = (
+                f"{self._file(int(named))}, which the last checkpoint names, is gone: rows that it kept for sinks (in "
+                f"{self._rows(int(named)).name}) are not delivered, and others may come again, under the same ids\n"
+                "hint: stop, restore it, and start again; or go on: this is said until the next start"
+            )
+        if not numbers:
+            return
+        number = int(named) if named is not None and int(named) in numbers else max(numbers)
+        file = self._file(number)
+        try:
+            told = json.loads(file.read_text(encoding="utf-8"))
+            if told["version"] != FORMAT:
+                has = f"{file} has format {told['version']}; this program reads format {FORMAT}"
+                raise DataError(has, "run the release that wrote it or a later one, or delete it to deliver anew")
+            expected = told.pop("sum", None)  # older releases wrote none
+            if expected is not None and expected != _sum(json.dumps(told).encode()):
+                raise ValueError("it is not what was written")
+            self.cursors, self._targets = told["cursors"], told.get("targets", {})
+            for i, (sink, query, *sums) in enumerate(told["undelivered"]):
+                file = self._rows(number) / f"{i}.arrow"
+                self.backlog.setdefault(sink, []).append(Parcel(query, _rows_of(file, sums)))
+        except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
+            message = f"{file} cannot be read: {first_line(error)}"
+            hint = f"it says what sinks have taken: restore it, or delete {self._file(number)} to deliver anew"
+            raise DataError(message, hint) from None
+
+    def _numbers(self) -> list[int]:
+        stems = [n[len("delivery-") : -len(".json")] for n in os.listdir(self._directory) if _is_ours(n)]
+        return [int(stem) for stem in stems if stem.isdigit()]
+
+    def _file(self, number: int) -> Path:
+        return self._directory / f"delivery-{number}.json"
+
+    def _rows(self, number: int) -> Path:
+        return self._directory / f"undelivered-{number}"
+
+
+def _together(parcels: list[Parcel]) -> list[Parcel]:
+    """The same rows in few parcels, those of each query in their order: a sink that is down for long has thousands."""
+    found: dict[tuple[str, pa.Schema], list[pa.Table]] = {}
+    for parcel in parcels:
+        found.setdefault((parcel.query, parcel.rows.schema), []).append(parcel.rows)
+    return [Parcel(query, pa.concat_tables(tables)) for (query, _), tables in found.items()]
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("delivery-") and name.endswith(".json")
+
+
+def _rows_of(file: Path, sums: list[Any]) -> pa.Table:
+    data = file.read_bytes()
+    if sums and sums[0] != _sum(data):
+        raise ValueError("it is not what was written")
+    return pa.ipc.open_file(pa.py_buffer(data)).read_all()
+
+
+def _write(path: Path, data: bytes | pa.Buffer) -> None:
+    """A file for its owner alone, on disk."""
+    with open(open_private(path, os.O_WRONLY | os.O_TRUNC), "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _sum(data: bytes | pa.Buffer) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,1 @@
+"""One bounded statement, from text to rows."""

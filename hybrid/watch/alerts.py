@@ -1,0 +1,337 @@
+"""What a live query has found so far: tables to fetch or to iterate over, with evidence and statistics."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from archive.interrupts import Deferred
+from hybrid.rows.alert_once import Suppressor, alerts_among, untraced
+from hybrid.rows.answer import Answer, answer_of, concat_answers, count_matches, fitted, fitted_answer, output_schema
+from hybrid.rows.evidence import NO_EVIDENCE
+from hybrid.rows.faults import Interrupted, fault
+from hybrid.rows.outer import Outer, empty_answer
+from hybrid.rows.result import Lookups, evidence_table, identities
+from matching.batch import Int64Array, Matches
+from query.errors import DataError, QueryError
+from query.plan.plan import QueryPlan
+
+#: Rows of a live query that may wait to be fetched, unless it is told otherwise.
+UNREAD_MAX = 5_000_000
+
+
+class _Taken:
+    """What a fetch has taken out of alerts, to be put back if it fails. whole: whether it is all there."""
+
+    __slots__ = ("answers", "matches", "row_count", "rows", "whole")
+
+    def __init__(self) -> None:
+        self.matches: list[Matches] = []
+        self.answers: list[Answer] = []
+        self.rows = self.row_count = 0
+        self.whole = False
+
+
+class Alerts:
+    """The rows of one live query, in the order in which they were decided.
+
+    `fetch()` returns what is ready. Iterating blocks until there is more and ends with the stream (or the database);
+    in the thread that pushes, or where no other thread runs, there is nobody to wait for: it yields what is ready and
+    ends. If the query fails, what was found before comes first, then the error is raised; the stream and other queries
+    go on. May be read from another thread than the one that pushes.
+    """
+
+    def __init__(
+        self, plan: QueryPlan, outer: Outer, lookups: Callable[[], Lookups], explain: Callable[[str], str],
+        stats: Callable[[], dict[str, Any]], may_wait: Callable[[], bool], leave: Callable[[], None],
+        identified: bool = False, rows_from: Callable[[], int | None] = lambda: None,
+        catch_up: Callable[[float | None], None] = lambda seconds: None,
+    ) -> None:
+        """rows_from: no row whose last event has a time below that can still come out, or None. catch_up: returns when
+        history that has been asked for has been answered, or so many seconds are over."""
+        self.plan = plan
+        self._factor = plan.factors[0]
+        self._outer = outer
+        self._lookups = lookups
+        self._explain = explain
+        self._stats = stats
+        self._may_wait = may_wait
+        self._leave = leave
+        self._over = "ended"
+        self._changed = threading.Condition()
+        #: Held while rows are fetched: what is saved is before them or behind them. Taken before `_changed`.
+        self._fetching = threading.Lock()
+        self._matches: list[Matches] = []
+        self._answers: list[Answer] = []
+        self._last: list[Matches] | Answer = []
+        self._last_sources: Int64Array | None = None
+        self._taken = _Taken()
+        self._rows_from = rows_from
+        self._catch_up = catch_up
+        self._done = False
+        self._failure: Exception | None = None
+        self._match_count = 0
+        self._row_count = 0
+        self._identified = identified
+        #: So many rows may wait to be fetched; then a push waits for whoever fetches, or is refused.
+        self.unread_max = UNREAD_MAX
+        self.unread_count = 0
+        self._reader: int | None = None  # the thread that fetched last
+        self.schema = outer.schema()
+        if identified:
+            self.schema = self._with_ids(self.schema.empty_table(), empty_answer(self._factor)).schema
+        #: What decides which rows are alerts, where the query has ALERT ONCE.
+        self.suppressor: Suppressor | None = None
+        if plan.alert is not None:
+            if outer.sources([empty_answer(self._factor)]) is None:
+                raise untraced(plan.text)
+            self.suppressor = Suppressor(plan.alert, self.schema)
+
+    # ---- for the engine
+
+    def add(self, found: list[Matches]) -> None:
+        """Matches of a query without history."""
+        if found:
+            matches, rows = count_matches(found), sum(m.rows.num_rows for m in found)
+            with self._changed:
+                self._matches += found
+                self._match_count += matches
+                self.unread_count += rows
+                self._changed.notify_all()
+
+    def add_answer(self, answer: Answer) -> None:
+        """Joined rows of a query with history."""
+        with self._changed:
+            self._answers.append(answer)
+            self.unread_count += len(answer)
+            self._changed.notify_all()
+
+    def make_room(self) -> None:
+        """Returns when fewer rows wait than may. Raises DataError where nobody is there who would fetch them: the
+        caller itself is the one who did, or the thread that did has ended."""
+        with self._changed:
+            while self.unread_count >= self.unread_max and not self._done and self._failure is None:
+                alive = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
+                if self._reader not in alive:
+                    raise DataError(
+                        f"{self.unread_count:,} rows of a live query wait to be fetched: nothing was taken",
+                        "fetch them before the next push, or let watch(unread_max=...) be larger",
+                    )
+                self._changed.wait(0.5)
+
+    def count(self, matches: int) -> None:
+        self._match_count += matches
+
+    def fail(self, failure: Exception) -> None:
+        """The query has failed; only its first failure counts. A lack of memory is none of its own: see Interrupted."""
+        if isinstance(failure, MemoryError):
+            failure = Interrupted.by(failure)
+        with self._changed:
+            self._failure = self._failure or failure
+            self._changed.notify_all()
+
+    def finish(self, why: str = "ended") -> None:
+        """Nothing more will come. why: the state from now on."""
+        with self._changed:
+            if not self._done:
+                self._done, self._over = True, why
+            self._changed.notify_all()
+
+    def save(self) -> dict[str, Any]:
+        """What has been found and not fetched, and the counts, for hybrid.watch.saved."""
+        with self._fetching, self._changed:
+            return {
+                "matches": list(self._matches), "answers": list(self._answers), "match_count": self._match_count,
+                "row_count": self._row_count, "over": self._over if self._done else None,
+                "failure": None if self._failure is None else str(self._failure),
+                "suppressor": None if self.suppressor is None else self.suppressor.snapshot(),
+            }  # fmt: skip
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Goes on from what `save` gave, in alerts of the same query."""
+        with self._changed:
+            columns = output_schema(self._factor.plan)
+            self._matches = [replace(m, rows=fitted(m.rows, columns)) for m in saved["matches"]]
+            self._answers = [fitted_answer(answer, self._factor) for answer in saved["answers"]]
+            self._match_count, self._row_count = saved["match_count"], saved["row_count"]
+            self.unread_count = sum(m.rows.num_rows for m in self._matches) + sum(map(len, self._answers))
+            if self.suppressor is not None:
+                self.suppressor.restore(saved["suppressor"])
+            if saved["over"] is not None:
+                self._done, self._over = True, saved["over"]
+            if saved["failure"] is not None:
+                self._failure = DataError(saved["failure"])
+
+    @property
+    def cursor(self) -> int:
+        """How many rows have been fetched since the query began. After a restart it stands where the last checkpoint
+        did: rows behind that come again, with the same match ids."""
+        return self._row_count
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it ended in the middle of a batch: what it has become is of no use."""
+        return isinstance(self._failure, Interrupted)
+
+    # ---- for the user
+
+    def close(self) -> None:
+        """Stops the query and gives up what is kept for it; the stream and other queries go on. What it has found can
+        still be fetched. Closing it again does nothing."""
+        self._leave()
+
+    def fetch(self, wait: bool | float = True) -> pa.Table:
+        """The rows found since the last fetch, possibly none, always in the columns of `schema`. wait: for matches
+        whose history is being read too, so many seconds at the most; a push does not wait for a slow archive, and then
+        their rows come later.
+
+        Raises QueryError or DataError if the query failed and all it found before has been fetched."""
+        if wait:
+            self._catch_up(None if wait is True else wait)
+        bound_us = self._rows_from() if self.suppressor is not None else None  # before what came by then is taken
+        taken = self._taken = _Taken()
+        try:
+            with self._fetching:
+                return self._fetch(bound_us, taken)
+        except BaseException as error:
+            if not isinstance(error, QueryError):
+                self.put_back()
+            raise
+
+    def _fetch(self, bound_us: int | None, taken: _Taken) -> pa.Table:
+        if self.suppressor is not None:
+            self.suppressor.begin()
+        taken.row_count = self._row_count
+        with self._changed:
+            taken.matches, taken.answers, taken.rows = self._matches, self._answers, self.unread_count
+            taken.whole = True
+            self._matches, self._answers, self.unread_count = [], [], 0
+            failure, self._reader = self._failure, threading.get_ident()
+            self._changed.notify_all()
+        matches, answers = taken.matches, taken.answers
+        if not matches and not answers:
+            if failure is not None:
+                raise failure
+            if self.suppressor is not None:
+                self.suppressor.forget(bound_us)
+            return self.schema.empty_table()
+        last: list[Matches] | Answer = matches
+        if self._factor.histories:
+            answer = last = concat_answers(answers)
+        elif self._identified or self.suppressor is not None:
+            answer = last = answer_of(self._factor.plan, matches)
+        else:
+            rows = [m.rows for m in matches]
+            live = rows[0] if len(rows) == 1 else pa.concat_tables(rows)
+            answer = Answer(live, NO_EVIDENCE, np.empty(0, np.int64))
+        try:
+            table = self._outer.run([answer])
+            if self._identified:
+                table = self._with_ids(table, answer)
+            if self.suppressor is None:
+                self._last = last
+            else:
+                table, sources = alerts_among(self.suppressor, self._outer, self._factor, answer, table)
+                self.suppressor.forget(bound_us)
+                if len(sources):
+                    self._last, self._last_sources = answer, sources
+        except (QueryError, DataError) as error:
+            self.fail(error)
+            raise
+        self._row_count += table.num_rows
+        return table
+
+    def put_back(self) -> None:
+        """Undoes the last fetch, whose rows nobody has got: they come with the next one."""
+        with Deferred(), self._fetching, self._changed:
+            taken, self._taken = self._taken, _Taken()
+            if not taken.whole:
+                return
+            self._matches = [*taken.matches, *self._matches]
+            self._answers = [*taken.answers, *self._answers]
+            self.unread_count += taken.rows
+            self._row_count = taken.row_count
+            if self.suppressor is not None:
+                self.suppressor.take_back()
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        while True:
+            self._catch_up(None)
+            with self._changed:
+                while not (self._matches or self._answers or self._failure or self._done) and self._may_wait():
+                    # Woken now and then to see whether the threads that push are still there.
+                    self._changed.wait(0.5)
+                ready = bool(self._matches or self._answers)
+                if not ready and self._failure is None:
+                    return
+            table = self.fetch()
+            if table.num_rows:
+                yield table
+
+    def _with_ids(self, table: pa.Table, answer: Answer) -> pa.Table:
+        sources = self._outer.sources([answer])
+        if sources is None:
+            message = "the outer SELECT leaves no match behind its rows to identify"
+            raise fault("HQ400", message, self.plan.text, "leave out evidence=True")
+        for name, column in identities(self._factor, answer, sources[0]).items():
+            table = table.append_column(name, column)
+        return table
+
+    def evidence(self) -> pa.Table:
+        """The events behind the rows of the last fetch that found some, see hybrid.rows.result.evidence_table.
+
+        Read back from the archive. Raises DataError if they are no longer kept."""
+        answer = self._last if isinstance(self._last, Answer) else answer_of(self._factor.plan, self._last)
+        if not len(answer):
+            answer = empty_answer(self._factor)
+        sources = [self._last_sources] if self._last_sources is not None else self._outer.sources([answer])
+        return evidence_table(self.plan, [answer], sources, [self._lookups()])
+
+    def suppressed(self) -> pa.Table:
+        """The last rows that ALERT ONCE has suppressed among those fetched so far, up to 10,000: their columns, then
+        match_id, last_event_time and alert_match_id, the match of the alert that stood in the way. Where rows have
+        columns of these names, ours end with an underscore. Raises DataError where the query has no ALERT ONCE."""
+        if self.suppressor is None:
+            raise DataError("the query has no ALERT ONCE", "write it behind the statement")
+        return self.suppressor.suppressed()
+
+    def plot(self, row: int = 0, value: str | None = None, path: Any = None) -> Any:
+        """A picture of the match behind one row of the last fetch; see hybrid.rows.plot. Needs the extra `plot`."""
+        from hybrid.rows.plot import plot_evidence
+
+        return plot_evidence(self.evidence(), row, value, path)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the watch began: matches of PL, rows fetched, rows waiting for history, late rows, state. With
+        ALERT ONCE: suppressed, of the rows fetched, and how many of them `suppressed()` lists no more."""
+        with self._changed:
+            state = "failed" if self._failure else self._over if self._done else "running"
+            own = {
+                "state": state, "matches": self._match_count, "rows_fetched": self._row_count,
+                "rows_unread": self.unread_count,
+            }  # fmt: skip
+        if self.suppressor is not None:
+            own |= {"suppressed": self.suppressor.count, "suppressed_unlisted": self.suppressor.unlisted_count}
+        return own | self._stats()
+
+    def explain(self, stage: str = "all") -> str:
+        """The strategy and what a stage made of the text: ast, plan, nfab, automaton, program or all."""
+        return self._explain(stage)
+
+    def __repr__(self) -> str:
+        return f"Alerts({', '.join(f'{k}={v}' for k, v in self.stats().items())})"
+
+

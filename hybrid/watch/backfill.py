@@ -1,0 +1,141 @@
+"""A live query that begins in the past: it reads the archive from there on, and then goes on with its streams.
+
+What lies below the watermark is read first, in the total order; no on-time event can come there any more, so nobody has
+to wait meanwhile. Then, between two pushes, comes what has passed the watermark since; and what lies ahead of it goes
+the way of events that have just come: it is held back until nothing that sorts before it can come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from archive.snapshot import HistorySnapshot
+from hybrid.rows.inputs import SORTED_MAX, slices
+from hybrid.statement.statement import live_matcher
+from hybrid.watch.chain import END_US, ChainWatch
+from hybrid.watch.stream import Stream
+from hybrid.watch.watched import Watch
+from live.stream import LiveStream
+from matching.batch import EventBatch
+from matching.feed import Feed, Member
+from matching.ordering import in_sources
+from query.plan.plan import Plan, QueryPlan
+
+if TYPE_CHECKING:
+    from matching.shedding import Shedder
+
+
+class Filling:
+    """A query over one stream that reads the archive. Not thread safe.
+
+    from_us: events before that are not for it. low_us: nor do events before that matter (None: as from_us)."""
+
+    __slots__ = ("_from_us", "_plan", "_sources", "count", "member", "reached_us")
+
+    def __init__(self, plan: Plan, from_us: int, shedder: Shedder | None = None, low_us: int | None = None) -> None:
+        self._plan = plan
+        self._from_us = from_us
+        self.reached_us = from_us if low_us is None else max(from_us, low_us)
+        self._sources: tuple[str, ...] = ()
+        self.member = Member(live_matcher(plan), shedder)
+        #: How many events it has taken.
+        self.count = 0
+
+    def read(self, snapshot: HistorySnapshot, watermark_us: int | None) -> None:
+        """Takes the events below the watermark, from where it stands on. Raises DataError for files that are gone."""
+        if watermark_us is None or watermark_us <= self.reached_us:
+            return
+        columns = self._plan.columns
+        for batch in snapshot.batches(self.reached_us, watermark_us, columns=columns, sorted_max=SORTED_MAX):
+            self.count += len(batch)
+            named = in_sources(batch, self._sources)
+            self._sources = named.sources
+            for part in slices(named):
+                self.member.guarded(self.member.matcher.push, part)
+        self.reached_us = watermark_us
+
+    def enter(self, feed: Feed, snapshot: HistorySnapshot, live: LiveStream) -> Member:
+        """Takes the rest, between two pushes, and is a member of the feed then."""
+        self.read(snapshot, live.watermark_us)
+        ahead = snapshot.read(self.reached_us, None)
+        self.count += len(ahead)
+        known = (*self._sources, *ahead.sources, *live.offsets, *live.expected)
+        feed.enter(self.member, ahead, live.watermark_us, self._from_us, tuple(dict.fromkeys(known)))
+        return self.member
+
+
+#: Events of a stream, or None, and its watermark after them, or None: see hybrid.watch.chain.Chain.push.
+Step: TypeAlias = tuple[str, EventBatch | None, int | None]
+
+
+def steps(
+    names: Sequence[str], snapshots: Mapping[str, HistorySnapshot], low_us: Mapping[str, int],
+    end_us: Mapping[str, int | None], columns: Mapping[str, Collection[str] | None],
+) -> Iterator[Step]:  # fmt: skip
+    """What is kept of several streams, low_us <= time < end_us (None: all), as a chain takes it, all of them going on
+    together, with the columns named (None: all). Memory: some batches of each, and what then waits for a stream that
+    ends earlier."""
+    parts = {
+        name: snapshots[name].batches(low_us[name], end_us[name], columns=columns[name], sorted_max=SORTED_MAX)
+        for name in names
+    }
+    heads: dict[str, EventBatch | None] = {name: next(batches, None) for name, batches in parts.items()}
+    while some := [head for head in heads.values() if head is not None]:
+        last_us = min(int(head.ts_us[-1]) for head in some)  # nothing up to here is still to come
+        for name, head in heads.items():
+            if head is None:
+                continue
+            cut = int(np.searchsorted(head.ts_us, last_us, "right"))
+            heads[name] = head.slice(cut, len(head)) if cut < len(head) else next(parts[name], None)
+            if cut:
+                yield name, head.slice(0, cut), None
+        for name in names:
+            end = end_us[name]
+            yield name, None, last_us + 1 if end is None else min(last_us + 1, end)
+
+
+class Past:
+    """A live query before it begins. filling: what reads the archive for it, where it is a pattern over one stream."""
+
+    def __init__(
+        self, watch: Watch | ChainWatch, plan: QueryPlan, streams: Mapping[str, Stream], from_us: int,
+        filling: Filling | None,
+    ) -> None:  # fmt: skip
+        self.watch = watch
+        self.plan = plan
+        self.streams = dict(streams)
+        self.filling = filling
+        self._low_us = dict.fromkeys(streams, from_us)
+        self._look()
+
+    def _look(self) -> None:
+        self._snapshots = {name: s.kept.snapshot() for name, s in self.streams.items()}
+        self._reached_us = {name: END_US if s.ended else s.watermark_us for name, s in self.streams.items()}
+
+    def read(self, take: Callable[[Step], None]) -> None:
+        """Reads what lies below the watermarks of the last look; `take` gets it where no `filling` does."""
+        if self.filling is not None:
+            (name,) = self.streams
+            self.filling.read(self._snapshots[name], self._reached_us[name])
+            return
+        end = {name: max(low, self._reached_us[name] or low) for name, low in self._low_us.items()}
+        # all columns: what is pushed behind these has them all
+        whole = dict.fromkeys(self.streams)
+        for step in steps(tuple(self.streams), self._snapshots, self._low_us, end, whole):
+            take(step)
+        self._low_us = end
+
+    def read_rest(self, take: Callable[[Step], None]) -> None:
+        """Reads what has passed the watermarks since, and where a chain reads, what lies ahead of them. Between two
+        pushes."""
+        self._look()
+        self.read(take)
+        if self.filling is not None:
+            return
+        for name, snapshot in self._snapshots.items():
+            take((name, snapshot.read(self._low_us[name], None), None))
+        for name, reached_us in self._reached_us.items():
+            take((name, None, reached_us))

@@ -1,0 +1,92 @@
+"""A backtest: what a live query would have found in a stretch of the archive, read at the archive's speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from archive.search.prefilter import windows_of
+from archive.snapshot import HistorySnapshot
+from hybrid.join.candidates import Reader
+from hybrid.join.driver import Driver
+from hybrid.join.spark_ranges import LargeRanges
+from hybrid.join.strategies import strategy_of
+from hybrid.rows.alert_once import Suppressor, alerts_among
+from hybrid.rows.answer import answer_of
+from hybrid.rows.duck import Access
+from hybrid.rows.inputs import SORTED_MAX, slices
+from hybrid.rows.lookup import lookup_in
+from hybrid.rows.outer import Outer, empty_answer
+from hybrid.rows.result import Result, evidence_table, series
+from hybrid.statement.explain import explain_live
+from hybrid.statement.statement import Bounded, StreamInput, live_matcher
+from hybrid.watch.backfill import steps
+from hybrid.watch.chain import END_US, Chain, outermost, plain, plan_streams
+from matching.batch import Matches
+from query.language import ast
+from query.plan.plan import Plan, QueryPlan
+
+
+def backtest(
+    query: ast.Query, plan: QueryPlan, outer: Outer, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput],
+    start_us: int, end_us: int | None, large: LargeRanges | None,
+) -> Result:  # fmt: skip
+    """What the query finds in the on-time events with start_us <= time < end_us (None: in all, and then the stream
+    ends). inputs: streams, by name in lower case. large: what searches in large ranges of history, if anything does."""
+    factor = plan.factors[-1]
+    snapshots = {key: stream.snapshot for key, stream in inputs.items()}
+    strategy = strategy_of("auto")
+    reader: Reader
+    if plain(plan):
+        snapshot = snapshots[plan_streams(plan)[0]]
+        found, reader = _in_stream(factor.plan, snapshot, start_us, end_us), snapshot
+    else:
+        found, reader = _in_chain(plan, static, inputs, start_us, end_us, outer.access)
+    keys = [h.schema.name.lower() for h in factor.histories]
+    if factor.histories:
+        driver = Driver(factor, strategy, live_matcher, in_order=plan.alert is not None, spark=large)
+        driver.take(found)
+        views = {key: Bounded(snapshots[key], inputs[key].begins_us, end_us, end_us is None) for key in keys}
+        answered = driver.settle(views)
+        rows = answered if answered is not None else empty_answer(factor)
+    else:
+        rows = answer_of(factor.plan, found)
+    table = outer.run([rows])
+    lookups = (lookup_in(reader), tuple(lookup_in(snapshots[key]) for key in keys))
+    top = outermost(plan)
+    origins, suppressed = None, None
+    if plan.alert is not None:
+        suppressor = Suppressor(plan.alert, table.schema)
+        table, at = alerts_among(suppressor, outer, factor, rows, table)
+        origins, suppressed = [at], suppressor.suppressed()
+    return Result(
+        table, top, lambda n: evidence_table(top, [rows], origins or outer.sources([rows]), [lookups], n),
+        lambda stage: explain_live(query, plan, strategy, stage), lambda events: series(factor, lookups[0], events),
+        suppressed,
+    )  # fmt: skip
+
+
+def _in_stream(plan: Plan, snapshot: HistorySnapshot, start_us: int, end_us: int | None) -> list[Matches]:
+    """The matches of one pattern over one stream, of which only what can be part of one is read."""
+    count = snapshot.stretch_rows(start_us, end_us)[0]
+    windows, _ = windows_of(snapshot, plan, start_us, end_us, False, None, count)
+    events = snapshot.batches(start_us, end_us, columns=plan.columns, windows=windows, sorted_max=SORTED_MAX)
+    matcher = live_matcher(plan)
+    found = [matcher.push(part) for batch in events for part in slices(batch)]
+    return [*found, matcher.advance(end_us)]
+
+
+def _in_chain(
+    plan: QueryPlan, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput], start_us: int,
+    end_us: int | None, access: Access,
+) -> tuple[list[Matches], Reader]:  # fmt: skip
+    """The matches of the last of several patterns, or of one over several streams; and what finds its events again."""
+    names = plan_streams(plan)
+    snapshots = {name: inputs[name].snapshot for name in names}
+    chain = Chain(plan, {name: inputs[name].schema for name in names}, static, live_matcher, access)
+    columns = {name: chain.columns(name) for name in names}
+    past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us), columns)
+    found = [m for step in past for m in chain.push(*step)]
+    found += [m for name in names for m in chain.push(name, None, END_US if end_us is None else end_us)]
+    return found, chain.reader(snapshots)

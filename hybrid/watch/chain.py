@@ -1,0 +1,575 @@
+"""The patterns of a live query that reads several streams, or in which a pattern reads the rows of another.
+
+A pattern has one input, or several that are merged by time. An input is a stream, whose events come as they are pushed,
+or the rows of another pattern, put through the SQL that stands between the two: their time is a column of theirs, and
+they are held back until none that sorts before them can come (query.plan.lag says how far behind one may be).
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from hybrid.join.candidates import Reader
+from hybrid.join.driver import Driver
+from hybrid.join.requests import Asking
+from hybrid.join.spark_ranges import LargeRanges
+from hybrid.join.strategies.base import Strategy
+from hybrid.rows import duck
+from hybrid.rows.answer import count_matches, output_schema
+from hybrid.rows.inputs import Ordered, one_batch, table_of, times_us
+from hybrid.rows.lookup import lookup_in
+from hybrid.rows.merged import Merged, MergedReader
+from hybrid.rows.outer import factor_name
+from hybrid.rows.result import Lookups
+from hybrid.rows.times import show_us
+from hybrid.statement.statement import live_matcher
+from hybrid.watch.alerts import Alerts
+from hybrid.watch.memory import stats_of
+from hybrid.watch.recovery import Asked
+from hybrid.watch.waits import endless_of
+from live.stream import LiveStream
+from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.drive import Drive
+from matching.ordering import Ordering
+from matching.spill import BY_REFERENCE, Spill, SpillStats
+from matching.types import arrow_schema
+from query.errors import DataError, HybridWarning
+from query.plan.expression import Column
+from query.plan.plan import FactorPlan, Order, Plan, QueryPlan, RowsOf
+from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
+from query.schema import Schema
+
+if TYPE_CHECKING:
+    from matching.matcher import KernelMatcher
+
+#: Above every time: the watermark of an input that has ended.
+END_US = 2**63 - 1
+
+#: So many rows of a pattern are kept at least to show what the matches over them are made of.
+KEPT_ROWS = 1_000_000
+
+#: So many events that wait for a stream are worth a warning.
+HELD_BACK_WARNED = 1_000_000
+
+#: How far each stream has come, by its name in lower case: its watermark, END_US, or None.
+Frontier = Mapping[str, int | None]
+
+
+def plain(plan: QueryPlan) -> bool:
+    """Whether a live query is one pattern over one stream."""
+    return len(plan.factors) == 1 and not plan.factors[0].members
+
+
+def plan_streams(plan: QueryPlan) -> tuple[str, ...]:
+    """The streams that a live query reads, by name in lower case."""
+    names = [sql for f in plan.factors for sql, r in zip(f.inputs, f.rows_of, strict=True) if r is None]
+    return tuple(dict.fromkeys(stream_key(name) for name in names))
+
+
+def stream_key(text: str) -> str:
+    """The lower-case name of a stream, as it is written or quoted."""
+    return text.strip().strip('"').lower()
+
+
+def outermost(plan: QueryPlan) -> QueryPlan:
+    """The plan of a live query from the rows of its last pattern on."""
+    last = len(plan.factors) - 1
+    if not last:
+        return plan
+    renamed = re.sub(rf"\b({FACTOR_TABLE}|{HISTORY_TABLE}){last}(?=\b|_)", r"\g<1>0", plan.select_sql)
+    return replace(plan, select_sql=renamed, factors=(plan.factors[last],))
+
+
+class Chain:
+    """What finds the matches of the last pattern of a live query. Not thread safe; an error leaves it of no use.
+
+    schemas: of the streams, by name in lower case. static: the tables that SQL between patterns may read. Raises
+    DataError for inputs without a total order.
+    """
+
+    __slots__ = ("_last", "_reached", "streams")
+
+    def __init__(
+        self, plan: QueryPlan, schemas: Mapping[str, Schema], static: Mapping[str, pa.Table],
+        make: Callable[[Plan], Matcher], access: duck.Access = duck.NOTHING,
+    ) -> None:
+        patterns: list[_Pattern] = []
+        for factor in plan.factors:
+            inputs: list[_Stream | _Rows] = []
+            for k, (sql, rows_of) in enumerate(zip(factor.inputs, factor.rows_of, strict=True)):
+                if rows_of is None:
+                    inputs.append(_Stream(schemas[stream_key(sql)]))
+                else:
+                    inputs.append(_Rows(patterns[rows_of.factor], sql, rows_of, factor, k, static, access))
+            patterns.append(_Pattern(factor, inputs, make))
+        self._last = patterns[-1]
+        self.streams = self._last.streams
+        self._reached: dict[str, int | None] = dict.fromkeys(self.streams)
+
+    def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
+        """Takes on-time events of a stream in order of arrival, or None, and its watermark after them (END_US: it has
+        ended; None: there is none yet). Returns the matches decided by that, in order of emission."""
+        if watermark_us is not None:
+            self._reached[stream] = watermark_us
+        return self._last.push(stream, batch, self._reached)
+
+    def save(self) -> dict[str, Any]:
+        """All that it has become, for hybrid.watch.saved."""
+        return {"reached": dict(self._reached), "last": self._last.save()}
+
+    def fits(self, saved: Mapping[str, Any]) -> bool:
+        """Whether it can go on from what `save` gave."""
+        return self._last.fits(saved["last"])
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Goes on from what `save` gave, in a chain of the same query. Raises DataError for another one."""
+        self._reached = dict(saved["reached"])
+        self._last.restore(saved["last"])
+
+    @property
+    def ended(self) -> bool:
+        return self.watermark_us == END_US
+
+    @property
+    def watermark_us(self) -> int | None:
+        """How far the input of the last pattern has come."""
+        return self._last.watermark_us(self._reached)
+
+    @property
+    def held_back(self) -> int:
+        """Events and rows that wait for something that may sort before them."""
+        return self._last.held_back
+
+    @property
+    def stuck(self) -> int:
+        """Matches from which AFTER MATCH SKIP TO would not have moved on."""
+        return self._last.stuck
+
+    @property
+    def patterns(self) -> list[_Pattern]:
+        """All of them, the last one first."""
+        found = [self._last]
+        for pattern in found:
+            found += [i.below for i in pattern.inputs if isinstance(i, _Rows) and i.below not in found]
+        return found
+
+    def columns(self, stream: str) -> tuple[str, ...] | None:
+        """The columns of a stream that its patterns read; None: all, where it is merged with others."""
+        named: set[str] = set()
+        for pattern in self.patterns:
+            if any(isinstance(i, _Stream) and i.name == stream for i in pattern.inputs):
+                if pattern.merged is not None:
+                    return None
+                named.update(pattern.factor.plan.columns)
+        return tuple(sorted(named))
+
+    def reader(self, readers: Mapping[str, Reader]) -> Reader:
+        """What the last pattern has read, to be found again. readers: of the streams."""
+        return self._last.reader(readers)
+
+
+class Source(Protocol):
+    """A stream as a live query that reads several sees it."""
+
+    schema: Schema
+    live: LiveStream
+
+    @property
+    def watermark_us(self) -> int | None: ...
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def revision(self) -> object: ...
+    def begins_us(self) -> int | None: ...
+    def held_by(self) -> dict[str, Any] | None: ...
+    def reader(self, in_files: bool = False) -> Reader: ...
+
+
+class ChainWatch:
+    """One live query that is more than a pattern over a stream, from the moment it was asked.
+
+    streams: those it reads, by name in lower case; histories: those its joins read. from_us: events before that are not
+    for it."""
+
+    __slots__ = (
+        "_new", "_warned", "alerts", "asked", "asking", "chain", "driver", "factor", "from_us", "histories", "since",
+        "streams",
+    )  # fmt: skip
+
+    def __init__(
+        self, plan: QueryPlan, streams: Mapping[str, Source], histories: Mapping[str, Source],
+        static: Mapping[str, pa.Table], strategy: Strategy, spill: Spill | None = None, from_us: int | None = None,
+        spark: LargeRanges | None = None, access: duck.Access = duck.NOTHING,
+    ) -> None:  # fmt: skip
+        """strategy, spark: see Driver. spill: where partial matches go that do not fit in memory. from_us: it is to
+        read what is kept from then on, before anything is pushed."""
+        self.factor = plan.factors[-1]
+        self.streams, self.histories = dict(streams), dict(histories)
+        make = partial(live_matcher, spill=spill)
+        self._new = partial(Chain, plan, {name: s.schema for name, s in streams.items()}, static, make, access)
+        self.chain = self._new()
+        #: By stream the ingest sequence of the first event that it may see, where from_us is None.
+        self.since = {name: s.live.next_seq for name, s in streams.items()} if from_us is None else {}
+        ordered = plan.alert is not None
+        self.driver = None
+        if self.factor.histories:
+            self.driver = Driver(self.factor, strategy, live_matcher, ordered, spark=spark)
+        self.alerts: Alerts
+        self.asked: Asked | None = None
+        self.asking: Asking | None = None
+        self._warned = False
+        self.from_us = from_us
+        began = streams if from_us is None else {}
+        for name, stream in began.items():  # where it stands already; none of them has sent anything yet
+            self.chain.push(name, None, END_US if stream.ended else stream.watermark_us)
+
+    def save(self) -> dict[str, Any]:
+        """What it has become, for hybrid.watch.saved."""
+        return self.chain.save() | {"from_us": self.from_us, "since": dict(self.since)}
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        """Goes on from what `save` gave. False: its state is of a release to which it meant something else, and it must
+        be replayed."""
+        self.from_us, self.since = saved.get("from_us"), dict(saved.get("since", {}))  # format 1 has none
+        if not self.chain.fits(saved):
+            return False
+        self.chain.restore(saved)
+        return True
+
+    def replay(self, events: Mapping[str, EventBatch]) -> None:
+        """Goes on as if it had run since it began. events: by stream, in lower case, those on time that it has had
+        since then. What it finds in them has come out already."""
+        chain = self._new()
+        for name, batch in events.items():
+            chain.push(name, batch, None)
+        for name, stream in self.streams.items():
+            chain.push(name, None, END_US if stream.ended else stream.watermark_us)
+        self.chain = chain
+
+    def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> None:
+        """See Chain.push. Warns, once, when a stream that is behind makes many events of the others wait."""
+        if batch is not None and self.from_us is not None and not bool((batch.ts_us >= self.from_us).all()):
+            batch = batch.take(np.flatnonzero(batch.ts_us >= self.from_us))
+        found = self.chain.push(stream, batch, watermark_us)
+        if not self._warned and self.chain.held_back > HELD_BACK_WARNED:
+            self._warned = True
+            slowest = min(self.streams.values(), key=lambda s: END_US if s.ended else s.watermark_us or -END_US)
+            warnings.warn(
+                f"{self.chain.held_back:,} events wait for stream {slowest.schema.name}, which has come to "
+                f"{show_us(slowest.watermark_us)}: db.advance says how far it is without events",
+                HybridWarning,
+                stacklevel=2,
+            )
+        if self.driver is None:
+            self.alerts.add(found)
+        elif found:
+            self.driver.take(found)
+            self.alerts.count(count_matches(found))
+
+    def declare(self, schema: Schema) -> None:
+        """Goes on with another lateness of a stream; nothing else may differ."""
+        for pattern in self.chain.patterns:
+            first = pattern.inputs[0]
+            if pattern.merged is None and isinstance(first, _Stream) and first.name == schema.name.lower():
+                pattern.drive.ordering.declare(schema)
+
+    @property
+    def watermark_us(self) -> int | None:
+        """Of the last pattern's input; END_US if that has ended."""
+        return self.chain.watermark_us
+
+    def settle(self) -> None:
+        """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
+        if self.asking is not None:
+            events = sum(s.live.accepted_count - s.live.late_count for s in self.streams.values())
+            for answer in self.asking.settle(self.histories, self.chain.watermark_us, self.chain.ended, events):
+                self.alerts.add_answer(answer)
+        if self.chain.ended and (self.driver is None or not self.driver.waiting_count):
+            self.alerts.finish()
+
+    def lookups(self) -> Lookups:
+        """Where the events of its matches are found again."""
+        readers = {name: s.reader() for name, s in self.streams.items()}
+        sides = tuple(lookup_in(self.histories[h.schema.name.lower()].reader()) for h in self.factor.histories)
+        return lookup_in(self.chain.reader(readers)), sides
+
+    def stats(self) -> dict[str, Any]:
+        """watermark: of the last pattern's input, which waits for the stream that is furthest behind: watermarks."""
+        found: dict[str, Any] = {
+            "late": sum(s.live.late_count for s in self.streams.values()),
+            "held_back": self.chain.held_back,
+            "watermark": None if self.chain.ended else show_us(self.chain.watermark_us),
+            "watermarks": {s.schema.name: show_us(s.watermark_us) for s in self.streams.values()},
+            "held_by": {s.schema.name: s.held_by() for s in self.streams.values()},
+        }
+        stuck = self.chain.stuck + (self.driver.stuck_count if self.driver is not None else 0)
+        if stuck:
+            found["skips_stuck"] = stuck
+        found |= stats_of(pattern.spill for pattern in self.chain.patterns)
+        found |= endless_of(pattern.factor for pattern in self.chain.patterns)
+        return found | (self.driver.stats() if self.driver is not None else {})
+
+
+class _Pattern:
+    """One pattern with its inputs."""
+
+    streams: tuple[str, ...]
+
+    def __init__(self, factor: FactorPlan, inputs: list[_Stream | _Rows], make: Callable[[Plan], Matcher]) -> None:
+        self.factor = factor
+        self.inputs = inputs
+        self.streams = tuple(dict.fromkeys(name for i in inputs for name in i.streams))
+        self.merged = Merged(factor.plan.schema, factor.members) if factor.members else None
+        # rows of a pattern are in order as they are handed on, and are not held back again
+        self.drive = Drive(Ordering(inputs[0].schema if self.merged is None else self.merged.schema), make(factor.plan))
+        self.ended = False
+
+    @property
+    def _kernel(self) -> KernelMatcher | None:
+        from matching.matcher import KernelMatcher  # loads the kernels
+
+        return self.drive.matcher if isinstance(self.drive.matcher, KernelMatcher) else None
+
+    @property
+    def spill(self) -> SpillStats:
+        """How much of it is in memory, and how much is not."""
+        return BY_REFERENCE if self._kernel is None else self._kernel.spill
+
+    @property
+    def limit_bytes(self) -> int:
+        """What its partial matches may take of memory."""
+        spilled = None if self._kernel is None else self._kernel.rows.spilled
+        return 0 if spilled is None else spilled.limit_bytes
+
+    @limit_bytes.setter
+    def limit_bytes(self, limit_bytes: int) -> None:
+        if self._kernel is not None and self._kernel.rows.spilled is not None:
+            self._kernel.rows.spilled.limit_bytes = limit_bytes
+
+    def take_trouble(self) -> list[str]:
+        """See matching.feed.Feed."""
+        spilled = None if self._kernel is None else self._kernel.rows.spilled
+        return [] if spilled is None else spilled.take_trouble()
+
+    def push(self, stream: str, batch: EventBatch | None, reached: Frontier) -> list[Matches]:
+        found: list[Matches] = []
+        for k, source in enumerate(self.inputs):
+            events = source.take(stream, batch, reached)
+            if events is not None and len(events):
+                found += self.drive.push(self.merged.events(k, events) if self.merged is not None else events, None)
+        w = self.watermark_us(reached)
+        if w == END_US and not self.ended:
+            self.ended = True
+            found += self.drive.advance(None)
+        elif w is not None and w != END_US:
+            found += self.drive.advance(w)
+        return found
+
+    def save(self) -> dict[str, Any]:
+        inputs = [i.save() if isinstance(i, _Rows) else None for i in self.inputs]
+        return {"drive": self.drive.snapshot(), "ended": self.ended, "inputs": inputs}
+
+    def fits(self, saved: Mapping[str, Any]) -> bool:
+        below = (i.below.fits(kept["below"]) for i, kept in zip(self.inputs, saved["inputs"]) if isinstance(i, _Rows))
+        return self.drive.fits(saved["drive"]) and all(below)
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self.drive.restore(saved["drive"])
+        self.ended = saved["ended"]
+        for source, kept in zip(self.inputs, saved["inputs"], strict=True):
+            if isinstance(source, _Rows):
+                source.restore(kept)
+
+    def watermark_us(self, reached: Frontier) -> int | None:
+        """The least of the inputs'; None as long as one has none."""
+        least = END_US
+        for source in self.inputs:
+            w = source.watermark_us(reached)
+            if w is None:
+                return None
+            least = min(least, w)
+        return least
+
+    @property
+    def held_back(self) -> int:
+        return len(self.drive.ordering) + sum(i.held_back for i in self.inputs)
+
+    @property
+    def stuck(self) -> int:
+        return self.drive.matcher.stuck + sum(i.below.stuck for i in self.inputs if isinstance(i, _Rows))
+
+    def reader(self, readers: Mapping[str, Reader]) -> Reader:
+        own = [i.reader(readers) for i in self.inputs]
+        return own[0] if self.merged is None else MergedReader(self.merged, [(r, False) for r in own])
+
+
+class _Stream:
+    """A stream as an input."""
+
+    held_back = 0
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema: Schema = schema
+        self.name = schema.name.lower()
+        self.streams: tuple[str, ...] = (self.name,)
+
+    def take(self, stream: str, batch: EventBatch | None, reached: Frontier) -> EventBatch | None:
+        return batch if stream == self.name else None
+
+    def watermark_us(self, reached: Frontier) -> int | None:
+        return reached[self.name]
+
+    def reader(self, readers: Mapping[str, Reader]) -> Reader:
+        return readers[self.name]
+
+
+class _Rows:
+    """The rows of a pattern as an input: numbered in their total order, the one that hybrid.rows.inputs gives a table."""
+
+    def __init__(
+        self, below: _Pattern, sql: str, rows_of: RowsOf, factor: FactorPlan, k: int, static: Mapping[str, pa.Table],
+        access: duck.Access,
+    ) -> None:
+        self.below = below
+        self.streams: tuple[str, ...] = below.streams
+        self.time = rows_of.time
+        own = factor.members[k].schema if factor.members else factor.plan.schema
+        self.schema: Schema = replace(own, time=rows_of.time)
+        self._sql, self._lag_us, self._static, self._access = sql, rows_of.lag_us, static, access
+        self._table = factor_name(rows_of.factor)
+        time = self.schema.column(rows_of.time)
+        # merged rows go by their time alone, as those of a table do
+        by_time = (Order(Column(time.name, time.type)),)
+        self._order_by = by_time if factor.members else factor.plan.order_by
+        self._held: list[tuple[pa.Table, Int64Array]] = []
+        self._kept: deque[EventBatch] = deque()
+        self._count = 0
+        self._reached_us: int | None = None
+
+    @property
+    def held_back(self) -> int:
+        return sum(len(times) for _, times in self._held) + self.below.held_back
+
+    def take(self, stream: str, batch: EventBatch | None, reached: Frontier) -> EventBatch | None:
+        """The rows that nothing can come before any more."""
+        if stream not in self.streams:
+            return None
+        found = self.below.push(stream, batch, reached)
+        if found:
+            self._hold(found)
+        self._reached_us = self.watermark_us(reached)
+        return self._release(self._reached_us) if self._reached_us is not None else None
+
+    def watermark_us(self, reached: Frontier) -> int | None:
+        w = self.below.watermark_us(reached)
+        return w if w is None or w == END_US else w - self._lag_us
+
+    def reader(self, readers: Mapping[str, Reader]) -> Reader:
+        return _Recent(self.schema, tuple(self._kept))
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "below": self.below.save(), "held": list(self._held), "kept": list(self._kept), "count": self._count,
+            "reached_us": self._reached_us,
+        }  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self.below.restore(saved["below"])
+        self._held, self._kept = saved["held"], deque(saved["kept"])
+        self._count, self._reached_us = saved["count"], saved["reached_us"]
+
+    def _hold(self, found: list[Matches]) -> None:
+        rows = pa.concat_tables([m.rows for m in found])
+        connection = duck.cursor(access=self._access)
+        try:
+            for name, table in self._static.items():
+                connection.register(name, table)
+            connection.register(self._table, rows.cast(output_schema(self.below.factor.plan)))
+            table = table_of(connection.sql(self._sql), self.schema.name)
+        except duckdb.Error as error:
+            raise duck.query_error(error, self._sql) from None
+        if not table.num_rows:
+            return
+        times = times_us(table, self.time, self.schema.name)
+        if self._reached_us is not None and int(times.min()) < self._reached_us:
+            raise DataError(
+                f"a row of {self.below.factor.alias} came out with {self.time} {show_us(int(times.min()))}, and rows "
+                f"up to {show_us(self._reached_us)} are matched already",
+                "let its time be that of an event of its match",
+            )
+        self._held.append((table, times))
+
+    def _release(self, w: int) -> EventBatch | None:
+        out: list[pa.Table] = []
+        kept: list[tuple[pa.Table, Int64Array]] = []
+        for table, times in self._held:
+            ready = times < w
+            if not ready.any():
+                kept.append((table, times))
+            elif ready.all():
+                out.append(table)
+            else:
+                out.append(table.filter(pa.array(ready)))
+                kept.append((table.filter(pa.array(~ready)), times[~ready]))
+        self._held = kept
+        if not out:
+            return None
+        rows = pa.concat_tables(out)
+        ordered = Ordered.of(self.schema.name, rows, self._order_by, self.time, by_content=True)
+        columns = one_batch(ordered.table)
+        n = columns.num_rows
+        columns = pa.RecordBatch.from_arrays(columns.columns, schema=arrow_schema(self.schema))
+        at = np.arange(self._count, self._count + n, dtype=np.int64)
+        self._count += n
+        events = EventBatch(columns, ordered.ts_us, np.zeros(n, np.int32), at, at)
+        self._kept.append(events)
+        while self._count - int(self._kept[0].seq[-1]) > KEPT_ROWS:
+            self._kept.popleft()
+        return events
+
+
+@dataclass(frozen=True, slots=True)
+class _Recent:
+    """Rows of a pattern that are still kept, in their order."""
+
+    schema: Schema
+    batches: tuple[EventBatch, ...]
+
+    def read(
+        self,
+        low_us: int | None,
+        high_us: int | None,
+        *,
+        closed: bool = False,
+        keys: Mapping[str, Sequence[Any]] | None = None,
+        late: bool = False,
+        columns: Collection[str] | None = None,
+    ) -> EventBatch:
+        """Those with low <= time < high (<= high if closed). They are no history: nobody asks for keys."""
+        assert not keys
+        parts = []
+        for batch in self.batches:
+            start = 0 if low_us is None else int(np.searchsorted(batch.ts_us, low_us))
+            above = "right" if closed else "left"
+            stop = len(batch) if high_us is None else int(np.searchsorted(batch.ts_us, high_us, above))  # type: ignore[call-overload]
+            if start < stop:
+                parts.append(batch.slice(start, stop))
+        if not parts:
+            none = np.zeros(0, np.int64)
+            columns = pa.RecordBatch.from_pylist([], schema=arrow_schema(self.schema))
+            return EventBatch(columns, none, none.astype(np.int32), none, none)
+        return EventBatch(
+            pa.concat_batches([p.columns for p in parts]), np.concatenate([p.ts_us for p in parts]),
+            np.concatenate([p.source for p in parts]), np.concatenate([p.offset for p in parts]),
+            np.concatenate([p.seq for p in parts]),
+        )  # fmt: skip

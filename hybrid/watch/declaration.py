@@ -1,0 +1,259 @@
+"""What a stream is declared as: checked, and kept in a file of its directory in a database."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from archive.place import Place
+from hybrid.rows.times import duration_us, positive_us, show_duration
+from query.errors import DataError, HybridWarning, first_line, nearest
+from query.language.duck import canonical_type
+from query.schema import Field, Schema
+
+#: In the directory of a stream: its declaration, and the table of its archive.
+STREAM_FILE, TABLE = "stream.json", "table"
+#: In the directory of a database: it is a copy that was not finished.
+INCOMPLETE = "_incomplete"
+#: Version 1 has no `sum`, the SHA-256 of all else.
+STREAM_VERSION = 2
+#: Of a name, in UTF-8: names of files may have 255, and what stands beside a stream has its name with an ending.
+NAME_BYTES_MAX = 200
+
+
+def declared(
+    name: str, columns: Mapping[str, str], time: str, key: str | Sequence[str], order: Sequence[str], lateness: Any,
+    retention: Any,
+) -> Schema:
+    """The schema of a declaration. Raises DataError for what does not hang together."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise DataError(f"{name!r} cannot name a stream", "use letters, digits and underscores")
+    if name.startswith("_"):
+        raise DataError(f"{name} cannot name a stream", "names with an underscore in front are the database's own")
+    check_length(name, "stream")
+    fields = []
+    seen: set[str] = set()
+    for column, type in columns.items():
+        if column.lower() in seen:
+            raise DataError(f"stream {name} has two columns {column}", "names compare without case")
+        if column.lower() in ("_source", "_offset", "_seq", "_late") or column.lower().startswith("__hybrid"):
+            message = f"stream {name} cannot have a column {column}"
+            raise DataError(message, "the archive keeps its own column of that name")
+        seen.add(column.lower())
+        fields.append(Field(column, _type(name, column, type)))
+    schema = Schema(name, tuple(fields))
+
+    def known(what: str, column: str) -> str:
+        field = schema.field(column)
+        if field is None:
+            raise DataError(f"{what} {column} is not a column of {name}", nearest(column, schema.names))
+        return field.name
+
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    ties = (order,) if isinstance(order, str) else tuple(order)
+    return replace(
+        schema,
+        time=known("the time", time),
+        keys=tuple(known("the key", k) for k in keys),
+        order=tuple(known("the tie column", o) for o in ties),
+        lateness_us=duration_us(lateness, "lateness"),
+        retention_us=None if retention is None else positive_us(retention, "retention"),
+    )
+
+
+def differences(was: Schema, now: Schema) -> list[str]:
+    """What a declaration says otherwise than the one before it, in words; nothing where they are equal. Names compare
+    without case."""
+    found = []
+    before, after = ({f.name.lower(): f for f in schema.fields} for schema in (was, now))
+    for name, field in before.items():
+        if name not in after:
+            found.append(f"column {field.name} is left out")
+        elif after[name].type != field.type:
+            found.append(f"column {field.name} is {field.type}, not {after[name].type}")
+    new = [f.name for name, f in after.items() if name not in before]
+    if new:
+        found.append(f"it has no column {', '.join(new)}")
+    elif not found and list(before) != list(after):
+        found.append(f"its columns are {', '.join(was.names)} in this order")
+    for what, one, other in (
+        ("the time", was.time or "", now.time or ""), ("the key", ", ".join(was.keys), ", ".join(now.keys)),
+        ("the order", ", ".join(was.order), ", ".join(now.order)),
+    ):  # fmt: skip
+        if one.lower() != other.lower():
+            found.append(f"{what} is {one or 'none'}, not {other or 'none'}")
+    for what, us, other_us in (
+        ("lateness", was.lateness_us, now.lateness_us), ("retention", was.retention_us, now.retention_us)
+    ):  # fmt: skip
+        if us != other_us:
+            found.append(f"{what} is {show_duration(us)}, not {show_duration(other_us)}")
+    return found
+
+
+def widened(was: Schema, now: Schema) -> Schema | None:
+    """The declaration before with what a new one has behind its columns; None where that is not all that is new."""
+    count = len(was.fields)
+    if len(now.fields) <= count or differences(was, replace(now, fields=now.fields[:count])):
+        return None
+    return replace(was, fields=(*was.fields, *now.fields[count:]))
+
+
+def with_columns(was: Schema, types: Mapping[str, str]) -> Schema | None:
+    """A declaration with those of some columns behind its own that it does not have; None where it has them all. Raises
+    DataError."""
+    more = {column: type for column, type in types.items() if was.field(column) is None}
+    fields = {f.name: f.type for f in was.fields} | more
+    now = declared(was.name, fields, was.time or "", was.keys, was.order, 0, None)
+    return replace(was, fields=now.fields) if more else None
+
+
+def otherwise(was: Schema, now: Schema) -> DataError:
+    """The error that says in which a declaration differs from the one before it."""
+    message = f"stream {was.name} already exists with a different declaration: {'; '.join(differences(was, now))}"
+    return DataError(message, "declare it as it is, with new columns behind the others; or choose another name")
+
+
+def check_query_name(name: Any) -> None:
+    """Raises DataError for what cannot name a query, in a checkpoint and in what is told of it."""
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise DataError(f"{name!r} cannot name a query", "use a text without control characters, such as 'falls'")
+    check_length(name, "query")
+
+
+def check_length(name: str, what: str) -> None:
+    """Raises DataError for a name that is too long."""
+    size = len(name.encode())
+    if size > NAME_BYTES_MAX:
+        message = f"the name of the {what} {name[:20]}... has {size} bytes"
+        raise DataError(message, f"use at most {NAME_BYTES_MAX}")
+
+
+def _type(stream: str, column: str, type: str) -> str:
+    from matching.types import arrow_type
+
+    try:
+        arrow_type(type)
+        return canonical_type(type)
+    except Exception as error:  # noqa: BLE001  (DuckDB's complaint about a type comes in many classes)
+        message = first_line(error)
+        hint = "use a DuckDB type, such as TIMESTAMP, VARCHAR or DOUBLE"
+        raise DataError(f"{stream}.{column}: {message}", hint) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What the clock does to a stream, in microseconds by the clock; None: nothing.
+
+    idle_us: a source that has been silent for so long no longer holds the watermark back. heartbeat_us: where no source
+    has sent anything for so long, the watermark goes on with the clock, that far behind it, less the lateness.
+    ahead_us: an event that is further ahead of the clock when it comes is refused."""
+
+    idle_us: int | None = None
+    heartbeat_us: int | None = None
+    ahead_us: int | None = None
+
+    @property
+    def ticks(self) -> bool:
+        """Whether time alone may raise the watermark."""
+        return self.idle_us is not None or self.heartbeat_us is not None
+
+
+UNPACED = Pace()
+
+
+def pace_of(idle: Any, heartbeat: Any, max_ahead: Any) -> Pace:
+    """Raises DataError for what is no length of time, or none at all."""
+    given = {"idle": idle, "heartbeat": heartbeat, "max_ahead": max_ahead}
+    return Pace(*(None if value is None else positive_us(value, what) for what, value in given.items()))
+
+
+def settings(schema: Schema, pace: Pace, changed: Mapping[str, Any]) -> tuple[Schema, Pace, list[str]]:
+    """A declaration with other settings, those that may change while the stream is there, and what is another one, in
+    words. Raises DataError."""
+    was = {
+        "lateness": schema.lateness_us, "retention": schema.retention_us, "idle": pace.idle_us,
+        "heartbeat": pace.heartbeat_us, "max_ahead": pace.ahead_us,
+    }  # fmt: skip
+    now, said = dict(was), []
+    for what, value in changed.items():
+        if what not in was:
+            hint = "create_stream adds columns; for another time, key or order make a new stream and fill it anew"
+            raise DataError(f"{what} of stream {schema.name} cannot be changed", hint)
+        if what == "lateness":
+            now[what] = 0 if value is None else duration_us(value, what)
+        else:
+            now[what] = None if value is None else positive_us(value, what)
+        if now[what] != was[what]:
+            said.append(f"{what} is {show_duration(now[what])} from now on, it was {show_duration(was[what])}")
+    return (
+        replace(schema, lateness_us=now["lateness"] or 0, retention_us=now["retention"]),
+        Pace(now["idle"], now["heartbeat"], now["max_ahead"]), said,
+    )  # fmt: skip
+
+
+def write_declaration(
+    directory: Place, schema: Schema, watermark_us: int | None, pace: Pace = UNPACED, expected: Sequence[str] = (),
+    logged: bool = False,
+) -> None:
+    """Keeps a declaration, where the watermark stands, the sources it waits for, and whether there is a log, in the
+    directory of the stream. Atomic."""
+    state = {
+        "version": STREAM_VERSION, **schema.to_dict(), "watermark_us": watermark_us, "idle_us": pace.idle_us,
+        "heartbeat_us": pace.heartbeat_us, "ahead_us": pace.ahead_us, "expected": list(expected), "logged": logged,
+    }  # fmt: skip
+    (directory / STREAM_FILE).write_text(json.dumps({**state, "sum": _sum(state)}, indent=1))
+
+
+def _sum(state: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[str, ...], bool]:
+    """The stream that is declared in a directory, where its watermark stood, its pace, the sources that the watermark
+    waited for, and whether there must be a log. A file that is gone is said, and the table says how the stream is
+    declared. Raises DataError."""
+    file = directory / STREAM_FILE
+    if not file.exists():
+        from archive.table import Table
+
+        schema = Table.open(directory / TABLE).schema
+        message = f"{file} is gone: {schema.name} is as its table says, without idle and heartbeat if it had them"
+        warnings.warn(message, HybridWarning, stacklevel=2)
+        return schema, None, UNPACED, (), False
+    try:
+        state = json.loads(file.read_text())
+        version, written = state["version"], state.pop("sum", None)
+        if version not in (1, STREAM_VERSION):
+            raise DataError(f"{file} has version {version}", f"this program reads versions up to {STREAM_VERSION}")
+        if version > 1 and written != _sum(state):
+            raise ValueError("it is not what was written")
+        pace = Pace(state.get("idle_us"), state.get("heartbeat_us"), state.get("ahead_us"))
+        return Schema.from_dict(state), state["watermark_us"], pace, tuple(state.get("expected", ())), bool(
+            state.get("logged", False)
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        hint = "restore it from a copy, or let hybrid archive repair make one from the table"
+        raise DataError(f"{file} is damaged: {error}", hint) from None
+
+
+def stream_names(database: Place) -> list[str]:
+    """The directories of streams in one of a database, in order. Raises DataError for a copy that was not finished."""
+    names = database.names()
+    if INCOMPLETE in names:
+        raise DataError(f"{database} is a snapshot that was not finished", "run hybrid archive snapshot again")
+    places = ((name, database / name) for name in names)
+    return [name for name, at in places if (at / STREAM_FILE).exists() or (at / TABLE / "_delta_log").exists()]
+
+
+def stream_directory(database: Place, name: str) -> tuple[Schema | None, Place]:
+    """A stream of a database that need not be open: its declaration, None if there is no such stream; and its
+    directory. Raises DataError."""
+    for known in stream_names(database):
+        if known.lower() == name.lower():
+            return read_declaration(database / known)[0], database / known
+    return None, database / name

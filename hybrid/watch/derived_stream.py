@@ -1,0 +1,77 @@
+"""The rows of a live query as the events of a stream: what is declared for them, and when they can come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from hybrid.rows.faults import fault, not_supported
+from hybrid.rows.inputs import TIME_TYPES
+from hybrid.watch.alerts import Alerts
+from matching.types import duckdb_type
+from query.errors import DataError, nearest
+from query.plan.lag import lag_us
+from query.plan.plan import QueryPlan
+from query.plan.statement import origin
+
+
+@dataclass(frozen=True, slots=True)
+class Pour:
+    """A live query whose rows go into a stream.
+
+    reads: the streams it reads, by name in lower case; target: the one it feeds. lag_us: how far behind the watermark
+    of what it reads a row may come out. reached: that watermark (hybrid.watch.chain.END_US: it has ended; None: none yet).
+    """
+
+    alerts: Alerts
+    reads: frozenset[str]
+    target: str
+    lag_us: int
+    reached: Callable[[], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a stream of a query's rows is declared as; the names are those of Database.create_stream."""
+
+    columns: dict[str, str]
+    time: str
+    order: tuple[str, ...]
+    lateness: timedelta
+    lag_us: int
+
+
+def rows_as_events(plan: QueryPlan, schema: pa.Schema, time: str | None) -> Rows:
+    """How the rows of a live query are events. schema: of the rows; time: the column of their time, or None if they
+    have just one. Events of equal time are ordered by the other columns, whatever order they come out in.
+
+    Raises QueryError where a row may come out any time after its time, DataError for a time that is none."""
+    columns = {field.name: duckdb_type(field.type) for field in schema}
+    times = [name for name, type in columns.items() if type in TIME_TYPES]
+    if time is None:
+        if len(times) != 1:
+            has = f"have several times: {', '.join(times)}" if times else "have no column of time"
+            raise DataError(f"the rows {has}", "say which is that of the events: watch(text, into=name, time=column)")
+        time = times[0]
+    found = next((name for name in columns if name.lower() == time.lower()), None)
+    if found is None or found not in times:
+        raise DataError(f"the rows have no time {time}", nearest(time, times))
+    if plan.factors[-1].histories:
+        hint = "watch it without into=, and push the rows"
+        raise not_supported("a stream of rows that are joined with history", plan.text, hint)
+    traced = origin(plan.select_sql, found)
+    lag = lag_us(plan.factors[-1].plan, None if traced is None else traced[1])
+    if lag is None:
+        alias = plan.factors[-1].alias
+        hint = f"add WITHIN INTERVAL '...' to {alias}, or let each match end with its last event and take its time"
+        raise fault("HQ220", f"rows of {alias} may come out any time after {found}", plan.text, hint)
+    order = tuple(f.name for f in schema if f.name != found and not _has_no_order(f.type))
+    return Rows(columns, found, order, timedelta(microseconds=max(lag, 1)), lag)  # lateness 0 would hold nothing back
+
+
+def _has_no_order(type: Any) -> bool:
+    return pa.types.is_nested(type) or pa.types.is_interval(type)

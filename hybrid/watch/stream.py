@@ -1,0 +1,236 @@
+"""One stream of a database: what takes its events in, and what keeps them."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from archive.history import LOG, History, archived_schema, check_there
+from archive.place import Place
+from archive.recent import FILES
+from hybrid.join.candidates import Reader
+from hybrid.rows.inputs import SORTED_MAX
+from hybrid.rows.times import show_us
+from hybrid.watch.declaration import TABLE, UNPACED, Pace, read_declaration, write_declaration
+from hybrid.watch.late import LateEvents, LateShare
+from live.stream import LiveStream
+from matching.feed import Feed
+from query.errors import HybridWarning
+from query.schema import Schema
+
+if TYPE_CHECKING:
+    from archive.log import Policy
+
+
+#: In the directory of a stream while its watermark is being set back.
+REWIND = "rewind.json"
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream: what takes its events in, and what keeps them. As a history it is what the driver asks."""
+
+    schema: Schema
+    live: LiveStream
+    kept: History
+    directory: Place | None
+    dropped_us: int | None = None
+    feed: Feed | None = None
+    pace: Pace = UNPACED
+    heard_s: dict[str, float] = field(default_factory=dict)
+    late: LateEvents | None = None
+    lately: LateShare = field(default_factory=LateShare)
+    #: Whether something has come since the last look at the clock; and of the event that was furthest ahead of the
+    #: clock when it was seen there, its time and that of the clock.
+    news: bool = False
+    anchor_us: tuple[int, int] | None = None
+
+    @property
+    def watermark_us(self) -> int | None:
+        return self.live.watermark_us
+
+    @property
+    def ended(self) -> bool:
+        return self.live.ended
+
+    @property
+    def on_time_count(self) -> int:
+        """How many on-time events it has taken since it was opened."""
+        return self.live.accepted_count - self.live.late_count
+
+    @property
+    def revision(self) -> object:
+        return self.kept.revision
+
+    def begins_us(self) -> int | None:
+        first_us, watermark_us, retention_us = self.kept.first_us, self.live.watermark_us, self.schema.retention_us
+        if first_us is None or watermark_us is None or retention_us is None:
+            return first_us
+        return max(first_us, watermark_us - retention_us)
+
+    def reader(self, in_files: bool = False) -> Reader:
+        if in_files:
+            self.kept.flush()
+        return self.kept.snapshot()
+
+    def forget(self) -> None:
+        """Drops what lies behind retention, a tenth of it at a time; or lets whoever flushes do so."""
+        watermark_us, retention_us = self.live.watermark_us, self.schema.retention_us
+        if watermark_us is None or retention_us is None:
+            return
+        edge_us = watermark_us - retention_us
+        if self.kept.beside is not None:
+            if self.dropped_us is None or edge_us - self.dropped_us > retention_us // 10:
+                self.kept.expire_us = self.dropped_us = edge_us
+            return
+        first_us = self.kept.first_us
+        if first_us is None:
+            return
+        since_us = first_us if self.dropped_us is None else max(first_us, self.dropped_us)
+        if edge_us - since_us > retention_us // 10:
+            self.kept.drop_before(edge_us)
+            self.dropped_us = edge_us
+
+    def save(self) -> None:
+        """Writes what the archive does not hold itself. Atomic."""
+        if self.directory is not None:
+            watermark_us, expected = self.live.watermark_us, self.live.expected
+            write_declaration(self.directory, self.schema, watermark_us, self.pace, expected, self.kept.is_logged)
+
+    def reread(self) -> bool:
+        """Takes over what the process that writes has taken since; False where it has declared more columns."""
+        assert self.directory is not None
+        schema, saved_us, *_ = read_declaration(self.directory)
+        if archived_schema(self.directory / TABLE, schema) != self.schema:
+            return False
+        self.kept.refresh()
+        self.live = LiveStream(
+            self.schema, self.kept.last_seq + 1, self.kept.offsets, _watermark_of(self.kept, saved_us, self.schema)
+        )
+        return True
+
+    def hear(self, source: str, now_s: float) -> None:
+        """Something came from a source, at that time of a clock that never goes back."""
+        self.heard_s[source] = now_s
+        self.news = True
+
+    def held_by(self) -> dict[str, Any] | None:
+        """Which source holds the watermark back, since when nothing has come from it and for how many seconds; None
+        where no event is further than that source lets the watermark go."""
+        source, watermark_us, newest_us = self.live.holder, self.live.watermark_us, self.live.newest_us
+        waited = source in self.live.expected
+        if source is None or not (waited or _is_ahead(newest_us, watermark_us, self.schema.lateness_us)):
+            return None
+        now_s = time.monotonic()
+        silent_s = now_s - self.heard_s.get(source, now_s)
+        since_s = round(time.time() - silent_s)
+        return {"source": source, "since": show_us(since_s * 1_000_000), "silent_s": round(silent_s, 1)}
+
+    def tick(self, now_s: float, earliest_us: int) -> int | None:
+        """Looks at the clocks: the first never goes back, nor goes on while the machine is suspended, when nothing can
+        come; the second is the time of day, without its jumps. The watermark that there is by that, if it is another
+        one.
+
+        A heartbeat goes on from the events that have come, as fast as the clock does: what the time of day is matters
+        only where none has come since the stream was opened."""
+        before = self.live.watermark_us
+        newest_us, self.news = self.live.newest_us if self.news else None, False
+        if newest_us is not None and (self.anchor_us is None or newest_us > self._now_us(earliest_us)):
+            self.anchor_us = newest_us, earliest_us
+        if self.pace.idle_us is not None:
+            silent_s = self.pace.idle_us / 1e6
+            # in the order in which they fell silent, so that it does not matter how often somebody looks
+            for source, heard in sorted(self.heard_s.items(), key=lambda item: item[1]):
+                if now_s - heard >= silent_s:
+                    self.live.idle([source])
+        if self.pace.heartbeat_us is not None and before is not None:
+            last = max(self.heard_s.values(), default=now_s)
+            if now_s - last >= self.pace.heartbeat_us / 1e6:
+                self.live.advance(self._now_us(earliest_us) - self.pace.heartbeat_us - self.schema.lateness_us)
+        return self.live.watermark_us if self.live.watermark_us != before else None
+
+    def _now_us(self, earliest_us: int) -> int:
+        """The event time that there is by the clock."""
+        if self.anchor_us is None:
+            return earliest_us
+        newest_us, then_us = self.anchor_us
+        return min(earliest_us, newest_us + max(0, earliest_us - then_us))
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a stream has come. positions: for each source the offset expected next; watermark_us, newest_us (the
+    largest event time): None before the first event."""
+
+    positions: dict[str, int]
+    watermark_us: int | None
+    newest_us: int | None
+
+
+def reopened(directory: Place, log: Policy | None, epoch: int | None = None, read_only: bool = False) -> Stream:
+    """A stream as it was left: declaration, sequence, offsets and watermark. epoch, read_only: see History. Raises
+    DataError, also where there must be a log and is none."""
+    schema, saved_us, pace, expected, logged = read_declaration(directory)
+    if (directory / REWIND).exists():
+        message = f"{schema.name}: its watermark was being set back, which did not come to its end: do it again"
+        warnings.warn(message, HybridWarning, stacklevel=3)
+    if logged:
+        check_there(Path(directory / TABLE / LOG), schema.name)
+        if log is None and not read_only:  # it ends with the first flush, and need not be there from then on
+            write_declaration(directory, schema, saved_us, pace, expected)
+    # A crash may have left the table with columns that the file does not name yet.
+    schema = archived_schema(directory / TABLE, schema)
+    kept = History(schema, directory / TABLE, log=log, epoch=epoch, read_only=read_only)
+    if log is not None and not logged:
+        write_declaration(directory, schema, saved_us, pace, expected, logged=True)
+    expected = tuple(source for source in expected if source not in kept.offsets)
+    watermark_us = _watermark_of(kept, saved_us, schema, bool(expected))
+    live = LiveStream(schema, kept.last_seq + 1, kept.offsets, watermark_us)
+    live.expect(expected)
+    for source, offset in kept.skipped.items():
+        live.skip(source, offset)
+    now_s = time.monotonic()
+    heard_s = dict.fromkeys((*kept.offsets, *expected), now_s)
+    return Stream(schema, live, kept, directory, pace=pace, heard_s=heard_s)
+
+
+def _is_ahead(newest_us: int | None, watermark_us: int | None, lateness_us: int) -> bool:
+    return newest_us is not None and (watermark_us is None or newest_us - lateness_us > watermark_us)
+
+
+def _watermark_of(kept: History, saved_us: int | None, schema: Schema, waits: bool = False) -> int | None:
+    """Where the watermark stands: what was written down, what the events say (unless it waits for others), and the
+    log."""
+    found_us = saved_us if waits else _watermark_again(kept, saved_us, schema)
+    logged_us = kept.logged_watermark_us
+    return found_us if logged_us is None else max(logged_us, logged_us if found_us is None else found_us)
+
+
+def declare_beside(database: Place, schema: Schema) -> None:
+    """Declares a stream that is not there yet, beside the process that writes the database. Raises DataError."""
+    from archive.table import Table
+
+    directory = database / schema.name
+    directory.make()
+    Table.create(directory / TABLE, schema)
+    write_declaration(directory, schema, None)
+
+
+def _watermark_again(kept: History, saved_us: int | None, schema: Schema) -> int | None:
+    """The watermark of a reopened stream. Events may have been archived since it was written down: then it is that of
+    the source that is furthest behind, and stays where it was while one of them has sent nothing newer."""
+    # Rows of files are history: they say nothing of what is still to come.
+    named = {name for name in kept.offsets if name != FILES}
+    newest: dict[str, int] = {}
+    for batch in kept.snapshot().batches(saved_us, None, columns=(), sorted_max=SORTED_MAX):
+        for code, name in enumerate(batch.sources):
+            times = batch.ts_us[batch.source == code]
+            if name in named and len(times):
+                newest[name] = int(times[-1])
+    if not newest or newest.keys() != named:
+        return saved_us
+    reached_us = min(newest.values()) - schema.lateness_us
+    return reached_us if saved_us is None else max(saved_us, reached_us)

@@ -1,0 +1,1 @@
+"""The program of a pattern: bytecode, lanes, registers, tables."""

@@ -1,0 +1,130 @@
+"""Row-local patterns as one table: the list of runs of a partition, in order of preference, is one state.
+
+A list is what the general kernel keeps per partition (matching.kernels.step): runs, and matches that wait for preferred
+runs to fail. Where conditions depend on the row only, runs in one state merge and SKIP PAST LAST ROW applies, most
+patterns have few lists; then a row costs one table look-up, and matches are read back along the transitions taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from matching.program.program import Merge, Mode, Program
+
+#: Limits beyond which the general kernel serves: different conditions, lists, transitions.
+TESTED_MAX = 8
+LISTS_MAX = 512
+TRANSITIONS_MAX = 4096
+#: Lists that EXPLAIN prints.
+SHOWN_MAX = 32
+
+#: A list is a tuple of states; WAITING stands for a match that waits.
+WAITING = -1
+#: Parent of an item that began at this row.
+START = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One row taken by one list.
+
+    items: the list behind the row, before the matches at its head are handed out; for each the index of the item of the
+    old list it came from (START: began at this row) and the variable its row was bound to (-1: none, a match that
+    waited on or an empty match). emitted: matches at the head. next: index of the list that remains.
+    """
+
+    items: tuple[tuple[int, int], ...]
+    emitted: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """lists[0] is empty. transitions[l * masks + m] is what list l does on a row with mask m, where bit i of m stands
+    for Program.tests[i], of which tested[i] is the first; the other variables are always true."""
+
+    lists: tuple[tuple[int, ...], ...]
+    tested: tuple[str, ...]
+    transitions: tuple[Transition, ...]
+
+    @property
+    def masks(self) -> int:
+        return 1 << len(self.tested)
+
+    def __str__(self) -> str:
+        lines = [f"table       {len(self.lists)} lists x {self.masks} masks"]
+        for index, runs in enumerate(self.lists[:SHOWN_MAX]):
+            items = " ".join("match" if state == WAITING else str(state) for state in runs) or "empty"
+            goes = []
+            for mask in range(self.masks):
+                transition = self.transitions[index * self.masks + mask]
+                true = "".join(f" {v}" for bit, v in enumerate(self.tested) if mask >> bit & 1) or " none"
+                emitted = f" emits {transition.emitted}" if transition.emitted else ""
+                goes.append(f"{true.strip()} -> {transition.next}{emitted}")
+            lines.append(f"            {index}: ({items})  " + ", ".join(goes))
+        if len(self.lists) > SHOWN_MAX:
+            lines.append(f"            and {len(self.lists) - SHOWN_MAX} more")
+        return "\n".join(lines)
+
+
+def step_items(
+    program: Program, runs: Iterable[tuple[int, int]], mask: int
+) -> tuple[list[tuple[int, int, int]], bool]:
+    """What a list of runs, (parent, state or WAITING) each, becomes on a row with this mask (bit i: Program.tests[i]
+    holds), as matching.kernels.step does it: (state or WAITING, parent, variable); and whether a match cut it off."""
+    holds = [True] * len(program.variables)
+    for bit, same in enumerate(program.tests):
+        for variable in same:
+            holds[variable] = bool(mask >> bit & 1)
+    out: list[tuple[int, int, int]] = []
+    visited: set[int] = set()
+    for parent, state in runs:
+        if state == WAITING:
+            out.append((WAITING, parent, -1))
+            continue
+        for e in range(program.edge_start[state], program.edge_start[state + 1]):
+            variable, target = program.edge_variable[e], program.edge_target[e]
+            if not holds[variable] or target in visited:
+                continue
+            visited.add(target)
+            if program.edge_start[target + 1] > program.edge_start[target]:
+                out.append((target, parent, variable))
+            if program.accept[target]:
+                out.append((WAITING, parent, variable))
+                return out, True  # everything less preferred is cut
+    return out, False
+
+
+def determinise(program: Program) -> Table | None:
+    """The table of a program, or None if it has no use (runs carry values, other modes, WITHIN) or is too large.
+
+    Cost: lists * masks steps, within the limits above."""
+    tests = program.tests
+    if program.merge is not Merge.STATE or program.mode is not Mode.PAST_LAST_ROW or len(tests) > TESTED_MAX:
+        return None
+    if program.unmatched:
+        return None
+    masks = 1 << len(tests)
+    number: dict[tuple[int, ...], int] = {(): 0}
+    lists: list[tuple[int, ...]] = [()]
+    transitions: list[Transition] = []
+    at = 0
+    while at < len(lists):
+        if len(lists) > LISTS_MAX or len(lists) * masks > TRANSITIONS_MAX:
+            return None
+        for mask in range(masks):
+            items, cut = step_items(program, (*enumerate(lists[at]), (START, 0)), mask)
+            if program.accept[0] and not cut:
+                items.append((WAITING, START, -1))
+            emitted = 0
+            while emitted < len(items) and items[emitted][0] == WAITING:
+                emitted += 1
+            rest = tuple(state for state, _, _ in items[emitted:])
+            if rest not in number:
+                number[rest] = len(lists)
+                lists.append(rest)
+            transitions.append(Transition(tuple((p, v) for _, p, v in items), emitted, number[rest]))
+        at += 1
+    names = program.names
+    return Table(tuple(lists), tuple(names[same[0]] for same in tests), tuple(transitions))

@@ -1,0 +1,78 @@
+"""Which values of the match so far the conditions ahead of a run can read: the V vector of [SASE] section 5.2.2, per
+state."""
+
+from __future__ import annotations
+
+from matching.program.program import OpCode, Program, RegisterKind
+
+_COUNTS = (RegisterKind.COUNT_ROWS, RegisterKind.COUNT_VALUES)
+
+
+def live_registers(program: Program) -> tuple[frozenset[int], ...]:
+    """Per state the registers whose values make a difference to what runs there can still become. Runs of one partition
+    in one state that agree in these have the same future. Cost: edges * states * registers at most."""
+    states = len(program.accept)
+    live = [frozenset[int]() for _ in range(states)]
+    changed = True
+    while changed:
+        changed = False
+        for q in range(states):
+            found = live[q]
+            for e in range(program.edge_start[q], program.edge_start[q + 1]):
+                v = program.edge_variable[e]
+                read = {a for op, a, _ in program.code[v] if op == OpCode.REGISTER}
+                found |= _before(program, v, live[program.edge_target[e]] | read)
+            if found != live[q]:
+                live[q] = found
+                changed = True
+    return tuple(live)
+
+
+def _before(program: Program, label: int, registers: frozenset[int]) -> frozenset[int]:
+    """The registers that determine these ones behind a row bound to `label`, beside the row itself."""
+    needed: set[int] = set()
+    for r in registers:
+        register = program.registers[r]
+        if register.variables and program.variables[label] not in register.variables:
+            needed.add(r)
+        elif register.kind is RegisterKind.LAST:
+            needed |= {register.link} if register.depth else set()
+        elif register.kind is RegisterKind.FIRST:
+            needed |= {r, register.link}
+        else:
+            needed.add(r)
+    return frozenset(needed)
+
+
+def count_caps(program: Program) -> tuple[int, ...]:
+    """Per register the number from which on all its values are alike to the conditions; -1: there is none. Counts that
+    are only compared with constants have one."""
+    caps = [0 if r.kind in _COUNTS else -1 for r in program.registers]
+    for code in program.code:
+        for at, (op, r, _) in enumerate(code):
+            if op != OpCode.REGISTER or caps[r] < 0:
+                continue
+            known, caps[r] = caps[r], -1
+            match code[at + 1 : at + 3]:
+                case ((OpCode.CONSTANT, c, _), (compared, _, _)) if OpCode.EQ <= compared <= OpCode.GE:
+                    caps[r] = max(known, int(program.constants[c]) + 1)
+    for register in program.registers:
+        if register.kind is RegisterKind.FIRST and caps[register.link] >= 0:
+            caps[register.link] = max(caps[register.link], register.depth + 1)
+        elif register.link >= 0:
+            caps[register.link] = -1
+    return tuple(caps)
+
+
+def merges(program: Program) -> bool:
+    """Whether some row makes runs equal whatever came before: they were in one state, and in the one it takes them to
+    no value can still be read but those of this row, and counts of which few values are told apart."""
+    live = live_registers(program)
+    few = {r for r, cap in enumerate(count_caps(program)) if cap >= 0}
+    for q in range(1, len(program.accept)):
+        for e in range(program.edge_start[q], program.edge_start[q + 1]):
+            to = program.edge_target[e]
+            goes_on = program.edge_start[to] < program.edge_start[to + 1]
+            if goes_on and _before(program, program.edge_variable[e], live[to]) <= few:
+                return True
+    return False

@@ -1,0 +1,82 @@
+"""Row-local patterns as a table over one attempt: what a start has become is one state, its configuration.
+
+A configuration is the ordered list of the partial matches of one start, and the match that waits behind them, if there
+is one. Where conditions depend on the row only, it depends on the rows since the start only; so all starts of a
+partition in one configuration go on alike, and a row costs one look-up for each configuration alive there instead of
+one for each start. It serves the plans where starts are kept apart: WITHIN, SKIP TO NEXT ROW or to a variable, WITH
+UNMATCHED ROWS, TIMEOUT ROWS. Plans that need none of these have matching.program.determinise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matching.program.determinise import TESTED_MAX, WAITING, step_items
+from matching.program.program import Mode, Program, Skip
+
+#: Limits beyond which the general kernel serves: configurations, transitions, and edges looked at to make them.
+CONFIGS_MAX = 4096
+TRANSITIONS_MAX = 1 << 14
+EDGES_MAX = 1 << 18
+#: The first configurations: the attempt has failed; it is decided as a match; it stands before its first row.
+FAILED = 0
+MATCHED = 1
+START = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One row taken by one configuration.
+
+    items: the configuration behind the row; for each item the index of the item it came from and the variable its row
+    was bound to (-1: none, a match that waited on). next: index of the configuration. fresh: its match, which is its
+    last item, ends at this row.
+    """
+
+    items: tuple[tuple[int, int], ...]
+    next: int
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartTable:
+    """transitions[c * masks + m] is what configuration c does on a row with mask m, where bit i of m stands for
+    Program.tests[i]; the other variables are always true. In configs, WAITING stands for a match
+    that waits; it can only stand last. skip: where the scan goes on behind a match."""
+
+    configs: tuple[tuple[int, ...], ...]
+    masks: int
+    transitions: tuple[Transition, ...]
+    skip: Skip
+
+
+def start_table(program: Program) -> StartTable | None:
+    """The table of a program, or None if conditions depend on the match so far, rows may be passed over, all matches
+    or an absence are asked for, or it is too large. Cost: configurations * masks steps, within the limits above."""
+    tests = program.tests
+    if any(program.code) or program.mode is Mode.ALL or program.ignore or program.absent or len(tests) > TESTED_MAX:
+        return None
+    masks = 1 << len(tests)
+    begin = (0, WAITING) if program.accept[0] else (0,)
+    configs: list[tuple[int, ...]] = [(), (WAITING,), begin]
+    number = {config: index for index, config in enumerate(configs)}
+    transitions: list[Transition] = []
+    edges = 0
+    at = 0
+    while at < len(configs):
+        if len(configs) > CONFIGS_MAX or len(configs) * masks > TRANSITIONS_MAX:
+            return None
+        edges += masks * sum(program.edge_start[s + 1] - program.edge_start[s] for s in configs[at] if s != WAITING)
+        if edges > EDGES_MAX:
+            return None
+        for mask in range(masks):
+            items, _ = step_items(program, enumerate(configs[at]), mask)
+            config = tuple(state for state, _, _ in items)
+            if config not in number:
+                number[config] = len(configs)
+                configs.append(config)
+            fresh = bool(items) and items[-1][0] == WAITING and items[-1][2] >= 0
+            transitions.append(Transition(tuple((p, v) for _, p, v in items), number[config], fresh))
+        at += 1
+    skip = Skip.PAST_LAST_ROW if program.mode is Mode.PAST_LAST_ROW else program.skip
+    return StartTable(tuple(configs), masks, tuple(transitions), skip)
