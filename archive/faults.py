@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 
 from archive import head, ingested
 from archive.head import LogFault
-from archive.layout import OFFSET, SEQ, SOURCE, stored_schema, time_name
+from archive.layout import OFFSET, SEQ, SOURCE, events_in_words, stored_schema, time_name
 from archive.recent import FILES, KeyRange
+from archive.sorting import MEMORY_LIMIT, sorting
 from archive.sums import Damaged, inspect, said
-from archive.table import Table, TableSnapshot, in_words
-from archive.upkeep import MEMORY_LIMIT, sorting
+from archive.table import Table, TableSnapshot
 from query.errors import DataError, first_line
 
 #: Offsets of rows of files: the number of the file, so many bits further left, and that of the record.
@@ -158,7 +158,7 @@ def _absent(table: Table, snapshot: TableSnapshot, rows: pa.Table) -> pa.Table:
 
 def span(rows: pa.Table) -> str:
     source, offset = (pc.min_max(rows.column(name)).as_py() for name in (SOURCE, OFFSET))
-    return in_words(rows.num_rows, source["min"], source["max"], offset["min"], offset["max"])
+    return events_in_words(rows.num_rows, source["min"], source["max"], offset["min"], offset["max"])
 
 
 def sequence_gaps(table: Table, snapshot: TableSnapshot) -> list[tuple[int, int]]:

@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from archive.layout import events_in_words
 from archive.place import Place
 from query.errors import DataError
 
@@ -329,8 +330,6 @@ def check(directory: Place) -> list[str]:
 
 def _missing(lost: list[LogFault]) -> str:
     """The events that entries have added, in words."""
-    from archive.table import in_words
-
     rows, sources, offsets = 0, [], []
     for action in (action for fault in lost for action in entry_actions(fault.copy or b"")):
         add = action.get("add")
@@ -344,7 +343,7 @@ def _missing(lost: list[LogFault]) -> str:
     if not rows:
         return ""
     bounds = (min(sources), max(sources), min(offsets), max(offsets)) if sources else (None, None, None, None)
-    return f"; without it {in_words(rows, *bounds)} would be missing"
+    return f"; without it {events_in_words(rows, *bounds)} would be missing"
 
 
 def entry_actions(data: bytes) -> Iterator[Mapping[str, dict[str, Any]]]:

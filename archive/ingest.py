@@ -64,8 +64,8 @@ from archive.layout import (
 )
 from archive.place import Place
 from archive.recent import FILES
+from archive.sorting import sorted_by, sorting
 from archive.table import Table
-from archive.upkeep import sorted_by, sorting
 from matching.batch import EventBatch
 from query.errors import DataError, first_line
 from query.schema import Schema

@@ -456,3 +456,11 @@ def _bounds(column: pa.ChunkedArray) -> tuple[object, object] | None:
         both = pc.min_max(column).as_py()
         return (both["min"], both["max"]) if max(map(len, both.values())) <= _STATISTICS_STRING_LENGTH_MAX else None
     return None
+
+
+def events_in_words(rows: int, first: str | None, last: str | None, low: int | None, high: int | None) -> str:
+    """So many events of sources from first to last, with offsets from low to high."""
+    said = f"{rows:,} event{'s' * (rows != 1)}"
+    if first is None or low is None:
+        return said
+    return f"{said} of {f'source {first}' if first == last else f'sources {first} to {last}'}, offsets {low} to {high}"

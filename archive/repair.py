@@ -30,8 +30,8 @@ from archive.faults import (
 from archive.layout import OFFSET, SOURCE, DataFile, file_statistics, stored_schema, write_files
 from archive.place import Place
 from archive.recent import FILES, KeyRange
+from archive.sorting import MEMORY_LIMIT, sorting
 from archive.table import Table
-from archive.upkeep import MEMORY_LIMIT, sorting
 from query.errors import DataError
 from query.schema import Schema
 

@@ -43,6 +43,7 @@ from archive.layout import (
     SEQ,
     SOURCE,
     DataFile,
+    events_in_words,
     stored_schema,
     time_name,
     to_stored,
@@ -145,14 +146,14 @@ class TableSnapshot:
             rows = sum(damaged.sums.rows[group] for group in damaged.groups)
             source, offset = damaged.sums.bounds[SOURCE], damaged.sums.bounds[OFFSET]
             some = damaged.groups
-            return in_words(
+            return events_in_words(
                 rows, min(source.least[some]), max(source.greatest[some]), min(offset.least[some]),
                 max(offset.greatest[some]),
             )  # fmt: skip
         bounds = [self._bounds(SOURCE), self._bounds(OFFSET)]
         known = [None if b is None else (b.least[at], b.greatest[at]) for b in bounds]
         (first, last), (low, high) = (k if k is not None else (None, None) for k in known)
-        return in_words(int(self.rows[at]), first, last, low, high)
+        return events_in_words(int(self.rows[at]), first, last, low, high)
 
     def _bounds(self, name: str) -> _Bounds | None:
         """The bounds of a column of strings or integers, or None where there are none."""
@@ -680,14 +681,6 @@ class Table:
     ) -> DataError:
         where = f"the archive of {self.schema.name} in {self.directory}"
         return DataError(f"{where} cannot be written: {first_line(why)}", hint)
-
-
-def in_words(rows: int, first: str | None, last: str | None, low: int | None, high: int | None) -> str:
-    """So many events of sources from first to last, with offsets from low to high."""
-    said = f"{rows:,} event{'s' * (rows != 1)}"
-    if first is None or low is None:
-        return said
-    return f"{said} of {f'source {first}' if first == last else f'sources {first} to {last}'}, offsets {low} to {high}"
 
 
 def schema_to_json(schema: Schema) -> str:

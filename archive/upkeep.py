@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from archive import head
+from archive import faults, head
 from archive.layout import (
     DAY_US,
     FILE_ROWS_MAX,
@@ -38,7 +38,6 @@ from archive.layout import (
     DataFile,
     Unit,
     is_by_key,
-    key_names,
     period_codes,
     stored_schema,
     time_name,
@@ -49,11 +48,10 @@ from archive.layout import (
 from archive.place import Place
 from archive.recent import KeyRange
 from archive.scan import CHECKED, checked
+from archive.sorting import MEMORY_LIMIT, sorted_by, sorting
 from archive.table import Table, TableSnapshot
 from matching.batch import Int64Array
 from query.errors import DataError, HybridWarning, first_line
-from query.language.duck import hide_progress
-from query.plan.expression import quote
 from query.schema import Schema
 
 #: So many files of about one size are merged into one.
@@ -65,7 +63,6 @@ SMALL_ONE_IN = 10
 #: A file that no longer belongs to the table, or never did, stays for so long: a query may read it, a writer may be
 #: about to commit it.
 GRACE_HOURS = 24
-MEMORY_LIMIT = "1GB"
 #: How often marking late events begins anew where others have changed the table meanwhile.
 MARK_ATTEMPTS_MAX = 20
 LOCK = "_maintenance.lock"
@@ -233,28 +230,6 @@ def _files(table: Table, before: TableSnapshot, what: Rewrite, memory_limit: str
         yield from write_sorted(batches, table.directory, table.schema, what.unit)
 
 
-@contextmanager
-def sorting(scratch: str, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB of its own that sorts what does not fit into memory in a directory."""
-    connection = duckdb.connect(":memory:", config={"memory_limit": memory_limit, "temp_directory": scratch})
-    try:
-        connection.execute("SET TimeZone='UTC'")
-        hide_progress(connection)
-        yield connection
-    finally:
-        connection.close()
-
-
-def sorted_by(schema: Schema, unit: Unit) -> str:
-    """The order of a file by key, in SQL: (period, keys, time)."""
-    time = quote(time_name(schema))
-    parts = [f"{quote(key)} NULLS LAST" for key in key_names(schema)]
-    names = {"h": "hour", "D": "day", "M": "month", "Y": "year"}
-    if unit != "all":
-        parts.insert(0, f"date_trunc('{names[unit]}', make_timestamp(epoch_us({time})))")
-    return ", ".join([*parts, time, SEQ])
-
-
 # ---- late events
 
 
@@ -316,8 +291,6 @@ def vacuum(table: Table, grace_hours: int = GRACE_HOURS, dry_run: bool = False) 
 
     Where a file that no commit names is the only one that has some events, no such file is deleted, and a HybridWarning
     says so. A reader whose snapshot is older than the grace loses its files, and says so."""
-    from archive import faults  # which sorts as this file does
-
     orphans = set(table.removable(grace_hours)) - set(table.removable(grace_hours, orphans=False))
     alone = [fault for fault, _ in faults.lost_rows(table, False) if fault.path in orphans] if orphans else []
     for fault in alone:
@@ -347,8 +320,6 @@ def verify(table: Table, deep: bool = False, progress: Callable[[int, int], None
     the times, sources, sequences, each event once, and events that only files without a commit have.
 
     progress: called with (files done, files). Costs a request for each file, deep a read of all."""
-    from archive import faults  # which sorts as this file does
-
     snapshot = table.snapshot()
     found: list[Finding] = []
     there = {entry.path for entry in table.directory.entries() if entry.path.endswith(".parquet")}
@@ -417,10 +388,8 @@ def _rows_fault(table: Table, snapshot: TableSnapshot, number: int, rows: pa.Tab
 
 def _doubled(table: Table, paths: list[str]) -> list[Finding]:
     """Events that are there twice."""
-    from archive.faults import identities
-
     with tempfile.TemporaryDirectory(prefix="hybrid-sort-") as scratch, sorting(scratch, MEMORY_LIMIT) as connection:
-        connection.register("stored", identities(table, paths))
+        connection.register("stored", faults.identities(table, paths))
         twice = connection.execute(
             f"SELECT {SOURCE}, {OFFSET}, count(*) FROM stored GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 10"
         ).fetchall()

@@ -20,6 +20,7 @@ from query.errors import DataError, first_line
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.language.duck import Settings, quiet_connection
 from query.plan.expression import Aggregate, Constant, Expression, Navigation, Opaque, children, show, to_sql, walk
+from query.plan.fingerprint import fingerprint
 from query.plan.output import Outcome, output_columns
 from query.plan.pattern import anchors, negated, variables
 from query.plan.plan import Plan
@@ -135,7 +136,7 @@ class ReferenceMatcher:
         """Magic, then three parts with their lengths: json, the kept rows and the partitions, both as Arrow IPC."""
         state = {
             "version": STATE_VERSION,
-            "plan": self.plan.fingerprint,
+            "plan": fingerprint(self.plan),
             "sources": self.sources,
             "watermark_us": self._watermark_us,
             "stuck": self.stuck,
@@ -156,7 +157,7 @@ class ReferenceMatcher:
             known = json.loads(_split(state)[0])
         except (ValueError, struct.error):
             return False
-        return (known["version"], known["plan"]) == (STATE_VERSION, self.plan.fingerprint)
+        return (known["version"], known["plan"]) == (STATE_VERSION, fingerprint(self.plan))
 
     def restore(self, state: bytes) -> None:
         """Goes on from a snapshot of the same plan. Raises DataError for any other state."""
@@ -164,7 +165,7 @@ class ReferenceMatcher:
             found, rows, keys = _split(state)
             known = json.loads(found)
             arrays, values = _from_ipc(rows), _from_ipc(keys)
-            if known["version"] != STATE_VERSION or known["plan"] != self.plan.fingerprint:
+            if known["version"] != STATE_VERSION or known["plan"] != fingerprint(self.plan):
                 raise ValueError("it is of another query or version")
         except (pa.ArrowException, OSError, KeyError, ValueError, struct.error) as error:
             raise DataError(f"this is no saved state of the query: {error}", "start from the archive") from None

@@ -27,7 +27,7 @@ from matching.program.program import Ignore, Mode, NoKernel, OpCode, Program, as
 from matching.program.starts import StartTable
 from matching.program.tables import merges_runs, shares_paths, table_of
 from matching.records import Blocks, Coming, Leaving
-from matching.rows import Needs, Rows
+from matching.rows import Rows
 from matching.run_blocks import RunBlocks
 from matching.run_counts import RunCounts
 from matching.run_graph import RunGraph
@@ -38,10 +38,12 @@ from matching.run_table import RunTable
 from matching.spill import Spill, SpillStats
 from matching.spilled import why_resident
 from matching.state import pack, read_array, saved_array, stamp, unpack, unpack_head
+from matching.tenant import Needs
 from matching.types import plain_type
 from matching.unmatched import Unsettled
 from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
 from query.plan.expression import TRUE, Aggregate, Expression, MatchNumber, walk
+from query.plan.fingerprint import fingerprint
 from query.plan.plan import Plan
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
@@ -560,7 +562,7 @@ class KernelMatcher:
         return self.engine.size
 
     def mark(self, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
-        """See matching.rows.Tenant."""
+        """See matching.tenant.Tenant."""
         store = self.store
         self._reserve(store.count)
         self.engine.mark(store, ids, keep, exact)
@@ -571,7 +573,7 @@ class KernelMatcher:
             keep[self._held.start] = True
 
     def move(self, ids: Int64Array, moved: Int64Array) -> None:
-        """See matching.rows.Tenant. Drops the nodes that `mark` did not reach."""
+        """See matching.tenant.Tenant. Drops the nodes that `mark` did not reach."""
         self.engine.move(ids, moved)
         if not self._all_hot:  # else rows come densely, and nobody asks
             if len(self._hot) < len(self.keys):
@@ -594,7 +596,7 @@ class KernelMatcher:
         self.engine.forget(ids)
         self._hot[ids[ids < len(self._hot)]] = False
 
-    # ---- partitions that leave memory: see matching.rows.Tenant
+    # ---- partitions that leave memory: see matching.tenant.Tenant
 
     @property
     def why(self) -> str | None:
@@ -627,7 +629,7 @@ class KernelMatcher:
 
     @cached_property
     def _fingerprint(self) -> str:
-        return self.plan.fingerprint
+        return fingerprint(self.plan)
 
     @cached_property
     def _stamp(self) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +21,7 @@ from matching.spill import Spill
 from matching.spilled import Spilled
 from matching.state import read_array, read_table, saved_array, saved_table
 from matching.store import RowStore, spillable
+from matching.tenant import Tenant
 from matching.types import plain_type
 from query.errors import DataError
 from query.plan.expression import Column, Expression, Navigation, walk
@@ -42,76 +41,6 @@ KEYS_MIN = 3 << 14
 _Joint = tuple[str, int]
 #: The values of some expressions, and for each the rows where it cannot be computed (see RowValues.attempt).
 Attempt = tuple[list[Values], list[np.ndarray | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What a matcher reads of rows. numeric: columns kept as lanes (name -> floating); other: columns kept as Arrow;
-    schema: of both. linked: whether rows must know their neighbours. before, behind: rows of the partition that are
-    read before and behind one. reach: the last rows of a partition that rows to come may read."""
-
-    numeric: dict[str, bool]
-    other: tuple[str, ...]
-    schema: pa.Schema
-    linked: bool
-    before: int
-    behind: int
-    reach: int
-
-
-class Tenant(Protocol):
-    """A matcher as its rows see it. floor: the first row that it sees. forgets: whether a partition without runs is to
-    it like one without rows. serial: its number among those that these rows have had. within_us: of its runs, or None.
-
-    The last ones are asked where partitions leave memory: see matching.run_table.RunTable for what an engine gives."""
-
-    needs: Needs
-    values: RowValues
-    floor: int
-    forgets: bool
-    serial: int
-
-    @property
-    def size(self) -> int:
-        """Nodes of its own."""
-
-    def mark(self, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
-        """Marks the rows it can still reach; unless it is to be exact, perhaps more. To be followed by `move`. ids: the
-        partitions that may have rows or runs in memory."""
-
-    def move(self, ids: Int64Array, moved: Int64Array) -> None:
-        """Rows have new positions, -1 those that left."""
-
-    def busy(self, ids: Int64Array) -> np.ndarray:
-        """Whether these partitions may have runs, bool (n,)."""
-
-    def idle(self) -> np.ndarray:
-        """Per partition whether no run knows of it."""
-
-    def forget(self, ids: Int64Array) -> None:
-        """These partitions are those of other keys from now on."""
-
-    @property
-    def why(self) -> str | None:
-        """Why its runs cannot leave memory now, or None."""
-
-    @property
-    def within_us(self) -> int | None: ...
-    @property
-    def due_yields(self) -> bool: ...
-    @property
-    def used_bytes(self) -> int: ...
-    @property
-    def row_bytes(self) -> int: ...
-    @property
-    def key_bytes(self) -> int: ...
-    def weigh(self, ids: Int64Array, place: Int64Array) -> Int64Array: ...
-    def states(self, ids: Int64Array) -> Int64Array: ...
-    def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array: ...
-    def copy_out(self, leaving: Leaving) -> Blocks: ...
-    def leave(self, ids: Int64Array) -> None: ...
-    def unmark(self, place: Int64Array) -> None: ...
-    def put_in(self, coming: Coming, blocks: Blocks) -> None: ...
 
 
 class Rows:

@@ -14,7 +14,7 @@ it stays out, and is forgotten there once all its runs are over.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +24,9 @@ from matching.kernels.layout import grown
 from matching.program.program import Program
 from matching.records import Grouped, Layout, Leaving, layout_of, pack, read_layout, unpack
 from matching.spill import TARGET, TARGET_OVERDUE, Facts, Learnt, Policy, Spill, leaving_order
+from matching.tenant import Housed
 from query.errors import DataError, first_line
 from query.plan.plan import Plan
-
-if TYPE_CHECKING:
-    from matching.rows import Rows
 
 #: Above every deadline: what is kept until somebody asks for it.
 NEVER = 2**63 - 1
@@ -139,7 +137,7 @@ class Spilled:
         self._here[self._here_count : count] = ids
         self._here_count = count
 
-    def settle(self, rows: Rows) -> None:
+    def settle(self, rows: Housed) -> None:
         """Rows have been dropped: looks who is still there."""
         ids, lines = self.here(), self._lines
         there = lines.place[ids] == HERE
@@ -154,7 +152,7 @@ class Spilled:
 
     # ---- coming back
 
-    def touch(self, rows: Rows, partition: Int64Array, ts_us: Int64Array) -> None:
+    def touch(self, rows: Housed, partition: Int64Array, ts_us: Int64Array) -> None:
         """A batch is about to be matched; those of its partitions that are out come back."""
         lines = self._lines
         lines.reserve(len(rows.keys))
@@ -170,7 +168,7 @@ class Spilled:
         if absent:
             self.bring_back(rows, np.sort(out[:absent]))
 
-    def reach(self, rows: Rows, watermark_us: int | None) -> None:
+    def reach(self, rows: Housed, watermark_us: int | None) -> None:
         """The watermark, None: the end of the input, is about to be told; what that may decide comes back."""
         if watermark_us is not None:
             self._reached_us = max(self._reached_us, watermark_us)
@@ -188,7 +186,7 @@ class Spilled:
             due = [tenant.due(watermark_us, out) for tenant in asked]
             self.bring_back(rows, np.unique(np.concatenate(due)))
 
-    def bring_back(self, rows: Rows, ids: Int64Array) -> None:
+    def bring_back(self, rows: Housed, ids: Int64Array) -> None:
         """These come back, ascending. Raises DataError where their records cannot be read; they are then still out."""
         lines = self._lines
         for layout in np.unique(lines.layout[ids]):
@@ -214,7 +212,7 @@ class Spilled:
 
     # ---- leaving
 
-    def learn(self, rows: Rows) -> None:
+    def learn(self, rows: Housed) -> None:
         """A batch has been matched: looks at what it has made of its partitions."""
         ids, self._touched = self._touched, self._touched[:0]
         if not len(ids) or self.spill.policy in (Policy.TPM, Policy.LRU) or not rows.tenants:
@@ -223,7 +221,7 @@ class Spilled:
         within_us = NEVER if first.within_us is None else first.within_us
         self.learnt.follow(ids, first.states(ids), within_us, lines.state, lines.since_us, lines.last_us)
 
-    def evict(self, rows: Rows) -> bool:
+    def evict(self, rows: Housed) -> bool:
         """Sends partitions away if more is in use than the limit; whether it has dropped what no run needs."""
         used = rows.used_bytes
         if used <= max(self.limit_bytes, self._again_bytes) or rows.why is not None:
@@ -249,7 +247,7 @@ class Spilled:
         self._move_worn()
         return True
 
-    def _outline(self, rows: Rows, keep: np.ndarray) -> tuple[Int64Array, Int64Array, Facts]:
+    def _outline(self, rows: Housed, keep: np.ndarray) -> tuple[Int64Array, Int64Array, Facts]:
         """The partitions in memory that have something, what each weighs, and what a policy asks of them."""
         store = rows.store
         room = min(store.count, len(rows.keys))
@@ -265,13 +263,13 @@ class Spilled:
         facts = Facts(begun, last, lines.touched[ids], lines.state[ids].astype(np.int64), self._now_us)
         return ids, weights, facts
 
-    def _spots(self, rows: Rows) -> Int64Array:
+    def _spots(self, rows: Housed) -> Int64Array:
         """Room for a place by partition id, all -1, to be left so: to fill it anew would cost O(all partitions)."""
         if len(self._spot) < len(rows.keys):
             self._spot = np.full(max(len(rows.keys), 2 * len(self._spot)), -1, np.int64)
         return self._spot
 
-    def _send(self, rows: Rows, keep: np.ndarray, ids: Int64Array, last_us: Int64Array) -> bool:
+    def _send(self, rows: Housed, keep: np.ndarray, ids: Int64Array, last_us: Int64Array) -> bool:
         """Writes these partitions down and takes them out of memory; False: they stay, since they cannot be written."""
         lines, store = self._lines, rows.store
         place = self._spots(rows)
@@ -310,7 +308,7 @@ class Spilled:
         untold, self._untold = self._untold, []
         return untold
 
-    def _drop_stale(self, rows: Rows) -> None:
+    def _drop_stale(self, rows: Housed) -> None:
         """Forgets partitions whose runs are all over: no event can come for them, and nobody asks what they were, or
         whoever does has been told. Looks at all that are out, so not before some may be so."""
         now_us = self._reached_us if any(tenant.due_yields for tenant in rows.tenants) else self._now_us

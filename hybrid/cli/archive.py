@@ -285,9 +285,11 @@ def search(
     The pattern is matched in ranges of keys, several at a time, or with --spark in Spark's tasks. --from and --to bound
     the events of each pattern; an instant is as in SQL, 2024-01-02 or '2024-01-02 10:00'."""
     from archive.snapshot import HistorySnapshot
-    from hybrid.cli import query_text
+    from hybrid.cli.given import query_text
     from hybrid.rows.times import instant_us
-    from hybrid.statement.statement import Relations, StreamInput, answer
+    from hybrid.statement.relations import Relations
+    from hybrid.statement.statement import answer
+    from hybrid.statement.stream_input import StreamInput
 
     low_us = None if since is None else instant_us(since, "--from")
     high_us = None if until is None else instant_us(until, "--to")

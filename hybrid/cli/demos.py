@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hybrid.cli import say
+from hybrid.cli.output import say
 from hybrid.rows.result import text_table
 from query.errors import DataError
 

@@ -39,11 +39,13 @@ from hybrid.rows.result import Lookups, Result
 from hybrid.rows.times import duration_us, instant_us, positive_us, show_us
 from hybrid.statement.explain import explain_live
 from hybrid.statement.on_spark import ENGINES, OnSpark
-from hybrid.statement.statement import Relations, StreamInput, answer, explain_in
+from hybrid.statement.relations import Relations
+from hybrid.statement.statement import answer, explain_in
+from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.backfill import Filling, Past, Step
 from hybrid.watch.backtest import backtest
-from hybrid.watch.chain import END_US, ChainWatch, outermost, plain, plan_streams
+from hybrid.watch.chain import ChainWatch, outermost, plain, plan_streams
 from hybrid.watch.declaration import (
     TABLE,
     check_query_name,
@@ -61,7 +63,8 @@ from hybrid.watch.flow import Flow, guarded
 from hybrid.watch.late import LateEvents
 from hybrid.watch.memory import Memory, stats_of
 from hybrid.watch.overload import allow, look, shedder_of
-from hybrid.watch.recovery import Asked, check_ahead, read_asked, state_of
+from hybrid.watch.query_spec import END_US, Asked, read_asked
+from hybrid.watch.recovery import check_ahead, state_of
 from hybrid.watch.replay import successor
 from hybrid.watch.rewind import Rewound, finished, rewound
 from hybrid.watch.shedding import Shed, Shedding
@@ -1086,7 +1089,7 @@ class Database:
 
         def explained(stage: str) -> str:
             shedding = watch.shedding if isinstance(watch, Watch) else None
-            return explain_live(query, plan, strategy, stage, watch.driver, shedding)
+            return explain_live(query, plan, strategy, stage, watch.driver, None if shedding is None else str(shedding))
 
         watch.alerts = Alerts(
             outermost(plan), outer, lookups, explained, stats, self._may_wait, lambda: self._stop(watch), evidence,
@@ -1425,8 +1428,8 @@ class Database:
                 self._writer.release()
 
     def end_with_process(self, patience_s: float) -> None:
-        """What hybrid.database.leaving does at the end of the process: events in memory go into files. Raises DataError if
-        another thread holds the database for longer."""
+        """What hybrid.database.leaving does at the end of the process: events in memory go into files. Raises
+        DataError if another thread holds the database for longer."""
         if not self._lock.acquire(timeout=patience_s):
             raise DataError(f"another thread uses {self._path}", "close databases before the process ends")
         closed, self._closed = self._closed, True

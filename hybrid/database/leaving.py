@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from archive.place import Place
 from archive.writer import Locked, Writer, claim
@@ -26,12 +26,19 @@ from query.errors import DataError, first_line
 
 if TYPE_CHECKING:
     from archive.keeper import Keeper
-    from hybrid.database.database import Database
     from hybrid.watch.stream import Stream
     from hybrid.watch.ticker import Ticker
 
 #: A database that another thread holds for longer is left as it is when the process ends.
 PATIENCE_S = 10.0
+
+
+class Leavable(Protocol):
+    """A database, as far as its end goes."""
+
+    def end_with_process(self, patience_s: float) -> None: ...
+
+    def disown(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -64,12 +71,12 @@ class Left:
             self.writer.release()
 
 
-_open: weakref.WeakSet[Database] = weakref.WeakSet()
+_open: weakref.WeakSet[Leavable] = weakref.WeakSet()
 _left: queue.SimpleQueue[Left] = queue.SimpleQueue()
 _finishing = threading.Lock()
 
 
-def watch_over(db: Database, left: Left) -> weakref.finalize[..., Any]:
+def watch_over(db: Leavable, left: Left) -> weakref.finalize[..., Any]:
     """Does what is to be done when the database is left; `detach` once it is closed."""
     _open.add(db)
     found = weakref.finalize(db, _abandoned, left)

@@ -7,9 +7,9 @@ another. Under STRICT too: the rows of a block stand together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from archive.snapshot import GAP_ROWS, HistorySnapshot, merged
 from hybrid.rows.answer import answer_of
 from hybrid.rows.evidence import Evidence, concat, of_rows
 from hybrid.rows.inputs import BATCH_ROWS
+from hybrid.rows.reader import Reader
 from matching.batch import EventBatch, Matcher, Matches
 from matching.types import arrow_type
 from query.language.ast import Selection
@@ -37,22 +38,6 @@ WASTE_MAX = 1.5
 VAIN_ROWS, KEYS_GUESS = 32 * GAP_ROWS, 1_000
 #: To look at so many events, those of other keys in the same files, takes as long as to be given one.
 LOOKS = 16
-
-
-class Reader(Protocol):
-    """History as of one moment; a snapshot of an archive, or a bounded input. columns: those that are needed (None:
-    all); what is at hand may have more."""
-
-    def read(
-        self,
-        low_us: int | None,
-        high_us: int | None,
-        *,
-        closed: bool = False,
-        keys: Mapping[str, Sequence[Any]] | None = None,
-        late: bool = False,
-        columns: Collection[str] | None = None,
-    ) -> EventBatch: ...
 
 
 @dataclass(frozen=True, slots=True)

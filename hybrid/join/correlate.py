@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from archive.snapshot import GAP_ROWS, HistorySnapshot
-from hybrid.join.candidates import BLOCK, Candidates, Ranges, Reader, blocks_of, candidates_in, keys_of, read_together
+from hybrid.join.candidates import BLOCK, Candidates, Ranges, blocks_of, candidates_in, keys_of, read_together
 from hybrid.join.history_cache import HistoryCache
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows import duck
 from hybrid.rows.answer import ROW, Answer, Side, side_schema
 from hybrid.rows.evidence import Evidence, concat
+from hybrid.rows.reader import Reader
 from hybrid.rows.session import enums_of, register
 from matching.batch import Matcher
 from matching.features import Overflow, Values, run_lanes, storable, truth

@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from archive.snapshot import HistorySnapshot
-from hybrid.join.candidates import Ranges, Reader, numbered
+from hybrid.join.candidates import Ranges, numbered
 from hybrid.join.correlate import correlate
 from hybrid.join.history_cache import HistoryCache
 from hybrid.join.spark_ranges import LargeRanges, why_here
 from hybrid.join.strategies.base import Costs, Detect, Frontier, Strategy
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, concat_answers, fitted_answer, output_schema
+from hybrid.rows.reader import Reader
 from matching.batch import Matcher, Matches
 from matching.sharing import widened
 from query.errors import DataError, QueryError
@@ -110,8 +111,9 @@ def _known(table: pa.Table, column: str) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One history join of the rows that ask: see hybrid.join.correlate. known: bool (n,), nothing can come into the range
-    any more. large: bool (n,), Spark searches in the range. last_known_us: the last instant of which all is known."""
+    """One history join of the rows that ask: see hybrid.join.correlate. known: bool (n,), nothing can come into the
+    range any more. large: bool (n,), Spark searches in the range. last_known_us: the last instant of
+    which all is known."""
 
     plan: HistoryPlan
     reader: Reader

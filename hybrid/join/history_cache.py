@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from archive.snapshot import HistorySnapshot
-from hybrid.join.candidates import READ_KEYS_MAX, Blocks, Candidates, Keys, Ranges, Reader, candidates_in, read_together
+from hybrid.join.candidates import READ_KEYS_MAX, Blocks, Candidates, Keys, Ranges, candidates_in, read_together
 from hybrid.join.covered import Covered, Cut, distinct
 from hybrid.rows.inputs import SORTED_MAX
+from hybrid.rows.reader import Reader
 from matching.batch import EventBatch, Int64Array, Matcher
 from matching.sharing import Sharing, sharing_of
 from query.errors import DataError, QueryError

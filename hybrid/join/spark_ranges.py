@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from archive.search.search import search
 from archive.snapshot import HistorySnapshot
-from hybrid.join.candidates import Candidates, Ranges, Reader, keys_of
+from hybrid.join.candidates import Candidates, Ranges, keys_of
 from hybrid.join.history_cache import HistoryCache
 from hybrid.rows.answer import answer_of
 from hybrid.rows.evidence import Evidence
+from hybrid.rows.reader import Reader
 from matching.batch import Int64Array, Matches
 from matching.types import arrow_type
 from query.errors import DataError, QueryError

@@ -20,6 +20,7 @@ from matching.batch import Int64Array
 from matching.ipc import from_ipc, to_ipc
 from query.errors import QueryError, Span
 from query.plan.expression import quote
+from query.plan.fingerprint import fingerprint
 from query.plan.plan import AlertOnce, FactorPlan
 
 #: Suppressed rows that are listed; older ones are only counted.
@@ -43,7 +44,7 @@ def alerts_among(
     match = answer.match[at]
     times = answer.evidence.last_us()[match]
     used, which = np.unique(match, return_inverse=True)
-    ids = answer.evidence.take(used).ids(factor.plan.fingerprint)
+    ids = answer.evidence.take(used).ids(fingerprint(factor.plan))
     passes = suppressor.take(rows, times, [ids[i] for i in which.reshape(-1)])
     return rows.filter(pa.array(passes)), at[passes]
 

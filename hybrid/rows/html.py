@@ -8,12 +8,19 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from hybrid.rows.result import cell
-
 #: Colours that black text can be read on; a variable keeps its colour in the whole table.
 COLOURS = ("#cfe2f3", "#fce5cd", "#d9ead3", "#ead1dc", "#fff2cc", "#d9d2e9", "#d0e0e3", "#f4cccc", "#e6e6e6", "#e2efda")
 #: Runs of one variable that a row shows before it is cut short.
 CHIPS_MAX = 24
+
+
+def cell(value: object) -> str:
+    """One value as tables print it."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, float):
+        return repr(value)
+    return str(value)
 
 
 def html_table(table: pa.Table, evidence: pa.Table, rows: int) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from archive.snapshot import HistorySnapshot
-from hybrid.join.candidates import Reader
+from hybrid.rows.reader import Reader
 from matching.batch import EventBatch
 from query.errors import DataError
 

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from hybrid.rows.answer import COMPLETE, Answer
 from hybrid.rows.evidence import FIXED, Lookup, join_id, long_table, stacked
+from hybrid.rows.html import cell, html_table
 from query.errors import DataError
-from query.plan.fingerprint import fingerprint_of_rows
+from query.plan.fingerprint import fingerprint, fingerprint_of_rows
 from query.plan.plan import FactorPlan, QueryPlan
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def _joined_ids(
 ) -> tuple[list[str] | list[str | None], list[str] | list[None], list[list[str]]]:
     """For rows `at` of an answer: PL's match ids (None where there is no match, or an empty one), the ids of the joined
     rows (None without history), and for each history join the ids of the matches that the rows have there."""
-    live_ids = answer.evidence.take(answer.match[at]).ids(factor.plan.fingerprint)
+    live_ids = answer.evidence.take(answer.match[at]).ids(fingerprint(factor.plan))
     if not factor.histories:
         # A match without events has nothing to be named by.
         matched = np.diff(answer.evidence.bounds)[answer.match[at]] > 0
@@ -44,10 +45,8 @@ def _joined_ids(
     side_ids = []
     for history, side in zip(factor.histories, answer.sides):
         has = np.flatnonzero(side.match[at] >= 0)
-        fingerprint = (
-            fingerprint_of_rows(history.schema.name) if history.plan is None else history.plan.fingerprint
-        )
-        ids = side.evidence.take(side.match[at][has]).ids(fingerprint)
+        source = fingerprint_of_rows(history.schema.name) if history.plan is None else fingerprint(history.plan)
+        ids = side.evidence.take(side.match[at][has]).ids(source)
         every = [""] * len(at)
         for i, name in zip(has, ids):
             every[i] = name
@@ -179,8 +178,8 @@ class Result:
         return self._explain(stage)
 
     def suppressed(self) -> pa.Table:
-        """The rows of a backtest that ALERT ONCE has left out, as hybrid.watch.alerts.Alerts.suppressed. Raises DataError
-        where the statement has none."""
+        """The rows of a backtest that ALERT ONCE has left out, as hybrid.watch.alerts.Alerts.suppressed. Raises
+        DataError where the statement has none."""
         if self._suppressed is None:
             raise DataError("the statement has no ALERT ONCE", "it stands behind a live query")
         return self._suppressed
@@ -211,18 +210,7 @@ class Result:
         return text_table(self._table, SHOWN_ROWS)
 
     def _repr_html_(self) -> str:
-        from hybrid.rows.html import html_table
-
         return html_table(self._table, self._evidence(SHOWN_ROWS), SHOWN_ROWS)
-
-
-def cell(value: object) -> str:
-    """One value as tables print it."""
-    if value is None:
-        return "NULL"
-    if isinstance(value, float):
-        return repr(value)
-    return str(value)
 
 
 def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:

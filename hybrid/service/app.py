@@ -1,7 +1,7 @@
 """The file of `hybrid run`: what it says, as frozen tables, and everything that is wrong with it, each at its place.
 
-A table is checked by its model (hybrid.service.app_tables), references between tables, streams and queries by what runs them
-later.
+A table is checked by its model (hybrid.service.app_tables), references between tables, streams and queries by what runs
+them later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`hybrid run`: the loop between sources, a database and sinks, with its checkpoints, its reloads and its account.
 
 One thread, that of `run`, pushes, asks and hands out. Each source is read and each sink is written by a thread of its
-own (hybrid.service.source_reader, hybrid.service.sink_writer), files and checkpoints are written by threads of the database, and the status by one
-that waits for nobody (hybrid.service.pulse): so none of them holds up the others.
+own (hybrid.service.source_reader, hybrid.service.sink_writer), files and checkpoints are written by threads of the
+database, and the status by one that waits for nobody (hybrid.service.pulse): so none of them holds up the others.
 """
 
 from __future__ import annotations

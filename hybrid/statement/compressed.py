@@ -17,7 +17,7 @@ from query.plan.expression import MatchNumber, walk
 from query.plan.plan import FactorPlan, QueryPlan
 
 if TYPE_CHECKING:
-    from hybrid.statement.statement import Relations
+    from hybrid.statement.relations import Relations
     from matching.batch import Matches
     from matching.match_graph import MatchGraph
 

@@ -19,7 +19,7 @@ from query.plan.output import output_columns
 from query.plan.plan import FactorPlan, Plan, QueryPlan
 
 if TYPE_CHECKING:
-    from hybrid.statement.statement import Relations
+    from hybrid.statement.relations import Relations
 
 #: Column of the table that stands for the factor: how many matches its partition has.
 COUNT = "__hybrid_count"

@@ -16,7 +16,6 @@ from query.schema import Schema
 if TYPE_CHECKING:
     from hybrid.join.driver import Driver
     from hybrid.join.strategies.base import Strategy
-    from hybrid.watch.shedding import Shedding
     from matching.program.program import Program
 
 STAGES = ("ast", "plan", "nfab", "automaton", "program")
@@ -66,9 +65,10 @@ def explain_plan(query: ast.Query, plan: QueryPlan, stage: str, live: bool = Fal
 
 def explain_live(
     query: ast.Query, plan: QueryPlan, strategy: Strategy, stage: str, driver: Driver | None = None,
-    shedding: Shedding | None = None,
+    shedding: str | None = None,
 ) -> str:  # fmt: skip
-    """The stages of a live query, under what is said of its strategy; of one that runs also what that goes by now."""
+    """The stages of a live query, under what is said of its strategy; of one that runs also what that goes by now.
+    shedding: which keys it leaves out, in words."""
     text = explain_plan(query, plan, stage, live=True)
     lines = [f"strategy    {strategy}"] if plan.factors[-1].histories else []
     if driver is not None and strategy.sample_s is not None:
@@ -76,7 +76,7 @@ def explain_live(
     if driver is not None:
         lines += driver.show_spark()
     if shedding is not None:
-        lines.append(f"shedding    {shedding.shed}; keeps {shedding.pressure.share:.3g} of them now")
+        lines.append(f"shedding    {shedding}")
     return "\n".join([*lines, "", text]) if lines else text
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from hybrid.rows.faults import not_supported
+from hybrid.statement.stream_input import StreamInput
 from matching.batch import Matches
 from query.errors import DataError
-from query.plan.plan import Plan, QueryPlan
+from query.plan.plan import FactorPlan, Plan, QueryPlan
 
 if TYPE_CHECKING:
     from archive.spark.search import Archived
-    from hybrid.statement.statement import Relations, StreamInput
 
 #: What db.sql may be asked to search with.
 ENGINES = ("embedded", "spark")
@@ -28,17 +29,21 @@ class OnSpark:
 
     where: Any = None
 
-    def refuse(self, plan: QueryPlan, relations: Relations) -> None:
+    def refuse(
+        self, plan: QueryPlan, streams_in: Callable[[str], list[str]],
+        searched_by_spark: Callable[[FactorPlan], StreamInput | None],
+    ) -> None:  # fmt: skip
         """Raises QueryError HQ500 for a statement of which Spark could not do what it is asked for: search all that its
-        patterns read of streams."""
+        patterns read of streams. streams_in: the streams that an input names; searched_by_spark: the one that a
+        pattern factor reads, if Spark can search for it."""
         from archive.spark.search import why_not
 
         searched = 0
         for factor in plan.factors:
-            streams = [name for sql in factor.inputs for name in relations.streams_in(sql)]
+            streams = [name for sql in factor.inputs for name in streams_in(sql)]
             if not streams:
                 continue
-            if relations.searched_by_spark(factor) is None:
+            if searched_by_spark(factor) is None:
                 what = "MERGE" if factor.members else "a SELECT as the input of a pattern"
                 raise not_supported(f"{what} over {', '.join(streams)} on Spark", plan.text, _HINT)
             why = why_not(factor.plan)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from math import inf
 from typing import Any
 
 import duckdb
@@ -16,57 +12,25 @@ import pyarrow as pa
 
 from archive.interrupts import Deferred
 from archive.search.search import Report, search
-from archive.snapshot import HistorySnapshot
-from hybrid.join.candidates import Reader
 from hybrid.join.driver import Driver
-from hybrid.join.spark_ranges import LargeRanges
 from hybrid.join.strategies import strategy_of
-from hybrid.rows import duck, positions
+from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
-from hybrid.rows.faults import fault
-from hybrid.rows.inputs import (
-    TIME_TYPES,
-    Ordered,
-    fields_of,
-    has_ties,
-    order_index,
-    plain_type,
-    slices,
-    table_of,
-    time_of,
-    to_arrow,
-)
 from hybrid.rows.lookup import lookup_in
-from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.outer import Outer, empty_answer
-from hybrid.rows.positions import IN_MAX
 from hybrid.rows.result import Lookups, Result, evidence_table, series
-from hybrid.rows.session import collated, enums_of, is_enum, register, session_of, settings_of, unregister
 from hybrid.statement.by_key import ByKey
 from hybrid.statement.compressed import Compressed, compress
 from hybrid.statement.counted import count_matches, counted_select
 from hybrid.statement.explain import explain_plan
-from hybrid.statement.on_spark import OnSpark
-from matching.batch import EventBatch, Matcher
+from hybrid.statement.relations import Relations, resorted
+from matching.batch import Matcher
 from matching.drive import run
 from matching.spill import Spill
-from matching.types import arrow_schema
-from query.errors import DataError, HybridWarning, QueryError, Span, nearest
+from query.errors import DataError, QueryError
 from query.language import ast
-from query.language.cut import lacks_input
-from query.language.duck import NO_SESSION, Session, describe_on
 from query.language.parse import parse
-from query.plan.bind import bind, shortened
-from query.plan.expression import Column, quote
-from query.plan.plan import FactorPlan, HistoryPlan, Order, Plan, QueryPlan
-from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
-from query.schema import Field, Schema
-
-#: A pattern over a stream of more events than this is searched for in ranges of keys, several at a time.
-SEARCH_ROWS_MIN = 2_000_000
-#: Streams of more events than this are not copied for DuckDB. MEMORY_TABLE: what the part that is in no file is called.
-WHOLE_ROWS_MAX = 1_000_000
-MEMORY_TABLE = "__hybrid_memory_"
+from query.plan.plan import FactorPlan, Plan
 
 
 def make_matcher(plan: Plan, lenient: bool = False, bare: bool = False, spill: Spill | None = None) -> Matcher:
@@ -109,11 +73,6 @@ def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **ta
         return compress(plan, relations)
 
 
-def _is_option(data: Any) -> bool:
-    """Whether something was meant to be anything but a table."""
-    return data is None or isinstance(data, bool | int | float) or (isinstance(data, str) and not set("./") & set(data))
-
-
 def explain_tables(text: str, stage: str, tables: Mapping[str, Any]) -> str:
     """Explains a statement over named tables, of which only the columns are read."""
     return explain_in(text, stage, Relations(text, tables))
@@ -127,430 +86,13 @@ def explain_in(text: str, stage: str, relations: Relations) -> str:
         return explain_plan(query, relations.bind(query), stage)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounded:
-    """A history that has ended: a plain relation, or the snapshot of an archive."""
-
-    source: Reader
-    first_us: int | None
-    watermark_us: int | None = None
-    ended: bool = True
-    revision: object = None
-
-    def begins_us(self) -> int | None:
-        return self.first_us
-
-    def reader(self, in_files: bool = False) -> Reader:
-        return self.source
-
-
-@dataclass(frozen=True, slots=True)
-class StreamInput:
-    """A stream as a statement sees it: one snapshot of its archive and memory, of which patterns over it alone see
-    low_us <= time < high_us. late: late rows are seen too."""
-
-    schema: Schema
-    snapshot: HistorySnapshot
-    begins_us: int | None
-    late: bool
-    low_us: int | None = None
-    high_us: int | None = None
-
-
-class Relations:
-    """What the names in one statement stand for. `open()` it: what it registers on a user's connection goes with it."""
-
-    def __init__(
-        self,
-        text: str,
-        tables: Mapping[str, Any],
-        streams: Mapping[str, StreamInput] | None = None,
-        connection: duckdb.DuckDBPyConnection | None = None,
-        memory_limit: str | None = None,
-        search_rows_min: int | None = None,
-        spark: OnSpark | None = None,
-        large: LargeRanges | None = None,
-        access: duck.Access = duck.ANYTHING,
-    ) -> None:
-        self._search_rows_min = SEARCH_ROWS_MIN if search_rows_min is None else search_rows_min
-        self.spark = spark
-        self.large = large
-        self._words = {w.lower() for w in re.findall(r"\w+", text) + re.findall(r'"([^"]+)"', text)}
-        self._text = text
-        self._given = {name.lower(): (name, data) for name, data in tables.items()}
-        self._arrow: dict[str, pa.Table] = {}
-        self._streams = dict(streams or {})
-        self._evaluated: dict[str, pa.Table] = {}
-        self._positions: dict[str, bool] = {}
-        self._history_orders: dict[str, list[str]] = {}
-        #: by name, the columns that are ENUMs on the user's connection
-        self._registered: dict[str, Mapping[str, str]] = {}
-        self._views: set[str] = set()
-        #: How the patterns over large streams were searched for, by the alias of the factor.
-        self.reports: dict[str, Report] = {}
-        if lacks_input(text):
-            self._words |= {*self._given, *self._streams}
-        for key, (name, data) in self._given.items():
-            if key not in self._words and _is_option(data):
-                message = f"there is no option {name}, and the text names no table {name}"
-                raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
-        self._own = connection is None
-        self._access = access
-        self.connection = connection or duck.cursor(memory_limit, access, self._viewed())
-
-    def _viewed(self) -> list[str]:
-        """The archived files that `load` may let DuckDB read."""
-        named = [s for key, s in self._streams.items() if key in self._words and key not in self._given]
-        return [path for s in named if s.snapshot.rows_max > WHOLE_ROWS_MAX for path in s.snapshot.paths()]
-
-    def names(self) -> tuple[str, ...]:
-        """What the named tables and the streams are called."""
-        streams = (s.schema.name for key, s in self._streams.items() if key not in self._given)
-        return (*(name for name, _ in self._given.values()), *streams)
-
-    def open(self) -> AbstractContextManager[Relations]:
-        return self._opened()
-
-    @contextmanager
-    def _opened(self) -> Iterator[Relations]:
-        try:
-            # A name that stands for nothing must not be found among our own Python variables: duck.cursor sees none.
-            seen = nullcontext() if self._own else duck.settings(self.connection, python_enable_replacements=False)
-            with seen:
-                for key, (name, _) in self._given.items():
-                    if key in self._words:
-                        self.register(name, self.table(key))
-                for key, stream in self._streams.items():
-                    if key in self._words and key not in self._given:
-                        # Its columns only: many streams are read as histories, by range, and never whole.
-                        self.register(stream.schema.name, arrow_schema(stream.schema).empty_table())
-                yield self
-        finally:
-            if not self._own:
-                for name, enums in self._registered.items():
-                    unregister(self.connection, name, enums)
-            for name in self._views:  # streams come with connections of our own: what is registered goes with these
-                self.connection.execute(f"DROP VIEW {quote(name)}")
-            self._registered.clear()
-            self._views.clear()
-
-    def register(self, name: str, table: pa.Table, fields: Sequence[Field] = ()) -> None:
-        """Lets the statement's SQL name a table, until the relations are closed. fields: its columns, of which those
-        that are ENUMs on the user's connection are that again."""
-        enums = {} if self._own else enums_of(fields)
-        register(self.connection, name, table, enums)
-        self._registered[name] = enums
-
-    @property
-    def has_enums(self) -> bool:
-        """Whether ENUMs are more than text: on the user's connection."""
-        return not self._own
-
-    def load(self, plan: QueryPlan) -> None:
-        """Lets DuckDB see the events of the streams that it selects from itself: in the total order where they are few,
-        otherwise as a view of their files, of which it reads what it needs, and of memory."""
-        inputs = [sql for f in plan.factors for sql in f.inputs]
-        selected = [plan.select_sql, *(sql for sql in inputs if _bare(sql) is None)]
-        words = {word for sql in selected for word in self._selected(sql)}
-        for key, stream in self._streams.items():
-            if key in words & self._words and key not in self._given:
-                name, snapshot = stream.schema.name, stream.snapshot
-                memory = f"{MEMORY_TABLE}{name}"
-                view = None if snapshot.rows_max <= WHOLE_ROWS_MAX else snapshot.select_sql(quote(memory), stream.late)
-                if view is None:
-                    self.register(name, pa.Table.from_batches([snapshot.read(None, None, late=stream.late).columns]))
-                else:
-                    self.register(memory, pa.Table.from_batches([snapshot.recent(stream.late).columns]))
-                    self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {quote(name)} AS {view}")
-                    self._views.add(name)
-
-    @staticmethod
-    def _selected(sql: str) -> set[str]:
-        """The tables that a statement may read, in lower case: of a SELECT those that it does."""
-        try:  # on a connection without views, which would be looked into
-            return {name.lower() for name in duck.cursor().get_table_names(sql)}
-        except duckdb.Error:  # it writes into a table that is not there yet, or is not complete by itself
-            return {w.lower() for w in re.findall(r"\w+", sql)}
-
-    def table(self, key: str) -> pa.Table:
-        """A named table as Arrow."""
-        if key not in self._arrow:
-            name, data = self._given[key]
-            self._arrow[key] = to_arrow(data, name, self._access)
-        return self._arrow[key]
-
-    def stream(self, text: str) -> StreamInput | None:
-        """The stream an input text names, unless a table of that name was given."""
-        key = _bare(text)
-        return self._streams.get(key) if key is not None and key not in self._given else None
-
-    def searched_by_spark(self, factor: FactorPlan) -> StreamInput | None:
-        """The stream that Spark is to search for a factor; None: this process does it."""
-        return None if self.spark is None or factor.members else self.stream(factor.input_sql)
-
-    def streams_in(self, text: str) -> list[str]:
-        """The streams that an input text names."""
-        words = {w.lower() for w in re.findall(r"\w+", text)}
-        return [s.schema.name for key, s in self._streams.items() if key in words and key not in self._given]
-
-    def allow(self, query: ast.Query) -> None:
-        """Raises QueryError for a statement that would write into a connection that ends with it, or without access."""
-        if query.kind is ast.StatementKind.COPY and not self._access.outside:
-            what = "COPY writes a file, and this database has external=False"
-            raise fault("HQ100", what, query.text, "take the rows from the result", query_head(query))
-        if self._own and query.kind in (ast.StatementKind.INSERT, ast.StatementKind.CREATE_TABLE):
-            hint = "hybrid.sql(text, connection): its result then is DuckDB's, the number of rows"
-            what = f"{query.kind.value} needs a DuckDB connection to write to"
-            raise fault("HQ100", what, query.text, f"pass one: {hint}", query_head(query))
-
-    def expect(self, query: ast.Query) -> None:
-        """Notes which relations the query takes as histories, and by which column they are ordered there."""
-        for join in query.histories:
-            matches = [join.match, *(f.match for f in query.factors)]
-            orders = [m.order_by[0].expression.text.strip().strip('"').lower() for m in matches if m and m.order_by]
-            self._history_orders.setdefault(join.stream.written.lower(), []).extend(orders)
-
-    def bind(self, query: ast.Query) -> QueryPlan:
-        """The plan of a query over these relations."""
-        self.expect(query)
-        try:
-            session = NO_SESSION if self._own or not query.factors else self._session(query)
-            plan = bind(query, self.resolve, relations=self.others(), describe=self.describe, session=session)
-            if not self._own:
-                self._refuse_collations(query, plan)
-        except duckdb.Error as error:  # a transaction that was aborted before, say
-            raise duck.query_error(error, self._text) from None
-        return plan
-
-    def _session(self, query: ast.Query) -> Session:
-        """The user's connection, for the patterns of a query. Raises QueryError for settings that they do not have."""
-        taken, refused = settings_of(self.connection)
-        for name, value in refused:
-            message = f"the connection has {name} = {value}, which patterns do not know"
-            raise fault("HQ500", message, query.text, f"RESET {name} before, and SET it again after", query_head(query))
-        return session_of(self.connection, taken)
-
-    def _refuse_collations(self, query: ast.Query, plan: QueryPlan) -> None:
-        """Raises QueryError for a pattern over columns that DuckDB compares otherwise than by their bytes."""
-        inputs = [(f.input_sql, f.plan.columns, query.factors[i].match.span) for i, f in enumerate(plan.factors)]
-        for i, factor in enumerate(plan.factors):
-            joins = [join for join in query.histories if join.factor == i]
-            for h, join in zip(factor.histories, joins, strict=True):
-                columns = h.schema.names if h.plan is None else h.plan.columns
-                inputs.append((quote(h.schema.name), columns, join.span))
-        for sql, columns, span in inputs:
-            key = _bare(sql)
-            if key is not None and key in self._given:
-                continue
-            whole = sql if key is None else f"SELECT * FROM {sql}"
-            for column, collation in collated(self.connection, whole).items():
-                if column in columns:
-                    message = f"{column} is compared under the collation {collation}, which patterns do not know"
-                    own = quote(column)
-                    hint = f"take it off in the input: FROM (SELECT * REPLACE ({own} COLLATE C AS {own}) FROM ...)"
-                    raise fault("HQ500", message, query.text, hint, span)
-
-    def resolve(self, text: str) -> Schema:
-        """The schema of an input: a stream, a named table, or whatever DuckDB can select from. Reads no rows.
-
-        Raises LookupError with a hint for a name that stands for nothing, QueryError for SQL that DuckDB refuses."""
-        stream = self.stream(text)
-        if stream is not None:
-            return stream.schema
-        key = _bare(text)
-        if key is not None and key in self._given:
-            return self._plain(self._given[key][0], fields_of(self.table(key)))
-        name = shortened(text) if key is None else text.strip().strip('"')
-        try:
-            relation = self.connection.sql(f"SELECT * FROM {text}")
-            empty = table_of(relation.limit(0), name)
-        except duckdb.Error as error:
-            if key is not None and isinstance(error, duckdb.CatalogException):
-                known = [n for n, _ in self._given.values()] + [s.schema.name for s in self._streams.values()]
-                raise LookupError(nearest(name, [*known, *sorted(self._known())])) from None
-            raise duck.query_error(error, self._text, text.strip()) from None
-        fields = fields_of(empty)
-        if self.has_enums:
-            fields = tuple(f if not is_enum(t) else Field(f.name, t) for f, t in zip(fields, map(str, relation.types)))
-        return self._plain(name, fields)
-
-    def describe(
-        self, sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, /
-    ) -> tuple[Field, ...]:
-        """See query.plan.statement.Describe: over the relations, of which `tables` has more columns than these."""
-        for name, fields in tables.items():
-            if name.startswith((FACTOR_TABLE, HISTORY_TABLE)) and name not in self._registered:
-                columns = tuple(fields) or (Field("nothing", "INTEGER"),)  # that there is none is said later
-                self.register(name, arrow_schema(Schema(name, columns)).empty_table(), columns)
-        with duck.settings(self.connection, errors_as_json=True):
-            described = describe_on(self.connection, sql, select)
-        return tuple(
-            f if self.has_enums and is_enum(f.type) else Field(f.name, plain_type(f.type)) for f in described
-        )
-
-    def _plain(self, name: str, fields: tuple[Field, ...]) -> Schema:
-        """A plain relation. Where it serves as history it needs a time: the column it (or else PL) is ordered by, if
-        that is one; or the only one there is."""
-        orders = self._history_orders.get(name.lower())
-        time = None
-        if orders is not None:
-            times = [f.name for f in fields if f.type in TIME_TYPES]
-            time = next((t for o in orders for t in times if t.lower() == o), times[0] if len(times) == 1 else None)
-        return Schema(name, fields, time=time)
-
-    def others(self) -> dict[str, tuple[Field, ...]]:
-        """The columns of the tables that the outer SELECT may name besides the pattern factors."""
-        found = {name: fields_of(self.table(key)) for key, (name, _) in self._given.items() if key in self._words}
-        for key, stream in self._streams.items():
-            if key in self._words:
-                found.setdefault(stream.schema.name, stream.schema.fields)
-        if not self._own:
-            for name in self._known() & self._words - {n.lower() for n in found}:
-                with suppress(LookupError, DataError):  # a table of another schema, or one nobody may want whole
-                    found[name] = self.resolve(quote(name)).fields
-        return found
-
-    def _known(self) -> set[str]:
-        """Tables and views of the connection, in lower case, without DuckDB's own."""
-        names = "SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views() WHERE NOT internal"
-        return {str(name).lower() for (name,) in self.connection.execute(names).fetchall()}
-
-    def rows(self, text: str, name: str) -> pa.Table:
-        """The rows of an input that is no stream, a bare name or a SELECT; a named Arrow table goes past DuckDB."""
-        key = _bare(text)
-        if key is not None and key in self._given:
-            return self.table(key)
-        if text not in self._evaluated:
-            try:
-                relation = self.connection.sql(f"SELECT * FROM {text}" if key is not None else text)
-                self._evaluated[text] = table_of(relation, name)
-            except duckdb.Error as error:
-                raise duck.query_error(error, self._text, name) from None
-        return self._evaluated[text]
-
-    def has_positions(self, text: str) -> bool:
-        """Whether the rows of an input that is no stream have a position: a table, a frame, a file, or what DuckDB
-        makes of one in its order. Rows of patterns and of histories have none."""
-        if text not in self._positions:
-            self._positions[text] = self._position_of(text)
-        return self._positions[text]
-
-    def _named(self, key: str) -> bool | None:
-        """Whether the rows of what a name stands for have a position; None for a name that is not ours."""
-        if key in self._given:
-            data = self._given[key][1]
-            return positions.of_relation(data) if isinstance(data, duckdb.DuckDBPyRelation) else True
-        if key in self._streams or key.startswith((FACTOR_TABLE, HISTORY_TABLE)):
-            return False
-        return None
-
-    def ordered(self, text: str, name: str, order_by: tuple[Order, ...], time: str | None) -> Ordered:
-        """The rows of an input that is no stream, in the order of ORDER BY."""
-        positioned = self.has_positions(text)
-        ordered = Ordered.of(name, self.rows(text, name), order_by, time, by_content=not positioned)
-        if not positioned and self._position_of(text, inf) and has_ties(ordered.table, order_by):
-            warnings.warn(
-                f"the rows of {name} that ORDER BY leaves equal are ordered by content: with a long list behind IN "
-                "DuckDB gives them in no fixed order; more columns in ORDER BY tell them apart",
-                HybridWarning,
-                stacklevel=2,
-            )
-        return ordered
-
-    def _position_of(self, text: str, in_max: float = IN_MAX) -> bool:
-        """Whether the rows of an input have a position; `in_max` as of positions.of_select."""
-        key = _bare(text)
-        known = None if key is None else self._named(key)
-        if known is not None:
-            return known
-        select = text if key is None else f"SELECT * FROM {text}"
-        return positions.of_select(select, lambda sql: self.connection.execute(sql).fetchall(), self._named, in_max)
-
-    def factor(self, factor: FactorPlan, by_key: bool = False) -> tuple[Iterator[EventBatch], Reader, bool]:
-        """The events of a pattern factor in its total order, in batches; what reads them again; and whether late rows
-        are among them. by_key: a table may come partition by partition; what reads it again is a ByKey then."""
-        if factor.members:
-            return self.merged(factor)
-        stream = self.stream(factor.input_sql)
-        if stream is None:
-            plan, name = factor.plan, factor.plan.schema.name
-            rows = self.rows(factor.input_sql, name)
-            time = time_of(plan.order_by)
-            if time is not None and rows.column(time).null_count and (plan.within is None or plan.within.rows):
-                time = None  # rows without a time have their place, and nothing asks how far apart they are
-            if by_key and self.has_positions(factor.input_sql):
-                standing = ByKey.of(name, rows, plan, time)
-                if standing is not None:
-                    return standing.batches(plan.columns), standing, False
-            ordered = self.ordered(factor.input_sql, name, plan.order_by, time)
-            return ordered.batches(plan.columns), ordered, False
-        snapshot, late = stream.snapshot, stream.late
-        batches = snapshot.batches(stream.low_us, stream.high_us, late=late, columns=factor.plan.columns)
-        return _resorted(batches, factor.plan.order_by), snapshot, late
-
-    def searched(self, factor: FactorPlan) -> StreamInput | None:
-        """The stream of a pattern factor, if it is one of so many events that it is searched by parts."""
-        stream = None if factor.members else self.stream(factor.input_sql)
-        return stream if stream is not None and stream.snapshot.rows_max > self._search_rows_min else None
-
-    def merged(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], Reader, bool]:
-        """The same for several inputs, merged by time."""
-        readers: list[tuple[Reader, bool]] = []
-        for member in factor.members:
-            stream = self.stream(member.input_sql)
-            if stream is not None:
-                readers.append((stream.snapshot, stream.late))
-            else:
-                time = member.schema.column(member.schema.time or "")
-                order_by = (Order(Column(time.name, time.type)),)
-                readers.append((self.ordered(member.input_sql, member.name, order_by, time.name), False))
-        reader = MergedReader(Merged(factor.plan.schema, factor.members), readers)
-        return _resorted(reader.batches(), factor.plan.order_by), reader, False
-
-    def history(self, history: HistoryPlan) -> tuple[Bounded, bool]:
-        """The history of a join, a stream's snapshot or a plain relation by its time; whether late rows are seen."""
-        name = history.schema.name
-        stream = self.stream(quote(name))
-        if stream is not None:
-            reader: Reader = stream.snapshot
-            if history.plan is not None and len(history.plan.order_by) > 1:
-                reader = Resorted(reader, history.plan.order_by)
-            return Bounded(reader, stream.begins_us), stream.late
-        time = history.schema.column(history.schema.time or "")
-        order_by = history.plan.order_by if history.plan is not None else (Order(Column(time.name, time.type)),)
-        ordered = self.ordered(quote(name), name, order_by, time.name)
-        return Bounded(ordered, int(ordered.ts_us[0]) if len(ordered.ts_us) else None), False
-
-
-@dataclass(frozen=True, slots=True)
-class Resorted:
-    """A history read in an ORDER BY of its own."""
-
-    source: Reader
-    order_by: tuple[Order, ...]
-
-    def read(
-        self,
-        low_us: int | None,
-        high_us: int | None,
-        *,
-        closed: bool = False,
-        keys: Mapping[str, Sequence[Any]] | None = None,
-        late: bool = False,
-        columns: Collection[str] | None = None,
-    ) -> EventBatch:
-        batch = self.source.read(low_us, high_us, closed=closed, keys=keys, late=late, columns=columns)
-        index = order_index(pa.Table.from_batches([batch.columns]), self.order_by)
-        return batch if index is None else batch.take(index)
-
-
 def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = make_matcher) -> Result:
     """Parses, binds and answers a statement over the relations."""
     query = parse(text, relations.names())
     relations.allow(query)
     plan = relations.bind(query)
     if relations.spark is not None:
-        relations.spark.refuse(plan, relations)
+        relations.spark.refuse(plan, relations.streams_in, relations.searched_by_spark)
     relations.load(plan)
     outer = Outer(plan, has_enums=relations.has_enums)
     counted = counted_select(plan) if make is make_matcher else None
@@ -620,7 +162,7 @@ def answer_factor(
     else:
         report = relations.reports[factor.alias] = Report()
         plan, order_by = factor.plan, factor.plan.order_by
-        arrange = partial(_resorted, order_by=order_by)
+        arrange = partial(resorted, order_by=order_by)
         found = list(
             search(
                 stream.snapshot, plan, stream.low_us, stream.high_us, late=late, make=make, arrange=arrange,
@@ -656,28 +198,3 @@ def _placed(error: QueryError, match: ast.MatchRecognize, text: str) -> QueryErr
         return error
     clause = match.after if match.after is not None and error.diagnostics[0].code == "HQ601" else match.pattern
     return QueryError([replace(d, span=clause.span) for d in error.diagnostics], text)
-
-
-def query_head(query: ast.Query) -> Span:
-    """The first words of a statement: what it is."""
-    start = len(query.text) - len(query.text.lstrip())
-    return Span(start, start + len(query.text.split()[0]))
-
-
-def _resorted(batches: Iterator[EventBatch], order_by: tuple[Order, ...]) -> Iterator[EventBatch]:
-    """Events of a stream in an ORDER BY that begins with its time, in slices. Every instant is in one batch."""
-    for batch in batches:
-        if len(order_by) > 1:
-            index = order_index(pa.Table.from_batches([batch.columns]), order_by)
-            batch = batch if index is None else batch.take(index)
-        yield from slices(batch)
-
-
-def _bare(text: str) -> str | None:
-    """The lower-case name if the text is one name and nothing else."""
-    text = text.strip()
-    if re.fullmatch(r"[A-Za-z_]\w*", text):
-        return text.lower()
-    if re.fullmatch(r'"(?:[^"]|"")+"', text):
-        return text[1:-1].replace('""', '"').lower()
-    return None

@@ -15,7 +15,8 @@ import numpy as np
 from archive.snapshot import HistorySnapshot
 from hybrid.rows.inputs import SORTED_MAX, slices
 from hybrid.statement.statement import live_matcher
-from hybrid.watch.chain import END_US, ChainWatch
+from hybrid.watch.chain import ChainWatch
+from hybrid.watch.query_spec import END_US
 from hybrid.watch.stream import Stream
 from hybrid.watch.watched import Watch
 from live.stream import LiveStream

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from archive.search.prefilter import windows_of
 from archive.snapshot import HistorySnapshot
-from hybrid.join.candidates import Reader
 from hybrid.join.driver import Driver
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.join.strategies import strategy_of
@@ -18,11 +17,15 @@ from hybrid.rows.duck import Access
 from hybrid.rows.inputs import SORTED_MAX, slices
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
+from hybrid.rows.reader import Reader
 from hybrid.rows.result import Result, evidence_table, series
 from hybrid.statement.explain import explain_live
-from hybrid.statement.statement import Bounded, StreamInput, live_matcher
+from hybrid.statement.relations import Bounded
+from hybrid.statement.statement import live_matcher
+from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.backfill import steps
-from hybrid.watch.chain import END_US, Chain, outermost, plain, plan_streams
+from hybrid.watch.chain import Chain, outermost, plain, plan_streams
+from hybrid.watch.query_spec import END_US
 from matching.batch import Matches
 from query.language import ast
 from query.plan.plan import Plan, QueryPlan

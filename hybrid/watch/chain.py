@@ -19,7 +19,6 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from hybrid.join.candidates import Reader
 from hybrid.join.driver import Driver
 from hybrid.join.requests import Asking
 from hybrid.join.spark_ranges import LargeRanges
@@ -30,12 +29,13 @@ from hybrid.rows.inputs import Ordered, one_batch, table_of, times_us
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.outer import factor_name
+from hybrid.rows.reader import Reader
 from hybrid.rows.result import Lookups
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.memory import stats_of
-from hybrid.watch.recovery import Asked
+from hybrid.watch.query_spec import END_US, Asked
 from hybrid.watch.waits import endless_of
 from live.stream import LiveStream
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
@@ -52,8 +52,6 @@ from query.schema import Schema
 if TYPE_CHECKING:
     from matching.matcher import KernelMatcher
 
-#: Above every time: the watermark of an input that has ended.
-END_US = 2**63 - 1
 
 #: So many rows of a pattern are kept at least to show what the matches over them are made of.
 KEPT_ROWS = 1_000_000
@@ -434,7 +432,8 @@ class _Stream:
 
 
 class _Rows:
-    """The rows of a pattern as an input: numbered in their total order, the one that hybrid.rows.inputs gives a table."""
+    """The rows of a pattern as an input: numbered in their total order, the one that hybrid.rows.inputs gives a
+    table."""
 
     def __init__(
         self, below: _Pattern, sql: str, rows_of: RowsOf, factor: FactorPlan, k: int, static: Mapping[str, pa.Table],

@@ -1,8 +1,9 @@
 """Checkpoints of a database: what its live queries have become, in one file each, written whole or not at all.
 
-A file is MAGIC, the SHA-256 of the rest, and what hybrid.watch.saved makes of the state. It says how far each stream had been
-matched (`next_seq`); all events before that are in the archive or its log by the time the file is there, and those
-behind it are matched again from there. So an older checkpoint is as good as a newer one, only slower to go on from.
+A file is MAGIC, the SHA-256 of the rest, and what hybrid.watch.saved makes of the state. It says how far each stream
+had been matched (`next_seq`); all events before that are in the archive or its log by the time the file is there, and
+those behind it are matched again from there. An older checkpoint is as good as a newer one,
+only slower to go on from.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Pour:
     """A live query whose rows go into a stream.
 
     reads: the streams it reads, by name in lower case; target: the one it feeds. lag_us: how far behind the watermark
-    of what it reads a row may come out. reached: that watermark (hybrid.watch.chain.END_US: it has ended; None: none yet).
+    of what it reads a row may come out. reached: that watermark (END_US: it has ended; None: none yet).
     """
 
     alerts: Alerts

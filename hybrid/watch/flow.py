@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from hybrid.rows.faults import Interrupted
-from hybrid.watch.chain import END_US, ChainWatch
+from hybrid.watch.chain import ChainWatch
 from hybrid.watch.derived_stream import Pour
+from hybrid.watch.query_spec import END_US
 from hybrid.watch.stream import Stream
 from hybrid.watch.watched import Watch
 from live.stream import Arrival, LiveStream

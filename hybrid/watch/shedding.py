@@ -130,6 +130,9 @@ class Shedding:
         self.pressure.share = share
         self.decisions.append((at_us, share, reason))
 
+    def __str__(self) -> str:
+        return f"{self.shed}; keeps {self.pressure.share:.3g} of them now"
+
     def stats(self) -> dict[str, Any]:
         """Of Alerts.stats."""
         assert self.shedder is not None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from archive.history import LOG, History, archived_schema, check_there
 from archive.place import Place
 from archive.recent import FILES
-from hybrid.join.candidates import Reader
 from hybrid.rows.inputs import SORTED_MAX
+from hybrid.rows.reader import Reader
 from hybrid.rows.times import show_us
 from hybrid.watch.declaration import TABLE, UNPACED, Pace, read_declaration, write_declaration
 from hybrid.watch.late import LateEvents, LateShare

@@ -12,8 +12,7 @@ from hybrid.join.strategies.base import Strategy
 from hybrid.rows.answer import count_matches
 from hybrid.statement.statement import live_matcher
 from hybrid.watch.alerts import Alerts
-from hybrid.watch.chain import END_US
-from hybrid.watch.recovery import Asked
+from hybrid.watch.query_spec import END_US, Asked
 from hybrid.watch.shedding import Shedding, shedding_of
 from hybrid.watch.stream import Stream
 from matching.feed import Member

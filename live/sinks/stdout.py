@@ -18,8 +18,8 @@ class StdoutSink:
     """Prints rows, at least once: nobody can tell what was read of a stdout. A write that failed half-way goes on where
     it was when it is repeated, so that no line is torn.
 
-    text: how a table is written (hybrid.rows.result.text_table for people); None: a line of JSON for each row. out: where,
-    if not to the stdout of the time of writing.
+    text: how a table is written (hybrid.rows.result.text_table for people); None: a line of JSON for each row. out:
+    where, if not to the stdout of the time of writing.
     """
 
     __slots__ = ("_out", "_part", "_text")

@@ -120,13 +120,6 @@ class Plan:
         lines += [f"setting     {name} = {value}" for name, value in self.settings]
         return "\n".join(lines)
 
-    @property
-    def fingerprint(self) -> str:
-        """32 hex digits that name what the plan finds (query.plan.fingerprint). Match ids use it."""
-        from query.plan.fingerprint import fingerprint
-
-        return fingerprint(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Shift:

@@ -21,9 +21,10 @@ import pytest
 import hybrid
 import hybrid.database.database
 import hybrid.statement.statement
-from hybrid.join.candidates import Reader
 from hybrid.rows.inputs import Ordered
-from hybrid.statement.statement import Relations, answer
+from hybrid.rows.reader import Reader
+from hybrid.statement.relations import Relations
+from hybrid.statement.statement import answer
 from hybrid.watch.alerts import Alerts
 from matching.batch import EventBatch
 from matching.by_reference import ReferenceMatcher

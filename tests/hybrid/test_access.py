@@ -207,7 +207,7 @@ def test_spilling_still_works_and_its_place_is_nobody_elses() -> None:
 
 def test_large_streams_are_read_from_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB selects from the archive's files by itself: these may be read, others may not, and none is written."""
-    monkeypatch.setattr("hybrid.statement.statement.WHOLE_ROWS_MAX", 3)
+    monkeypatch.setattr("hybrid.statement.relations.WHOLE_ROWS_MAX", 3)
     with hybrid.connect(tmp_path / "db", external=False) as db:
         db.create_stream("t", {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}, "ts")
         db.push("t", EVENTS)

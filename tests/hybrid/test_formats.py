@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import hybrid
 from hybrid.rows.evidence import Evidence
 from hybrid.watch import checkpoint, saved
-from hybrid.watch.recovery import ASKED_TAGS, Asked, read_asked
+from hybrid.watch.query_spec import ASKED_TAGS, Asked, read_asked
 from matching import buffered_runs, matcher, spilled, store
 from matching.by_reference import ReferenceMatcher
 from matching.decode import PER_MATCH, PER_ROW

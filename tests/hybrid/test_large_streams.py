@@ -10,7 +10,7 @@ import pytest
 import archive.snapshot
 import hybrid
 import hybrid.rows.duck
-import hybrid.statement.statement
+import hybrid.statement.relations
 
 COLUMNS = {
     "ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE", "day": "DATE", "clock": "TIME", "small": "UTINYINT",
@@ -73,8 +73,8 @@ def small(monkeypatch):
     """So little is taken at a time that everything is cut."""
 
     def cut() -> None:
-        monkeypatch.setattr(hybrid.statement.statement, "WHOLE_ROWS_MAX", 0)
-        monkeypatch.setattr(hybrid.statement.statement, "SEARCH_ROWS_MIN", 0)
+        monkeypatch.setattr(hybrid.statement.relations, "WHOLE_ROWS_MAX", 0)
+        monkeypatch.setattr(hybrid.statement.relations, "SEARCH_ROWS_MIN", 0)
         monkeypatch.setattr(archive.snapshot, "BATCH_ROWS_MAX", 3)
 
     return cut

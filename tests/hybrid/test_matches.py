@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid.statement.statement import Relations, answer
+from hybrid.statement.relations import Relations
+from hybrid.statement.statement import answer
 from matching.matcher import make_matcher
 
 START = datetime(2024, 1, 1)

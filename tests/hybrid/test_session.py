@@ -13,7 +13,8 @@ import pytest
 
 import hybrid
 from hybrid.rows import session
-from hybrid.statement.statement import Relations, answer
+from hybrid.statement.relations import Relations
+from hybrid.statement.statement import answer
 from matching.by_reference import ReferenceMatcher
 
 #: Over the change to summer time in New York, in the night of March 10; the last two rows are in the one after it.

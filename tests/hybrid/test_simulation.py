@@ -22,6 +22,7 @@ from matching.batch import EventBatch
 from matching.by_reference import ReferenceMatcher
 from matching.ordering import sort_events
 from matching.types import arrow_schema
+from query.plan.fingerprint import fingerprint
 from tests.hybrid.ends import opened_again
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(12))
@@ -180,7 +181,7 @@ def _reference(plan: Any, weather: Weather) -> dict[str, dict[str, Any]]:
     matcher = ReferenceMatcher(plan, tuple(names), lenient=True)
     out: dict[str, dict[str, Any]] = {}
     for matches in (matcher.push(sort_events(batch, plan.schema)), matcher.advance(None)):
-        ids = of_matches(matches).ids(plan.fingerprint)
+        ids = of_matches(matches).ids(fingerprint(plan))
         for row, i in zip(matches.rows.to_pylist(), matches.row_match.tolist()):
             out[ids[i]] = {**row, "match_id": ids[i]}
     return out

@@ -221,7 +221,7 @@ pytestmark = [
 @pytest.mark.slow
 def test_every_strategy_gives_the_naive_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     examples: Counter[str] = Counter()
-    monkeypatch.setattr("hybrid.join.history_cache.SAMPLE_STAKE_S", 0.0)  # so that costs are known from the first match on
+    monkeypatch.setattr("hybrid.join.history_cache.SAMPLE_STAKE_S", 0.0)  # costs are known from the first match on
     monkeypatch.setattr("hybrid.join.driver.MATCH_S", 0.5)
 
     @settings(max_examples=max(60, settings().max_examples // 8))

@@ -17,6 +17,7 @@ from matching.matcher import make_matcher
 from query.errors import QueryError
 from query.language.ast import RowsPerMatch
 from query.plan.expression import Column
+from query.plan.fingerprint import fingerprint
 from query.plan.lag import lag_us
 from query.plan.plan import Measure, Plan
 from tests.events import batch_of
@@ -86,7 +87,7 @@ def test_no_row_is_later_than_its_plan_says(record_property: Callable[[str, obje
         for w, matches in found:
             for times, lag in ((matches.last_us, of_last), (matches.first_us, of_first)):
                 if lag is not None and len(times):
-                    assert int(np.min(times)) >= w - lag, (plan.fingerprint, w, lag)
+                    assert int(np.min(times)) >= w - lag, (fingerprint(plan), w, lag)
 
     check()
     record_property("examples", dict(seen))

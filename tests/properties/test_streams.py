@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import hybrid
 from hybrid.database.database import Database
-from hybrid.statement.statement import Relations, answer
+from hybrid.statement.relations import Relations
+from hybrid.statement.statement import answer
 from matching.by_reference import ReferenceMatcher
 from query.errors import HybridWarning
 

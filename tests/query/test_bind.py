@@ -419,7 +419,7 @@ def test_defaults_depend_on_the_selection() -> None:
 
 def test_the_fingerprint_knows_no_spans_and_no_layout() -> None:
     def fingerprint(text: str) -> str:
-        return plan_of(text).factors[0].plan.fingerprint
+        return fingerprint(plan_of(text).factors[0].plan)
 
     one = fingerprint("SELECT * FROM ticks MATCH_RECOGNIZE (PATTERN (A B) DEFINE B AS price<A.price)")
     two = fingerprint("SELECT 1 FROM ticks MATCH_RECOGNIZE (\n PATTERN (a (b))\n DEFINE b AS price  <  a.PRICE)")

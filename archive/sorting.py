@@ -1,0 +1,37 @@
+"""Sorting of more events than fit into memory, by DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import duckdb
+
+from archive.layout import SEQ, Unit, key_names, time_name
+from query.language.duck import hide_progress
+from query.plan.expression import quote
+from query.schema import Schema
+
+MEMORY_LIMIT = "1GB"
+
+
+@contextmanager
+def sorting(scratch: str, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB of its own that sorts what does not fit into memory in a directory."""
+    connection = duckdb.connect(":memory:", config={"memory_limit": memory_limit, "temp_directory": scratch})
+    try:
+        connection.execute("SET TimeZone='UTC'")
+        hide_progress(connection)
+        yield connection
+    finally:
+        connection.close()
+
+
+def sorted_by(schema: Schema, unit: Unit) -> str:
+    """The order of a file by key, in SQL: (period, keys, time)."""
+    time = quote(time_name(schema))
+    parts = [f"{quote(key)} NULLS LAST" for key in key_names(schema)]
+    names = {"h": "hour", "D": "day", "M": "month", "Y": "year"}
+    if unit != "all":
+        parts.insert(0, f"date_trunc('{names[unit]}', make_timestamp(epoch_us({time})))")
+    return ", ".join([*parts, time, SEQ])

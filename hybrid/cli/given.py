@@ -1,0 +1,55 @@
+"""What commands are given: a query, as text or as the name of a file, and tables."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def query_text(text: str) -> str:
+    """The text itself, or what is in the file it names."""
+    # not Path.is_file: that raises for a name longer than names of files may be
+    if "\n" not in text and (text.endswith((".sql", ".hq")) or os.path.isfile(text)):
+        try:
+            return Path(text).read_text(encoding="utf-8")
+        except OSError as error:
+            raise typer.BadParameter(f"cannot read {text}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise typer.BadParameter(f"cannot read {text}: it is not UTF-8") from None
+    if re.fullmatch(r"\S+\.\w+|\S*/\S+", text):
+        raise typer.BadParameter(f"there is no file {text}, and it is no statement")
+    return text
+
+
+def open_tables(tables: list[str] | None) -> dict[str, Any]:
+    """NAME=FILE options as Arrow tables."""
+    import duckdb
+
+    from hybrid.rows import duck
+    from query.errors import DataError, first_line
+
+    found: dict[str, Any] = {}
+    readers = {
+        ".parquet": "read_parquet", ".csv": "read_csv", ".tsv": "read_csv", ".json": "read_json", ".jsonl": "read_json",
+    }  # fmt: skip
+    for item in tables or []:
+        name, sign, file = item.partition("=")
+        if not sign or not name.isidentifier():
+            raise typer.BadParameter(f"--table {item}: write NAME=FILE")
+        path = Path(file)
+        suffix = path.suffix if path.suffix != ".gz" else Path(path.stem).suffix
+        if suffix not in readers:
+            raise typer.BadParameter(f"--table {item}: the file must end in {', '.join(readers)}")
+        if not path.is_file():
+            raise DataError(f"there is no file {file}", f"--table {name}= names it")
+        quoted = "'" + str(path).replace("'", "''") + "'"
+        try:
+            given = f"SELECT * FROM {readers[suffix]}({quoted})"
+            found[name] = duck.cursor(access=duck.ANYTHING).sql(given).to_arrow_table()
+        except duckdb.Error as error:
+            raise DataError(f"{file} cannot be read: {first_line(error)}") from None
+    return found

@@ -1,0 +1,54 @@
+"""A live query as it was asked, and how that is written into a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+#: The watermark of an input that has ended.
+END_US = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A live query with a name, as it was asked; the names are those of Database.watch."""
+
+    name: str
+    text: str
+    strategy: str
+    tolerance_us: int | None
+    evidence: bool
+    into: str | None
+    time: str | None
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    from_us: int | None = None
+
+    def same(self, other: Asked) -> bool:
+        """Whether the two ask for the same."""
+        mine, theirs = self.tables, other.tables
+        return (
+            (self.text, self.strategy, self.tolerance_us, self.evidence, self.into, self.time, self.from_us)
+            == (other.text, other.strategy, other.tolerance_us, other.evidence, other.into, other.time, other.from_us)
+            and mine.keys() == theirs.keys()
+            and all(mine[name].equals(theirs[name]) for name in mine)
+        )
+
+
+#: By the field of Asked its tag in a checkpoint, and what stands for one that is not there (nothing: it must be). Tags
+#: stay when fields are renamed.
+ASKED_TAGS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "name": ("name", ()), "text": ("text", ()), "strategy": ("strategy", ()),
+    "tolerance_us": ("tolerance_us", (None,)), "evidence": ("evidence", (False,)), "into": ("into", (None,)),
+    "time": ("time", (None,)), "tables": ("tables", ({},)), "from_us": ("from_us", (None,)),
+}  # fmt: skip
+
+
+def read_asked(saved: Mapping[str, Any]) -> Asked:
+    """What `state_of` wrote of it. Raises KeyError."""
+    found = {
+        name: saved[tag] if tag in saved or not default else default[0] for name, (tag, default) in ASKED_TAGS.items()
+    }
+    return Asked(**found)
