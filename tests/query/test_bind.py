@@ -29,6 +29,7 @@ from query.plan.expression import (
     to_sql,
     walk,
 )
+from query.plan.fingerprint import fingerprint as fingerprint_of
 from query.plan.output import output_columns
 from query.plan.plan import QueryPlan
 from query.schema import Field, Schema
@@ -419,7 +420,7 @@ def test_defaults_depend_on_the_selection() -> None:
 
 def test_the_fingerprint_knows_no_spans_and_no_layout() -> None:
     def fingerprint(text: str) -> str:
-        return fingerprint(plan_of(text).factors[0].plan)
+        return fingerprint_of(plan_of(text).factors[0].plan)
 
     one = fingerprint("SELECT * FROM ticks MATCH_RECOGNIZE (PATTERN (A B) DEFINE B AS price<A.price)")
     two = fingerprint("SELECT 1 FROM ticks MATCH_RECOGNIZE (\n PATTERN (a (b))\n DEFINE b AS price  <  a.PRICE)")

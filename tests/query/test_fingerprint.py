@@ -207,7 +207,7 @@ def test_the_declaration_of_a_stream_counts_as_far_as_it_is_read() -> None:
 )
 def test_values_have_one_form_each(one: Constant, other: Constant, same: bool) -> None:
     plan = plan_of(over_ticks("PATTERN (A)")).factors[0].plan
-    first, second = (replace(plan, defines=(Define("A", c),)).fingerprint for c in (one, other))
+    first, second = (fingerprint(replace(plan, defines=(Define("A", c),))) for c in (one, other))
     assert (first == second) is same
 
 
