@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from hybrid.rows.result import Result
     from hybrid.statement.compressed import Compressed
     from hybrid.watch.shedding import Shed
+    from query.plan.plan import QueryPlan
+    from query.schema import Schema
 
 
 def _refuse_shadows() -> None:
@@ -55,7 +57,7 @@ from query.errors import DataError, HybridWarning, QueryError  # noqa: E402  (on
 __version__ = "0.1.0"
 __all__ = [
     "Compressed", "DataError", "Database", "HybridWarning", "QueryError", "Result", "Shed", "__version__", "connect",
-    "matches", "sql",
+    "matches", "plan", "sql",
 ]  # fmt: skip
 
 
@@ -87,6 +89,19 @@ def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **ta
     with Deferred():
         from hybrid.statement.statement import matches as compressed
     return compressed(text, connection, **tables)
+
+
+def plan(text: str, schemas: Mapping[str, Schema | Mapping[str, str]], live: bool = False) -> QueryPlan:
+    """Returns the plan of one statement, the one that hybrid.sql, Database.watch, Spark, check and explain start from.
+
+    schemas: by name the inputs of the text; of a table its columns with DuckDB types, of a stream its Schema, as
+    Database.schema returns it. live: plan it as a live query, over streams only. `print(plan)` shows it as
+    `hybrid explain --stage plan` does. Reads no rows. Raises QueryError, DataError."""
+    from archive.interrupts import Deferred
+
+    with Deferred():
+        from hybrid.statement.planning import plan as planned
+    return planned(text, schemas, live)
 
 
 def connect(

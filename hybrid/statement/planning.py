@@ -1,0 +1,44 @@
+"""Plans of statements over inputs of which only the columns are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from archive.history import History
+from hybrid.rows.duck import ANYTHING, binder
+from hybrid.statement.relations import Relations
+from hybrid.statement.stream_input import StreamInput
+from matching.types import arrow_schema
+from query.errors import DataError, nearest
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.plan.plan import QueryPlan
+from query.schema import Field, Schema
+
+
+def plan(text: str, schemas: Mapping[str, Schema | Mapping[str, str]], live: bool = False) -> QueryPlan:
+    """Plans a statement over the columns of its inputs; see hybrid.plan."""
+    streams = {name.lower(): schema for name, schema in schemas.items() if isinstance(schema, Schema)}
+    tables = {name: columns for name, columns in schemas.items() if not isinstance(columns, Schema)}
+    if live:
+        if tables:
+            message = f"{next(iter(tables))} is a table: a live query reads streams"
+            raise DataError(message, "give a stream's Schema, as Database.schema returns it")
+        query = parse(text, tuple(s.name for s in streams.values()))
+        return bind(query, partial(_declared, streams), live=True, describe=binder(ANYTHING))
+    empty = {
+        name: arrow_schema(Schema(name, tuple(Field(c, t) for c, t in columns.items()))).empty_table()
+        for name, columns in tables.items()
+    }
+    inputs = {name: StreamInput(s, History(s, None).snapshot(), None, late=True) for name, s in streams.items()}
+    relations = Relations(text, empty, inputs, access=ANYTHING)
+    with relations.open():
+        return relations.bind(parse(text, relations.names()))
+
+
+def _declared(streams: Mapping[str, Schema], name: str) -> Schema:
+    found = streams.get(name.strip().strip('"').lower())
+    if found is None:
+        raise LookupError(nearest(name.strip(), [s.name for s in streams.values()]))
+    return found
