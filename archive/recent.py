@@ -209,38 +209,10 @@ def joined(pieces: Iterable[Piece]) -> Piece:
     if any(piece.late is not None for piece in pieces):
         late = np.concatenate([np.zeros(len(p), np.bool_) if p.late is None else p.late for p in pieces])
     return Piece(
-        concatenated([piece.batch for piece in pieces]),
+        EventBatch.concat([piece.batch for piece in pieces]),
         late,
         min(piece.min_us for piece in pieces),
         max(piece.max_us for piece in pieces),
-    )
-
-
-def concatenated(batches: list[EventBatch], sources: tuple[str, ...] | None = None) -> EventBatch:
-    """The rows of one batch or more, in order, as one; a single batch of these very sources is returned as it is.
-
-    sources: what the result's indices point into, every source that has rows among them; by default all names in order
-    of appearance."""
-    if sources is None:
-        sources = tuple(dict.fromkeys(name for batch in batches for name in batch.sources))
-    if len(batches) == 1 and batches[0].sources == sources:
-        return batches[0]
-    source = []
-    places = {name: place for place, name in enumerate(sources)}
-    for batch in batches:
-        # A batch may name sources it has no rows of.
-        index = [places.get(name, 0) for name in batch.sources]
-        source.append(batch.source if index == list(range(len(index))) else np.array(index, np.int32)[batch.source])
-    if len(batches) == 1:
-        only = batches[0]
-        return EventBatch(only.columns, only.ts_us, source[0], only.offset, only.seq, sources)
-    return EventBatch(
-        pa.concat_batches([batch.columns for batch in batches]),
-        np.concatenate([batch.ts_us for batch in batches]),
-        np.concatenate(source),
-        np.concatenate([batch.offset for batch in batches]),
-        np.concatenate([batch.seq for batch in batches]),
-        sources,
     )
 
 

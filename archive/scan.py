@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from archive import sums
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, stored_schema, time_name
 from archive.place import SCHEME, Place
-from archive.recent import TIME_MAX_US, TIME_MIN_US, BoolArray, KeyRange, Wanted, columns_schema, concatenated
+from archive.recent import TIME_MAX_US, TIME_MIN_US, BoolArray, KeyRange, Wanted, columns_schema
 from archive.table import TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema, duckdb_type
@@ -122,7 +122,7 @@ def scan(
     except _ERRORS as error:
         raise _unreadable(directory, schema, error) from error
     events = [part for part, _ in found if part is not None]
-    return concatenated(events, sources) if events else None, sum(left_out for _, left_out in found)
+    return EventBatch.concat(events, sources) if events else None, sum(left_out for _, left_out in found)
 
 
 def _read_whole(directory: Place, table: TableSnapshot, index: Int64Array, wanted: Wanted) -> BoolArray:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from archive.place import Place
+from archive.reader import RangeRequest, Values
 from archive.recent import (
     SEALED_ROWS,
     BoolArray,
@@ -19,7 +20,6 @@ from archive.recent import (
     Wanted,
     Windows,
     columns_schema,
-    concatenated,
     joined,
     meets,
     select,
@@ -34,8 +34,6 @@ from query.schema import Schema
 if TYPE_CHECKING:
     from archive.scan import RowGroups
     from archive.table import TableSnapshot
-
-Values: TypeAlias = "Sequence[Any] | np.ndarray | pa.Array"
 
 #: Rows of a batch of HistorySnapshot.batches, unless it is told otherwise; and of what DuckDB sorts for them.
 BATCH_ROWS_MAX = 1 << 18
@@ -74,28 +72,21 @@ class HistorySnapshot:
         self._counting = threading.Lock()
         self.late_left_out = 0
 
-    def read(
-        self,
-        low_us: int | None,
-        high_us: int | None,
-        *,
-        closed: bool = False,
-        keys: Mapping[str, Values] | None = None,
-        late: bool = False,
-        columns: Collection[str] | None = None,
-        where: Expression | None = None,
-    ) -> EventBatch:
-        """The events with low_us <= time < high_us (<= if closed; None: no bound), in the total order of the stream.
+    def read(self, request: RangeRequest, where: Expression | None = None) -> EventBatch:
+        """The events of a range, in the total order of the stream.
 
-        keys: column -> values; an event must have one of them, in each column (None among them: a null). late: the
-        late events too. columns: those that are needed (None: all); the result has these, the time and the tie columns,
-        in the declared order, and no others are read. where: a condition on single events, which fails on none.
+        The result has the columns of the request, the time and the tie columns, in the declared order, and no others
+        are read. where: a condition on single events, which fails on none.
         `sources` of the result are all sources of the history, by name, whatever the range.
         Pieces and files outside range or keys are not looked at. Files are read through DuckDB, in all its threads;
         what was in order of time in memory is sliced, not searched.
         Raises DataError for a column that does not exist, values that do not fit it, and files that are gone.
         """
-        return self._read(self._wanted(low_us, high_us, closed, keys, late, columns, where))
+        return self._read(self._asked(request, where))
+
+    def _asked(self, request: RangeRequest, where: Expression | None = None) -> Wanted:
+        low_us, high_us = request.low_us, request.high_us
+        return self._wanted(low_us, high_us, request.closed, request.keys, request.late, request.columns, where)
 
     def read_ranges(
         self,
@@ -476,7 +467,7 @@ class HistorySnapshot:
         some = [part for part in parts if part is not None and len(part)]
         if not some:
             return _nothing(self.schema, self._sources, wanted.columns)
-        return sort_events(concatenated(some, self._sources), self.schema)
+        return sort_events(EventBatch.concat(some, self._sources), self.schema)
 
     def _leave_out(self, count: int) -> None:
         if count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,6 +52,32 @@ class EventBatch:
         return EventBatch(
             self.columns.take(pa.array(index)), self.ts_us.take(index), source, self.offset.take(index),
             self.seq.take(index), self.sources,
+        )
+
+    @staticmethod
+    def concat(batches: Sequence[EventBatch], sources: tuple[str, ...] | None = None) -> EventBatch:
+        """The rows of one batch or more, one after the other; a single batch of these very sources is returned as it
+        is. sources: what the result names, which are all that the batches have rows of (None: all that they name)."""
+        if sources is None:
+            sources = tuple(dict.fromkeys(name for batch in batches for name in batch.sources))
+        if len(batches) == 1 and batches[0].sources == sources:
+            return batches[0]
+        source = []
+        places = {name: place for place, name in enumerate(sources)}
+        for batch in batches:
+            # A batch may name sources it has no rows of.
+            index = [places.get(name, 0) for name in batch.sources]
+            source.append(batch.source if index == list(range(len(index))) else np.array(index, np.int32)[batch.source])
+        if len(batches) == 1:
+            only = batches[0]
+            return EventBatch(only.columns, only.ts_us, source[0], only.offset, only.seq, sources)
+        return EventBatch(
+            pa.concat_batches([batch.columns for batch in batches]),
+            np.concatenate([batch.ts_us for batch in batches]),
+            np.concatenate(source),
+            np.concatenate([batch.offset for batch in batches]),
+            np.concatenate([batch.seq for batch in batches]),
+            sources,
         )
 
 

@@ -257,17 +257,9 @@ class Ordering:
         if not runs:
             empty = self._nothing
             return EventBatch(empty.columns, empty.ts_us, empty.source, empty.offset, empty.seq, self._sources)
+        together = EventBatch.concat(runs, self._sources)
         if len(runs) == 1:
-            run = runs[0]
-            return EventBatch(run.columns, run.ts_us, run.source, run.offset, run.seq, self._sources)
-        together = EventBatch(
-            pa.concat_batches([run.columns for run in runs]),
-            np.concatenate([run.ts_us for run in runs]),
-            np.concatenate([run.source for run in runs]),
-            np.concatenate([run.offset for run in runs]),
-            np.concatenate([run.seq for run in runs]),
-            self._sources,
-        )
+            return together
         return sort_events(together, self.schema)
 
 

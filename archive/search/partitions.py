@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archive.recent import BoolArray, concatenated
+from archive.recent import BoolArray
 from matching.batch import EventBatch, Int64Array
 from matching.ordering import column_ranks, sort_events, total_order
 from query.errors import DataError
@@ -71,7 +71,7 @@ class _Inputs:
 
     def _together(self) -> Iterator[EventBatch]:
         whole, self._whole = self._whole, []
-        return iter((sort_events(concatenated(whole), self._schema),))
+        return iter((sort_events(EventBatch.concat(whole), self._schema),))
 
     def _alone(self) -> Iterator[EventBatch]:
         """The open partition, and what is still to come of it."""
@@ -101,7 +101,7 @@ def _checked(
     for batch in batches:
         for start in range(0, len(batch), rows_max):
             piece = batch.slice(start, min(start + rows_max, len(batch)))
-            seam = piece if last is None else concatenated([last, piece.slice(0, 1)])
+            seam = piece if last is None else EventBatch.concat([last, piece.slice(0, 1)])
             begins = _begins(piece, keys)
             begins[0] = last is None or bool(_begins(seam, keys)[1])
             if last is not None:

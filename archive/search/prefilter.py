@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
+from archive.reader import RangeRequest
 from archive.recent import Windows
 from archive.snapshot import HistorySnapshot
 from matching.program.program import NoKernel, assemble
@@ -104,7 +105,7 @@ def windows_of(
         return None, f"no prefilter: the rarest condition is {text}"
     condition = which[0] if len(which) == 1 else Call("or", tuple(which), "BOOLEAN")
     columns = [c.name for c in plan.partition_by]
-    near = snapshot.read(low_us, high_us, late=late, columns=columns, where=condition)
+    near = snapshot.read(RangeRequest(low_us, high_us, late=late, columns=columns), where=condition)
     windows = Windows.around(columns, near.columns, near.ts_us, plan.within.interval_us)
     if wanted is None:
         inside = snapshot.count_in(windows, low_us, high_us, late=late)

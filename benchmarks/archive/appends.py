@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from archive.history import History
 from archive.keeper import Keeper
+from archive.reader import RangeRequest
 from archive.table import Table
 from benchmarks import answers
 from benchmarks.archive.events import SCHEMA, START_US, ticks
@@ -83,7 +84,7 @@ def many(given: argparse.Namespace, upkeep: bool) -> dict[str, object]:
         if trouble := keeper.take_trouble():
             sys.exit(str(trouble))
         quarter = max(1, len(seconds) // 4)
-        kept = pa.Table.from_batches([History(SCHEMA, Path(directory)).snapshot().read(None, None).columns])
+        kept = pa.Table.from_batches([History(SCHEMA, Path(directory)).snapshot().read(RangeRequest()).columns])
         times = kept.column("ts").cast(pa.int64())
         return {
             "median_ms_by_quarter": [ms(seconds[i * quarter : (i + 1) * quarter], 0.5) for i in range(4)],

@@ -21,6 +21,7 @@ import polars
 import pyarrow as pa
 
 from archive.history import History
+from archive.reader import RangeRequest
 from archive.table import Table
 from benchmarks import answers
 from benchmarks.archive.events import DAY_US, SCHEMA, START_US, fill, parser, pieces
@@ -76,7 +77,7 @@ def of_archive(history: History) -> Read:
 
     def read(low_us: int, high_us: int, symbol: str | None) -> pa.Table:
         keys = None if symbol is None else {"symbol": [symbol]}
-        return pa.Table.from_batches([snapshot.read(low_us, high_us, keys=keys).columns])
+        return pa.Table.from_batches([snapshot.read(RangeRequest(low_us, high_us, keys=keys)).columns])
 
     return read
 
@@ -142,7 +143,7 @@ def overlapping(
         ways: dict[str, Callable[[], list[pa.RecordBatch]]] = {
             name: lambda s=snapshot: [b.columns for b in s.read_ranges(lows, lows + MINUTE_US)],  # type: ignore[misc]
             f"{name}, one by one": lambda s=snapshot: [  # type: ignore[misc]
-                s.read(int(low), int(low) + MINUTE_US).columns for low in lows
+                s.read(RangeRequest(int(low), int(low) + MINUTE_US)).columns for low in lows
             ],
         }
         for who, way in ways.items():

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archive.reader import HistoryReader
 from archive.snapshot import GAP_ROWS, HistorySnapshot, merged
 from hybrid.rows.answer import answer_of
 from hybrid.rows.evidence import Evidence, concat, of_rows
 from hybrid.rows.inputs import BATCH_ROWS
-from hybrid.rows.reader import Reader
 from matching.batch import EventBatch, Matcher, Matches
 from matching.types import arrow_type
 from query.language.ast import Selection
@@ -59,7 +59,7 @@ class Ranges:
 
 
 def read_together(
-    reader: Reader, codes: np.ndarray, low_us: np.ndarray, last_us: np.ndarray
+    reader: HistoryReader, codes: np.ndarray, low_us: np.ndarray, last_us: np.ndarray
 ) -> Iterator[np.ndarray]:
     """Which of n ranges [low, last], each of a key, are to be read in one request: groups of their numbers, each
     ascending. Ranges with nothing in them are in none.

@@ -8,6 +8,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import GAP_ROWS, HistorySnapshot
 from hybrid.join.candidates import BLOCK, Candidates, Ranges, blocks_of, candidates_in, keys_of, read_together
 from hybrid.join.history_cache import HistoryCache
@@ -15,7 +16,6 @@ from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows import duck
 from hybrid.rows.answer import ROW, Answer, Side, side_schema
 from hybrid.rows.evidence import Evidence, concat
-from hybrid.rows.reader import Reader
 from hybrid.rows.session import enums_of, register
 from matching.batch import Matcher
 from matching.features import Overflow, Values, run_lanes, storable, truth
@@ -40,7 +40,7 @@ def correlate(
     ranges: Ranges,
     complete: np.ndarray,
     requests: Sequence[np.ndarray],
-    reader: Reader,
+    reader: HistoryReader,
     matcher: Callable[[], Matcher] | None,
     late: bool = False,
     cache: HistoryCache | None = None,
@@ -110,7 +110,8 @@ def correlate(
         for group in read_together(reader, codes[asking], low_us[asking], last_us[asking]):
             rows = asking[group]
             for low, last in _parts(history, reader, int(low_us[rows].min()), int(last_us[rows].max())):
-                batch = reader.read(low, last, closed=True, keys=keys.used_by(codes[rows]), late=late, columns=columns)
+                used = keys.used_by(codes[rows])
+                batch = reader.read(RangeRequest(low, last, closed=True, keys=used, late=late, columns=columns))
                 reads += 1
                 if not len(batch):
                     continue
@@ -164,7 +165,7 @@ def _newest(history: HistoryPlan) -> bool:
     return history.plan is None and history.kind in (HistoryKind.SEMI, HistoryKind.ANTI, HistoryKind.NEAREST)
 
 
-def _parts(history: HistoryPlan, reader: Reader, low_us: int, last_us: int) -> Iterator[tuple[int, int]]:
+def _parts(history: HistoryPlan, reader: HistoryReader, low_us: int, last_us: int) -> Iterator[tuple[int, int]]:
     """[low_us, last_us] in the parts in which it is read, one after the other."""
     if _newest(history) and isinstance(reader, HistorySnapshot):
         yield from reader.newest_first(low_us, last_us, NEWEST_ROWS)

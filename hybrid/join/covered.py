@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from archive.recent import concatenated
 from hybrid.rows.answer import answer_of, output_schema
 from hybrid.rows.evidence import NO_EVIDENCE, Evidence, concat
 from hybrid.rows.inputs import BATCH_ROWS
@@ -100,7 +99,7 @@ class Covered:
             self._keep(matcher.advance(last_us + 1))
             self._state = matcher.snapshot()
         elif len(self._events) > 1:
-            self._events = [concatenated(self._events)]
+            self._events = [EventBatch.concat(self._events)]
         self._ended = matcher.advance(None)
 
     def _keep(self, matches: Matches) -> None:

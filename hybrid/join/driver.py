@@ -12,6 +12,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
 from hybrid.join.candidates import Ranges, numbered
 from hybrid.join.correlate import correlate
@@ -20,7 +21,6 @@ from hybrid.join.spark_ranges import LargeRanges, why_here
 from hybrid.join.strategies.base import Costs, Detect, Frontier, Strategy
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, concat_answers, fitted_answer, output_schema
-from hybrid.rows.reader import Reader
 from matching.batch import Matcher, Matches
 from matching.sharing import widened
 from query.errors import DataError, QueryError
@@ -52,7 +52,7 @@ class History(Protocol):
     def begins_us(self) -> int | None:
         """The first instant of which all is kept: the first event, or the edge of retention; None without events."""
 
-    def reader(self, in_files: bool = False) -> Reader:
+    def reader(self, in_files: bool = False) -> HistoryReader:
         """A snapshot. in_files: what is in memory is written to files first, where that can be. Raises DataError where
         it fails."""
 
@@ -116,7 +116,7 @@ class _Asked:
     which all is known."""
 
     plan: HistoryPlan
-    reader: Reader
+    reader: HistoryReader
     matcher: _Fresh | None
     cache: HistoryCache | None
     span: Ranges
@@ -285,7 +285,7 @@ class Driver:
 
     def _in_large(
         self, rows: np.ndarray, spans: Sequence[Ranges], whole: Sequence[np.ndarray], sources: Sequence[History],
-        readers: list[Reader],
+        readers: list[HistoryReader],
     ) -> list[np.ndarray]:  # fmt: skip
         """For each history whether the range of each of these rows is Spark's. A snapshot that Spark is to search gives
         way to one of the same events without anything in memory: now, since only now nothing else can come."""
@@ -322,7 +322,7 @@ class Driver:
                 continue
             columns = None if history.plan is None else history.plan.columns
             try:
-                events = reader.read(between[1], between[1], closed=True, columns=columns)
+                events = reader.read(RangeRequest(between[1], between[1], closed=True, columns=columns))
                 if cache is not None:
                     cache.warm(events)
             except (QueryError, DataError):
@@ -401,7 +401,7 @@ class Driver:
         return Frontier(first, last, low, high, ready, watermark_us, ended)
 
     def _costs(
-        self, frontier: Frontier, spans: Sequence[Ranges], sources: Sequence[History], readers: Sequence[Reader],
+        self, frontier: Frontier, spans: Sequence[Ranges], sources: Sequence[History], readers: Sequence[HistoryReader],
         events: int | None, late: bool, sample: bool,
     ) -> Costs:  # fmt: skip
         """What the strategy is told of both sides, where it asks."""

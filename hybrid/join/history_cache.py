@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
 from hybrid.join.candidates import READ_KEYS_MAX, Blocks, Candidates, Keys, Ranges, candidates_in, read_together
 from hybrid.join.covered import Covered, Cut, distinct
 from hybrid.rows.inputs import SORTED_MAX
-from hybrid.rows.reader import Reader
 from matching.batch import EventBatch, Int64Array, Matcher
 from matching.sharing import Sharing, sharing_of
 from query.errors import DataError, QueryError
@@ -122,7 +122,7 @@ class HistoryCache:
         return self._all is not None and self._all.covered.low_us <= low_us
 
     def learn(
-        self, low_us: int, last_us: int, reader: Reader, late: bool, stake_s: float, least_s: float
+        self, low_us: int, last_us: int, reader: HistoryReader, late: bool, stake_s: float, least_s: float
     ) -> None:
         """Reads a sample of history, its last events, if nothing is known of it, and if finding PA in [low_us, last_us]
         of all keys might take less than stake_s, the seconds that hang on it, and more than least_s."""
@@ -139,7 +139,7 @@ class HistoryCache:
         """Matches some, for nothing but to have done so. Raises what the pattern fails of."""
         Covered(self._plan, self._matcher, -FAR_US).extend([events], FAR_US)
 
-    def estimate(self, low_us: int, last_us: int, reader: Reader) -> Estimate | None:
+    def estimate(self, low_us: int, last_us: int, reader: HistoryReader) -> Estimate | None:
         """What finding PA in [low_us, last_us] of all keys is expected to take beyond what is known; None: it cannot
         be, or would not fit."""
         if self._failed or self._too_large or not isinstance(reader, HistorySnapshot):
@@ -170,7 +170,7 @@ class HistoryCache:
         return self._many_s / self._expected_s if self._expected_s else 1.0
 
     def _measured(
-        self, covered: Covered, events: Iterator[EventBatch], last_us: int, of_all: Reader | None
+        self, covered: Covered, events: Iterator[EventBatch], last_us: int, of_all: HistoryReader | None
     ) -> None:
         """Extends it, if that can be. of_all: where they are events of all keys, which tell what things cost, what they
         are read from."""
@@ -202,7 +202,7 @@ class HistoryCache:
         """No more events than this are read for a range of a join without keys."""
         return _unread(None if self._failed else self._piece((), low_us, last_us), low_us, last_us, reader)
 
-    def detect(self, low_us: int, last_us: int, reader: Reader, late: bool) -> None:
+    def detect(self, low_us: int, last_us: int, reader: HistoryReader, late: bool) -> None:
         """Finds what PA finds in [low_us, last_us] of all keys, which must be complete, ahead of any range; unless that
         has turned out not to fit into memory, or is more than may be read at once."""
         if self._failed or self._too_large:
@@ -223,7 +223,7 @@ class HistoryCache:
         self._evict()
 
     def candidates(
-        self, keys: Keys, codes: Int64Array, ranges: Ranges, rows: Int64Array, reader: Reader, late: bool
+        self, keys: Keys, codes: Int64Array, ranges: Ranges, rows: Int64Array, reader: HistoryReader, late: bool
     ) -> Iterator[tuple[Int64Array, Candidates | None]]:
         """What may join the rows of one request, in parts: rows, and for these their candidates, the block being the
         number in that part. None: those rows must be answered without it. rows: some of all n rows that codes and
@@ -306,7 +306,7 @@ class HistoryCache:
         for key in piece.keys:
             del self._of[key]
 
-    def _extend(self, piece: _Piece, last_us: int, reader: Reader, late: bool) -> bool:
+    def _extend(self, piece: _Piece, last_us: int, reader: HistoryReader, late: bool) -> bool:
         """Whether it could be: a pattern that fails on what lies outside of all ranges is left to the ranges."""
         covered = piece.covered
         events = _events(reader, covered.last_us + 1, last_us, piece.read, late, self._plan.columns)
@@ -324,8 +324,8 @@ class HistoryCache:
         return True
 
     def _answer(
-        self, piece: _Piece, keys: Keys, codes: Int64Array, low_us: Int64Array, last_us: Int64Array, reader: Reader,
-        late: bool,
+        self, piece: _Piece, keys: Keys, codes: Int64Array, low_us: Int64Array, last_us: Int64Array,
+        reader: HistoryReader, late: bool,
     ) -> Candidates:  # fmt: skip
         """The candidates of n ranges inside the interval of a piece; the block is the number of the range."""
         covered = piece.covered
@@ -350,7 +350,7 @@ class HistoryCache:
         return found
 
     def _cut(
-        self, covered: Covered, cut: Cut, last_us: Int64Array, read: dict[str, list[Any]] | None, reader: Reader,
+        self, covered: Covered, cut: Cut, last_us: Int64Array, read: dict[str, list[Any]] | None, reader: HistoryReader,
         late: bool,
     ) -> Iterator[Candidates]:  # fmt: skip
         """What ranges begin at the first event of a match that reaches beyond them, by matching that part of them."""
@@ -360,7 +360,7 @@ class HistoryCache:
         for group in read_together(reader, codes, cut.start_us, until):
             low, last = int(cut.start_us[group].min()), int(until[group].max())
             keys = read if read is not None else _values(cut.key.take(pa.array(group)))
-            batch = reader.read(low, last, closed=True, keys=keys, late=late, columns=self._plan.columns)
+            batch = reader.read(RangeRequest(low, last, closed=True, keys=keys, late=late, columns=self._plan.columns))
             self.reads += 1
             place = covered.places(batch.seq, low)
             table = pa.Table.from_batches([batch.columns]).select(names)
@@ -404,7 +404,7 @@ def _values(keys: pa.Table) -> dict[str, list[Any]] | None:
 
 
 def _events(
-    reader: Reader, low_us: int | None, last_us: int, keys: Mapping[str, Sequence[Any]] | None, late: bool,
+    reader: HistoryReader, low_us: int | None, last_us: int, keys: Mapping[str, Sequence[Any]] | None, late: bool,
     columns: Sequence[str],
 ) -> Iterator[EventBatch]:  # fmt: skip
     """The events of [low_us, last_us] in the total order, in batches where that can be had."""
@@ -413,4 +413,4 @@ def _events(
             low_us, last_us, closed=True, late=late, columns=columns, sorted_max=SORTED_MAX
         )
     else:
-        yield reader.read(low_us, last_us, closed=True, keys=keys, late=late, columns=columns)
+        yield reader.read(RangeRequest(low_us, last_us, closed=True, keys=keys, late=late, columns=columns))

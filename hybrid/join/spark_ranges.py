@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from archive.reader import HistoryReader
 from archive.search.search import search
 from archive.snapshot import HistorySnapshot
 from hybrid.join.candidates import Candidates, Ranges, keys_of
 from hybrid.join.history_cache import HistoryCache
 from hybrid.rows.answer import answer_of
 from hybrid.rows.evidence import Evidence
-from hybrid.rows.reader import Reader
 from matching.batch import Int64Array, Matches
 from matching.types import arrow_type
 from query.errors import DataError, QueryError
@@ -156,7 +156,7 @@ def why_here(history: HistoryPlan, live: pa.Schema) -> str:
 # ---- the order of what comes back ------------------------------------------------------------------------------------
 
 
-def ranked(plan: Plan, found: Sequence[Matches], reader: Reader, late: bool) -> Candidates:
+def ranked(plan: Plan, found: Sequence[Matches], reader: HistoryReader, late: bool) -> Candidates:
     """Matches of one range, none of them empty, as candidates of one block. Those with the same first and last event
     are of one partition, and stand in order of emission."""
     whole = answer_of(plan, found)
@@ -169,7 +169,7 @@ def ranked(plan: Plan, found: Sequence[Matches], reader: Reader, late: bool) -> 
     return Candidates(rows, np.zeros(len(match), np.int64), match, evidence, first[match], last[match])
 
 
-def _places(evidence: Evidence, at: Int64Array, reader: Reader, late: bool) -> Int64Array:
+def _places(evidence: Evidence, at: Int64Array, reader: HistoryReader, late: bool) -> Int64Array:
     """Numbers for some events that ascend with the total order, equal for one event. Of a stream with tie columns, the
     instants that several of them have are read again: evidence does not have these columns."""
     ts_us, source, offset = evidence.ts_us[at], evidence.source[at], evidence.offset[at]

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archive.reader import RangeRequest, positions_in
 from hybrid.rows import duck
 from hybrid.rows.session import is_enum
 from matching.batch import EventBatch
@@ -382,27 +383,15 @@ class Ordered:
         offset = at if self.order is None else self.order[start:stop]
         return EventBatch(columns, self.ts_us[start:stop], np.zeros(stop - start, np.int32), offset, at)
 
-    def read(
-        self,
-        low_us: int | None,
-        high_us: int | None,
-        *,
-        closed: bool = False,
-        keys: Mapping[str, Sequence[Any]] | None = None,
-        late: bool = False,
-        columns: Collection[str] | None = None,
-    ) -> EventBatch:
-        """Rows with low <= time < high (<= high if closed), as a history snapshot reads them. Needs a time order."""
-        edge = "right" if closed else "left"
-        start = 0 if low_us is None else int(np.searchsorted(self.ts_us, low_us, "left"))
-        stop = len(self.ts_us) if high_us is None else int(np.searchsorted(self.ts_us, high_us, edge))  # type: ignore[call-overload]
-        stop = max(start, stop)
+    def read(self, request: RangeRequest) -> EventBatch:
+        """The rows of a range, as a history snapshot reads them. Needs a time order."""
+        start, stop = positions_in(self.ts_us, request)
         part = self.table.slice(start, stop - start) if self.order is None else self.table.take(self.order[start:stop])
         batch = self._events(one_batch(part), start, stop)
-        if not keys:
+        if not request.keys:
             return batch
         mask = np.ones(len(batch), bool)
-        for column, values in keys.items():
+        for column, values in request.keys.items():
             wanted = pa.array(list(values), part.schema.field(column).type)
             mask &= _bools(pc.is_in(part.column(column), value_set=wanted))
         return batch.take(np.flatnonzero(mask))

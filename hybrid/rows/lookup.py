@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
-from hybrid.rows.reader import Reader
 from matching.batch import EventBatch
 from query.errors import DataError
 
@@ -17,14 +17,14 @@ from query.errors import DataError
 class ReaderLookup:
     """Reads events back from a snapshot or a bounded input. late: late ones too."""
 
-    reader: Reader
+    reader: HistoryReader
     late: bool
 
     def __call__(self, seq: np.ndarray, ts_us: np.ndarray) -> pa.Table:
         """The columns of the events with these sequence numbers and times, in that order. Raises DataError for events
         that are gone."""
         if not len(seq):
-            return pa.Table.from_batches([self.reader.read(0, 0).columns])
+            return pa.Table.from_batches([self.reader.read(RangeRequest(0, 0)).columns])
         if isinstance(self.reader, HistorySnapshot):
             batch = self.reader.read_times(ts_us, late=self.late)
         else:
@@ -38,9 +38,9 @@ class ReaderLookup:
 
     def between(self, low_us: int, high_us: int) -> EventBatch:
         """All events of [low_us, high_us], in the total order."""
-        return self.reader.read(low_us, high_us, closed=True, late=self.late)
+        return self.reader.read(RangeRequest(low_us, high_us, closed=True, late=self.late))
 
 
-def lookup_in(reader: Reader, late: bool = False) -> ReaderLookup:
+def lookup_in(reader: HistoryReader, late: bool = False) -> ReaderLookup:
     """The look-up of a snapshot or a bounded input."""
     return ReaderLookup(reader, late)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
+from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
-from hybrid.rows.reader import Reader
 from matching.batch import EventBatch
 from matching.ordering import sort_events
 from matching.types import arrow_schema
@@ -50,23 +49,14 @@ class MergedReader:
     """The inputs as one, to be read by time. readers: each with whether its late events are seen."""
 
     merged: Merged
-    readers: Sequence[tuple[Reader, bool]]
+    readers: Sequence[tuple[HistoryReader, bool]]
 
-    def read(
-        self,
-        low_us: int | None,
-        high_us: int | None,
-        *,
-        closed: bool = False,
-        keys: Mapping[str, Sequence[Any]] | None = None,
-        late: bool = False,
-        columns: Collection[str] | None = None,
-    ) -> EventBatch:
-        """The events with low <= time < high (<= high if closed), in the total order. It is no history, so it is never
-        asked for keys; `late` is what `readers` says."""
-        assert not keys
+    def read(self, request: RangeRequest) -> EventBatch:
+        """The events of a range, in the total order. It is no history, so it is never asked for keys; `late` is what
+        `readers` says."""
+        assert not request.keys
         parts = [
-            self.merged.events(k, reader.read(low_us, high_us, closed=closed, late=seen))
+            self.merged.events(k, reader.read(replace(request, late=seen, columns=None)))
             for k, (reader, seen) in enumerate(self.readers)
         ]
         return self._together(parts, _names(parts))
@@ -92,21 +82,12 @@ class MergedReader:
         if isinstance(reader, HistorySnapshot):
             parts: Iterator[EventBatch] = reader.batches(None, None, late=late)
         else:
-            parts = iter([reader.read(None, None, late=late)])
+            parts = iter([reader.read(RangeRequest(late=late))])
         yield from (self.merged.events(k, part) for part in parts if len(part))
 
     def _together(self, parts: Sequence[EventBatch], sources: tuple[str, ...]) -> EventBatch:
         """Events of several inputs in the total order."""
-        named = [np.array([sources.index(name) for name in part.sources], np.int32) for part in parts]
-        together = EventBatch(
-            pa.concat_batches([part.columns for part in parts]),
-            np.concatenate([part.ts_us for part in parts]),
-            np.concatenate([name[part.source] if len(part) else part.source for name, part in zip(named, parts)]),
-            np.concatenate([part.offset for part in parts]),
-            np.concatenate([part.seq for part in parts]),
-            sources,
-        )
-        return sort_events(together, self.merged.schema)
+        return sort_events(EventBatch.concat(parts, sources), self.merged.schema)
 
 
 def _names(parts: Sequence[EventBatch]) -> tuple[str, ...]:

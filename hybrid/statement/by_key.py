@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archive.reader import RangeRequest
 from hybrid.join.candidates import one_clock
 from hybrid.rows.inputs import BATCH_ROWS, compare, keys_of, one_batch, some_columns, stands_in_order, times_us
 from matching.batch import EventBatch, Matches
@@ -68,23 +68,14 @@ class ByKey:
         events = self.ts_us[found.event_seq]
         return replace(found, event_ts_us=events, first_us=own(found.first_us), last_us=own(found.last_us))
 
-    def read(
-        self,
-        low_us: int | None,
-        high_us: int | None,
-        *,
-        closed: bool = False,
-        keys: Mapping[str, Sequence[Any]] | None = None,
-        late: bool = False,
-        columns: Collection[str] | None = None,
-    ) -> EventBatch:
-        """Rows with low <= time < high (<= high if closed), by time. Never asked for keys: it is no history."""
-        assert not keys
+    def read(self, request: RangeRequest) -> EventBatch:
+        """The rows of a range, by time. Never asked for keys: it is no history."""
+        assert not request.keys
         inside = np.ones(len(self.ts_us), bool)
-        if low_us is not None:
-            inside &= self.ts_us >= low_us
-        if high_us is not None:
-            inside &= (self.ts_us <= high_us) if closed else (self.ts_us < high_us)
+        if request.low_us is not None:
+            inside &= self.ts_us >= request.low_us
+        if request.high_us is not None:
+            inside &= (self.ts_us <= request.high_us) if request.closed else (self.ts_us < request.high_us)
         at = np.flatnonzero(inside)
         at = at[sorting_order(self.ts_us[at])]
         rows = one_batch(self.table.take(pa.array(at)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from math import inf
@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from archive.reader import HistoryReader, RangeRequest
 from archive.search.search import Report
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows import duck, positions
@@ -31,7 +32,6 @@ from hybrid.rows.inputs import (
 )
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.positions import IN_MAX
-from hybrid.rows.reader import Reader
 from hybrid.rows.session import collated, enums_of, is_enum, register, session_of, settings_of, unregister
 from hybrid.statement.by_key import ByKey
 from hybrid.statement.on_spark import OnSpark
@@ -59,7 +59,7 @@ MEMORY_TABLE = "__hybrid_memory_"
 class Bounded:
     """A history that has ended: a plain relation, or the snapshot of an archive."""
 
-    source: Reader
+    source: HistoryReader
     first_us: int | None
     watermark_us: int | None = None
     ended: bool = True
@@ -68,7 +68,7 @@ class Bounded:
     def begins_us(self) -> int | None:
         return self.first_us
 
-    def reader(self, in_files: bool = False) -> Reader:
+    def reader(self, in_files: bool = False) -> HistoryReader:
         return self.source
 
 
@@ -173,7 +173,7 @@ class Relations:
                 memory = f"{MEMORY_TABLE}{name}"
                 view = None if snapshot.rows_max <= WHOLE_ROWS_MAX else snapshot.select_sql(quote(memory), stream.late)
                 if view is None:
-                    self.register(name, pa.Table.from_batches([snapshot.read(None, None, late=stream.late).columns]))
+                    self.register(name, pa.Table.from_batches([snapshot.read(RangeRequest(late=stream.late)).columns]))
                 else:
                     self.register(memory, pa.Table.from_batches([snapshot.recent(stream.late).columns]))
                     self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {quote(name)} AS {view}")
@@ -381,7 +381,7 @@ class Relations:
         select = text if key is None else f"SELECT * FROM {text}"
         return positions.of_select(select, lambda sql: self.connection.execute(sql).fetchall(), self._named, in_max)
 
-    def factor(self, factor: FactorPlan, by_key: bool = False) -> tuple[Iterator[EventBatch], Reader, bool]:
+    def factor(self, factor: FactorPlan, by_key: bool = False) -> tuple[Iterator[EventBatch], HistoryReader, bool]:
         """The events of a pattern factor in its total order, in batches; what reads them again; and whether late rows
         are among them. by_key: a table may come partition by partition; what reads it again is a ByKey then."""
         if factor.members:
@@ -408,9 +408,9 @@ class Relations:
         stream = None if factor.members else self.stream(factor.input_sql)
         return stream if stream is not None and stream.snapshot.rows_max > self._search_rows_min else None
 
-    def merged(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], Reader, bool]:
+    def merged(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], HistoryReader, bool]:
         """The same for several inputs, merged by time."""
-        readers: list[tuple[Reader, bool]] = []
+        readers: list[tuple[HistoryReader, bool]] = []
         for member in factor.members:
             stream = self.stream(member.input_sql)
             if stream is not None:
@@ -427,7 +427,7 @@ class Relations:
         name = history.schema.name
         stream = self.stream(quote(name))
         if stream is not None:
-            reader: Reader = stream.snapshot
+            reader: HistoryReader = stream.snapshot
             if history.plan is not None and len(history.plan.order_by) > 1:
                 reader = Resorted(reader, history.plan.order_by)
             return Bounded(reader, stream.begins_us), stream.late
@@ -441,20 +441,11 @@ class Relations:
 class Resorted:
     """A history read in an ORDER BY of its own."""
 
-    source: Reader
+    source: HistoryReader
     order_by: tuple[Order, ...]
 
-    def read(
-        self,
-        low_us: int | None,
-        high_us: int | None,
-        *,
-        closed: bool = False,
-        keys: Mapping[str, Sequence[Any]] | None = None,
-        late: bool = False,
-        columns: Collection[str] | None = None,
-    ) -> EventBatch:
-        batch = self.source.read(low_us, high_us, closed=closed, keys=keys, late=late, columns=columns)
+    def read(self, request: RangeRequest) -> EventBatch:
+        batch = self.source.read(request)
         index = order_index(pa.Table.from_batches([batch.columns]), self.order_by)
         return batch if index is None else batch.take(index)
 

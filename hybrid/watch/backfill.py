@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from archive.reader import RangeRequest
 from archive.snapshot import HistorySnapshot
 from hybrid.rows.inputs import SORTED_MAX, slices
 from hybrid.statement.statement import live_matcher
@@ -61,7 +62,7 @@ class Filling:
     def enter(self, feed: Feed, snapshot: HistorySnapshot, live: LiveStream) -> Member:
         """Takes the rest, between two pushes, and is a member of the feed then."""
         self.read(snapshot, live.watermark_us)
-        ahead = snapshot.read(self.reached_us, None)
+        ahead = snapshot.read(RangeRequest(self.reached_us))
         self.count += len(ahead)
         known = (*self._sources, *ahead.sources, *live.offsets, *live.expected)
         feed.enter(self.member, ahead, live.watermark_us, self._from_us, tuple(dict.fromkeys(known)))
@@ -137,6 +138,6 @@ class Past:
         if self.filling is not None:
             return
         for name, snapshot in self._snapshots.items():
-            take((name, snapshot.read(self._low_us[name], None), None))
+            take((name, snapshot.read(RangeRequest(self._low_us[name])), None))
         for name, reached_us in self._reached_us.items():
             take((name, None, reached_us))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from archive.reader import HistoryReader
 from archive.search.prefilter import windows_of
 from archive.snapshot import HistorySnapshot
 from hybrid.join.driver import Driver
@@ -17,7 +18,6 @@ from hybrid.rows.duck import Access
 from hybrid.rows.inputs import SORTED_MAX, slices
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
-from hybrid.rows.reader import Reader
 from hybrid.rows.result import Result, evidence_table, series
 from hybrid.statement.explain import explain_live
 from hybrid.statement.relations import Bounded
@@ -40,7 +40,7 @@ def backtest(
     factor = plan.factors[-1]
     snapshots = {key: stream.snapshot for key, stream in inputs.items()}
     strategy = strategy_of("auto")
-    reader: Reader
+    reader: HistoryReader
     if plain(plan):
         snapshot = snapshots[plan_streams(plan)[0]]
         found, reader = _in_stream(factor.plan, snapshot, start_us, end_us), snapshot
@@ -83,7 +83,7 @@ def _in_stream(plan: Plan, snapshot: HistorySnapshot, start_us: int, end_us: int
 def _in_chain(
     plan: QueryPlan, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput], start_us: int,
     end_us: int | None, access: Access,
-) -> tuple[list[Matches], Reader]:  # fmt: skip
+) -> tuple[list[Matches], HistoryReader]:  # fmt: skip
     """The matches of the last of several patterns, or of one over several streams; and what finds its events again."""
     names = plan_streams(plan)
     snapshots = {name: inputs[name].snapshot for name in names}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +19,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from archive.reader import HistoryReader, RangeRequest, positions_in
 from hybrid.join.driver import Driver
 from hybrid.join.requests import Asking
 from hybrid.join.spark_ranges import LargeRanges
@@ -29,7 +30,6 @@ from hybrid.rows.inputs import Ordered, one_batch, table_of, times_us
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.outer import factor_name
-from hybrid.rows.reader import Reader
 from hybrid.rows.result import Lookups
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher
@@ -171,7 +171,7 @@ class Chain:
                 named.update(pattern.factor.plan.columns)
         return tuple(sorted(named))
 
-    def reader(self, readers: Mapping[str, Reader]) -> Reader:
+    def reader(self, readers: Mapping[str, HistoryReader]) -> HistoryReader:
         """What the last pattern has read, to be found again. readers: of the streams."""
         return self._last.reader(readers)
 
@@ -190,7 +190,7 @@ class Source(Protocol):
     def revision(self) -> object: ...
     def begins_us(self) -> int | None: ...
     def held_by(self) -> dict[str, Any] | None: ...
-    def reader(self, in_files: bool = False) -> Reader: ...
+    def reader(self, in_files: bool = False) -> HistoryReader: ...
 
 
 class ChainWatch:
@@ -406,7 +406,7 @@ class _Pattern:
     def stuck(self) -> int:
         return self.drive.matcher.stuck + sum(i.below.stuck for i in self.inputs if isinstance(i, _Rows))
 
-    def reader(self, readers: Mapping[str, Reader]) -> Reader:
+    def reader(self, readers: Mapping[str, HistoryReader]) -> HistoryReader:
         own = [i.reader(readers) for i in self.inputs]
         return own[0] if self.merged is None else MergedReader(self.merged, [(r, False) for r in own])
 
@@ -427,7 +427,7 @@ class _Stream:
     def watermark_us(self, reached: Frontier) -> int | None:
         return reached[self.name]
 
-    def reader(self, readers: Mapping[str, Reader]) -> Reader:
+    def reader(self, readers: Mapping[str, HistoryReader]) -> HistoryReader:
         return readers[self.name]
 
 
@@ -473,7 +473,7 @@ class _Rows:
         w = self.below.watermark_us(reached)
         return w if w is None or w == END_US else w - self._lag_us
 
-    def reader(self, readers: Mapping[str, Reader]) -> Reader:
+    def reader(self, readers: Mapping[str, HistoryReader]) -> HistoryReader:
         return _Recent(self.schema, tuple(self._kept))
 
     def save(self) -> dict[str, Any]:
@@ -544,31 +544,16 @@ class _Recent:
     schema: Schema
     batches: tuple[EventBatch, ...]
 
-    def read(
-        self,
-        low_us: int | None,
-        high_us: int | None,
-        *,
-        closed: bool = False,
-        keys: Mapping[str, Sequence[Any]] | None = None,
-        late: bool = False,
-        columns: Collection[str] | None = None,
-    ) -> EventBatch:
-        """Those with low <= time < high (<= high if closed). They are no history: nobody asks for keys."""
-        assert not keys
+    def read(self, request: RangeRequest) -> EventBatch:
+        """Those of a range. They are no history: nobody asks for keys."""
+        assert not request.keys
         parts = []
         for batch in self.batches:
-            start = 0 if low_us is None else int(np.searchsorted(batch.ts_us, low_us))
-            above = "right" if closed else "left"
-            stop = len(batch) if high_us is None else int(np.searchsorted(batch.ts_us, high_us, above))  # type: ignore[call-overload]
+            start, stop = positions_in(batch.ts_us, request)
             if start < stop:
                 parts.append(batch.slice(start, stop))
         if not parts:
             none = np.zeros(0, np.int64)
             columns = pa.RecordBatch.from_pylist([], schema=arrow_schema(self.schema))
             return EventBatch(columns, none, none.astype(np.int32), none, none)
-        return EventBatch(
-            pa.concat_batches([p.columns for p in parts]), np.concatenate([p.ts_us for p in parts]),
-            np.concatenate([p.source for p in parts]), np.concatenate([p.offset for p in parts]),
-            np.concatenate([p.seq for p in parts]),
-        )  # fmt: skip
+        return EventBatch.concat(parts)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archive.reader import RangeRequest
 from hybrid.watch.backfill import Filling
 from hybrid.watch.chain import ChainWatch
 from hybrid.watch.watched import Watch
@@ -27,7 +28,7 @@ def successor(old: Watch, plan: Plan, fresh: bool) -> Member | None:
     assert feed is not None
     assert old.member is not None
     reader = stream.reader()
-    member = feed.succeed(old.member, plan, lambda low, high: reader.read(low, high, closed=True))
+    member = feed.succeed(old.member, plan, lambda low, high: reader.read(RangeRequest(low, high, closed=True)))
     if member is not None:
         return member
     shedder = old.member.shedder
@@ -64,7 +65,7 @@ def replayed(
     whole = low_us is None or (dropped_us is not None and dropped_us > low_us)
     if events_max is not None and reader.stretch_rows(None if whole else low_us)[0] > events_max:
         return None
-    events = reader.read(None if whole else low_us, None)
+    events = reader.read(RangeRequest(None if whole else low_us))
     mine = np.flatnonzero(events.seq >= watch.since_seq)
     if whole and len(mine) != stream.on_time_count - watch.accepted_before:
         return None
@@ -116,7 +117,7 @@ def _had(stream: Stream, since_seq: int, from_us: int | None, needed_us: int | N
         whole = kept == end_seq - since_seq
     else:
         whole = retention_us is None or watermark_us is None or watermark_us - retention_us <= low_us
-    events = reader.read(low_us, None)
+    events = reader.read(RangeRequest(low_us))
     mine = events.seq < end_seq
     if from_us is None:
         mine &= events.seq >= since_seq

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from archive.place import Place
+from archive.reader import RangeRequest
 from hybrid.watch.chain import ChainWatch
 from hybrid.watch.flow import Flow
 from hybrid.watch.late import LateShare, late_schema, late_table
@@ -214,7 +215,7 @@ def _standing(stream: Stream, verdicts: Verdicts) -> LiveStream:
 
 def _order_anew(stream: Stream, feed: Feed) -> None:
     """Lets a new feed stand where the stream does: the on-time events that its watermark has not passed are held."""
-    events = stream.kept.snapshot().read(stream.live.watermark_us, None)
+    events = stream.kept.snapshot().read(RangeRequest(stream.live.watermark_us))
     mine = np.flatnonzero((events.seq >= 0) & (events.seq < stream.live.next_seq))
     feed.push(events.take(mine[np.argsort(events.seq[mine])]), stream.live.watermark_us)
 

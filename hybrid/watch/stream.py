@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from archive.history import LOG, History, archived_schema, check_there
 from archive.place import Place
+from archive.reader import HistoryReader
 from archive.recent import FILES
 from hybrid.rows.inputs import SORTED_MAX
-from hybrid.rows.reader import Reader
 from hybrid.rows.times import show_us
 from hybrid.watch.declaration import TABLE, UNPACED, Pace, read_declaration, write_declaration
 from hybrid.watch.late import LateEvents, LateShare
@@ -71,7 +71,7 @@ class Stream:
             return first_us
         return max(first_us, watermark_us - retention_us)
 
-    def reader(self, in_files: bool = False) -> Reader:
+    def reader(self, in_files: bool = False) -> HistoryReader:
         if in_files:
             self.kept.flush()
         return self.kept.snapshot()

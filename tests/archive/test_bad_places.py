@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from archive.history import History
+from archive.reader import RangeRequest
 from archive.table import Table
 from archive.upkeep import compact, verify
 from query.errors import DataError
@@ -36,8 +37,8 @@ def test_a_day_removed_by_hand(tmp_path):
     count = len(history.table_snapshot.paths)
     shutil.rmtree(tmp_path / "2024-01-02")
     with pytest.raises(DataError, match=r"cannot be read.*2024-01-02"):
-        history.snapshot().read(None, None)
-    assert len(history.snapshot().read(START_US, START_US + 10_000_000)) == 10  # other days can
+        history.snapshot().read(RangeRequest())
+    assert len(history.snapshot().read(RangeRequest(START_US, START_US + 10_000_000))) == 10  # other days can
     (path,) = [p for p in history.table_snapshot.paths if "01-02" in p]
     assert broken(tmp_path) == [f"{path} is gone, with 20,000 events of source default, offsets 90000 to 109999"]
     with pytest.raises(DataError, match="cannot be compacted"):
@@ -53,14 +54,14 @@ def test_a_file_cut_short(tmp_path):
     whole = (tmp_path / path).read_bytes()
     (tmp_path / path).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="cannot be read"):
-        History(TICKS, tmp_path).snapshot().read(None, None)
+        History(TICKS, tmp_path).snapshot().read(RangeRequest())
     with pytest.raises(DataError, match="cannot be compacted"):
         list(compact(Table.open(tmp_path), closed_us=2**60))
     lost = "20,000 events of source default, offsets 180000 to 199999"
     assert broken(tmp_path) == [f"{path} has {len(whole) // 2:,} bytes, not {len(whole):,}, with {lost}"]
     (tmp_path / path).write_bytes(whole)
     assert broken(tmp_path) == []
-    assert len(History(TICKS, tmp_path).snapshot().read(None, None)) == 60_000
+    assert len(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == 60_000
 
 
 def test_a_file_with_another_schema(tmp_path):
@@ -75,7 +76,7 @@ def test_a_file_with_another_schema(tmp_path):
     assert message == f"{path} has {size:,} bytes, not {history.table_snapshot.sizes[0]:,}, with {lost}"
     pq.write_table(rows.drop_columns("price"), tmp_path / path)
     with pytest.raises(DataError, match="cannot be read"):
-        History(TICKS, tmp_path).snapshot().read(None, None)
+        History(TICKS, tmp_path).snapshot().read(RangeRequest())
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a file system of a given size")
@@ -93,12 +94,12 @@ def test_a_full_disk(tmp_path):
         with pytest.raises(DataError, match="cannot be written") as raised:
             history.flush()
         assert "make room" in str(raised.value)
-        assert len(history.snapshot().read(None, None)) == 60_100  # in memory still
+        assert len(history.snapshot().read(RangeRequest())) == 60_100  # in memory still
         assert broken(mount / "ticks") == []
-        assert len(History(TICKS, mount / "ticks").snapshot().read(None, None)) == 100
+        assert len(History(TICKS, mount / "ticks").snapshot().read(RangeRequest())) == 100
         subprocess.run(["mount", "-o", "remount,size=50m", str(mount)], check=True)
         history.flush()
-        assert len(History(TICKS, mount / "ticks").snapshot().read(None, None)) == 60_100
+        assert len(History(TICKS, mount / "ticks").snapshot().read(RangeRequest())) == 60_100
         assert broken(mount / "ticks") == []
     finally:
         subprocess.run(["umount", "-l", str(mount)], check=True)
@@ -119,7 +120,7 @@ def test_no_permission(tmp_path):
     finally:
         undo()
     history = filled(tmp_path / "ticks")
-    assert len(history.snapshot().read(None, None)) == 60_000
+    assert len(history.snapshot().read(RangeRequest())) == 60_000
 
 
 @pytest.mark.slow
@@ -145,9 +146,9 @@ def test_a_store_gone_between_file_and_commit(tmp_path, monkeypatch):
         server.start()
         assert broken(where) == []
         assert [f.kind for f in verify(Table.open(where))] == ["orphan"]
-        assert len(History(TICKS, where).snapshot().read(None, None)) == 10
+        assert len(History(TICKS, where).snapshot().read(RangeRequest())) == 10
         history.flush()
-        assert events_of(History(TICKS, where).snapshot().read(None, None)) == run_of(20)
+        assert events_of(History(TICKS, where).snapshot().read(RangeRequest())) == run_of(20)
         assert broken(where) == []
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from archive.history import History
+from archive.reader import RangeRequest
 from archive.table import Table
 from archive.upkeep import verify
 from tests.archive.crash_child import APPENDING, MAINTAINING, POINTS, event_at
@@ -68,7 +69,7 @@ def check(directory: Path, promised: Promised) -> None:
     for source, offset in promised.offsets.items():
         assert offsets.get(source, 0) >= offset
     for late in (False, True):
-        events = events_of(history.snapshot().read(None, None, late=late))
+        events = events_of(history.snapshot().read(RangeRequest(late=late)))
         sent = [event_at(source, i, 0) for source, end in offsets.items() for i in range(end)]
         wanted = sorted((e.source, e.offset, e.ts_us, e.symbol, e.price) for e in sent if late or not e.late)
         found = sorted((e.source, e.offset, e.ts_us, e.symbol, e.price) for e in events)

@@ -12,6 +12,7 @@ from archive.history import History
 from archive.ingest import Job, ingest
 from archive.ingested import ingested_files
 from archive.place import place_of
+from archive.reader import RangeRequest
 from archive.snapshot import HistorySnapshot
 from archive.table import Table
 from archive.upkeep import compact
@@ -45,7 +46,7 @@ def answers(directory: Path) -> tuple[object, str]:
         table = Table.open(directory)
         snapshot = table.snapshot()
         sources = tuple(sorted(snapshot.sources))
-        batch = HistorySnapshot(table.schema, (), sources, table.directory, snapshot).read(None, None, late=True)
+        batch = HistorySnapshot(table.schema, (), sources, table.directory, snapshot).read(RangeRequest(late=True))
         listed = ingested_files(table.directory).select(["number", "rows", "bad", "fingerprint"]).to_pylist()
     return (events_of(batch), listed, snapshot.offsets, snapshot.boundary_sequence), "; ".join(
         str(one.message) for one in said

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 import hybrid
 from archive.history import History
+from archive.reader import RangeRequest
 from archive.table import Table
 from archive.upkeep import compact, verify
 from query.errors import DataError
@@ -46,9 +47,9 @@ def test_a_crash_between_the_two_commits_is_mended(tmp_path, monkeypatch):
     old = History(TICKS, tmp_path)  # nothing has happened, for a reader and a writer
     old.append(*batch_of(run_of(5, first=10)))
     old.flush()
-    assert len(old.snapshot().read(None, None)) == 15
+    assert len(old.snapshot().read(RangeRequest())) == 15
     wide = History(WIDER, tmp_path)
-    assert wide.snapshot().read(None, None).columns.column("venue").null_count == 15
+    assert wide.snapshot().read(RangeRequest()).columns.column("venue").null_count == 15
 
 
 @pytest.mark.parametrize("place", ["files", "both", "memory"])
@@ -66,20 +67,20 @@ def test_rows_of_before_have_nulls(tmp_path, place):
     for flushed in (False, True):
         if flushed:
             history.flush()
-        read = history.snapshot().read(None, None)
+        read = history.snapshot().read(RangeRequest())
         assert read.columns.column("venue").to_pylist() == [None] * 10 + ["X"] * 10
         assert read.columns.column("tags").to_pylist() == [None] * 10 + [[i] for i in range(10)]
-        some = history.snapshot().read(None, None, keys={"venue": ["X"]})
+        some = history.snapshot().read(RangeRequest(keys={"venue": ["X"]}))
         assert some.offset.tolist() == list(range(10, 20))
-        none = history.snapshot().read(None, None, keys={"venue": [None]})
+        none = history.snapshot().read(RangeRequest(keys={"venue": [None]}))
         assert none.offset.tolist() == list(range(10))
-    assert before.read(None, None).columns.num_columns == 4
+    assert before.read(RangeRequest()).columns.num_columns == 4
 
 
 def test_compaction_and_other_readers_see_the_columns(tmp_path):
     table = Table.create(tmp_path, TICKS)
     table.append(*batch_of(run_of(10)))
-    assert History(WIDER, tmp_path).snapshot().read(None, None).columns.column("venue").null_count == 10
+    assert History(WIDER, tmp_path).snapshot().read(RangeRequest()).columns.column("venue").null_count == 10
     table = Table.open(tmp_path)
     for first in range(10, 90, 10):
         Table.open(tmp_path)

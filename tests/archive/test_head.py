@@ -14,6 +14,7 @@ from archive import head, layout, log_repair
 from archive.history import History
 from archive.layout import to_stored, write_files
 from archive.place import place_of
+from archive.reader import RangeRequest
 from archive.repair import repair
 from archive.table import Table, _added
 from query.errors import DataError, HybridWarning
@@ -64,7 +65,7 @@ def test_the_last_commit_and_its_head_are_missed_by_the_log(tmp_path):
     assert [str(one.missing) for one in log_repair.faults(tmp_path, True)] == ["; 10 events are missing, number 10 on"]
     (done,) = repair(place_of(tmp_path), TICKS)
     assert "10 events of source default, offsets 10 to 19 of it are there again" in str(done)
-    assert events_of(History(TICKS, tmp_path, log="os").snapshot().read(None, None)) == run_of(20)
+    assert events_of(History(TICKS, tmp_path, log="os").snapshot().read(RangeRequest())) == run_of(20)
 
 
 def test_an_entry_in_the_middle_and_a_checkpoint(tmp_path):
@@ -89,13 +90,13 @@ def test_the_hint_of_a_checkpoint(tmp_path):
     whole = json.loads(hint.read_text())
     for text in ("", "{", "[]", "{}", json.dumps({**whole, "size": 1}), json.dumps({**whole, "version": 0})):
         hint.write_text(text)
-        assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == run_of(140)
+        assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == run_of(140)
     hint.write_text(json.dumps({**whole, "version": whole["version"] + 1}))
     with pytest.raises(DataError, match="_delta_log/_last_checkpoint is damaged"):
         History(TICKS, tmp_path)
     (done,) = repair(place_of(tmp_path), TICKS)
     assert str(done).startswith("_delta_log/_last_checkpoint was damaged: it is _aside/_delta_log-_last_checkpoint now")
-    assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == run_of(140)
+    assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == run_of(140)
 
 
 def test_a_log_that_is_gone_is_not_begun_anew(tmp_path):
@@ -173,7 +174,7 @@ def test_a_head_that_cannot_be_written_holds_nothing_up(tmp_path, monkeypatch):
         patch.setattr(head, "_put", full)
         history.append(*batch_of(run_of(10, first=40)))
         history.flush()
-    assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == run_of(50)
+    assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == run_of(50)
 
 
 def test_a_damaged_head_is_said_and_nothing_is_missing(tmp_path):
@@ -214,4 +215,4 @@ def test_a_checkpoint_that_a_loss_of_power_has_torn(tmp_path, monkeypatch):
         History(TICKS, tmp_path)
     done = repair(place_of(tmp_path), TICKS)
     assert all("nothing is missing without it" in str(one) for one in done)
-    assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == run_of(history.offsets["default"])
+    assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == run_of(history.offsets["default"])

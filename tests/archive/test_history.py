@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archive.history import History
+from archive.reader import RangeRequest
 from archive.recent import FILES, KeyRange, Windows
 from archive.scan import _none_late
 from archive.snapshot import HistorySnapshot
@@ -85,7 +86,7 @@ def expected(events: list[Event], question: tuple) -> tuple[list[Event], int]:
 def ask(snapshot, question: tuple) -> list[Event]:
     low, high, closed, symbols, late = question
     keys = None if symbols is None else {"symbol": symbols}
-    return events_of(snapshot.read(low, high, closed=closed, keys=keys, late=late))
+    return events_of(snapshot.read(RangeRequest(low, high, closed=closed, keys=keys, late=late)))
 
 
 @pytest.mark.parametrize("in_files", [False, True])
@@ -163,9 +164,10 @@ def test_batches_and_ranges_are_reads(
                 history.flush()
         snapshot = history.snapshot()
         among = {} if symbols is None else {"symbol": symbols}
-        options = {"closed": closed, "keys": among, "late": late, "columns": names, "where": where}
+        asked = {"closed": closed, "keys": among, "late": late, "columns": names}
+        options = {**asked, "where": where}
         rows, left_out = expected([e for e in events if holds(e)], question)
-        read = snapshot.read(low, high, **options)
+        read = snapshot.read(RangeRequest(low, high, **asked), where)
         assert [(e.source, e.offset) for e in rows] == identities(read)
         assert snapshot.late_left_out == left_out
         wanted = {"ts", "rank", *(name.lower() for name in (TICKS.names if names is None else names))}
@@ -187,7 +189,7 @@ def test_batches_and_ranges_are_reads(
 
         found = snapshot.read_ranges([a for a, _ in ranges], [b for _, b in ranges], **options)
         for (first, last), part in zip(ranges, found, strict=True):
-            alone = snapshot.read(first, last, **options)
+            alone = snapshot.read(RangeRequest(first, last, **asked), where)
             assert identities(part) == identities(alone)
             assert part.columns.to_pylist() == alone.columns.to_pylist()
 
@@ -197,7 +199,7 @@ def test_an_event_behind_rows_of_files_keeps_its_source(tmp_path):
     history = History(TICKS, tmp_path)
     history._sources = (FILES,)  # as `refresh` leaves them
     history.append(*batch_of([Event(START_US, "A", 1.0, 1, "z", 0, False)]))
-    assert identities(history.snapshot().read(None, None)) == [("z", 0)]
+    assert identities(history.snapshot().read(RangeRequest())) == [("z", 0)]
 
 
 def spans(span: KeyRange | None, event: Event) -> bool:
@@ -227,7 +229,7 @@ def test_a_range_is_half_open_unless_closed(tmp_path):
     snapshot = history.snapshot()
 
     def offsets(**closed: bool) -> list[int]:
-        return snapshot.read(START_US, START_US + 1000, **closed).offset.tolist()
+        return snapshot.read(RangeRequest(START_US, START_US + 1000, **closed)).offset.tolist()
 
     assert offsets() == [1, 2, 3]
     assert offsets(closed=True) == [1, 2, 3, 4]
@@ -260,7 +262,7 @@ def test_a_snapshot_never_changes(tmp_path):
     history.drop_before(START_US + 10_000_000)
     dropped = history.snapshot()
     history.close()
-    assert [len(s.read(None, None)) for s in (before, flushed, after, dropped)] == [10, 10, 20, 10]
+    assert [len(s.read(RangeRequest())) for s in (before, flushed, after, dropped)] == [10, 10, 20, 10]
     assert history.first_us == START_US + 10_000_000
 
 
@@ -269,7 +271,7 @@ def test_memory_can_be_forgotten_too():
     for first in (0, 5_000, 10_000):
         history.append(*batch_of(run_of(5_000, first=first)))
     history.drop_before(START_US + 6_000 * 1_000_000)
-    assert history.snapshot().read(None, None).offset.tolist() == list(range(5_000, 15_000))
+    assert history.snapshot().read(RangeRequest()).offset.tolist() == list(range(5_000, 15_000))
     assert history.first_us == START_US + 5_000 * 1_000_000
 
 
@@ -280,9 +282,9 @@ def test_redelivered_events_are_left_out(tmp_path):
     history.append(*batch_of(events[4:8]))  # two again, two new
     history.flush()
     history.append(*batch_of(events))
-    assert events_of(history.snapshot().read(None, None)) == events
+    assert events_of(history.snapshot().read(RangeRequest())) == events
     history.close()
-    assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == events
+    assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == events
 
 
 def test_one_event_at_a_time_leaves_few_pieces():
@@ -291,7 +293,7 @@ def test_one_event_at_a_time_leaves_few_pieces():
         history.append(*batch_of([event]))
     snapshot = history.snapshot()
     assert len(snapshot._pieces) < 130
-    assert events_of(snapshot.read(None, None)) == run_of(3_000)
+    assert events_of(snapshot.read(RangeRequest())) == run_of(3_000)
 
 
 def test_flush_happens_by_itself(tmp_path):
@@ -299,8 +301,8 @@ def test_flush_happens_by_itself(tmp_path):
     for first in range(0, 250, 10):
         history.append(*batch_of(run_of(10, first=first)))
     # Nothing was flushed by hand, and the process ends without a close: whole batches up to the last flush are there.
-    assert len(History(TICKS, tmp_path).snapshot().read(None, None)) == 200
-    assert len(history.snapshot().read(None, None)) == 250
+    assert len(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == 200
+    assert len(history.snapshot().read(RangeRequest())) == 250
 
 
 @pytest.mark.slow
@@ -313,7 +315,7 @@ def test_readers_see_no_gap_and_no_double_while_it_flushes(tmp_path):
     def read() -> None:
         while not done.is_set():
             at_least = appended[0]
-            offsets = history.snapshot().read(None, None).offset
+            offsets = history.snapshot().read(RangeRequest()).offset
             if len(offsets) < at_least or not np.array_equal(offsets, np.arange(len(offsets))):
                 faults.append(f"{at_least} rows appended, read {offsets.tolist()}")
 
@@ -329,7 +331,7 @@ def test_readers_see_no_gap_and_no_double_while_it_flushes(tmp_path):
         for reader in readers:
             reader.join()
     assert faults == []
-    assert len(history.snapshot().read(None, None)) == 1_000
+    assert len(history.snapshot().read(RangeRequest())) == 1_000
 
 
 def test_many_key_values(tmp_path):
@@ -340,7 +342,7 @@ def test_many_key_values(tmp_path):
     history.append(*batch_of(events[1_000:]))
     symbols = [f"S{i}" for i in range(0, 500, 2)]
     for wanted in (symbols, [*symbols, None], pa.array(symbols), np.array(symbols)):
-        got = events_of(history.snapshot().read(None, None, keys={"symbol": wanted}))
+        got = events_of(history.snapshot().read(RangeRequest(keys={"symbol": wanted})))
         assert got == [e for e in events if e.symbol in set(wanted if isinstance(wanted, list) else symbols)]
 
 
@@ -350,16 +352,16 @@ def test_two_key_columns_and_names_in_any_case(tmp_path):
     history.append(*batch_of(events[:6]))
     history.flush()
     history.append(*batch_of(events[6:]))
-    got = events_of(history.snapshot().read(None, None, keys={"SYMBOL": ["A"], "Rank": [0, 2]}))
+    got = events_of(history.snapshot().read(RangeRequest(keys={"SYMBOL": ["A"], "Rank": [0, 2]})))
     assert got == [e for e in events if e.symbol == "A" and e.rank in (0, 2)]
 
 
 def test_unknown_or_unfit_keys_are_data_errors():
     snapshot = History(TICKS, None).snapshot()
     with pytest.raises(DataError, match="did you mean symbol"):
-        snapshot.read(None, None, keys={"symbl": ["A"]})
+        snapshot.read(RangeRequest(keys={"symbl": ["A"]}))
     with pytest.raises(DataError, match="rank"):
-        snapshot.read(None, None, keys={"rank": ["x"]})
+        snapshot.read(RangeRequest(keys={"rank": ["x"]}))
 
 
 def test_wrong_columns_are_refused_and_nothing_is_taken():
@@ -368,14 +370,14 @@ def test_wrong_columns_are_refused_and_nothing_is_taken():
     wrong = EventBatch(batch.columns.select(["ts"]), batch.ts_us, batch.source, batch.offset, batch.seq)
     with pytest.raises(DataError, match="columns of ticks"):
         history.append(wrong, late)
-    assert len(history.snapshot().read(None, None)) == 0
+    assert len(history.snapshot().read(RangeRequest())) == 0
     assert history.offsets == {}
 
 
 def test_an_empty_history_answers_with_the_declared_columns(tmp_path):
     for directory in (None, tmp_path):
         history = History(TICKS, directory)
-        read = history.snapshot().read(None, None)
+        read = history.snapshot().read(RangeRequest())
         assert len(read) == 0
         assert read.columns.schema == arrow_schema(TICKS)
         assert (history.first_us, history.last_seq, history.offsets) == (None, -1, {})
@@ -390,9 +392,9 @@ def test_events_of_any_year_are_kept(tmp_path):
     history.flush()
     history.append(*batch_of([e._replace(offset=e.offset + 5, seq=e.seq + 5) for e in events]))
     snapshot = History.snapshot(history)
-    assert snapshot.read(None, None).ts_us.tolist() == sorted(times * 2)
-    assert snapshot.read(-(2**63), 2**63 - 1, closed=True).ts_us.tolist() == sorted(times * 2)
-    assert snapshot.read(times[1], times[3], closed=True).ts_us.tolist() == sorted(times[1:4] * 2)
+    assert snapshot.read(RangeRequest()).ts_us.tolist() == sorted(times * 2)
+    assert snapshot.read(RangeRequest(-(2**63), 2**63 - 1, closed=True)).ts_us.tolist() == sorted(times * 2)
+    assert snapshot.read(RangeRequest(times[1], times[3], closed=True)).ts_us.tolist() == sorted(times[1:4] * 2)
     history.close()
     assert History(TICKS, tmp_path).first_us == times[0]
 
@@ -413,10 +415,10 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
         patch.setattr("archive.place.Place.sync", full)
         with pytest.raises(DataError, match="No space left"):
             history.append(*batch_of(run_of(10, first=10)))
-        assert events_of(history.snapshot().read(None, None)) == run_of(20)
+        assert events_of(history.snapshot().read(RangeRequest())) == run_of(20)
     history.append(*batch_of(run_of(1, first=20)))
     history.close()
-    assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == run_of(21)
+    assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == run_of(21)
 
 
 def test_many_events_in_bounded_memory(tmp_path, monkeypatch):
@@ -440,7 +442,7 @@ def test_many_events_in_bounded_memory(tmp_path, monkeypatch):
     assert len(spilled) == 1
     assert max(map(len, parts)) <= 5_000
     together = np.concatenate([part.offset for part in parts])
-    assert together.tolist() == snapshot.read(None, None).offset.tolist()
+    assert together.tolist() == snapshot.read(RangeRequest()).offset.tolist()
     assert sorted(together) == list(range(count))
     abandoned = snapshot.batches(None, None, rows_max=5_000)
     next(abandoned)
@@ -486,15 +488,15 @@ def test_files_without_a_column_have_nulls_in_it(tmp_path):
             new.flush()
         snapshot = new.snapshot()
         count = 16 if flush else 13
-        rows = snapshot.read(None, None).columns.to_pylist()
+        rows = snapshot.read(RangeRequest()).columns.to_pylist()
         assert [row["small"] for row in rows] == [None] * 10 + [1, 2, 3] * (1 + flush)
         assert [row["tags"] for row in rows] == [None] * 10 + [["a"]] * (count - 10)
         parts = list(snapshot.batches(None, None, columns=["small"], rows_max=4))
         assert [v for part in parts for v in part.columns.column("small").to_pylist()] == [row["small"] for row in rows]
         small = Column("small", "UTINYINT")
         where = Call(">", (small, Constant(1, "INTEGER")), "BOOLEAN")
-        assert len(snapshot.read(None, None, where=where)) == 2 * (1 + flush)
-        assert len(snapshot.read(None, None, keys={"small": [3, None]})) == 10 + 1 + flush
+        assert len(snapshot.read(RangeRequest(), where=where)) == 2 * (1 + flush)
+        assert len(snapshot.read(RangeRequest(keys={"small": [3, None]}))) == 10 + 1 + flush
         assert snapshot.count_where([where], None, None) == (count, [2 * (1 + flush)])
         connection = duckdb.connect()
         connection.execute("SET TimeZone='UTC'")
@@ -554,6 +556,6 @@ def test_marks_of_late_events_are_read_where_there_may_be_some(tmp_path: Path, m
             (path,) = directory.rglob("*.parquet")
             assert _none_late(pq.read_metadata(path)) is (statistics and not late_at)
             snapshot = history.snapshot()
-            assert len(snapshot.read(None, None)) == len(events) - len(late_at)
+            assert len(snapshot.read(RangeRequest())) == len(events) - len(late_at)
             assert snapshot.late_left_out == len(late_at)
         monkeypatch.undo()

@@ -30,6 +30,7 @@ from archive.ingested import ingested_files
 from archive.inputs import Format
 from archive.layout import arrow_schema
 from archive.place import place_of
+from archive.reader import RangeRequest
 from archive.recent import FILES
 from archive.table import Table
 from hybrid.database.database import Database
@@ -59,7 +60,7 @@ def run(table: Path, *paths: Path | str, schema: Schema = TICKS, **given: Any) -
 
 def rows(table: Path, schema: Schema = TICKS) -> list[dict[str, Any]]:
     """All rows with their places, in the order of the stream."""
-    batch = History(schema, table).snapshot().read(None, None)
+    batch = History(schema, table).snapshot().read(RangeRequest())
     places = zip(batch.offset.tolist(), batch.seq.tolist())
     return [row | {"offset": offset, "seq": seq} for row, (offset, seq) in zip(batch.columns.to_pylist(), places)]
 
@@ -601,7 +602,7 @@ def test_writers_of_events_are_not_disturbed(tmp_path):
     live.append(*batch_of(run_of(5, first=25)))
     live.flush()
     live.append(*batch_of(run_of(5, first=30)))
-    batch = live.snapshot().read(None, None)
+    batch = live.snapshot().read(RangeRequest())
     events = [event for event in events_of(batch) if event.source != FILES]
     assert events == run_of(35)
     assert len(batch) == 135
@@ -684,7 +685,7 @@ def test_files_and_archive_in_a_store(tmp_path):
             job = Job(TICKS, where, inputs_given, options=Options(missing="null"))
             reports = [ingest.ingest(job) for _ in range(2)]
             assert [(report.files, report.known) for report in reports][1] == (0, 2)
-        batch = History(TICKS, where).snapshot().read(None, None)
+        batch = History(TICKS, where).snapshot().read(RangeRequest())
         assert batch.columns.column("symbol").to_pylist()[:2] == ["Z", "A"]
         assert len(batch) == 101
         quarantine = DeltaTable("s3://bucket/market/ticks/_quarantine", storage_options=server.options)

@@ -14,6 +14,7 @@ import pytest
 from archive.history import History
 from archive.layout import ROW_GROUP_ROWS, cut_periods, sort_order, stored_schema, to_stored, write_files
 from archive.place import place_of
+from archive.reader import RangeRequest
 from matching.batch import EventBatch
 from matching.types import arrow_schema
 from query.errors import DataError
@@ -74,16 +75,16 @@ def test_every_type_comes_back_as_it_went_in(tmp_path, type, values):
     values = [*values, None]
     history = History(schema, tmp_path)
     history.append(batch_of(schema, START_US + np.arange(3), values), np.zeros(3, np.bool_))
-    from_memory = history.snapshot().read(None, None)
+    from_memory = history.snapshot().read(RangeRequest())
     history.flush()
-    from_files = history.snapshot().read(None, None)
+    from_files = history.snapshot().read(RangeRequest())
     assert from_files.columns.schema == arrow_schema(schema)
     assert from_files.columns.equals(from_memory.columns)
     assert from_files.columns.column("x").to_pylist() == values
     if "[" not in type and "(a " not in type and "MAP" not in type:
         for value in (values[0], None):
             wanted = pa.array([value], arrow_schema(schema).field("x").type)
-            read = history.snapshot().read(None, None, keys={"x": wanted})
+            read = history.snapshot().read(RangeRequest(keys={"x": wanted}))
             assert read.columns.column("x").to_pylist() == [value]
 
 
@@ -92,7 +93,7 @@ def test_nan_and_minus_zero_come_back(tmp_path):
     history = History(schema, tmp_path)
     history.append(batch_of(schema, START_US + np.arange(3), [float("nan"), -0.0, 7.0]), np.zeros(3, np.bool_))
     history.flush()
-    x = history.snapshot().read(None, None).columns.column("x").to_numpy()
+    x = history.snapshot().read(RangeRequest()).columns.column("x").to_numpy()
     assert np.isnan(x[0])
     assert np.signbit(x[1])
 
@@ -114,10 +115,10 @@ def test_a_time_column_comes_back_as_declared(tmp_path, time, values):
     batch = batch_of(schema, np.array(values), [1, 2])
     history.append(batch, np.zeros(2, np.bool_))
     history.flush()
-    read = history.snapshot().read(None, None)
+    read = history.snapshot().read(RangeRequest())
     assert read.columns.equals(batch.columns)
     assert read.ts_us.tolist() == values
-    assert history.snapshot().read(values[1], None).ts_us.tolist() == values[1:]
+    assert history.snapshot().read(RangeRequest(values[1])).ts_us.tolist() == values[1:]
     path = next(tmp_path.glob("*/*.parquet"))
     assert pq.read_schema(path).field("ts").type == pa.timestamp("us", "UTC")
 
@@ -127,7 +128,7 @@ def test_a_type_without_a_stored_form_is_refused_at_once(tmp_path, type):
     with pytest.raises(DataError, match="column x of type"):
         History(declared(type), tmp_path / "t")
     assert not (tmp_path / "t").exists()
-    assert len(History(declared(type), None).snapshot().read(None, None)) == 0  # in memory it may be
+    assert len(History(declared(type), None).snapshot().read(RangeRequest())) == 0  # in memory it may be
 
 
 def test_hidden_names_and_no_time_are_refused(tmp_path):

@@ -22,6 +22,7 @@ from archive.history import LOG, History
 from archive.log import DAMAGED, TORN, Log, read
 from archive.log_frames import Rows, segments
 from archive.log_repair import faults, repair
+from archive.reader import RangeRequest
 from matching.batch import EventBatch
 from query.errors import DataError, HybridWarning, NotKept
 from query.schema import Field, Schema
@@ -40,8 +41,8 @@ def logged(directory: Path) -> list[object]:
 
 def kept(history: History) -> list[tuple[int, bool]]:
     """Offset of every event that is kept, and whether it is late."""
-    whole = history.snapshot().read(None, None, late=True)
-    on_time = set(history.snapshot().read(None, None).offset.tolist())
+    whole = history.snapshot().read(RangeRequest(late=True))
+    on_time = set(history.snapshot().read(RangeRequest()).offset.tolist())
     return sorted((offset, offset not in on_time) for offset in whole.offset.tolist())
 
 
@@ -69,7 +70,7 @@ def test_what_was_pushed_is_there_again(tmp_path, policy):
     again = History(TICKS, tmp_path, log=policy)
     assert kept(again) == [(i, i in (1, 4)) for i in range(8)]
     assert (again.last_seq, again.offsets, again.logged_watermark_us) == (7, history.offsets, 77)
-    assert events_of(again.snapshot().read(None, None)) == events_of(history.snapshot().read(None, None))
+    assert events_of(again.snapshot().read(RangeRequest())) == events_of(history.snapshot().read(RangeRequest()))
     again.append(*batch_of(run_of(2, first=8)))
     assert offsets(History(TICKS, tmp_path)) == list(range(10))
     assert segments(tmp_path / LOG) == [], "without a log what was in it is in files"
@@ -376,8 +377,8 @@ def test_an_append_that_could_not_be_taken_back_does_not_count(tmp_path, monkeyp
     other = [replace_price(event) for event in run_of(2, first=2)]
     history.append(*batch_of(other))
     again = History(TICKS, tmp_path, log="fsync")
-    assert events_of(again.snapshot().read(2 * 10**15, None)) == []
-    assert [e.price for e in events_of(again.snapshot().read(None, None))][2:] == [-1.0, -1.0]
+    assert events_of(again.snapshot().read(RangeRequest(2 * 10**15))) == []
+    assert [e.price for e in events_of(again.snapshot().read(RangeRequest()))][2:] == [-1.0, -1.0]
 
 
 def replace_price(event):
@@ -484,7 +485,7 @@ def test_a_log_of_the_releases_before_is_read(tmp_path):
     shutil.copytree(Path(__file__).parent / "logs" / "format-0", tmp_path / LOG)
     history = History(TICKS, tmp_path, log="os")
     assert (kept(history), history.logged_watermark_us) == ([(i, i in (1, 4)) for i in range(10)], 77)
-    assert [(e.ts_us, e.price) for e in events_of(history.snapshot().read(None, None))] == [
+    assert [(e.ts_us, e.price) for e in events_of(history.snapshot().read(RangeRequest()))] == [
         (e.ts_us, e.price) for e in run_of(10) if e.offset not in (1, 4)
     ]
     history.append(*batch_of(run_of(2, first=10)))
@@ -535,7 +536,7 @@ def test_rows_logged_before_a_column_was_added(tmp_path):
     history = History(TICKS, tmp_path, log="os")
     history.append(*batch_of(run_of(2)))
     again = History(wider, tmp_path, log="os")
-    assert again.snapshot().read(None, None).columns.column("venue").to_pylist() == [None, None]
+    assert again.snapshot().read(RangeRequest()).columns.column("venue").to_pylist() == [None, None]
 
 
 # ---- beside the process that writes

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archive.recent import concatenated
 from archive.search.partitions import inputs
 from matching.batch import EventBatch, Matches
 from matching.drive import run
@@ -91,7 +90,7 @@ def test_every_partition_in_one_input(
     rows = 0
     for i, given_rows in enumerate(inputs(cut(standing(batch, keys, WIDE), sizes), WIDE, keys, together)):
         parts = list(given_rows)
-        part = concatenated(parts)
+        part = EventBatch.concat(parts)
         rows += len(part)
         for key in set(partition_of(part, keys)):
             assert seen.setdefault(key, i) == i, "a partition in two inputs"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from archive.history import History
+from archive.reader import RangeRequest
 from archive.table import Table
 from archive.upkeep import verify
 from tests.archive.crash_child import event_at
@@ -56,7 +57,7 @@ class Child:
 
 def is_prefix_of_each_source(history: History) -> dict[str, int]:
     """Each source is there from its first event to some event, each once and as it was sent; how many of each."""
-    events = events_of(history.snapshot().read(None, None, late=True))
+    events = events_of(history.snapshot().read(RangeRequest(late=True)))
     found: dict[str, list[int]] = {}
     for event in events:
         sent = event_at(event.source, event.offset, 0)

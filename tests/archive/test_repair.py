@@ -11,6 +11,7 @@ from archive import layout, upkeep
 from archive.history import History
 from archive.ingest import Job, ingest
 from archive.place import place_of
+from archive.reader import RangeRequest
 from archive.repair import repair
 from archive.table import Table
 from query.errors import DataError
@@ -43,7 +44,7 @@ def mend(directory, schema=TICKS) -> list[str]:
 
 
 def events(directory) -> list:
-    return events_of(History(TICKS, directory).snapshot().read(None, None, late=True))
+    return events_of(History(TICKS, directory).snapshot().read(RangeRequest(late=True)))
 
 
 def aside(directory: Path) -> list[str]:

@@ -14,6 +14,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from archive.history import History
+from archive.reader import RangeRequest
 from archive.search.prefilter import mandatory, never_fails, unsound, windows_of
 from archive.search.search import Report, search, units_of
 from archive.snapshot import HistorySnapshot
@@ -56,7 +57,7 @@ def kept(root: str, rows: Sequence[Row], data: st.DataObject) -> HistorySnapshot
 def whole(snapshot: HistorySnapshot, plan: Plan, low: int | None, high: int | None, late: bool) -> Answer:
     """What one matcher finds in all events."""
     matcher = make_matcher(plan, lenient=True)
-    return answer_of(list(run(matcher, [snapshot.read(low, high, late=late)])))
+    return answer_of(list(run(matcher, [snapshot.read(RangeRequest(low, high, late=late))])))
 
 
 def lenient(plan: Plan):

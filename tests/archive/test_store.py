@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 import hybrid
 from archive.history import History
 from archive.place import place_of
+from archive.reader import RangeRequest
 from archive.recent import KeyRange
 from archive.search.search import search
 from archive.table import Table
@@ -39,15 +40,15 @@ def test_history_in_a_store(server):
     history = History(TICKS, where, memory_rows_max=50)
     history.append(*batch_of(run_of(60)))
     history.append(*batch_of(run_of(80, first=60)[:20]))
-    assert events_of(history.snapshot().read(None, None)) == run_of(80)
+    assert events_of(history.snapshot().read(RangeRequest())) == run_of(80)
     start_us = run_of(1)[0].ts_us
-    some = history.snapshot().read(start_us + 10_000_000, start_us + 70_000_000, keys={"symbol": ["B"]})
+    some = history.snapshot().read(RangeRequest(start_us + 10_000_000, start_us + 70_000_000, keys={"symbol": ["B"]}))
     assert events_of(some) == [event for event in run_of(80)[10:70] if event.symbol == "B"]
     again = History(TICKS, where)
     assert (again.offsets, again.last_seq) == ({"default": 60}, 59)
     history.flush()
     again = History(TICKS, where)
-    assert events_of(again.snapshot().read(None, None)) == run_of(80)
+    assert events_of(again.snapshot().read(RangeRequest())) == run_of(80)
     assert DeltaTable("s3://bucket/history/ticks", storage_options=server.options).count() == 80
     frame = pl.scan_delta("s3://bucket/history/ticks", storage_options=server.options).collect()
     assert sorted(frame["_offset"].to_list()) == list(range(80))
@@ -71,7 +72,7 @@ def test_a_store_is_read_in_parts(server):
     assert {s for part in found for s in part.columns.column("symbol").to_pylist()} == {"B", "C"}
     assert snapshot.key_cuts("symbol", 3) == ["B", "C"]
     condition = Call("<", (Column("price", "DOUBLE"), Constant(9, "INTEGER")), "BOOLEAN")
-    assert len(snapshot.read(None, None, where=condition)) == 9
+    assert len(snapshot.read(RangeRequest(), where=condition)) == 9
     text = """SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol MEASURES count(*) AS n
               PATTERN (A B+) DEFINE B AS price > LAST(A.price))"""
     plan = bind(parse(text, ["ticks"]), lambda _: TICKS).factors[0].plan
@@ -116,12 +117,12 @@ def test_a_store_that_goes_away_and_comes_back(server):
     with pytest.raises(DataError, match="cannot be written"):
         history.flush()
     with pytest.raises(DataError, match="cannot be read"):
-        snapshot.read(None, None)
+        snapshot.read(RangeRequest())
     assert time.monotonic() - began < 60
     server.start()
-    assert events_of(history.snapshot().read(None, None)) == run_of(20)
+    assert events_of(history.snapshot().read(RangeRequest())) == run_of(20)
     history.flush()
-    assert events_of(History(TICKS, where).snapshot().read(None, None)) == run_of(20)
+    assert events_of(History(TICKS, where).snapshot().read(RangeRequest())) == run_of(20)
 
 
 def test_places_that_cannot_be(tmp_path):

@@ -12,6 +12,7 @@ from archive import layout, sums, upkeep
 from archive.history import History
 from archive.layout import DataFile
 from archive.place import place_of
+from archive.reader import RangeRequest
 from archive.recent import KeyRange, Wanted
 from archive.sums import digest_of, has_sums, inspect
 from archive.table import Table
@@ -49,7 +50,7 @@ def test_a_flipped_bit_is_named_with_what_is_missing(tmp_path, small_groups):
     ends = sums.read_sums(file.name, file.stat().st_size, lambda start, end: file.read_bytes()[start:end]).ends
     flip(file, int(ends[2]) + 40)  # in the fourth group: of B
     with pytest.raises(DataError) as raised:
-        history.snapshot().read(None, None)
+        history.snapshot().read(RangeRequest())
     said = f"{file.parent.name}/{file.name} is damaged in row group 4 of 6"
     assert raised.value.message.endswith(f"{said}; missing: 16 events of source default, offsets 49 to 94")
     assert "hybrid archive repair" in raised.value.hint
@@ -61,10 +62,10 @@ def test_only_what_is_read_is_checked(tmp_path, small_groups):
     flip(file, int(ends[2]) + 40)
     snapshot = history.snapshot()
     for key in ("A", "C"):
-        found = events_of(snapshot.read(None, None, keys={"symbol": [key]}))
+        found = events_of(snapshot.read(RangeRequest(keys={"symbol": [key]})))
         assert found == [event for event in run_of(96) if event.symbol == key]
     with pytest.raises(DataError, match="row group 4 of 6"):
-        snapshot.read(None, None, keys={"symbol": ["B"]})
+        snapshot.read(RangeRequest(keys={"symbol": ["B"]}))
     with pytest.raises(DataError, match="row group 4 of 6"):
         snapshot.count_where([], None, None)
     with pytest.raises(DataError, match="row group 4 of 6"):
@@ -81,7 +82,7 @@ def test_the_footer_is_known_by_the_name(tmp_path, small_groups, at):
     history, file = filled(tmp_path)
     flip(file, at)
     with pytest.raises(DataError, match=r"in its footer; missing: 96 events of source default, offsets 0 to 95"):
-        history.snapshot().read(None, None, keys={"symbol": ["A"]})
+        history.snapshot().read(RangeRequest(keys={"symbol": ["A"]}))
 
 
 def test_each_row_group_is_read_once(tmp_path, small_groups, monkeypatch):
@@ -91,8 +92,8 @@ def test_each_row_group_is_read_once(tmp_path, small_groups, monkeypatch):
     monkeypatch.setattr(sums, "damaged_groups", lambda of, some, read: checked.append(some) or real(of, some, read))
     snapshot = history.snapshot()
     for _ in range(2):
-        snapshot.read(None, None, keys={"symbol": ["A"]})
-        snapshot.read(None, None)
+        snapshot.read(RangeRequest(keys={"symbol": ["A"]}))
+        snapshot.read(RangeRequest())
     assert checked == [[0, 1], [2, 3, 4, 5]]
 
 
@@ -129,11 +130,11 @@ def test_files_without_checksums_stay_readable(tmp_path):
     one = DataFile(f"{file.parent.name}/{plain.name}", plain.stat().st_size, 96, statistics)
     assert table.replace(before, before.paths, [one]) is not None
     history.refresh()
-    assert events_of(history.snapshot().read(None, None)) == run_of(96)
+    assert events_of(history.snapshot().read(RangeRequest())) == run_of(96)
     assert {finding.kind for finding in upkeep.verify(table, deep=True)} == {"waiting"}
     plain.write_bytes(plain.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"has .* bytes, not"):
-        history.snapshot().read(None, None)
+        history.snapshot().read(RangeRequest())
 
 
 def test_pages_have_checksums_for_other_readers(tmp_path):

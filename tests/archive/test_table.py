@@ -16,6 +16,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from archive.history import History
 from archive.layout import DataFile, to_stored, write_files
+from archive.reader import RangeRequest
 from archive.recent import FILES
 from archive.table import Table, TableSnapshot, schema_from_json, schema_to_json
 from archive.upkeep import Rewrite, rewrite, verify
@@ -62,11 +63,11 @@ def test_a_second_writer_adds_only_what_is_new(tmp_path):
     other.append(*batch_of(run_of(15)))
     one.flush()
     other.flush()
-    assert events_of(other.snapshot().read(None, None)) == run_of(15)
+    assert events_of(other.snapshot().read(RangeRequest())) == run_of(15)
     one.append(*batch_of(run_of(20, first=0)))
     one.flush()
-    assert events_of(one.snapshot().read(None, None)) == run_of(20)
-    assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == run_of(20)
+    assert events_of(one.snapshot().read(RangeRequest())) == run_of(20)
+    assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == run_of(20)
 
 
 class Blind(Table):
@@ -236,10 +237,10 @@ def test_a_file_that_is_gone_or_torn_is_a_data_error(tmp_path, which):
     path = tmp_path / Table.open(tmp_path).snapshot().paths[which]
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(DataError, match="cannot be read"):
-        snapshot.read(None, None)
+        snapshot.read(RangeRequest())
     path.unlink()
     with pytest.raises(DataError, match="cannot be read"):
-        snapshot.read(None, None)
+        snapshot.read(RangeRequest())
 
 
 def test_only_files_that_may_answer_are_read(tmp_path):

@@ -20,6 +20,7 @@ from archive.history import History
 from archive.keeper import Keeper
 from archive.layout import BY_KEY, FILE_ROWS_MAX, ROW_GROUP_ROWS, is_by_key
 from archive.place import place_of
+from archive.reader import RangeRequest
 from archive.table import Table, TableSnapshot
 from archive.upkeep import Rewrite, closed_before_us, compact, expire, plan_rewrites, vacuum, verify
 from query.errors import DataError
@@ -154,10 +155,10 @@ def test_compaction_changes_nothing_that_is_read(tmp_path, small_files):
     history.refresh()
     after = history.snapshot()
     for snapshot in (before, after, History(TICKS, tmp_path).snapshot()):
-        assert events_of(snapshot.read(None, None)) == in_order(events)
+        assert events_of(snapshot.read(RangeRequest())) == in_order(events)
     for key in ("A", None):
         wanted = [e for e in in_order(events) if e.symbol == key]
-        assert events_of(after.read(None, None, keys={"symbol": [key]})) == wanted
+        assert events_of(after.read(RangeRequest(keys={"symbol": [key]}))) == wanted
     assert list(compact(table)) == []
     assert {f.kind for f in verify(table, deep=True)} == {"waiting"}
     closed = [p for p in table.snapshot().paths if is_by_key(p)]
@@ -190,7 +191,7 @@ def test_compaction_loses_a_race_and_goes_on(tmp_path, small_files, monkeypatch)
     assert not upkeep.rewrite(one, before, what, "1GB", lambda: False)
     on_disk = files_on_disk(tmp_path)
     assert on_disk == set(before.paths) | set(other.snapshot().paths)  # what was written in vain is gone
-    assert events_of(History(TICKS, tmp_path).snapshot().read(None, None)) == in_order(events)
+    assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == in_order(events)
 
 
 def test_a_stopped_compaction_leaves_nothing(tmp_path, small_files):
@@ -211,16 +212,16 @@ def test_retention_and_vacuum(tmp_path, small_files):
     files, rows = expire(table, START_US + DAY_US)
     assert files > 0
     assert rows == sum(e.ts_us < START_US + DAY_US for e in events)
-    assert len(events_of(reader.read(None, None))) == 1000  # an older snapshot still has them
+    assert len(events_of(reader.read(RangeRequest()))) == 1000  # an older snapshot still has them
     on_disk = files_on_disk(tmp_path)
     assert vacuum(table, grace_hours=1) == []
     waiting = vacuum(table, grace_hours=0, dry_run=True)
     assert set(waiting) == on_disk - set(table.snapshot().paths)
     assert vacuum(table, grace_hours=0) == waiting
     assert files_on_disk(tmp_path) == set(table.snapshot().paths)
-    assert len(events_of(History(TICKS, tmp_path).snapshot().read(None, None))) == 1000 - rows
+    assert len(events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest()))) == 1000 - rows
     with pytest.raises(DataError, match="cannot be read"):
-        reader.read(None, None)
+        reader.read(RangeRequest())
 
 
 def test_vacuum_finds_orphans_and_leaves_young_ones(tmp_path):
@@ -258,7 +259,7 @@ def test_verify_says_what_is_wrong(tmp_path):
     assert path == first
     assert message == f"is damaged in its footer{lost}"
     with pytest.raises(DataError, match="cannot be read"):
-        history.snapshot().read(None, None)
+        history.snapshot().read(RangeRequest())
     (tmp_path / first).unlink()
     assert broken(tmp_path) == [(first, f"is gone{lost}")]
     (tmp_path / first).write_bytes(whole)
@@ -303,7 +304,7 @@ def test_the_keeper_flushes_compacts_and_tells(tmp_path, small_files, monkeypatc
         until(lambda: any(is_by_key(path) for path in history.table_snapshot.paths))
         assert keeper.take_trouble() == []
         wanted = in_order(events)
-        assert events_of(history.snapshot().read(None, None)) == wanted
+        assert events_of(history.snapshot().read(RangeRequest())) == wanted
         (tmp_path / "_delta_log").rename(tmp_path / "away")
         history.append(*batch_of(run_of(1, "c")))
         told: list[str] = []
@@ -342,7 +343,7 @@ def test_a_day_of_a_stream_without_keys(tmp_path, small_files):
         history.append(*batch_of(days(300)[start : start + 30]))
         history.flush()
     list(compact(Table.open(tmp_path)))
-    assert len(events_of(History(schema, tmp_path).snapshot().read(None, None))) == 300
+    assert len(events_of(History(schema, tmp_path).snapshot().read(RangeRequest()))) == 300
     assert {f.kind for f in verify(Table.open(tmp_path), deep=True)} == {"waiting"}
 
 

@@ -21,8 +21,8 @@ import pytest
 import hybrid
 import hybrid.database.database
 import hybrid.statement.statement
+from archive.reader import HistoryReader
 from hybrid.rows.inputs import Ordered
-from hybrid.rows.reader import Reader
 from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer
 from hybrid.watch.alerts import Alerts
@@ -129,7 +129,7 @@ class Pieces(Relations):
 
     size = 1
 
-    def factor(self, factor: FactorPlan, by_key: bool = False) -> tuple[Iterator[EventBatch], Reader, bool]:
+    def factor(self, factor: FactorPlan, by_key: bool = False) -> tuple[Iterator[EventBatch], HistoryReader, bool]:
         batches, reader, late = super().factor(factor, by_key)
         return self.pieces(batches), reader, late
 

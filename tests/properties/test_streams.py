@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
+from archive.reader import RangeRequest
 from hybrid.database.database import Database
 from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer
@@ -122,7 +123,7 @@ def union(db: Database) -> pa.Table:
     """The on-time events of all streams as one table, put together by hand here; `n` is the place."""
     rows: list[tuple[Any, ...]] = []
     for name, _, _ in STREAMS:
-        batch = db._streams[name].kept.snapshot().read(None, None)
+        batch = db._streams[name].kept.snapshot().read(RangeRequest())
         for i, row in enumerate(batch.columns.to_pylist()):
             low = {c.lower(): value for c, value in row.items()}
             place = (int(batch.ts_us[i]), name, batch.sources[batch.source[i]], int(batch.offset[i]))

@@ -17,6 +17,7 @@ import hybrid
 from archive.history import History
 from archive.ingest import Job, ingest
 from archive.place import place_of
+from archive.reader import RangeRequest
 from archive.spark import ship
 from matching.kernels.jit import cache_directory
 from tests.archive.events import TICKS
@@ -83,7 +84,7 @@ def archives(tmp_path: Path, address: str) -> None:
     command = [sys.executable, "-m", "tests.archive.ingest_child", *words]
     child = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert child.returncode == 0, child.stderr[-3000:]
-    here, there = (History(TICKS, tmp_path / name).snapshot().read(None, None) for name in ("here", "there"))
+    here, there = (History(TICKS, tmp_path / name).snapshot().read(RangeRequest()) for name in ("here", "there"))
     assert len(here) == 3000
     assert there.columns.equals(here.columns)
     assert (there.offset.tolist(), there.seq.tolist()) == (here.offset.tolist(), here.seq.tolist())

@@ -23,6 +23,7 @@ from archive.history import History
 from archive.ingest import Job
 from archive.ingested import ingested_files
 from archive.place import place_of
+from archive.reader import RangeRequest
 from archive.table import Table
 from archive.upkeep import verify
 from query.errors import DataError
@@ -107,7 +108,7 @@ def job(table: Path, *paths: Path, **options: Any) -> Job:
 
 def contents(table: Path) -> tuple[list[Any], list[Any], list[Any]]:
     """Rows with their places, bad rows, and the list of files."""
-    batch = History(SCHEMA, table).snapshot().read(None, None)
+    batch = History(SCHEMA, table).snapshot().read(RangeRequest())
     rows = list(zip(batch.columns.to_pylist(), batch.offset.tolist(), batch.seq.tolist()))
     bad = []
     if DeltaTable.is_deltatable(str(table / "_quarantine")):
@@ -191,7 +192,7 @@ def test_a_driver_killed_at_a_named_point_and_run_again(tmp_path, point, round):
     job = Job(TICKS, place_of(paths[0]), paths[1:])
     report = embedded.ingest(job)
     assert report.known == (point == "after commit")
-    batch = History(TICKS, tmp_path / "t").snapshot().read(None, None)
+    batch = History(TICKS, tmp_path / "t").snapshot().read(RangeRequest())
     assert batch.offset.tolist() == list(range(1, 61))
     assert DeltaTable(str(tmp_path / "t" / "_quarantine")).count() == 1
 
