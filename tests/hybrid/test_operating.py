@@ -1,7 +1,7 @@
 """What happens to a service that runs for long: its file is edited, sources fail and come back, memory is short, its
 process is stopped, killed, or another one has its number.
 
-"Before" tells of the code before its faults were listed; "run as it is": with placeholders for the names that it did not have.
+"Before" tells of the code that could not do so; "run as it is": with placeholders for the names that it did not have.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ def test_each_kind_is_said_at_most_once_a_minute_with_its_count() -> None:
 
 
 def test_a_thousand_kinds_are_few_lines() -> None:
+    # Before: nothing was said of what is refused.
     said: list[str] = []
     refused = Refused(said.append)
     for i in range(1000):
@@ -50,6 +51,7 @@ def test_a_thousand_kinds_are_few_lines() -> None:
 
 
 def test_the_service_says_it(tmp_path: Path) -> None:
+    # Before: run as it is: it said nothing.
     bench = Bench(tmp_path)
     source = bench.start()
     source.given += [*(Bad("feed/0", i, b"{", f"broken JSON (byte {i})") for i in range(5)), piece(1, first=5)]

@@ -201,8 +201,8 @@ def test_memory_is_bounded_where_a_store_takes_nothing(shop: Shop, monkeypatch: 
 
 
 def test_a_stop_is_bounded_and_loses_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before: by a script, with 250 ms a request: it ended after 21.6 s. The test itself, where the store hangs, did not
-    end within 100 s."""
+    """Before: by a script, with 250 ms a request: it ended after 21.6 s. The test itself, where the store hangs, had
+    not ended after 100 s."""
     monkeypatch.setattr("hybrid.service.STOP_S", 2.0)
     monkeypatch.setattr("hybrid.service.SETTLE_S", 1.0)
     monkeypatch.setattr("hybrid.service.DRAIN_S", 1.0)

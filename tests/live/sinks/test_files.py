@@ -344,6 +344,7 @@ def test_a_file_that_took_the_place_of_another_is_read_from_its_beginning(tmp_pa
 
 
 def test_cursors_of_older_releases_are_read(tmp_path: Path) -> None:
+    # Before: run as it is: passes, with the one form that there was.
     path = tmp_path / "rows.ndjson"
     sink = NdjsonSink(path)
     sink.open(None)
@@ -376,6 +377,7 @@ def test_two_sinks_of_one_path_do_not_mix(tmp_path: Path, make: Any) -> None:
 
 def test_what_says_that_it_failed_and_was_done_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rename of a Parquet file, and a write of lines."""
+    # Before: run as it is: passes. It guards what held.
     pwrite, rename = os.pwrite, os.rename
     yes = [True, True]
 

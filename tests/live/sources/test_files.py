@@ -373,6 +373,7 @@ def test_a_record_that_is_too_long(tmp_path, monkeypatch, block):
 
 
 def test_what_is_kept_of_a_record_that_is_too_long(tmp_path, monkeypatch):
+    # Before: nothing was kept of it: a DataError (see above).
     monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 22)
     path = tmp_path / "a.ndjson"
     with path.open("w") as file:
