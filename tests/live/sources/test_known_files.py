@@ -158,8 +158,8 @@ def test_a_file_replaced_between_two_processes(folder: Path, how: str, form: str
 
 @pytest.mark.parametrize("how", ["moved", "link", "relative", "renamed"])
 def test_a_directory_under_another_name(folder: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before: every record was archived again, under the name of the other path; a file that was renamed while it was
-    followed was a DataError."""
+    """Before: run without a memory: every record was archived again under the other path, but for the relative one,
+    which was known; a file that was renamed while it was followed was a DataError."""
     for k in range(5):
         (folder / f"{k}.ndjson").write_text(lines(k * 10, k * 10 + 10))
     reading = Reading(folder, folder.parent / "known")
