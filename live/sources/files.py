@@ -66,9 +66,12 @@ READ_S = 0.2
 #: Small files are handed out together, so many at a time, up to so many rows.
 FILES_TOGETHER, ROWS_TOGETHER = 64, 1000
 #: A file that has not grown for so long, in seconds, may be over: where its last event is known, and where it is not.
+#: For as long as the latter those behind a Parquet file that is not complete wait for it.
 QUIET_S, LONG_QUIET_S = 1.0, 60.0
 #: How long it is told, in seconds, what was not read of a file that is gone.
 TOLD_S = 600.0
+#: So much of what is wrong is told by name.
+TROUBLES_MAX = 10
 #: Of so much that was handed out of a file, and may not be archived yet, it is known where it ends.
 MARKS_MAX = 64
 _MARK = b"\xef\xbb\xbf"
@@ -202,9 +205,10 @@ class FileSource:
         self._write(done)
 
     def trouble(self) -> str | None:
-        """The first of what is wrong; how many more there are."""
+        """What is wrong, the first by name; how many more there are."""
         found = self._troubles()
-        return None if not found else found[0] if len(found) == 1 else f"{found[0]} (and {len(found) - 1} more)"
+        more = f" (and {len(found) - TROUBLES_MAX} more)" if len(found) > TROUBLES_MAX else ""
+        return "; ".join(found[:TROUBLES_MAX]) + more if found else None
 
     def _troubles(self) -> list[str]:
         found = [] if self._unwritten is None else [self._unwritten]
@@ -302,8 +306,21 @@ class FileSource:
             file.close()
             if not self._settings.follow:
                 raise DataError(f"{file.path} cannot be read: {_said(error)}", "is it complete?") from error
-            file.stuck = True
+            file.stuck, file.stuck_s = True, time.monotonic()
             self._waits[file.path] = f"{file.path} cannot be read yet: {_said(error)}"
+            return None, False
+        except _Unfit as error:
+            if not self._settings.follow or file.path == self._path:
+                raise
+            # One file that does not fit stops no other. It is looked at again when it has changed.
+            judged = file.identity
+            self._drop(file)
+            anew = self._new(file.path)
+            if anew is not None:
+                anew.judged = judged
+                self._files[file.path] = anew
+            hint = f" ({error.hint})" if error.hint else ""
+            self._waits[file.path] = f"{error.message}{hint}; the file is not read"
             return None, False
         file.stuck = False
         self._waits.pop(file.path, None)
@@ -353,8 +370,14 @@ class FileSource:
 
     @staticmethod
     def _is_awaited(file: _Text | _Parquet) -> bool:
-        """Whether a file is not complete, and is read before those behind it all the same."""
-        return file.stuck and isinstance(file, _Parquet) and file.partition is not None
+        """Whether a file is not complete, and is read before those behind it all the same: for as long as it may still
+        be written, so that one that is damaged stops no other."""
+        return (
+            isinstance(file, _Parquet)
+            and file.stuck
+            and file.partition is not None
+            and time.monotonic() - file.stuck_s < LONG_QUIET_S
+        )
 
     def _stirs(self, file: _Text | _Parquet) -> bool:
         """Whether there may be something to read in a file."""
@@ -591,15 +614,23 @@ def _base(name: str) -> str:
 
 def _order(there: Mapping[str, _Identity], rotated: bool) -> list[str]:
     """The paths in the order in which they are read: of their names; where rotation is followed, what was rotated away
-    stands before what took its place, the oldest first."""
+    stands before what took its place, the oldest first, as their counters or dates say."""
     if not rotated:
         return sorted(there)
 
-    def place(path: str) -> tuple[str, bool, int, str]:
+    def place(path: str) -> tuple[str, bool, list[int], int, str]:
         name = path.removesuffix(".gz")
-        return _base(name), _base(name) == name, there[path].modified_ns, path
+        base = _base(name)
+        return base, base == name, _age(name[len(base) :]), there[path].modified_ns, path
 
     return sorted(there, key=place)
+
+
+def _age(behind: str) -> list[int]:
+    """What rotation has put behind a name, to be ordered from old to new: a counter, of which 1 is the newest, or the
+    digits of a date. A copy or a packer may set the time of a file, but not its name."""
+    numbers = [int(digits) for digits in re.findall(r"\d+", behind)]
+    return [-numbers[0]] if len(numbers) == 1 and numbers[0] < 10_000_000 else numbers
 
 
 def _covers(path: str, name: str) -> bool:
@@ -660,6 +691,11 @@ def _is_shorter(opened: IO[bytes], count: int) -> bool:
     return count > 0 and not opened.read(1)
 
 
+def _has_lines(torn: bytes) -> bool:
+    """Whether a line ends in what is no whole record; a carriage return at the end may be the half of a line end."""
+    return b"\n" in torn or b"\r" in torn[:-1]
+
+
 def _said(error: BaseException) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or first_line(error) or type(error).__name__
 
@@ -670,6 +706,10 @@ class _OtherFile(Exception):
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
+
+
+class _Unfit(DataError):
+    """A file has not the columns of the stream, or no header that can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -700,7 +740,8 @@ class _File:
     partition: which one it is, None as long as that is not known. identity: as it was when it was last opened to be
     read. judged: as it was when nothing was found that is to be read of it; copy_of: because it has the content of that
     partition. was: what was not read of the file that was there before. weak: whether it was so short when it was
-    recognised that it may yet become the copy of another. stuck: whether it could not be read as it is.
+    recognised that it may yet become the copy of another. stuck: whether it could not be read as it is; stuck_s: since
+    when.
     """
 
     def __init__(self, path: str) -> None:
@@ -713,6 +754,7 @@ class _File:
         self.copy_of: str | None = None
         self.was = ""
         self.weak = self.stuck = False
+        self.stuck_s = 0.0
         self.first_us: int | None = None
         self.newest_us: int | None = None
         self.read_s = 0.0
@@ -784,6 +826,9 @@ class _Text(_File):
     def waits(self) -> str | None:
         """What it waits for, other than to grow."""
         if self._long is None:
+            if self._csv and self.at_end and _has_lines(self._rest):
+                why = "is a quote of it not closed, or do lines end in carriage returns alone?"
+                return f"{self.path}: record {self._next} has no end yet, and lines behind it wait: {why}"
             return None
         return f"{self.path}: the end of record {self._next}, which is longer than {_LIMIT}, is not there yet"
 
@@ -999,7 +1044,7 @@ class _Text(_File):
         try:
             header = header_of(data, self._settings.delimiter)
         except DataError as error:
-            raise DataError(f"{self.path}: {error.message}", error.hint) from None
+            raise _Unfit(f"{self.path}: {error.message}", error.hint) from None
         # Its width says how many fields a record has.
         self._width = len(header)
         try:
@@ -1007,7 +1052,7 @@ class _Text(_File):
         except DataError as error:
             hint = error.hint or f"it has {', '.join(header)}"
             hint += "; is the delimiter right, is there a header?"
-            raise DataError(f"{self.path}: {error.message}", hint) from None
+            raise _Unfit(f"{self.path}: {error.message}", hint) from None
 
 
 def _offset(bad: Bad) -> int:
@@ -1104,7 +1149,10 @@ class _Parquet(_File):
         self._first += batch.num_rows
         if skip == batch.num_rows:
             return [], True
-        checked, raws = self._decoder.of_arrow(pa.Table.from_batches([batch.slice(skip)]))
+        try:
+            checked, raws = self._decoder.of_arrow(pa.Table.from_batches([batch.slice(skip)]))
+        except DataError as error:
+            raise _Unfit(f"{self.path}: {error.message}", error.hint) from None
         for (i, reason), raw in zip(checked.bad, raws):
             out.append(Bad(self.partition, first + i, raw, reason))
         self._next = self._first
