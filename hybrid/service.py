@@ -435,10 +435,14 @@ class Service:
     def _piece(self, reader: Reader, piece: Piece) -> bool:
         """Pushes the rows of a piece. False where they cannot be kept now; they are then tried again."""
         self._retry_s.pop(reader.name, None)
-        owner = self._owners.setdefault((reader.stream.lower(), piece.source), reader.name)
+        owner = self._owner_of(reader, piece.source)
         if owner != reader.name:
-            # Events are told apart by their partition: the second one's would be taken for those of the first.
-            reader.fail(f"it reads {piece.source}, which source {owner} reads into the same stream")
+            # Events are told apart by their partition: the second one's would be taken for those of the first, or,
+            # where they spell a path in two ways, all of them would be there twice.
+            reader.fail(
+                f"it reads {reader.path_of(piece.source) or piece.source}, which source {owner} reads into the same "
+                "stream\nhint: let one of them read it, and start again"
+            )
             return False
         if reader.stream.lower() in self._ended:
             reader.fail(f"stream {reader.stream} has ended: a new start takes it up again")
@@ -457,6 +461,22 @@ class Service:
             self._fault(f"source {reader.name}", f"its events cannot be kept: {error}")
             return False
         return True
+
+    def _owner_of(self, reader: Reader, partition: str) -> str:
+        """The source whose events those of a partition are, which a reader has read: the first one that has read it,
+        or the same file by another path, into its stream."""
+        stream = reader.stream.lower()
+        owner = self._owners.get((stream, partition))
+        if owner is not None:
+            return owner
+        path = reader.path_of(partition)
+        for other in self._readers.values():
+            if path is not None and other is not reader and other.stream.lower() == stream:
+                twin = other.partition_at(path)
+                if twin is not None and self._owners.get((stream, twin)) == other.name:
+                    return other.name
+        self._owners[stream, partition] = reader.name
+        return reader.name
 
     def _rows(self, stream: str, source: str, rows: Any, offsets: Int64Array | None) -> None:
         """Pushes rows; those that do not fit are quarantined, found by halving."""

@@ -114,13 +114,14 @@ class FileSource:
 
     def __init__(self, schema: Schema, settings: FileSettings, memory: Path | None = None) -> None:
         self._settings = settings
-        self._path = os.path.abspath(os.path.expanduser(settings.path))
+        self._path = _absolute(settings.path)
         self._schema = schema
         self._decoder = Decoder(schema, Decoding("json", settings.times, settings.missing))
         self._positions: dict[str, int] = {}
         self._known = KnownFiles(memory)
         self._files: dict[str, _Text | _Parquet] = {}  # by path
         self._readers: dict[str, _Text | _Parquet] = {}  # those that are read, by partition
+        self._inodes: dict[tuple[int, int], _Text | _Parquet] = {}  # the same, by where they are on the disk
         self._enrolled: set[str] = set()  # partitions of which it is durable which file they are
         self._marks: dict[str, deque[Known]] = {}  # what was handed out and may not be archived yet, by partition
         self._turns: deque[str] = deque()
@@ -215,6 +216,20 @@ class FileSource:
         now_s = time.monotonic()
         self._torn = {name: told for name, told in self._torn.items() if now_s - told[0] < TOLD_S}
         return [*found, *self._waits.values(), *(what for _, what in self._torn.values())]
+
+    def path_of(self, partition: str) -> str | None:
+        """Where the file of a partition is now. From any thread."""
+        file = self._readers.get(partition)
+        return None if file is None else file.path
+
+    def partition_at(self, path: str) -> str | None:
+        """Which partition the file at a path is read as, however the path is spelled; None: it is not read. From any
+        thread."""
+        try:
+            file = self._inodes.get(_Identity.of(path).inode)
+            return file.partition if file is not None and os.path.samefile(file.path, path) else None
+        except OSError:
+            return None
 
     def close(self) -> None:
         for file in self._files.values():
@@ -408,14 +423,13 @@ class FileSource:
         return _Text(path, self._decoder, self._settings, format)
 
     def _format(self, path: str) -> FileFormat | None:
-        name = path.removesuffix(".gz")
-        if self._settings.rotation == "follow":
-            name = _base(name)
-        return self._settings.format or _SUFFIXES.get(os.path.splitext(name.lower())[1])
+        return _format_at(path, self._settings)
 
     def _drop(self, file: _Text | _Parquet) -> None:
         """Lets go of a file, of which is known what it was."""
         file.close()
+        if file.inode is not None and self._inodes.get(file.inode) is file:
+            del self._inodes[file.inode]
         if self._files.get(file.path) is file:
             del self._files[file.path]
         if file.partition is not None and self._readers.get(file.partition) is file:
@@ -532,6 +546,8 @@ class FileSource:
         return next(name for name in names if name not in taken and self._known.get(name) is None)
 
     def _begin(self, file: _Text | _Parquet, partition: str, known: Known | None) -> None:
+        file.inode = _Identity.of(file.path).inode
+        self._inodes[file.inode] = file
         if known is not None:
             self._known.put(known)
         file.begin(partition, known, self._positions.get(partition, 0))
@@ -605,6 +621,47 @@ def _order(there: Mapping[str, _Identity], rotated: bool) -> list[str]:
 def _covers(path: str, name: str) -> bool:
     """Whether a path that is not there would be one of those that a path means."""
     return name.startswith(path + os.sep) or name == path or (glob.has_magic(path) and fnmatch.fnmatch(name, path))
+
+
+def _format_at(path: str, settings: FileSettings) -> FileFormat | None:
+    """The format of a file by its path; None: it is not read."""
+    name = path.removesuffix(".gz")
+    if settings.rotation == "follow":
+        name = _base(name)
+    return settings.format or _SUFFIXES.get(os.path.splitext(name.lower())[1])
+
+
+def read_by_both(one: FileSettings, other: FileSettings) -> str | None:
+    """A path that both mean, however they spell it: of a file that is there, or that may come."""
+    here, there = (
+        {identity.inode: path for path, identity in found.items() if _format_at(path, settings) is not None}
+        for settings in (one, other)
+        for found in (_listed(_absolute(settings.path), settings.rotation == "follow")[0],)
+    )
+    shared = sorted(here[inode] for inode in here.keys() & there.keys())
+    if shared:
+        return shared[0]
+    return next((b.path for a, b in ((one, other), (other, one)) if may_read(a, b.path)), None)
+
+
+def may_read(settings: FileSettings, path: str) -> bool:
+    """Whether a file at a path, there or not, is one of those that are read."""
+    own, name = os.path.realpath(_absolute(settings.path)), os.path.realpath(_absolute(path))
+    if name == own:
+        return True
+    if _format_at(name, settings) is None and not os.path.isdir(name):
+        return False
+    if glob.has_magic(own) and not os.path.exists(own):
+        parts, wanted = name.split(os.sep), own.split(os.sep)
+        if "**" in wanted:
+            return fnmatch.fnmatch(name, own.replace("**" + os.sep, "*"))
+        return len(parts) == len(wanted) and all(map(fnmatch.fnmatch, parts, wanted))
+    below = name.removeprefix(own + os.sep)
+    return below != name and not any(part.startswith((".", "_")) for part in below.split(os.sep))
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _listed(path: str, rotated: bool) -> tuple[dict[str, _Identity], dict[str, str], bool]:
@@ -697,10 +754,11 @@ class _Identity:
 class _File:
     """A file that a path means.
 
-    partition: which one it is, None as long as that is not known. identity: as it was when it was last opened to be
-    read. judged: as it was when nothing was found that is to be read of it; copy_of: because it has the content of that
-    partition. was: what was not read of the file that was there before. weak: whether it was so short when it was
-    recognised that it may yet become the copy of another. stuck: whether it could not be read as it is.
+    partition: which one it is, None as long as that is not known; inode: where it was on the disk then. identity: as it
+    was when it was last opened to be read. judged: as it was when nothing was found that is to be read of it; copy_of:
+    because it has the content of that partition. was: what was not read of the file that was there before. weak:
+    whether it was so short when it was recognised that it may yet become the copy of another. stuck: whether it could
+    not be read as it is.
     """
 
     def __init__(self, path: str) -> None:
@@ -709,6 +767,7 @@ class _File:
         self.partition: str | None = None
         self.ended = False
         self.identity: _Identity | None = None
+        self.inode: tuple[int, int] | None = None
         self.judged: _Identity | None = None
         self.copy_of: str | None = None
         self.was = ""
