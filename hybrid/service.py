@@ -46,7 +46,8 @@ from hybrid.outlet import Outlet
 from hybrid.passed import PassedPayloads, last_lines
 from hybrid.pulse import Pulse
 from hybrid.reader import Reader, line_of
-from hybrid.refused import Refused
+from hybrid.refused import tell_refused
+from hybrid.repeated import Repeated
 from hybrid.status import VERSION, process_began, touch_status, write_status
 from live.sinks.base import Sink
 from live.sources.base import Bad, Piece, Source
@@ -151,7 +152,7 @@ class Service:
         self._ahead_s: dict[str, float] = {}
         self._ahead_told: dict[tuple[str, str], int] = {}
         self._bad: Counter[str] = Counter()
-        self._refused = Refused(say)
+        self._repeated = Repeated(say)
         self._rows_in: Counter[str] = Counter()
         self._passed: dict[str, PassedPayloads] = {}
         self._told_before: dict[Path, frozenset[str]] = {}
@@ -163,7 +164,7 @@ class Service:
         self._settle_by: float | None = None  # when the checkpoint that is due waits for sinks no more
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
-        self._client_log = ClientLog(say)
+        self._client_log = ClientLog(self._repeated, self._clock.ticks)
         self._tables: dict[str, SourceTable] = {}
         self._failed: dict[str, _Failed] = {}
         self._writing: Future[int] | None = None
@@ -324,7 +325,7 @@ class Service:
             self._open_rest()
         if now - self._written_s >= STATUS_EVERY_S:
             self._write_status()
-            self._refused.tell(now)
+            self._repeated.tell(now)
         return busy
 
     def finish(self) -> int:
@@ -351,7 +352,7 @@ class Service:
         self._doing = "the last checkpoint"
         checkpointed = self._last_checkpoint(end)
         self._write_status()
-        self._refused.tell(self._clock.ticks(), all=True)
+        self._repeated.tell(self._clock.ticks(), all=True)
         until = min(end, self._clock.ticks() + DRAIN_S)
         ends: list[Reader | Outlet] = [*self._readers.values(), *self._all_outlets()]
         for one in ends if self._threads else ():
@@ -530,7 +531,7 @@ class Service:
         """Keeps a payload that is no event beside the stream, and counts it."""
         self._bad[stream] += 1
         where = bad.source if bad.offset is None else f"{bad.source}, {bad.offset}"
-        self._refused.add(stream, where, bad.reason, self._clock.ticks())
+        tell_refused(self._repeated, stream, where, bad.reason, self._clock.ticks())
         path = self.app.database.path
         name = next(n for n in self.app.streams if n.lower() == stream)
         local = path is not None and "://" not in path

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybrid.refused import EVERY_S, KINDS_MAX, Refused
+from hybrid.refused import tell_refused
+from hybrid.repeated import EVERY_S, KINDS_MAX, Repeated
 from live.sources.base import Bad
 from tests.hybrid.services import Bench, piece
 
@@ -12,11 +13,11 @@ from tests.hybrid.services import Bench, piece
 def test_each_kind_is_said_at_most_once_a_minute_with_its_count() -> None:
     """Before: nothing was said of what is refused; one had to look into bad.ndjson."""
     said: list[str] = []
-    refused = Refused(said.append)
+    refused = Repeated(said.append)
     for i in range(1000):
-        refused.add("ticks", f"t/0, {i}", f"price: '{i}x' is no BIGINT", 0.05 * i)
+        tell_refused(refused, "ticks", f"t/0, {i}", f"price: '{i}x' is no BIGINT", 0.05 * i)
         if i % 2:
-            refused.add("ticks", f"t/1, {i}", "broken JSON: trailing comma (byte 7)", 0.05 * i)
+            tell_refused(refused, "ticks", f"t/1, {i}", "broken JSON: trailing comma (byte 7)", 0.05 * i)
     assert said == [
         "stream ticks: a payload is refused: price: '0x' is no BIGINT (t/0, 0)",
         "stream ticks: a payload is refused: broken JSON: trailing comma (byte 7) (t/1, 1)",
@@ -28,20 +29,20 @@ def test_each_kind_is_said_at_most_once_a_minute_with_its_count() -> None:
         "stream ticks: 999 more payloads are refused, the last one: price: '999x' is no BIGINT (t/0, 999)",
         "stream ticks: 499 more payloads are refused, the last one: broken JSON: trailing comma (byte 7) (t/1, 999)",
     ]
-    refused.add("ticks", "t/0, 1000", "price: 'a' is no BIGINT", EVERY_S + 2)
+    tell_refused(refused, "ticks", "t/0, 1000", "price: 'a' is no BIGINT", EVERY_S + 2)
     refused.tell(EVERY_S + 2, all=True)
     assert said[4:] == ["stream ticks: one more payload is refused, the last one: price: 'a' is no BIGINT (t/0, 1000)"]
     refused.tell(3 * EVERY_S + 3)
-    refused.add("ticks", "t/0, 1001", "price: 'b' is no BIGINT", 3 * EVERY_S + 3)
+    tell_refused(refused, "ticks", "t/0, 1001", "price: 'b' is no BIGINT", 3 * EVERY_S + 3)
     assert said[5:] == ["stream ticks: a payload is refused: price: 'b' is no BIGINT (t/0, 1001)"]
 
 
 def test_a_thousand_kinds_are_few_lines() -> None:
     said: list[str] = []
-    refused = Refused(said.append)
+    refused = Repeated(said.append)
     for i in range(1000):
-        refused.add("ticks", "t", "no member is declared: there is " + "x" * (i + 1), 0.0)
-    refused.add("other", "t", "price is missing", 0.0)
+        tell_refused(refused, "ticks", "t", "no member is declared: there is " + "x" * (i + 1), 0.0)
+    tell_refused(refused, "other", "t", "price is missing", 0.0)
     assert len(said) == KINDS_MAX + 2
     refused.tell(EVERY_S)
     assert len(said) == KINDS_MAX + 3
