@@ -228,6 +228,13 @@ class QueryTable(Table):
     """lets it leave out keys under overload, { lag = "10s", after = "5s", least = 0.1 }; left out: never"""
 
 
+class RefusingSink(Table):
+    """One that may refuse a row for what it is."""
+
+    refusals: Count | None = None
+    """a row that was refused so often for what it is goes to refused-NAME.ndjson below `state`; left out: never"""
+
+
 class StdoutSink(Table):
     type: Literal["stdout"]
 
@@ -240,7 +247,7 @@ class FileSink(Table):
     """ndjson or parquet"""
 
 
-class KafkaSink(Table):
+class KafkaSink(RefusingSink):
     type: Literal["kafka"]
     brokers: str
     """host:port, several with commas"""
@@ -258,7 +265,7 @@ class MqttSink(Mqtt):
     """under which the broker keeps the session"""
 
 
-class WebhookSink(Table):
+class WebhookSink(RefusingSink):
     type: Literal["webhook"]
     url: str = Field(pattern=r"^https?://")
     """where rows are posted"""

@@ -46,7 +46,7 @@ from hybrid.outlet import Outlet
 from hybrid.passed import PassedPayloads, last_lines
 from hybrid.pulse import Pulse
 from hybrid.reader import Reader, line_of
-from hybrid.refused import tell_refused
+from hybrid.refused import tell_refused, tell_refused_row
 from hybrid.repeated import Repeated
 from hybrid.status import VERSION, process_began, touch_status, write_status
 from live.sinks.base import Sink
@@ -84,6 +84,8 @@ TURN_PIECES = 16
 #: The notes of a checkpoint: what the sinks had by then; and the queries that are gone from the file, with the time
 #: until which they are kept.
 DELIVERY, REMOVED = "delivery", "removed"
+#: How the names of files begin, in its directory, with rows that a sink has refused.
+REFUSED_ROWS = "refused-"
 
 
 def _wait(event: threading.Event, seconds: float) -> None:
@@ -701,10 +703,20 @@ class Service:
         outlet = Outlet(
             name, partial(self._make_sink, table, self.app), self._delivery.cursor(name, target_of(table)),
             self._delivery.backlog.pop(name, ()), self.app.limits.unread_rows, self._clock.ticks, self._clock.now,
+            getattr(table, "refusals", None), partial(self._set_aside, name),
         )  # fmt: skip
         self._outlets[name] = outlet
         if self._threads:
             outlet.start()
+
+    def _set_aside(self, sink: str, id: str, row: str, reason: str) -> None:
+        """Keeps a row that a sink refuses. In the sink's thread; raises OSError."""
+        file = self.app.state / f"{REFUSED_ROWS}{sink}.ndjson"
+        line = json.dumps({"sink": sink, "id": id, "reason": reason, "row": json.loads(row)}, ensure_ascii=False)
+        removed = dead_letters.append(file, line, self.app.limits.dead_letter_bytes)
+        tell_refused_row(self._repeated, sink, id, reason, file.name, self._clock.ticks())
+        if removed is not None:
+            self._say(f"sink {sink}: the oldest {removed.name} made room for newer ones")
 
     def _open_rest(self) -> None:
         """Opens the sources, and begins the queries, that could not before, for the disk was full, say."""

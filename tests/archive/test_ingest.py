@@ -98,7 +98,7 @@ def test_bad_rows_of_csv(tmp_path):
     ]
     assert bad(tmp_path / "t") == [
         (3, "price: 'abc' is no DOUBLE; rank: '1.5' is no INTEGER", '2024-01-01T10:00:01+01:00,"B ""q"", x",abc,1.5'),
-        (5, "ts is missing", ",A,1,2"),
+        (5, "ts is null", ",A,1,2"),
         (7, "too few fields: 3, not 4", "1,2,3"),
         (8, "too many fields: 5, not 4", "2024-01-02,A,1,2,3"),
         (9, "ts: 'infinity' is no time that can be kept", "infinity,A,1,1"),
@@ -107,7 +107,7 @@ def test_bad_rows_of_csv(tmp_path):
             11, "ts: '2024-01-02 25:00:00' is no TIMESTAMP; rank: '99999999999' is no INTEGER",
             "2024-01-02 25:00:00,,,99999999999",
         ),
-        (12, "ts is missing", ',"","",'),
+        (12, "ts is null", ',"","",'),
         (13, "ts: '9999999-01-01' is no TIMESTAMP", "9999999-01-01,A,1,1"),
     ]  # fmt: skip
 
@@ -149,7 +149,7 @@ def test_bad_rows_of_ndjson(tmp_path):
         (2, "price: 'true' is no DOUBLE"),
         (3, "broken JSON: JSON is malformed: object keys must be strings (byte 1)"),
         (4, "no JSON object: Expected `object`, got `array`"),
-        (7, "ts is missing; symbol is missing; price is missing; rank is missing"),
+        (7, "ts is null; symbol is missing; price is missing; rank is missing"),
         (8, "ts is missing; symbol is missing; rank is missing"),
         (9, "symbol is missing"),
         (10, "no JSON object: Expected `object`, got `str`"),
@@ -183,7 +183,7 @@ def test_bad_rows_of_parquet(tmp_path):
     why = "ts: '2024-01-01 00:00:00.000000001' is no TIMESTAMP: it is finer than a microsecond"
     assert bad(tmp_path / "u")[0][1] == why
     (second, third) = bad(tmp_path / "t")
-    assert second[:2] == (2, "ts is missing; price: 'x' is no DOUBLE; rank: '2.5' is no INTEGER")
+    assert second[:2] == (2, "ts is null; price: 'x' is no DOUBLE; rank: '2.5' is no INTEGER")
     assert json.loads(second[2]) == {"TS": None, "symbol": 2, "price": "x", "rank": 2.5}
     assert third[:2] == (3, "rank: 'nan' is no INTEGER")
 

@@ -101,9 +101,30 @@ def test_bad_payloads_do_not_take_their_neighbours_along():
     assert reasons[7] == "ts: 'yesterday' is no TIMESTAMP"
     assert reasons[8] == "price: 'x' is no DOUBLE"
     assert reasons[9] == "price is missing"
-    assert reasons[11] == "ts is missing"
+    assert reasons[11] == "ts is null"
     assert reasons[12] == "the row is not UTF-8"
     assert "trailing" in reasons[13]
+
+
+@pytest.mark.parametrize(("times", "ts", "why"), [
+    ("ms", "1704067200123456789", "it is no time in ms since 1970 that can be kept; is `times` another unit?"),
+    ("s", "1704067200123", "it is no time in s since 1970 that can be kept; is `times` another unit?"),
+    ("ns", "1704067200123456789", "in ns since 1970 it is finer than a microsecond"),
+    ("us", "1.5", "in us since 1970 it is finer than a microsecond"),
+    ("ms", "1.23450001", "it is finer than a microsecond"),
+    ("ms", "1.2345", "in ms since 1970 it is finer than a microsecond"),
+    ("iso", "1704067200", "say its unit, if it is a time since 1970"),
+])  # fmt: skip
+def test_a_number_that_is_no_time_says_why(times: Any, ts: str, why: str):
+    # Before: "is no TIMESTAMP in ms since 1970 and whole microseconds", whichever of the two it was.
+    payload = b'{"ts": %s, "symbol": "A", "price": 1}' % ts.encode()
+    assert decoded([payload], Decoding(times=times))[2] == [(0, f"ts: '{ts}' is no TIMESTAMP: {why}")]
+
+
+def test_a_time_that_is_null_is_not_called_missing():
+    # Before: "ts is missing" of both.
+    payloads = [b'{"ts": null, "symbol": "A", "price": 1}', b'{"symbol": "A", "price": 1}']
+    assert decoded(payloads)[2] == [(0, "ts is null"), (1, "ts is missing")]
 
 
 def test_missing_members_may_be_null_but_not_the_time():

@@ -134,7 +134,7 @@ def test_records_of_csv(tmp_path):
         8: "too few fields: 2, not 4",
         9: "too few fields: 3, not 4",
         10: "price: '1e999' is no DOUBLE",
-        11: "ts is missing",
+        11: "ts is null",
     }
 
 
@@ -234,7 +234,7 @@ def test_parquet_values_that_do_not_fit(tmp_path):
     pq.write_table(table, tmp_path / "a.parquet")
     taken = read_once(tmp_path)
     assert [r[1] for r in taken.rows.values()] == ["A", "C"]
-    assert taken.bad == {("a.parquet", 1): "ts is missing"}
+    assert taken.bad == {("a.parquet", 1): "ts is null"}
     pq.write_table(table.drop_columns(["price"]), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="column price is missing"):
         read_once(tmp_path)
