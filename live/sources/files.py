@@ -46,7 +46,17 @@ from live.sources.decode import Decoder, Decoding, Times, concat
 from live.sources.known_files import HEAD_BYTES, TAIL_BYTES, Known, KnownFiles, Mark, digest
 from matching.batch import Int64Array
 from matching.checked import by_name, texts_checked
-from matching.csv_records import column_of, cut, ends_of, header_of, read_records, texts_of
+from matching.csv_records import (
+    EXCERPT_BYTES,
+    RECORD_BYTES_MAX,
+    TOO_LONG,
+    column_of,
+    cut,
+    header_of,
+    read_records,
+    texts_of,
+    without_long,
+)
 from query.errors import DataError, first_line
 from query.schema import Schema
 
@@ -54,8 +64,6 @@ FileFormat: TypeAlias = Literal["csv", "ndjson", "parquet"]
 
 #: CSV and NDJSON are read in blocks of so many bytes, or as many as a record needs.
 BLOCK_BYTES = 1 << 20
-#: A longer record of CSV or NDJSON is bad, and so much of it is kept.
-RECORD_BYTES_MAX, EXCERPT_BYTES = 1 << 24, 1000
 #: Parquet is handed out in batches of so many rows.
 BATCH_ROWS = 1 << 14
 _LIMIT = f"{RECORD_BYTES_MAX >> 20} MB"
@@ -989,8 +997,7 @@ class _Text(_File):
 
     def _too_long(self, number: int, data: bytes) -> Bad:
         assert self.partition is not None
-        reason = f"the record is longer than {_LIMIT}; this is how it begins"
-        return Bad(self.partition, number, data[:EXCERPT_BYTES], reason)
+        return Bad(self.partition, number, data[:EXCERPT_BYTES], TOO_LONG)
 
     def _of_lines(self, data: bytes) -> tuple[pa.RecordBatch, Int64Array, list[Bad], bytes]:
         lines = data.split(b"\n")[:-1]
@@ -1010,7 +1017,7 @@ class _Text(_File):
         """behind: so many bytes of a line that has no end yet follow."""
         assert self.partition is not None
         if len(data) + behind > RECORD_BYTES_MAX:
-            parts, torn = _without_long(data, self._settings.delimiter, behind, final)
+            parts, torn = without_long(data, self._settings.delimiter, behind, final, RECORD_BYTES_MAX)
         else:
             end = len(data) if final else cut(data, self._settings.delimiter)
             parts, torn = [(data[:end], False)] if end else [], data[end:]
@@ -1072,29 +1079,6 @@ class _Text(_File):
 def _offset(bad: Bad) -> int:
     assert bad.offset is not None
     return bad.offset
-
-
-def _without_long(data: bytes, delimiter: str, behind: int, final: bool) -> tuple[list[tuple[bytes, bool]], bytes]:
-    """Whole records of CSV, cut out of more data than a record may have, and what is left of it: a record that is torn,
-    as a quote is open in it. Between them stand those that are too long, with True: the beginning of the first line, in
-    which a quote is open; the next line is a record again. behind: so many bytes of a line without an end follow."""
-    parts: list[tuple[bytes, bool]] = []
-    while data:
-        ends = ends_of(data, delimiter)
-        starts = np.concatenate([np.zeros(1, np.int64), ends])
-        long = np.flatnonzero(np.diff(starts) - 1 > RECORD_BYTES_MAX)
-        at = int(starts[long[0] if len(long) else -1])
-        rest = len(data) - at
-        if not len(long) and (not rest or rest + behind <= RECORD_BYTES_MAX):
-            if final:
-                at = len(data)
-            return [*parts, (data[:at], False)] if at else parts, data[at:]
-        if at:
-            parts.append((data[:at], False))
-        end = data.find(b"\n", at) + 1 or len(data)
-        parts.append((data[at:end][:HEAD_BYTES], True))
-        data = data[end:]
-    return parts, b""
 
 
 class _Parquet(_File):

@@ -33,6 +33,7 @@ from archive.place import place_of
 from archive.recent import FILES
 from archive.table import Table
 from hybrid.engine import Database
+from matching.csv_records import TOO_LONG
 from query.errors import DataError
 from query.schema import Field, Schema
 from tests.archive.events import START_US, TICKS, batch_of, events_of, run_of
@@ -274,11 +275,26 @@ def test_a_huge_row(tmp_path):
 
 
 def test_an_open_quote(tmp_path, monkeypatch):
+    """It costs the line in which it stands, where what follows is more than a record may have."""
+    # Before: DataError "has a record longer than 16 MB", and nothing of the file was archived; tailed, one row was bad.
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(inputs, "RECORD_BYTES_MAX", 1 << 14)
     path = write(tmp_path / "a.csv", HEADER + '2024-01-01,"A,1,1\n' + LINES * 20)
-    with pytest.raises(DataError, match="record longer than"):
-        run(tmp_path / "t", path)
-    assert rows(tmp_path / "t") == []
+    report = run(tmp_path / "t", path)
+    assert (report.rows, report.bad) == (2000, 1)
+    assert bad(tmp_path / "t") == [(2, TOO_LONG, '2024-01-01,"A,1,1')]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "ndjson"])
+def test_a_record_of_more_than_16_mb(tmp_path, suffix):
+    # Before: DataError, and nothing of the file was archived.
+    first = HEADER + "2024-01-01,A,1,1\n" if suffix == "csv" else '{"ts": "2024-01-01", "symbol": "A"}\n'
+    last = "2024-01-02,B,1,1\n" if suffix == "csv" else '{"ts": "2024-01-02", "symbol": "B"}\n'
+    path = write(tmp_path / f"a.{suffix}", first + "x" * (40 << 20) + "\n" + last)
+    report = run(tmp_path / "t", path, missing="null")
+    assert (report.rows, report.bad) == (2, 1)
+    ((_, reason, raw),) = bad(tmp_path / "t")
+    assert (reason, raw) == ("the record is longer than 16 MB; this is how it begins", "x" * 1000)
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\ufeff", HEADER, HEADER.rstrip("\n")])
