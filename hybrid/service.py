@@ -1305,8 +1305,8 @@ _UNKEPT = (
     "without a log, has lost those"
 )
 _EMPTIED = (
-    "{} was gone, or what was in it, and is made again: rows for sinks are written down anew with the next checkpoint; "
-    "what sources knew of their files and topics is gone, with the refused payloads of a store"
+    "{} was gone, or what was in it, and is made again: rows for sinks, and what sources know of their files, are "
+    "written down anew with the next checkpoint; what they knew of topics is gone, with the refused payloads of a store"
 )
 _LEFT_OUT = (
     "it is left out, and its matches in progress are lost; others go on. A changed text, or a new start, begins it anew"

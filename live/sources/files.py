@@ -143,6 +143,7 @@ class FileSource:
         self._holding: set[str] = set()  # the partitions that hold back the watermark
         self._newest: tuple[int, str] | None = None  # time of the first event of the partition that began last, and it
         self._elsewhere: dict[tuple[int, int], str] = {}  # by inode, partitions that were read under another path
+        self._lost: list[str] = []  # partitions that were read, and of which nothing is known nor at their path
         self._unwritten: str | None = None
         self._failed: DataError | None = None
 
@@ -171,6 +172,8 @@ class FileSource:
             try:
                 self._elsewhere[_Identity.of(name).inode] = name
             except OSError:
+                if self._known.path is not None and not self._known.found:
+                    self._lost.append(name)
                 if _covers(self._path, name):
                     self._holding.add(name)
         self._there = self._look()
@@ -480,7 +483,14 @@ class FileSource:
                 return False
         for known in before:
             self._replaced(file, found, known)
-        self._begin(file, self._name(file, found), None)
+        name = self._name(file, found)
+        self._begin(file, name, None)
+        if self._lost and name not in self._positions:
+            many = "" if len(self._lost) == 1 else f" or another of {len(self._lost):,} that are not there any more"
+            self._torn[name] = time.monotonic(), (
+                f"{file.path} is read as a new file, as what was known of files is gone ({self._known.path}): if it is "
+                f"{self._lost[0]}{many}, its events are archived twice"
+            )
         return True
 
     def _is_copy(self, file: _Text | _Parquet, found: _Identity, known: Known, what: str) -> None:
