@@ -122,6 +122,8 @@ class Records(Source):
     """how times are written: iso, or s, ms, us or ns since 1970"""
     missing: Missing = "error"
     """what a declared column means that a record lacks: error or null"""
+    finer: Literal["error", "cut"] = "error"
+    """what a time is that is finer than a microsecond: error, or cut"""
 
 
 class Payloads(Records):

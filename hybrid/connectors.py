@@ -74,7 +74,7 @@ def file_settings(table: FileSource, app: App) -> FileSettings:
 
     return FileSettings(
         app.place(table.path), table.format, table.follow, table.times, table.missing, table.delimiter, table.header,
-        table.nulls, table.rotation,
+        table.nulls, table.rotation, table.finer,
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def _decoding(table: KafkaSource | MqttSource, app: App) -> Decoding:
         text = None if avro is None else Path(app.place(avro)).read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot read {avro}: {error.strerror}", "avro_schema names a file") from None
-    return Decoding(table.format, table.times, table.missing, table.batched, text)
+    return Decoding(table.format, table.times, table.missing, table.batched, text, finer=table.finer)
 
 
 def target_of(table: SinkTable) -> str:

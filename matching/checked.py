@@ -92,7 +92,7 @@ def _why(
 
 def _more(text: str, type: Type, rules: Rules) -> str:
     if type.kind in ("timestamp", "time") and _FINER.search(text):
-        return ": it is finer than a microsecond"
+        return ": it is finer than a microsecond; `finer` may cut it"
     if type.kind in ("timestamp", "date") and rules.times == "iso" and _NUMBER.fullmatch(text):
         return ": say its unit, if it is a time since 1970"
     if type.kind in ("timestamp", "date") and rules.times in UNITS and _NUMBER.fullmatch(text):
@@ -100,7 +100,7 @@ def _more(text: str, type: Type, rules: Rules) -> str:
         whole, _, part = text.partition(".")
         zeros = len(whole + part) - len((whole + part).rstrip("0"))
         if type.kind == "timestamp" and zeros - len(part) < _MICROSECOND[rules.times]:
-            return f": in {rules.times} since 1970 it is finer than a microsecond"
+            return f": in {rules.times} since 1970 it is finer than a microsecond; `finer` may cut it"
         day = " of a whole day" if type.kind == "date" else ""
         return f": it is no time{day} in {rules.times} since 1970 that can be kept; is `times` another unit?"
     return ""

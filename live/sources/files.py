@@ -42,7 +42,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from live.sources.base import Bad, Piece
-from live.sources.decode import Decoder, Decoding, Times, concat
+from live.sources.decode import Decoder, Decoding, Finer, Times, concat
 from live.sources.known_files import HEAD_BYTES, TAIL_BYTES, Known, KnownFiles, Mark, digest
 from matching.batch import Int64Array
 from matching.checked import by_name, texts_checked
@@ -96,8 +96,8 @@ class FileSettings:
     in .gz is read when it is complete, and cannot be followed alone. rotation: what a file is that stands where another
     was read, of which nothing is there any more: an error, or, by "follow", a new one; then app.log.1 and
     app.log-20240301.gz belong to app.log, and are read before it.
-    times, missing: see Decoding. delimiter, header, nulls: of CSV; without a header the fields are the declared columns
-    in their order; a field without quotes that is one of `nulls` is null.
+    times, missing, finer: see Decoding. delimiter, header, nulls: of CSV; without a header the fields are the declared
+    columns in their order; a field without quotes that is one of `nulls` is null.
     """
 
     path: str
@@ -109,6 +109,7 @@ class FileSettings:
     header: bool = True
     nulls: tuple[str, ...] = ("",)
     rotation: Literal["error", "follow"] = "error"
+    finer: Finer = "error"
 
 
 class FileSource:
@@ -124,7 +125,7 @@ class FileSource:
         self._settings = settings
         self._path = _absolute(settings.path)
         self._schema = schema
-        self._decoder = Decoder(schema, Decoding("json", settings.times, settings.missing))
+        self._decoder = Decoder(schema, Decoding("json", settings.times, settings.missing, finer=settings.finer))
         self._positions: dict[str, int] = {}
         self._known = KnownFiles(memory)
         self._files: dict[str, _Text | _Parquet] = {}  # by path

@@ -181,8 +181,10 @@ def test_bad_rows_of_parquet(tmp_path):
     finer = table.set_column(0, "ts", pa.array([1_704_067_200_000_000_001] * 3, pa.timestamp("ns")))
     pq.write_table(finer.slice(0, 1), tmp_path / "b.parquet")
     assert run(tmp_path / "u", tmp_path / "b.parquet").bad == 1
-    why = "ts: '2024-01-01 00:00:00.000000001' is no TIMESTAMP: it is finer than a microsecond"
+    why = "ts: '2024-01-01 00:00:00.000000001' is no TIMESTAMP: it is finer than a microsecond; `finer` may cut it"
     assert bad(tmp_path / "u")[0][1] == why
+    run(tmp_path / "cut", tmp_path / "b.parquet", finer="cut")
+    assert [r["ts"] for r in rows(tmp_path / "cut")] == [datetime.datetime(2024, 1, 1)]
     (second, third) = bad(tmp_path / "t")
     assert second[:2] == (2, "ts is null; price: 'x' is no DOUBLE; rank: '2.5' is no INTEGER")
     assert json.loads(second[2]) == {"TS": None, "symbol": 2, "price": "x", "rank": 2.5}

@@ -156,7 +156,7 @@ def parquet_of(rng: random.Random, schema: Schema, count: int, path: Path) -> No
 def compared(make: Any, seed: int, suffix: str) -> None:
     rng = random.Random(seed)
     schema = schema_of(rng)
-    how: dict[str, Any] = {"missing": rng.choice(["error", "null"])}
+    how: dict[str, Any] = {"missing": rng.choice(["error", "null"]), "finer": rng.choice(["error", "cut"])}
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, f"a.{suffix}")
         if suffix == "parquet":
