@@ -143,6 +143,16 @@ class Reader:
             self._kept = dict(positions)
             self._changed.notify_all()
 
+    def path_of(self, partition: str) -> str | None:
+        """Where the file is that a partition is, if it is one."""
+        path: str | None = getattr(self._source, "path_of", lambda _: None)(partition)
+        return path
+
+    def partition_at(self, path: str) -> str | None:
+        """Which partition the file at a path is read as, if it is."""
+        partition: str | None = getattr(self._source, "partition_at", lambda _: None)(path)
+        return partition
+
     def pause(self, seconds: float = 5.0) -> None:
         """Reads no more, from when this returns; what was read can still be taken. A source that hangs is waited for so
         long at the most."""

@@ -46,7 +46,8 @@ from hybrid.outlet import Outlet
 from hybrid.passed import PassedPayloads, last_lines
 from hybrid.pulse import Pulse
 from hybrid.reader import Reader, line_of
-from hybrid.refused import Refused
+from hybrid.refused import tell_refused, tell_refused_row
+from hybrid.repeated import Repeated
 from hybrid.status import VERSION, process_began, touch_status, write_status
 from live.sinks.base import Sink
 from live.sources.base import Bad, Piece, Source
@@ -83,6 +84,8 @@ TURN_PIECES = 16
 #: The notes of a checkpoint: what the sinks had by then; and the queries that are gone from the file, with the time
 #: until which they are kept.
 DELIVERY, REMOVED = "delivery", "removed"
+#: How the names of files begin, in its directory, with rows that a sink has refused.
+REFUSED_ROWS = "refused-"
 
 
 def _wait(event: threading.Event, seconds: float) -> None:
@@ -151,7 +154,7 @@ class Service:
         self._ahead_s: dict[str, float] = {}
         self._ahead_told: dict[tuple[str, str], int] = {}
         self._bad: Counter[str] = Counter()
-        self._refused = Refused(say)
+        self._repeated = Repeated(say)
         self._rows_in: Counter[str] = Counter()
         self._passed: dict[str, PassedPayloads] = {}
         self._told_before: dict[Path, frozenset[str]] = {}
@@ -163,7 +166,7 @@ class Service:
         self._settle_by: float | None = None  # when the checkpoint that is due waits for sinks no more
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
-        self._client_log = ClientLog(say)
+        self._client_log = ClientLog(self._repeated, self._clock.ticks)
         self._tables: dict[str, SourceTable] = {}
         self._failed: dict[str, _Failed] = {}
         self._writing: Future[int] | None = None
@@ -324,7 +327,7 @@ class Service:
             self._open_rest()
         if now - self._written_s >= STATUS_EVERY_S:
             self._write_status()
-            self._refused.tell(now)
+            self._repeated.tell(now)
         return busy
 
     def finish(self) -> int:
@@ -351,7 +354,7 @@ class Service:
         self._doing = "the last checkpoint"
         checkpointed = self._last_checkpoint(end)
         self._write_status()
-        self._refused.tell(self._clock.ticks(), all=True)
+        self._repeated.tell(self._clock.ticks(), all=True)
         until = min(end, self._clock.ticks() + DRAIN_S)
         ends: list[Reader | Outlet] = [*self._readers.values(), *self._all_outlets()]
         for one in ends if self._threads else ():
@@ -435,10 +438,14 @@ class Service:
     def _piece(self, reader: Reader, piece: Piece) -> bool:
         """Pushes the rows of a piece. False where they cannot be kept now; they are then tried again."""
         self._retry_s.pop(reader.name, None)
-        owner = self._owners.setdefault((reader.stream.lower(), piece.source), reader.name)
+        owner = self._owner_of(reader, piece.source)
         if owner != reader.name:
-            # Events are told apart by their partition: the second one's would be taken for those of the first.
-            reader.fail(f"it reads {piece.source}, which source {owner} reads into the same stream")
+            # Events are told apart by their partition: the second one's would be taken for those of the first, or,
+            # where they spell a path in two ways, all of them would be there twice.
+            reader.fail(
+                f"it reads {reader.path_of(piece.source) or piece.source}, which source {owner} reads into the same "
+                "stream\nhint: let one of them read it, and start again"
+            )
             return False
         if reader.stream.lower() in self._ended:
             reader.fail(f"stream {reader.stream} has ended: a new start takes it up again")
@@ -457,6 +464,22 @@ class Service:
             self._fault(f"source {reader.name}", f"its events cannot be kept: {error}")
             return False
         return True
+
+    def _owner_of(self, reader: Reader, partition: str) -> str:
+        """The source whose events those of a partition are, which a reader has read: the first one that has read it,
+        or the same file by another path, into its stream."""
+        stream = reader.stream.lower()
+        owner = self._owners.get((stream, partition))
+        if owner is not None:
+            return owner
+        path = reader.path_of(partition)
+        for other in self._readers.values():
+            if path is not None and other is not reader and other.stream.lower() == stream:
+                twin = other.partition_at(path)
+                if twin is not None and self._owners.get((stream, twin)) == other.name:
+                    return other.name
+        self._owners[stream, partition] = reader.name
+        return reader.name
 
     def _rows(self, stream: str, source: str, rows: Any, offsets: Int64Array | None) -> None:
         """Pushes rows; those that do not fit are quarantined, found by halving."""
@@ -510,7 +533,7 @@ class Service:
         """Keeps a payload that is no event beside the stream, and counts it."""
         self._bad[stream] += 1
         where = bad.source if bad.offset is None else f"{bad.source}, {bad.offset}"
-        self._refused.add(stream, where, bad.reason, self._clock.ticks())
+        tell_refused(self._repeated, stream, where, bad.reason, self._clock.ticks())
         path = self.app.database.path
         name = next(n for n in self.app.streams if n.lower() == stream)
         local = path is not None and "://" not in path
@@ -680,10 +703,20 @@ class Service:
         outlet = Outlet(
             name, partial(self._make_sink, table, self.app), self._delivery.cursor(name, target_of(table)),
             self._delivery.backlog.pop(name, ()), self.app.limits.unread_rows, self._clock.ticks, self._clock.now,
+            getattr(table, "refusals", None), partial(self._set_aside, name),
         )  # fmt: skip
         self._outlets[name] = outlet
         if self._threads:
             outlet.start()
+
+    def _set_aside(self, sink: str, id: str, row: str, reason: str) -> None:
+        """Keeps a row that a sink refuses. In the sink's thread; raises OSError."""
+        file = self.app.state / f"{REFUSED_ROWS}{sink}.ndjson"
+        line = json.dumps({"sink": sink, "id": id, "reason": reason, "row": json.loads(row)}, ensure_ascii=False)
+        removed = dead_letters.append(file, line, self.app.limits.dead_letter_bytes)
+        tell_refused_row(self._repeated, sink, id, reason, file.name, self._clock.ticks())
+        if removed is not None:
+            self._say(f"sink {sink}: the oldest {removed.name} made room for newer ones")
 
     def _open_rest(self) -> None:
         """Opens the sources, and begins the queries, that could not before, for the disk was full, say."""
@@ -1272,8 +1305,8 @@ _UNKEPT = (
     "without a log, has lost those"
 )
 _EMPTIED = (
-    "{} was gone, or what was in it, and is made again: rows for sinks are written down anew with the next checkpoint; "
-    "what sources knew of their files and topics is gone, with the refused payloads of a store"
+    "{} was gone, or what was in it, and is made again: rows for sinks, and what sources know of their files, are "
+    "written down anew with the next checkpoint; what they knew of topics is gone, with the refused payloads of a store"
 )
 _LEFT_OUT = (
     "it is left out, and its matches in progress are lost; others go on. A changed text, or a new start, begins it anew"

@@ -42,11 +42,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from live.sources.base import Bad, Piece
-from live.sources.decode import Decoder, Decoding, Times, concat
+from live.sources.decode import Decoder, Decoding, Finer, Times, concat
 from live.sources.known_files import HEAD_BYTES, TAIL_BYTES, Known, KnownFiles, Mark, digest
 from matching.batch import Int64Array
 from matching.checked import by_name, texts_checked
-from matching.csv_records import column_of, cut, ends_of, header_of, read_records, texts_of
+from matching.csv_records import (
+    EXCERPT_BYTES,
+    RECORD_BYTES_MAX,
+    TOO_LONG,
+    column_of,
+    cut,
+    header_of,
+    read_records,
+    texts_of,
+    without_long,
+)
 from query.errors import DataError, first_line
 from query.schema import Schema
 
@@ -54,8 +64,6 @@ FileFormat: TypeAlias = Literal["csv", "ndjson", "parquet"]
 
 #: CSV and NDJSON are read in blocks of so many bytes, or as many as a record needs.
 BLOCK_BYTES = 1 << 20
-#: A longer record of CSV or NDJSON is bad, and so much of it is kept.
-RECORD_BYTES_MAX, EXCERPT_BYTES = 1 << 24, 1000
 #: Parquet is handed out in batches of so many rows.
 BATCH_ROWS = 1 << 14
 _LIMIT = f"{RECORD_BYTES_MAX >> 20} MB"
@@ -91,8 +99,8 @@ class FileSettings:
     in .gz is read when it is complete, and cannot be followed alone. rotation: what a file is that stands where another
     was read, of which nothing is there any more: an error, or, by "follow", a new one; then app.log.1 and
     app.log-20240301.gz belong to app.log, and are read before it.
-    times, missing: see Decoding. delimiter, header, nulls: of CSV; without a header the fields are the declared columns
-    in their order; a field without quotes that is one of `nulls` is null.
+    times, missing, finer: see Decoding. delimiter, header, nulls: of CSV; without a header the fields are the declared
+    columns in their order; a field without quotes that is one of `nulls` is null.
     """
 
     path: str
@@ -104,6 +112,7 @@ class FileSettings:
     header: bool = True
     nulls: tuple[str, ...] = ("",)
     rotation: Literal["error", "follow"] = "error"
+    finer: Finer = "error"
 
 
 class FileSource:
@@ -117,13 +126,14 @@ class FileSource:
 
     def __init__(self, schema: Schema, settings: FileSettings, memory: Path | None = None) -> None:
         self._settings = settings
-        self._path = os.path.abspath(os.path.expanduser(settings.path))
+        self._path = _absolute(settings.path)
         self._schema = schema
-        self._decoder = Decoder(schema, Decoding("json", settings.times, settings.missing))
+        self._decoder = Decoder(schema, Decoding("json", settings.times, settings.missing, finer=settings.finer))
         self._positions: dict[str, int] = {}
         self._known = KnownFiles(memory)
         self._files: dict[str, _Text | _Parquet] = {}  # by path
         self._readers: dict[str, _Text | _Parquet] = {}  # those that are read, by partition
+        self._inodes: dict[tuple[int, int], _Text | _Parquet] = {}  # the same, by where they are on the disk
         self._enrolled: set[str] = set()  # partitions of which it is durable which file they are
         self._marks: dict[str, deque[Known]] = {}  # what was handed out and may not be archived yet, by partition
         self._turns: deque[str] = deque()
@@ -137,6 +147,7 @@ class FileSource:
         self._holding: set[str] = set()  # the partitions that hold back the watermark
         self._newest: tuple[int, str] | None = None  # time of the first event of the partition that began last, and it
         self._elsewhere: dict[tuple[int, int], str] = {}  # by inode, partitions that were read under another path
+        self._lost: list[str] = []  # partitions that were read, and of which nothing is known nor at their path
         self._unwritten: str | None = None
         self._failed: DataError | None = None
 
@@ -165,6 +176,8 @@ class FileSource:
             try:
                 self._elsewhere[_Identity.of(name).inode] = name
             except OSError:
+                if self._known.path is not None and not self._known.found:
+                    self._lost.append(name)
                 if _covers(self._path, name):
                     self._holding.add(name)
         self._there = self._look()
@@ -219,6 +232,20 @@ class FileSource:
         now_s = time.monotonic()
         self._torn = {name: told for name, told in self._torn.items() if now_s - told[0] < TOLD_S}
         return [*found, *self._waits.values(), *(what for _, what in self._torn.values())]
+
+    def path_of(self, partition: str) -> str | None:
+        """Where the file of a partition is now. From any thread."""
+        file = self._readers.get(partition)
+        return None if file is None else file.path
+
+    def partition_at(self, path: str) -> str | None:
+        """Which partition the file at a path is read as, however the path is spelled; None: it is not read. From any
+        thread."""
+        try:
+            file = self._inodes.get(_Identity.of(path).inode)
+            return file.partition if file is not None and os.path.samefile(file.path, path) else None
+        except OSError:
+            return None
 
     def close(self) -> None:
         for file in self._files.values():
@@ -431,14 +458,13 @@ class FileSource:
         return _Text(path, self._decoder, self._settings, format)
 
     def _format(self, path: str) -> FileFormat | None:
-        name = path.removesuffix(".gz")
-        if self._settings.rotation == "follow":
-            name = _base(name)
-        return self._settings.format or _SUFFIXES.get(os.path.splitext(name.lower())[1])
+        return _format_at(path, self._settings)
 
     def _drop(self, file: _Text | _Parquet) -> None:
         """Lets go of a file, of which is known what it was."""
         file.close()
+        if file.inode is not None and self._inodes.get(file.inode) is file:
+            del self._inodes[file.inode]
         if self._files.get(file.path) is file:
             del self._files[file.path]
         if file.partition is not None and self._readers.get(file.partition) is file:
@@ -481,7 +507,14 @@ class FileSource:
                 return False
         for known in before:
             self._replaced(file, found, known)
-        self._begin(file, self._name(file, found), None)
+        name = self._name(file, found)
+        self._begin(file, name, None)
+        if self._lost and name not in self._positions:
+            many = "" if len(self._lost) == 1 else f" or another of {len(self._lost):,} that are not there any more"
+            self._torn[name] = time.monotonic(), (
+                f"{file.path} is read as a new file, as what was known of files is gone ({self._known.path}): if it is "
+                f"{self._lost[0]}{many}, its events are archived twice"
+            )
         return True
 
     def _is_copy(self, file: _Text | _Parquet, found: _Identity, known: Known, what: str) -> None:
@@ -555,6 +588,8 @@ class FileSource:
         return next(name for name in names if name not in taken and self._known.get(name) is None)
 
     def _begin(self, file: _Text | _Parquet, partition: str, known: Known | None) -> None:
+        file.inode = _Identity.of(file.path).inode
+        self._inodes[file.inode] = file
         if known is not None:
             self._known.put(known)
         file.begin(partition, known, self._positions.get(partition, 0))
@@ -636,6 +671,47 @@ def _age(behind: str) -> list[int]:
 def _covers(path: str, name: str) -> bool:
     """Whether a path that is not there would be one of those that a path means."""
     return name.startswith(path + os.sep) or name == path or (glob.has_magic(path) and fnmatch.fnmatch(name, path))
+
+
+def _format_at(path: str, settings: FileSettings) -> FileFormat | None:
+    """The format of a file by its path; None: it is not read."""
+    name = path.removesuffix(".gz")
+    if settings.rotation == "follow":
+        name = _base(name)
+    return settings.format or _SUFFIXES.get(os.path.splitext(name.lower())[1])
+
+
+def read_by_both(one: FileSettings, other: FileSettings) -> str | None:
+    """A path that both mean, however they spell it: of a file that is there, or that may come."""
+    here, there = (
+        {identity.inode: path for path, identity in found.items() if _format_at(path, settings) is not None}
+        for settings in (one, other)
+        for found in (_listed(_absolute(settings.path), settings.rotation == "follow")[0],)
+    )
+    shared = sorted(here[inode] for inode in here.keys() & there.keys())
+    if shared:
+        return shared[0]
+    return next((b.path for a, b in ((one, other), (other, one)) if may_read(a, b.path)), None)
+
+
+def may_read(settings: FileSettings, path: str) -> bool:
+    """Whether a file at a path, there or not, is one of those that are read."""
+    own, name = os.path.realpath(_absolute(settings.path)), os.path.realpath(_absolute(path))
+    if name == own:
+        return True
+    if _format_at(name, settings) is None and not os.path.isdir(name):
+        return False
+    if glob.has_magic(own) and not os.path.exists(own):
+        parts, wanted = name.split(os.sep), own.split(os.sep)
+        if "**" in wanted:
+            return fnmatch.fnmatch(name, own.replace("**" + os.sep, "*"))
+        return len(parts) == len(wanted) and all(map(fnmatch.fnmatch, parts, wanted))
+    below = name.removeprefix(own + os.sep)
+    return below != name and not any(part.startswith((".", "_")) for part in below.split(os.sep))
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _listed(path: str, rotated: bool) -> tuple[dict[str, _Identity], dict[str, str], bool]:
@@ -737,11 +813,11 @@ class _Identity:
 class _File:
     """A file that a path means.
 
-    partition: which one it is, None as long as that is not known. identity: as it was when it was last opened to be
-    read. judged: as it was when nothing was found that is to be read of it; copy_of: because it has the content of that
-    partition. was: what was not read of the file that was there before. weak: whether it was so short when it was
-    recognised that it may yet become the copy of another. stuck: whether it could not be read as it is; stuck_s: since
-    when.
+    partition: which one it is, None as long as that is not known; inode: where it was on the disk then. identity: as it
+    was when it was last opened to be read. judged: as it was when nothing was found that is to be read of it; copy_of:
+    because it has the content of that partition. was: what was not read of the file that was there before. weak:
+    whether it was so short when it was recognised that it may yet become the copy of another. stuck: whether it could
+    not be read as it is; stuck_s: since when.
     """
 
     def __init__(self, path: str) -> None:
@@ -750,6 +826,7 @@ class _File:
         self.partition: str | None = None
         self.ended = False
         self.identity: _Identity | None = None
+        self.inode: tuple[int, int] | None = None
         self.judged: _Identity | None = None
         self.copy_of: str | None = None
         self.was = ""
@@ -975,8 +1052,7 @@ class _Text(_File):
 
     def _too_long(self, number: int, data: bytes) -> Bad:
         assert self.partition is not None
-        reason = f"the record is longer than {_LIMIT}; this is how it begins"
-        return Bad(self.partition, number, data[:EXCERPT_BYTES], reason)
+        return Bad(self.partition, number, data[:EXCERPT_BYTES], TOO_LONG)
 
     def _of_lines(self, data: bytes) -> tuple[pa.RecordBatch, Int64Array, list[Bad], bytes]:
         lines = data.split(b"\n")[:-1]
@@ -996,7 +1072,7 @@ class _Text(_File):
         """behind: so many bytes of a line that has no end yet follow."""
         assert self.partition is not None
         if len(data) + behind > RECORD_BYTES_MAX:
-            parts, torn = _without_long(data, self._settings.delimiter, behind, final)
+            parts, torn = without_long(data, self._settings.delimiter, behind, final, RECORD_BYTES_MAX)
         else:
             end = len(data) if final else cut(data, self._settings.delimiter)
             parts, torn = [(data[:end], False)] if end else [], data[end:]
@@ -1058,29 +1134,6 @@ class _Text(_File):
 def _offset(bad: Bad) -> int:
     assert bad.offset is not None
     return bad.offset
-
-
-def _without_long(data: bytes, delimiter: str, behind: int, final: bool) -> tuple[list[tuple[bytes, bool]], bytes]:
-    """Whole records of CSV, cut out of more data than a record may have, and what is left of it: a record that is torn,
-    as a quote is open in it. Between them stand those that are too long, with True: the beginning of the first line, in
-    which a quote is open; the next line is a record again. behind: so many bytes of a line without an end follow."""
-    parts: list[tuple[bytes, bool]] = []
-    while data:
-        ends = ends_of(data, delimiter)
-        starts = np.concatenate([np.zeros(1, np.int64), ends])
-        long = np.flatnonzero(np.diff(starts) - 1 > RECORD_BYTES_MAX)
-        at = int(starts[long[0] if len(long) else -1])
-        rest = len(data) - at
-        if not len(long) and (not rest or rest + behind <= RECORD_BYTES_MAX):
-            if final:
-                at = len(data)
-            return [*parts, (data[:at], False)] if at else parts, data[at:]
-        if at:
-            parts.append((data[:at], False))
-        end = data.find(b"\n", at) + 1 or len(data)
-        parts.append((data[at:end][:HEAD_BYTES], True))
-        data = data[end:]
-    return parts, b""
 
 
 class _Parquet(_File):

@@ -16,6 +16,7 @@ import pytest
 from hybrid.app import AppError, load
 from hybrid.client_log import ClientLog
 from hybrid.connectors import make_source
+from hybrid.repeated import Repeated
 from live.sources.base import Bad, Place
 from live.sources.marks import Marks, Passed
 from query.schema import Field, Schema
@@ -244,8 +245,11 @@ def test_a_source_says_where_it_keeps_what_it_knows(tmp_path: Path) -> None:
 
 def test_lines_of_clients_are_said_once_a_minute() -> None:
     # Before: nothing gathered these lines (ClientLog is new). librdkafka's went to standard error, each of them.
-    said, now = [], [0.0]
-    log = ClientLog(said.append, lambda: now[0])
+    # Later: the four that were like the first one were said when there was another, and else never.
+    said: list[str] = []
+    now = [0.0]
+    lines = Repeated(said.append)
+    log = ClientLog(lines, lambda: now[0])
     log.start()
     try:
         logger = logging.getLogger("live.sources.kafka")
@@ -253,13 +257,41 @@ def test_lines_of_clients_are_said_once_a_minute() -> None:
             logger.error("%s", f"127.0.0.1:{port}: Connection\n refused (after {port}ms)")
         logger.warning("another")
         logger.info("not this")
-        now[0] = 61.0
+        lines.tell(59.0)
+        assert len(said) == 2
+        lines.tell(61.0)
+        now[0] = 62.0
         logger.error("127.0.0.1:9: Connection refused (after 9ms)")
+        now[0] = 125.0
+        logger.error("127.0.0.1:7: Connection refused (after 9ms)")
+        logger.error("127.0.0.1:8: Connection refused (after 9ms)")
+        lines.tell(126.0, all=True)
     finally:
         log.stop()
     logger.error("nobody says this")
     assert said == [
         "sources.kafka: error: 127.0.0.1:0: Connection refused (after 0ms)",
         "sources.kafka: warning: another",
-        "sources.kafka: error: 127.0.0.1:9: Connection refused (after 9ms) (4 more since it was last said)",
+        "sources.kafka: error: 127.0.0.1:4: Connection refused (after 4ms) (4 more like it, the last one)",
+        "sources.kafka: error: 127.0.0.1:7: Connection refused (after 9ms) (2 more like it, the last one)",
+        "sources.kafka: error: 127.0.0.1:8: Connection refused (after 9ms) (once more)",
     ]
+
+
+def test_the_service_says_what_clients_repeat_when_the_minute_is_over(tmp_path: Path) -> None:
+    # Before: three lines of one kind were one line for ever; nobody said that two more had come.
+    bench = Bench(tmp_path)
+    bench.start()
+    bench.service._client_log.start()
+    try:
+        for port in range(3):
+            logging.getLogger("live.sources.kafka").error("127.0.0.1:%d: refused", port)
+        bench.pass_s(61.0)
+    finally:
+        bench.service._client_log.stop()
+    said = [line for line in bench.said if line.startswith("sources.kafka")]
+    assert said == [
+        "sources.kafka: error: 127.0.0.1:0: refused",
+        "sources.kafka: error: 127.0.0.1:2: refused (2 more like it, the last one)",
+    ]
+    bench.stop()

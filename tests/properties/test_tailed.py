@@ -156,7 +156,7 @@ def parquet_of(rng: random.Random, schema: Schema, count: int, path: Path) -> No
 def compared(make: Any, seed: int, suffix: str) -> None:
     rng = random.Random(seed)
     schema = schema_of(rng)
-    how: dict[str, Any] = {"missing": rng.choice(["error", "null"])}
+    how: dict[str, Any] = {"missing": rng.choice(["error", "null"]), "finer": rng.choice(["error", "cut"])}
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, f"a.{suffix}")
         if suffix == "parquet":
@@ -216,3 +216,44 @@ def test_tailed_equals_ingested(suffix: str, seed: int) -> None:
         patch.setattr(inputs, "CHUNK_BYTES", 300)
         make = {"c": csv_of, "n": ndjson_of, "p": parquet_of}[suffix[0]]
         compared(make, seed, suffix)
+
+
+def long_records(rng: random.Random, csv: bool) -> bytes:
+    """Records of which some are too long; in CSV one quote may stay open."""
+    out = [b"ts,a,b\n"] if csv else []
+    opened = rng.randrange(80)
+    for i in range(rng.randrange(1, 40)):
+        filler = "x" * rng.choice([1, 5, 90, 290, 310, 700, 2000])
+        if csv:
+            a = f'"{filler}' if i == opened else rng.choice([filler, f'"{filler}"', f'"{filler}\n{filler}"', '""'])
+            out.append(f"2024-01-02 00:00:{i:02},{a},{rng.choice(['1', '2'])}\n".encode())
+        else:
+            out.append((json.dumps({"ts": f"2024-01-02 00:00:{i:02}", "a": filler, "b": "1"}) + "\n").encode())
+        if rng.random() < 0.2:
+            out.append(rng.choice([b"\n", b"x" * 301 + b"\n", *([b"y" * 300 + b"\n"] if csv else [])]))
+    data = b"".join(out)
+    return data.rstrip(b"\n") if rng.random() < 0.3 else data
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "ndjson", "ndjson.gz"])
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=EXAMPLES // 5, deadline=None, derandomize="FUZZ" not in os.environ)
+def test_records_that_are_too_long(suffix: str, seed: int) -> None:
+    """Before: ingest raised, and nothing of the file was archived, where one that follows it went on behind them."""
+    rng = random.Random(seed)
+    schema = Schema("s", (Field("ts", "TIMESTAMP"), Field("a", "VARCHAR"), Field("b", "VARCHAR")), "ts")
+    data = long_records(rng, suffix.startswith("csv"))
+    blocks = pytest.MonkeyPatch()
+    with blocks.context() as patch, tempfile.TemporaryDirectory() as name:
+        for module in (files, inputs):
+            patch.setattr(module, "RECORD_BYTES_MAX", 300)
+            patch.setattr(module, "EXCERPT_BYTES", 50)
+        patch.setattr(files, "BLOCK_BYTES", rng.choice([64, 1000, 1 << 20]))
+        patch.setattr(inputs, "BLOCK_BYTES", rng.choice([64, 300, 1000, 1 << 20]))
+        patch.setattr(inputs, "CHUNK_BYTES", rng.choice([300, 700, 2000]))
+        path = Path(name, f"a.{suffix}")
+        path.write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
+        archived = ingested(path, schema, missing="null")
+        assert tailed(path, schema, missing="null") == archived
+        if not suffix.endswith(".gz"):
+            assert ingested(path, schema, parts=True, missing="null") == archived

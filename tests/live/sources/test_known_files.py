@@ -668,3 +668,57 @@ def test_anything_in_any_order(tmp_path: Path, seed: int) -> None:
         n += 1
     reading.read()
     assert sorted(reading.numbers) == list(range(n))
+
+
+# ---- what is known of files is gone
+
+
+def test_what_is_known_is_written_again_where_it_was_removed(tmp_path: Path) -> None:
+    """While it runs: a file that is renamed before the next start is recognised all the same."""
+    # Before: it went on writing to the file that was gone, and all of b.ndjson was archived again: 10 events, then 20.
+    folder, memory = tmp_path / "in", tmp_path / "state" / "known"
+    folder.mkdir()
+    memory.parent.mkdir()
+    (folder / "a.ndjson").write_text(lines(0, 10))
+    reading = Reading(folder, memory)
+    while reading.poll():
+        pass
+    shutil.rmtree(memory.parent)
+    memory.parent.mkdir()
+    reading.source.kept(reading.archived)
+    assert reading.source.trouble() is None
+    (folder / "a.ndjson").rename(folder / "b.ndjson")
+    reading.go_on()
+    while reading.poll():
+        pass
+    assert reading.numbers == list(range(10))
+
+
+def test_files_that_may_come_again_as_what_was_known_is_gone_are_named(tmp_path: Path) -> None:
+    # Before: the events of c.ndjson came again, and nothing was said.
+    folder, memory = tmp_path / "in", tmp_path / "known"
+    folder.mkdir()
+    for i, name in enumerate("ab"):
+        (folder / f"{name}.ndjson").write_text(lines(10 * i, 10 * i + 10))
+    reading = Reading(folder, memory)
+    while reading.poll():
+        pass
+    memory.unlink()
+    reading.go_on()
+    while reading.poll():
+        pass
+    assert (reading.numbers, reading.source.trouble()) == (list(range(20)), None)  # they are known by their paths
+    memory.unlink()
+    (folder / "a.ndjson").rename(folder / "c.ndjson")
+    reading.go_on()
+    while reading.poll():
+        pass
+    assert reading.source.trouble() == (
+        f"{folder}/c.ndjson is read as a new file, as what was known of files is gone ({memory}): "
+        f"if it is {folder}/a.ndjson, its events are archived twice"
+    )
+    (folder / "d.ndjson").write_text(lines(30, 31))
+    reading.go_on()
+    while reading.poll():
+        pass
+    assert reading.source.trouble() is None
