@@ -511,7 +511,7 @@ class Database:
             new = set(state.live.expected) - new
             for source in new:
                 state.hear(source, clock.monotonic())
-            if new:
+            if new or state.unsaved:
                 state.save()
         if new and self._named:
             self._keep_names()

@@ -419,7 +419,14 @@ class Service:
         if new:
             if not self._rows_kept():
                 return False
-            self.db.expect(reader.stream, new)
+            try:
+                with self._warned(f"stream {reader.stream}"):
+                    self.db.expect(reader.stream, new)
+            except (OSError, NotKept) as error:
+                self._retry_s[reader.name] = self._clock.ticks() + 1.0
+                self._fault(f"source {reader.name}", f"its events cannot be kept: {error}")
+                return False
+            self._retry_s.pop(reader.name, None)
         for partition in new:
             self._owners[reader.stream.lower(), partition] = reader.name
         return True

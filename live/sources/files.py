@@ -303,6 +303,8 @@ class FileSource:
             if not self._settings.follow:
                 raise DataError(f"{file.path} cannot be read: {_said(error)}", "is it complete?") from error
             file.stuck = True
+            if isinstance(error, OSError) and error.errno is not None:
+                file.identity = None  # the system's, not the content's: it is read again though it is as it was
             self._waits[file.path] = f"{file.path} cannot be read yet: {_said(error)}"
             return None, False
         file.stuck = False

@@ -1,0 +1,313 @@
+"""Each call of a service to its files, a broker, a web server or a store that fails, does what it was asked and says
+that it failed, or hangs: rows and archive are those of a service to which nothing happened, or the difference is told.
+
+A service runs, with one such call, and ends as it was told to or is killed; the next one finds the rest. Some of all
+calls here, by a seed; CALLS_SECONDS=3600 tries for so long (make nightly)."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import shutil
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import hybrid
+from hybrid.app import load
+from hybrid.service import Clock, Service
+from query.errors import DataError, QueryError
+from tests.hybrid.calls import HANGS, KEEPS, LIES, RAISES, Calls, Kafka, Mqtt, Point, Web, files, rows_of
+from tests.hybrid.ends import killed
+from tests.hybrid.services import START_US
+
+SECONDS = float(os.environ.get("CALLS_SECONDS", "8"))
+SEED = int(os.environ.get("SEED", "7"))
+#: Events of each of two parts: the second one comes after a new start.
+COUNT = 12
+
+QUERIES = """
+[streams.ticks]
+columns = { ts = "TIMESTAMP", n = "BIGINT", price = "BIGINT" }
+time = "ts"
+
+[queries.falls]
+sql = '''
+SELECT * FROM ticks MATCH_RECOGNIZE (
+  ORDER BY ts MEASURES A.n AS high, LAST(B.n) AS low PATTERN (A B) DEFINE B AS price < PREV(price))'''
+sinks = [SINKS]
+
+[queries.before]
+sql = '''
+SELECT m.n, h.earlier FROM ticks MATCH_RECOGNIZE (
+  ORDER BY ts MEASURES FIRST(ts) AS start, U.n AS n PATTERN (A U) DEFINE U AS price > PREV(price) + 2) AS m
+LEFT JOIN HISTORY OF ticks FROM m.start - INTERVAL 1 HOUR TO m.start
+  MATCH_RECOGNIZE (ORDER BY ts MEASURES B.n AS earlier PATTERN (A B) DEFINE B AS price < PREV(price)) AS h
+  ON h.earlier < m.n'''
+sinks = [SINKS]
+"""
+FILES = """
+[database]
+path = "market"
+checkpoint = "2s"
+[sources.feed]
+stream = "ticks"
+type = "file"
+path = "in"
+[sinks.lines]
+type = "file"
+path = "lines.ndjson"
+[sinks.parts]
+type = "file"
+format = "parquet"
+path = "parts"
+""" + QUERIES.replace("SINKS", '"lines", "parts"')
+BROKERS = """
+[database]
+path = "market"
+checkpoint = "2s"
+[sources.feed]
+stream = "ticks"
+type = "kafka"
+brokers = "kafka:9092"
+topic = "ticks"
+[sinks.kafka]
+type = "kafka"
+brokers = "kafka:9092"
+topic = "alerts"
+[sinks.mqtt]
+type = "mqtt"
+host = "mqtt"
+topic = "alerts"
+[sinks.web]
+type = "webhook"
+url = "http://web/alerts"
+""" + QUERIES.replace("SINKS", '"kafka", "mqtt", "web"')
+GROUP = BROKERS.replace('topic = "ticks"', 'topic = "ticks"\ngroup = "g"\nstart = "latest"')
+
+
+def lines(begin: int, end: int) -> list[bytes]:
+    """Events, a second apart, as JSON."""
+    found = []
+    for n in range(begin, end):
+        ts = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(START_US // 1_000_000 + n))
+        found.append(json.dumps({"ts": ts, "n": n, "price": n * 7 % 11}).encode())
+    return found
+
+
+@dataclass
+class Told:
+    """What a run has left: rows by sink, in their order; events of the archive; what was said; how it went wrong."""
+
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    events: list[int] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    broken: str = ""
+    #: By life the ids that each sink had at its end.
+    stages: list[dict[str, set[str]]] = field(default_factory=list)
+
+
+class World:
+    """A directory with an app, and what is around it. The clock is the test's, unless `threads`."""
+
+    def __init__(self, directory: Path, text: str, calls: Calls, threads: bool = False) -> None:
+        self.directory, self.calls, self.threads = directory, calls, threads
+        self.seconds = 0.0
+        self.said: list[str] = []
+        self.kafka, self.mqtt, self.web = Kafka(calls, ("ticks", "alerts")), Mqtt(calls), Web(calls)
+        (directory / "in").mkdir(parents=True)
+        (directory / "app.toml").write_text(text)
+        self.service: Service | None = None
+
+    def feed(self, begin: int, end: int) -> None:
+        with self.calls.left_out(), open(self.directory / "in" / f"{begin:03}.ndjson", "wb") as file:
+            file.writelines(line + b"\n" for line in lines(begin, end))
+        for line in lines(begin, end):
+            self.kafka.send("ticks", line)
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+            for one in (self.kafka.clients(), self.mqtt.clients(), self.web.client()):
+                stack.enter_context(one)
+            if not self.threads:
+                ours = SimpleNamespace(monotonic=lambda: self.seconds, sleep=lambda s: None, time=time.time)
+                for module in ("live.sources.kafka", "live.sinks.kafka"):
+                    patch.setattr(f"{module}.time", ours)
+                patch.setattr(os, "fsync", lambda file: None)
+            stack.enter_context(files(self.calls, self.directory))
+            yield
+
+    @property
+    def clock(self) -> Clock:
+        if self.threads:
+            return Clock()
+
+        def wait(event: threading.Event, seconds: float) -> None:
+            self.seconds += seconds
+
+        return Clock(lambda: START_US / 1e6 + 3600 + self.seconds, lambda: self.seconds, wait)
+
+    def start(self) -> None:
+        """Starts the service as a supervisor does: again, where it says why it cannot."""
+        for attempt in range(6):
+            with self.calls.left_out():
+                app = load(self.directory / "app.toml")
+            self.service = Service(app, self.said.append, self.clock, self.threads)
+            try:
+                self.service.start()
+                return
+            except (DataError, OSError) as error:
+                self.said.append(f"start: {type(error).__name__}: {error}")
+                self.let_go()
+                if attempt == 5:
+                    raise
+            self.seconds += 5
+
+    def let_go(self) -> None:
+        """The process ends here."""
+        with self.calls.left_out():
+            self._let_go()
+
+    def _let_go(self) -> None:
+        assert self.service is not None
+        for reader in getattr(self.service, "_readers", {}).values():
+            reader._source = None
+        for outlet in self.service._all_outlets():
+            close = getattr(outlet._sink, "close_file", None)
+            if close is not None:
+                close()
+        if hasattr(self.service, "db"):
+            killed(self.service.db)
+        if hasattr(self.service, "_delivery"):
+            self.service._delivery.close()
+        self.service = None
+        gc.collect()
+        for file in os.listdir("/proc/self/fd"):  # what it has not closed
+            with suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{file}").startswith(f"{self.directory}{os.sep}"):
+                    os.dup2(_NOTHING, int(file))
+
+    def go_on(self, until: Callable[[], bool], seconds: float) -> bool:
+        """Lets it run until something holds, for so long at the most; whether it does."""
+        assert self.service is not None
+        end = self.service._clock.ticks() + seconds
+        while not until():
+            if self.service._clock.ticks() > end:
+                return False
+            if not self.service.step():
+                if self.threads:
+                    self.service._clock.wait(self.service._wake, 0.01)
+                    self.service._wake.clear()
+                else:
+                    self.seconds += 0.3
+                    time.sleep(0.0005)  # for the thread that asks history
+        return True
+
+    def delivered(self) -> dict[str, list[dict[str, Any]]]:
+        """What each sink has."""
+        with self.calls.left_out():
+            return self._delivered()
+
+    def _delivered(self) -> dict[str, list[dict[str, Any]]]:
+        found = {}
+        if (self.directory / "lines.ndjson").exists():
+            with open(self.directory / "lines.ndjson", "rb") as file:
+                found["lines"] = rows_of([line for line in file.read().splitlines(keepends=True) if line[-1:] == b"\n"])
+        parts = sorted((self.directory / "parts").glob("part-*.parquet"))
+        found["parts"] = [row for path in parts for row in pq.read_table(str(path)).to_pylist()]
+        found["kafka"] = rows_of([m.value() for m in self.kafka.topics["alerts"]])
+        found["mqtt"] = rows_of([payload for _, payload in self.mqtt.published])
+        found["web"] = rows_of([payload for _, payload in self.web.posts])
+        return {name: rows for name, rows in found.items() if rows}
+
+
+_NOTHING = os.open(os.devnull, os.O_RDWR)
+
+
+def names(rows: list[dict[str, Any]]) -> set[str]:
+    return {f"{row['match_id']}/{row.get('join_id')}" for row in rows}
+
+
+def ran(
+    directory: Path, text: str, calls: Calls, expected: Told | None, kill: bool = False, threads: bool = False,
+) -> Told:
+    """What is left of two lives of a service. expected: what is waited for; None: as long as it takes to be quiet."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    world = World(directory, text, calls, threads)
+    told = Told(said=world.said)
+    patience = 8.0 if threads else 150.0
+    with world.around():
+        try:
+            for life in (1, 2):
+                if life == 1 or "latest" not in text:
+                    world.feed((life - 1) * COUNT, life * COUNT)
+                world.start()
+                if "latest" in text:
+                    world.go_on(lambda: False, 3)
+                    world.feed((life - 1) * COUNT, life * COUNT)
+                if expected is None:
+                    world.go_on(lambda: False, 12)
+                else:
+                    wanted = expected.stages[life - 1]
+                    world.go_on(lambda wanted=wanted: _has(world, wanted), patience)
+                    if not kill:
+                        world.go_on(lambda: False, 0.3 if threads else 3)
+                told.stages.append({name: names(rows) for name, rows in world.delivered().items()})
+                assert world.service is not None
+                world.service.status()
+                if kill:
+                    world.let_go()
+                else:
+                    world.service.stop()
+                    world.service.finish()
+                    world.said.append(f"trouble at the end: {world.service._trouble}")
+        except Exception as error:
+            import traceback
+
+            told.broken = f"{type(error).__name__}: {error}\n{traceback.format_exc()[-1500:]}"
+            if world.service is not None:
+                world.let_go()
+    told.rows = world.delivered()
+    try:
+        with hybrid.connect(directory / "market", read_only=not kill) as db:
+            told.events = [int(n) for n in db.sql("SELECT n FROM ticks ORDER BY ts, n").arrow()["n"].to_pylist()]
+    except (DataError, QueryError, OSError) as error:
+        told.broken += f"\nthe archive: {error}"
+    return told
+
+
+def _has(world: World, wanted: dict[str, set[str]]) -> bool:
+    found = world.delivered()
+    return all(name in found and names(found[name]) >= rows for name, rows in wanted.items())
+
+
+def difference(expected: Told, told: Told) -> str:
+    """How a run differs from the undisturbed one; "" where it does not."""
+    if told.broken:
+        return f"broken: {told.broken}"
+    if told.events != expected.events:
+        return f"events {told.events}"
+    for sink, rows in expected.rows.items():
+        found = told.rows.get(sink, [])
+        for query in ("high", "earlier"):
+            mine = [json.dumps(r, default=str) for r in rows if query in r]
+            have = [json.dumps(r, default=str) for r in found if query in r]
+            once = have if sink in ("lines", "parts") else list(dict.fromkeys(have))
+            if (once if sink in ("lines", "parts") else sorted(once)) != (mine if sink in ("lines", "parts") else sorted(mine)):
+                lost, more = Counter(mine) - Counter(have), Counter(have) - Counter(mine)
+                return f"rows of {sink}: lost {list(lost)}, more {list(more)}, of {len(mine)} (order: {not lost and not more})"
+    return ""
