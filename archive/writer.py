@@ -121,6 +121,9 @@ class Writer:
                 same = (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
             except FileNotFoundError:
                 same = False
+            except OSError as error:
+                hint = "check the disk; what could not be kept may be given again"
+                raise NotKept(f"{path} cannot be looked at: {error.strerror}", hint) from None
             if not same:
                 raise NotKept(
                     f"{path} was removed or replaced while the database is open: another process may write it",

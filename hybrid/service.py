@@ -159,6 +159,10 @@ class Service:
         self._stood: dict[str, tuple[str | None, int, float]] = {}
         self._retry_s: dict[str, float] = {}  # by source whose events could not be kept, when that is tried again
         self._delayed: dict[str, tuple[str, ...]] = {}  # queries that cannot begin now, and the streams they read
+        #: Queries that have begun and are in no checkpoint yet: after a crash they would begin anew, behind what they
+        #: have missed. And those of them that are in the one that is being written.
+        self._unkept: dict[str, tuple[str, ...]] = {}
+        self._keeping: frozenset[str] = frozenset()
         self._emptied_s: float | None = None  # when its directory was made again
         self._settle_by: float | None = None  # when the checkpoint that is due waits for sinks no more
         self._status: dict[str, Any] = {}
@@ -540,13 +544,18 @@ class Service:
         """Ends the streams all of whose sources have ended, so that what waits for more events comes out."""
         over = [n for n in self._streams_read() if n not in self._ended and self._all_ended(n)]
         for name in over:
-            self._ended.add(name)
             try:
                 with self._warned(f"stream {name}"):
                     self.db.advance(name, None)
+            except (OSError, NotKept) as error:  # it is tried again
+                self._fault(f"stream {name}", f"its end cannot be kept: {_said(error)}")
+                continue
             except DataError as error:
                 self._fault(f"stream {name}", str(error))
-        return bool(over)
+            else:
+                self._well(f"stream {name}")
+            self._ended.add(name)
+        return any(name in self._ended for name in over)
 
     def _streams_read(self) -> list[str]:
         return list(dict.fromkeys(r.stream.lower() for r in self._readers.values()))
@@ -560,6 +569,8 @@ class Service:
         blocked: dict[str, str] = {}
         for name, reads in self._delayed.items():
             blocked |= dict.fromkeys(reads, f"query {name} cannot begin: {self.app.state} cannot be written")
+        for name, reads in self._unkept.items():
+            blocked |= dict.fromkeys(reads, f"query {name} has begun, and no checkpoint that says so can be written")
         limit = self.app.limits.unread_rows
         readers = {name: running.query.reads for name, running in self._queries.items()}
         readers |= {_late(name): (name.lower(),) for name, stream in self.app.streams.items() if stream.late}
@@ -607,6 +618,10 @@ class Service:
                 alerts = self.db.watch(query.text, evidence=True, name=named, shed=query.shed, start=start)
                 self._queries[name] = _Running(query, alerts)
                 self._well(f"query {name}")
+                if self.db.names_kept:
+                    self._unkept.clear()
+                else:
+                    self._unkept[name] = query.reads
         except (QueryError, DataError) as error:
             self._fault(f"query {name}", _said(error))
 
@@ -695,6 +710,8 @@ class Service:
     def _open_rest(self) -> None:
         """Opens the sources, and begins the queries, that could not before, for the disk was full, say."""
         self._opened_s = self._clock.ticks()
+        if self._unkept:
+            self._checkpoint_s = -1e9
         for name, query in self.app.queries.items():
             if name not in self._queries:
                 self._watch(name, query)
@@ -842,7 +859,8 @@ class Service:
         self._delivery.close()
         self._delivery = Delivery(self.app.state)
         for kept in (self._queries, self._removed, self._readers, self._tables, self._failed, self._outlets,
-                     self._owners, self._retry_s, self._leaving, self._ended, self._passed, self._delayed):  # fmt: skip
+                     self._owners, self._retry_s, self._leaving, self._ended, self._passed, self._delayed,
+                     self._unkept):  # fmt: skip
             kept.clear()
         self._settle_by = self._writing = None
         self._begin()
@@ -854,6 +872,7 @@ class Service:
         running.alerts.close()
         self._fetch()
         del self._queries[name]
+        self._unkept.pop(name, None)
         self._well(f"query {name}")
 
     # ---- checkpoints
@@ -896,6 +915,7 @@ class Service:
             return
         self._writing, self._writing_since = future, self._clock.now()
         self._named = self.db.notes[DELIVERY], positions
+        self._keeping = frozenset(self._unkept)
 
     def checkpoint(self) -> bool:
         """Takes a checkpoint now, and waits for it; whether it was written."""
@@ -910,6 +930,8 @@ class Service:
             self._fault("checkpoint", str(failure) if isinstance(failure, (DataError, OSError)) else repr(failure))
             return False
         delivered, positions = self._named
+        for name in self._keeping:
+            self._unkept.pop(name, None)
         try:
             self._delivery.forget(delivered)
             for name in positions.keys() & self._passed.keys():

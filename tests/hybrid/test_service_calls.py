@@ -96,6 +96,7 @@ type = "webhook"
 url = "http://web/alerts"
 """ + QUERIES.replace("SINKS", '"kafka", "mqtt", "web"')
 GROUP = BROKERS.replace('topic = "ticks"', 'topic = "ticks"\ngroup = "g"\nstart = "latest"')
+ENDS = FILES.replace('path = "in"', 'path = "in"\nfollow = false')
 
 
 def lines(begin: int, end: int) -> list[bytes]:
@@ -204,7 +205,7 @@ class World:
         """Lets it run until something holds, for so long at the most; whether it does."""
         assert self.service is not None
         end = self.service._clock.ticks() + seconds
-        while not until():
+        while not until() and not self.service.done:
             if self.service._clock.ticks() > end:
                 return False
             if not self.service.step():
@@ -252,9 +253,12 @@ def ran(
     patience = 8.0 if threads else 150.0
     with world.around():
         try:
-            for life in (1, 2):
+            ends = "follow = false" in text
+            for life in (1,) if ends else (1, 2):
                 if life == 1 or "latest" not in text:
                     world.feed((life - 1) * COUNT, life * COUNT)
+                if ends:
+                    world.feed(COUNT, 2 * COUNT)
                 world.start()
                 if "latest" in text:
                     world.go_on(lambda: False, 3)
