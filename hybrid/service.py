@@ -766,7 +766,8 @@ class Service:
         if reader.failure is None:
             return False
         failed = self._failed.get(reader.name)
-        tries = 0 if failed is None else failed.tries
+        # A failure that `_retry_sources` has not seen yet is one more.
+        tries = 0 if failed is None else failed.tries + (failed.reader is not reader)
         return reader.refused or tries > SOURCE_TRIES or (tries <= 1 and not reader.reads)
 
     def _close_source(self, name: str) -> None:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -428,3 +429,59 @@ class Web:
 
 def rows_of(payloads: list[bytes]) -> list[dict[str, Any]]:
     return [json.loads(payload) for payload in payloads]
+
+
+# ---- a store
+
+
+class Store:
+    """An S3-compatible server in this process, whose requests are calls. Of those that fail, every second one is
+    answered by the end of the connection, the others with 500."""
+
+    def __init__(self, folder: Path) -> None:
+        from localbucket import S3Handler
+
+        self.calls = Calls()
+        store = self
+
+        class Handler(S3Handler):  # type: ignore[misc]
+            data_root = folder
+
+            def log_message(self, format: str, *given: object) -> None: ...
+
+            def _dispatch(self, action: Any) -> None:
+                path, _, query = self.path.partition("?")
+                what = "list" if "list-type" in query else self.command
+                what += "?" if self.headers.get("If-None-Match") or self.headers.get("If-Match") else ""
+                below = "/".join(path.split("/")[3:])  # without the bucket and the database
+                name = f"store.{what} {_NUMBER.sub('#', below)}"
+                answers, kept = self.wfile, io.BytesIO()
+                self.wfile = kept
+                try:
+                    store.calls.do(name, lambda: super(Handler, self)._dispatch(action), _eio)
+                except OSError:
+                    self.close_connection = True
+                    self.wfile = answers
+                    if store.calls.counts[name] % 2:
+                        self._headers_buffer: list[bytes] = []
+                        self.send_error(500)
+                    return
+                self.wfile = answers
+                answers.write(kept.getvalue())
+
+        (folder / "bucket").mkdir(parents=True)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {
+            "aws_endpoint_url": f"http://127.0.0.1:{self._server.server_port}", "aws_allow_http": "true",
+            "aws_region": "us-east-1", "aws_access_key_id": "any", "aws_secret_access_key": "thing",
+            "max_retries": "2", "retry_timeout": "2s", "timeout": "2s", "connect_timeout": "1s",
+        }  # fmt: skip
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
