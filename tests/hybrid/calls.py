@@ -12,6 +12,7 @@ import json
 import os
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -136,7 +137,7 @@ def files(calls: Calls, directory: Path) -> Iterator[None]:
             return None
         if not isinstance(path, str) or not path.startswith(root):
             return None
-        return f"{what} {_NUMBER.sub('#', path[len(root):])}"
+        return f"{what} {_NUMBER.sub('#', path[len(root) :])}"
 
     def wrapped(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(where: Any = ".", *given: Any, **more: Any) -> Any:
@@ -263,6 +264,8 @@ class _Consumer:
 
     def consume(self, count: int, timeout: float = -1) -> list[_Message]:
         found: list[_Message] = self._broker.do("consume", lambda: self._consume(count))
+        if not found and timeout > 0:
+            time.sleep(min(timeout, 0.02))
         return found
 
     def _consume(self, count: int) -> list[_Message]:
