@@ -36,6 +36,8 @@ from query.errors import DataError, QueryError
 from tests.hybrid.calls import HANGS, KEEPS, LIES, RAISES, Calls, Kafka, Mqtt, Point, Store, Web, files, rows_of
 from tests.hybrid.ends import killed
 from tests.hybrid.services import START_US
+from tests.live import servers
+from tests.live.proxy import proxy
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::query.errors.HybridWarning"),
@@ -439,6 +441,73 @@ def test_calls_of_a_store(tmp_path: Path) -> None:
     finally:
         store.close()
     assert sum(counts.values()) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_brokers_behind_a_network_that_delays_cuts_and_hangs(tmp_path: Path) -> None:
+    """Events come from Kafka and rows go to Kafka and MQTT, both through proxies: each event is kept once, and each row
+    comes, by its id. Everything hangs for 2 s here, for 10 s where all calls are tried."""
+    pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+    pytest.importorskip("paho.mqtt.client", reason="needs the extra mqtt")
+    from confluent_kafka import Producer
+
+    expected = ran(tmp_path / "app", BROKERS, Calls(), None)
+    hang_s, said = 2.0 if SECONDS < 60 else 10.0, list[str]()
+    with ExitStack() as stack:
+        to_kafka, to_mqtt = stack.enter_context(proxy()), stack.enter_context(proxy())
+        kafka = stack.enter_context(
+            servers.kafka_broker(tmp_path, durable=False, advertised=to_kafka.listens_at)
+        )  # fmt: skip
+        mqtt = stack.enter_context(servers.mqtt_broker(tmp_path / "mqtt"))
+        to_kafka.port, to_mqtt.port = kafka.port, mqtt.port
+        found = stack.enter_context(servers.delivered_to_mqtt(mqtt, "alerts"))
+        for topic in ("ticks", "alerts"):
+            servers.make_topic(kafka.address, topic)
+        text = BROKERS.replace("kafka:9092", f"127.0.0.1:{to_kafka.listens_at}").partition("[sinks.web]")[0]
+        text = text.replace('host = "mqtt"', f'host = "127.0.0.1"\nport = {to_mqtt.listens_at}') + QUERIES
+        text = text.replace("SINKS", '"kafka", "mqtt"', 1).replace("SINKS", '"kafka"')  # joined rows share a match id
+        (tmp_path / "app.toml").write_text(text.replace('"2s"', '"300 ms"'))
+        for name, seconds in QUICK.items():
+            stack.enter_context(pytest.MonkeyPatch.context()).setattr(name, seconds)
+        producer = Producer({"bootstrap.servers": kafka.address, "enable.idempotence": True, "log_level": 0})
+        service = Service(load(tmp_path / "app.toml"), said.append)
+        service.start()
+
+        def go_on(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end and not until():
+                if not service.step():
+                    service._clock.wait(service._wake, 0.02)
+                    service._wake.clear()
+
+        faults = [(one, what) for one in (to_kafka, to_mqtt) for what in ("delay_s", "refusing", "stalled", "silent")]
+        random.Random(SEED).shuffle(faults)
+        sent = lines(0, 2 * COUNT)
+        for between, what in faults:
+            for _ in range(2 * COUNT // len(faults) - 1):
+                producer.produce("ticks", sent.pop(0), partition=0)
+            producer.poll(0)
+            setattr(between, what, 0.3 if what == "delay_s" else True)
+            if what == "refusing":
+                between.reset()
+            go_on(hang_s)
+            setattr(between, what, 0.0 if what == "delay_s" else False)
+            if what == "silent":
+                between.reset()
+            go_on(0.3)
+        for line in sent:
+            producer.produce("ticks", line, partition=0)
+        producer.flush(30)
+        wanted = {row["match_id"] for row in expected.rows["mqtt"] if "high" in row}
+        go_on(60, lambda: set(found) >= wanted and not any(o.rows_unread for o in service._all_outlets()))
+        service.stop()
+        assert service.finish() == 0
+        assert set(found) == wanted, said
+        assert names(rows_of(list(servers.values_in_kafka(kafka, "alerts", 1)))) == names(expected.rows["kafka"])
+    with hybrid.connect(tmp_path / "market", read_only=True) as db:
+        events = db.sql("SELECT n FROM ticks ORDER BY n").arrow()["n"].to_pylist()
+    assert events == list(range(2 * COUNT))
 
 
 # ---- what was lost, or ended the service, when this was first tried
