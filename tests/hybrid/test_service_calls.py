@@ -512,6 +512,23 @@ def test_brokers_behind_a_network_that_delays_cuts_and_hangs(tmp_path: Path) -> 
 
 # ---- what was lost, or ended the service, when this was first tried
 
+
+def test_a_lease_is_given_back_where_a_database_cannot_be_opened(tmp_path: Path) -> None:
+    """A store that does not answer in the middle of it keeps nobody out for longer than that."""
+    # Before: "is open for writing in this process", until the lease ran out.
+    pytest.importorskip("localbucket")
+    store = Store(tmp_path / "s3")
+    try:
+        hybrid.connect("s3://bucket/db", storage_options=store.options).close()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("archive.writer._claimed", lambda *given: (_ for _ in ()).throw(OSError("503")))
+            with pytest.raises(DataError, match="cannot be opened for writing: 503"):
+                hybrid.connect("s3://bucket/db", storage_options=store.options)
+        hybrid.connect("s3://bucket/db", storage_options=store.options).close()
+    finally:
+        store.close()
+
+
 LAST = -1
 
 
