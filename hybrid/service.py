@@ -201,6 +201,10 @@ class Service:
                 for file in self.app.state.glob(f"{TOPICS}*.json"):
                     file.unlink()
             self._begin()
+        except OSError as error:
+            self._delivery.close()
+            hint = "make room, look at the disk and at rights, and start it again: nothing is lost"
+            raise DataError(f"the service cannot start; {self._doing or 'its state'}: {error}", hint) from error
         except BaseException:
             self._delivery.close()
             raise
@@ -224,6 +228,7 @@ class Service:
             self._delivery.close()
             self.db.close()
             raise
+        self._doing = "declaring streams"
         self._declare()
         now = self._clock.ticks()
         self._written_s, self._checkpoint_s, self._ticked_s = -1e9, now, now

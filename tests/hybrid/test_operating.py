@@ -3,6 +3,7 @@ process is stopped, killed, or another one has its number."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -256,6 +257,24 @@ def test_a_source_that_fails_again_before_that_is_counted_ends_nothing(tmp_path:
     for _ in range(40):
         bench.pass_s(0.1)
     assert bench.sinks["alerts"].pairs() == [(5, 3), (4, 2)]
+    bench.stop()
+
+
+@pytest.mark.filterwarnings("ignore:.*stream.json is gone")
+def test_a_service_that_cannot_start_says_at_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: OSError, as a traceback of `hybrid run`.
+    bench = Bench(tmp_path)
+
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hybrid.stream.write_declaration", full)
+        with pytest.raises(DataError, match=r"cannot start; declaring streams: .*No space left.*\nhint: make room"):
+            bench.start()
+        bench.service.db.close(False)
+    bench.again()
+    bench.start()
     bench.stop()
 
 
