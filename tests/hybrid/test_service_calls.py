@@ -228,7 +228,7 @@ class World:
     def go_on(self, until: Callable[[], bool], seconds: float) -> bool:
         """Lets it run until something holds, for so long at the most; whether it does."""
         assert self.service is not None
-        end = self.service._clock.ticks() + seconds
+        end, steps = self.service._clock.ticks() + seconds, 0
         while not until() and not self.service.done:
             if self.service._clock.ticks() > end:
                 return False
@@ -238,7 +238,8 @@ class World:
                     self.service._wake.clear()
                 else:
                     self.seconds += 0.3
-                    time.sleep(0.0005)  # for the thread that asks history
+                    steps += 1
+                    time.sleep(0.0005 if steps < 100 else 0.02)  # for the thread that asks history
         return True
 
     def delivered(self) -> dict[str, list[dict[str, Any]]]:
@@ -292,11 +293,17 @@ def ran(
                 if ends:
                     world.feed(COUNT, 2 * COUNT)
                 world.start()
+                assert world.service is not None
                 if "latest" in text:
                     world.go_on(lambda: False, 3)
                     world.feed((life - 1) * COUNT, life * COUNT)
                 if expected is None:
                     world.go_on(lambda: False, 2 if threads else 12)
+                    quiet, before = 0, world.delivered()
+                    while quiet < 3 and not world.service.done:  # history is asked in real time
+                        time.sleep(0.05)
+                        world.go_on(lambda: False, 0.1 if threads else 1.5)
+                        quiet, before = (quiet + 1 if world.delivered() == before else 0), world.delivered()
                 else:
                     wanted = expected.stages[life - 1]
                     for _ in range(6):
