@@ -162,6 +162,10 @@ class Service:
         self._stood: dict[str, tuple[str | None, int, float]] = {}
         self._retry_s: dict[str, float] = {}  # by source whose events could not be kept, when that is tried again
         self._delayed: dict[str, tuple[str, ...]] = {}  # queries that cannot begin now, and the streams they read
+        #: Queries that have begun and are in no checkpoint yet: after a crash they would begin anew, behind what they
+        #: have missed. And those of them that are in the one that is being written.
+        self._unkept: dict[str, tuple[str, ...]] = {}
+        self._keeping: frozenset[str] = frozenset()
         self._emptied_s: float | None = None  # when its directory was made again
         self._settle_by: float | None = None  # when the checkpoint that is due waits for sinks no more
         self._status: dict[str, Any] = {}
@@ -200,6 +204,10 @@ class Service:
                 for file in self.app.state.glob(f"{TOPICS}*.json"):
                     file.unlink()
             self._begin()
+        except OSError as error:
+            self._delivery.close()
+            hint = "make room, look at the disk and at rights, and start it again: nothing is lost"
+            raise DataError(f"the service cannot start; {self._doing or 'its state'}: {error}", hint) from error
         except BaseException:
             self._delivery.close()
             raise
@@ -223,6 +231,7 @@ class Service:
             self._delivery.close()
             self.db.close()
             raise
+        self._doing = "declaring streams"
         self._declare()
         now = self._clock.ticks()
         self._written_s, self._checkpoint_s, self._ticked_s = -1e9, now, now
@@ -422,7 +431,14 @@ class Service:
         if new:
             if not self._rows_kept():
                 return False
-            self.db.expect(reader.stream, new)
+            try:
+                with self._warned(f"stream {reader.stream}"):
+                    self.db.expect(reader.stream, new)
+            except (OSError, NotKept) as error:
+                self._retry_s[reader.name] = self._clock.ticks() + 1.0
+                self._fault(f"source {reader.name}", f"its events cannot be kept: {error}")
+                return False
+            self._retry_s.pop(reader.name, None)
         for partition in new:
             self._owners[reader.stream.lower(), partition] = reader.name
         return True
@@ -556,13 +572,18 @@ class Service:
         """Ends the streams all of whose sources have ended, so that what waits for more events comes out."""
         over = [n for n in self._streams_read() if n not in self._ended and self._all_ended(n)]
         for name in over:
-            self._ended.add(name)
             try:
                 with self._warned(f"stream {name}"):
                     self.db.advance(name, None)
+            except (OSError, NotKept) as error:  # it is tried again
+                self._fault(f"stream {name}", f"its end cannot be kept: {_said(error)}")
+                continue
             except DataError as error:
                 self._fault(f"stream {name}", str(error))
-        return bool(over)
+            else:
+                self._well(f"stream {name}")
+            self._ended.add(name)
+        return any(name in self._ended for name in over)
 
     def _streams_read(self) -> list[str]:
         return list(dict.fromkeys(r.stream.lower() for r in self._readers.values()))
@@ -576,6 +597,8 @@ class Service:
         blocked: dict[str, str] = {}
         for name, reads in self._delayed.items():
             blocked |= dict.fromkeys(reads, f"query {name} cannot begin: {self.app.state} cannot be written")
+        for name, reads in self._unkept.items():
+            blocked |= dict.fromkeys(reads, f"query {name} has begun, and no checkpoint that says so can be written")
         limit = self.app.limits.unread_rows
         readers = {name: running.query.reads for name, running in self._queries.items()}
         readers |= {_late(name): (name.lower(),) for name, stream in self.app.streams.items() if stream.late}
@@ -623,6 +646,10 @@ class Service:
                 alerts = self.db.watch(query.text, evidence=True, name=named, shed=query.shed, start=start)
                 self._queries[name] = _Running(query, alerts)
                 self._well(f"query {name}")
+                if self.db.names_kept:
+                    self._unkept.clear()
+                else:
+                    self._unkept[name] = query.reads
         except (QueryError, DataError) as error:
             self._fault(f"query {name}", _said(error))
 
@@ -721,6 +748,8 @@ class Service:
     def _open_rest(self) -> None:
         """Opens the sources, and begins the queries, that could not before, for the disk was full, say."""
         self._opened_s = self._clock.ticks()
+        if self._unkept:
+            self._checkpoint_s = -1e9
         for name, query in self.app.queries.items():
             if name not in self._queries:
                 self._watch(name, query)
@@ -775,7 +804,8 @@ class Service:
         if reader.failure is None:
             return False
         failed = self._failed.get(reader.name)
-        tries = 0 if failed is None else failed.tries
+        # A failure that `_retry_sources` has not seen yet is one more.
+        tries = 0 if failed is None else failed.tries + (failed.reader is not reader)
         return reader.refused or tries > SOURCE_TRIES or (tries <= 1 and not reader.reads)
 
     def _close_source(self, name: str) -> None:
@@ -868,7 +898,8 @@ class Service:
         self._delivery.close()
         self._delivery = Delivery(self.app.state)
         for kept in (self._queries, self._removed, self._readers, self._tables, self._failed, self._outlets,
-                     self._owners, self._retry_s, self._leaving, self._ended, self._passed, self._delayed):  # fmt: skip
+                     self._owners, self._retry_s, self._leaving, self._ended, self._passed, self._delayed,
+                     self._unkept):  # fmt: skip
             kept.clear()
         self._settle_by = self._writing = None
         self._begin()
@@ -880,6 +911,7 @@ class Service:
         running.alerts.close()
         self._fetch()
         del self._queries[name]
+        self._unkept.pop(name, None)
         self._well(f"query {name}")
 
     # ---- checkpoints
@@ -922,6 +954,7 @@ class Service:
             return
         self._writing, self._writing_since = future, self._clock.now()
         self._named = self.db.notes[DELIVERY], positions
+        self._keeping = frozenset(self._unkept)
 
     def checkpoint(self) -> bool:
         """Takes a checkpoint now, and waits for it; whether it was written."""
@@ -936,6 +969,8 @@ class Service:
             self._fault("checkpoint", str(failure) if isinstance(failure, (DataError, OSError)) else repr(failure))
             return False
         delivered, positions = self._named
+        for name in self._keeping:
+            self._unkept.pop(name, None)
         try:
             self._delivery.forget(delivered)
             for name in positions.keys() & self._passed.keys():

@@ -305,8 +305,11 @@ class FileSource:
             # Which file these rows are of could not be written down: they are read again, and nothing was taken.
             for known in fresh:
                 self._enrolled.discard(known.partition)
+            before = list(self._files)
             for partition in {item.source for item in out}:
                 self._forget(partition)
+            if not self._settings.follow:  # else they are found when it looks again
+                self._files = {p: file for p in before if (file := self._files.get(p) or self._new(p)) is not None}
             return [], False
         for item in out:
             if isinstance(item, Piece) and item.next is not None:
@@ -334,6 +337,8 @@ class FileSource:
             if not self._settings.follow:
                 raise DataError(f"{file.path} cannot be read: {_said(error)}", "is it complete?") from error
             file.stuck, file.stuck_s = True, time.monotonic()
+            if isinstance(error, OSError) and error.errno is not None:
+                file.identity = None  # the system's, not the content's: it is read again though it is as it was
             self._waits[file.path] = f"{file.path} cannot be read yet: {_said(error)}"
             return None, False
         except _Unfit as error:

@@ -6,6 +6,7 @@ process is stopped, killed, or another one has its number.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -24,7 +25,7 @@ from hybrid.cli.run import top
 from hybrid.delivery import Delivery
 from hybrid.service import REMOVED_S, SETTLED_S, SOURCE_TRIES
 from hybrid.status import headline, process_began, read_status, ready, touch_status, write_status
-from query.errors import DataError
+from query.errors import DataError, NotKept
 from tests.hybrid.processes import start, until
 from tests.hybrid.services import APP, Bench, FakeSource, piece
 from tests.hybrid.test_cli import run
@@ -247,6 +248,67 @@ def test_a_service_whose_only_source_fails_ends(tmp_path: Path) -> None:
     assert bench.service.done
     assert bench.service.finish() == 1
     assert 20 < bench.seconds < 60
+
+
+def test_a_source_that_fails_again_before_that_is_counted_ends_nothing(tmp_path: Path) -> None:
+    """Its thread may fail between two looks of the service."""
+    # Before: a service with one source ended at its second failure in a row.
+    bench = Bench(tmp_path)
+    bench.start()
+    bench.sources["feed"].given += [piece(5, 3), OSError("gone"), OSError("gone"), piece(4, 2, first=2)]
+    bench.step(3)
+    first = bench.service._readers["feed"]
+    while bench.service._readers["feed"] is first:
+        bench.pass_s(0.1)
+    bench.service._readers["feed"].turn()
+    assert bench.service._readers["feed"].failure == "gone"
+    assert not bench.service.done
+    for _ in range(40):
+        bench.pass_s(0.1)
+    assert bench.sinks["alerts"].pairs() == [(5, 3), (4, 2)]
+    bench.stop()
+
+
+@pytest.mark.filterwarnings("ignore:.*stream.json is gone")
+def test_a_service_that_cannot_start_says_at_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: OSError, as a traceback of `hybrid run`.
+    bench = Bench(tmp_path)
+
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hybrid.stream.write_declaration", full)
+        with pytest.raises(DataError, match=r"cannot start; declaring streams: .*No space left.*\nhint: make room"):
+            bench.start()
+        bench.service.db.close(False)
+    bench.again()
+    bench.start()
+    bench.stop()
+
+
+def test_a_stream_whose_end_cannot_be_kept_ends_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for its end comes out then."""
+    # Before: OSError out of `step`, and with it the end of the service.
+    bench = Bench(tmp_path)
+    source = bench.start()
+    source.given.append(piece(5, 3))
+    source.ends = True
+    advance, failures = bench.service.db.advance, [OSError("full"), NotKept("full", "")]
+
+    def failing(*given: Any) -> None:
+        if failures:
+            raise failures.pop()
+        advance(*given)
+
+    monkeypatch.setattr(bench.service.db, "advance", failing)
+    bench.step()
+    assert "its end cannot be kept: full" in bench.service._trouble["stream ticks"]
+    bench.step(4)
+    assert bench.service.done
+    assert "stream ticks" not in bench.service._trouble
+    assert bench.service.finish() == 0
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
 
 
 # ---- a query that is interrupted
