@@ -90,13 +90,20 @@ class Reader:
         return bool(found)
 
     def _run(self) -> None:
-        while not self._closing:
-            if not self.turn(POLL_S):
-                with self._changed:
-                    resting = self._paused or self._ended or self.failure or self._rows >= self._rows_max
-                    if resting and not self._closing:
-                        self._changed.wait(POLL_S)
-        self._finish()
+        whole = False
+        try:
+            while not self._closing:
+                if not self.turn(POLL_S):
+                    with self._changed:
+                        resting = self._paused or self._ended or self.failure or self._rows >= self._rows_max
+                        if resting and not self._closing:
+                            self._changed.wait(POLL_S)
+            self._finish()
+            whole = True
+        finally:  # a client may raise what is no Exception, as librdkafka's does out of a rebalance
+            if not whole:
+                self.failure = self.failure or "its thread has ended"
+                self._arrived.set()
 
     def _finish(self) -> None:
         try:

@@ -336,9 +336,12 @@ class FileSource:
             file.close()
             if not self._settings.follow:
                 raise DataError(f"{file.path} cannot be read: {_said(error)}", "is it complete?") from error
-            file.stuck, file.stuck_s = True, time.monotonic()
-            if isinstance(error, OSError) and error.errno is not None:
-                file.identity = None  # the system's, not the content's: it is read again though it is as it was
+            of_system = isinstance(error, OSError) and error.errno is not None
+            if not (of_system and file.stuck):
+                file.stuck_s = time.monotonic()
+            file.stuck = True
+            if of_system:
+                file.identity = None  # not of the content: it is read again though it is as it was
             self._waits[file.path] = f"{file.path} cannot be read yet: {_said(error)}"
             return None, False
         except _Unfit as error:
