@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from hybrid import reader
 from hybrid.reader import Reader
@@ -57,6 +58,7 @@ def test_rows_without_places(monkeypatch: Any) -> None:
     assert found == [("a", [0, 1], None, 2, False), ("a", [2, 3], None, 4, False), ("a", [4, 5, 6], None, 7, True)]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_ends_of_what_is_no_exception_is_a_failure() -> None:
     # Before: the thread was gone and the source went on as "reading", without a word. librdkafka raises such a thing,
     # a KafkaError that is no BaseException, out of a rebalance that fails; SystemExit is as little an Exception.
