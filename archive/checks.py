@@ -21,7 +21,7 @@ from matching.checked import Checked, arrow_checked, shown_rows, texts_checked
 from matching.csv_records import texts_of
 from matching.json_rows import JsonRows, names_of
 from matching.types import arrow_type, duckdb_type
-from matching.values import UNITS, Rules
+from matching.values import UNITS, Finer, Rules
 from query.errors import DataError, first_line, nearest
 from query.language.duck import quiet_connection
 from query.schema import Field, Schema
@@ -42,7 +42,8 @@ class Options:
     the first line. header: whether the first line of CSV has names; otherwise the fields are the declared columns in
     their order. nulls: texts of CSV, without quotes, that are no value. timestamp_format: of times in text as strptime
     has it, or the unit of numbers that count from 1970: s, ms, us or ns. extra: what becomes of columns that are not
-    declared. missing: what becomes of declared columns that a file lacks.
+    declared. missing: what becomes of declared columns that a file lacks. finer: of times that are
+    finer than a microsecond: they are bad, or cut.
     """
 
     delimiter: str | None = None
@@ -51,6 +52,7 @@ class Options:
     timestamp_format: str | None = None
     extra: Literal["ignore", "error"] = "ignore"
     missing: Literal["null", "error"] = "error"
+    finer: Finer = "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +352,7 @@ def read_checked(reading: Reading, part: Part, schema: Schema, options: Options)
 
 def rules_of(options: Options) -> Rules:
     """How values are read."""
-    return Rules(options.timestamp_format or "iso", options.missing)
+    return Rules(options.timestamp_format or "iso", options.missing, options.finer)
 
 
 def _of_lines(records: Records, objects: JsonRows) -> CheckedRecords:

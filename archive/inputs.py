@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -33,12 +34,12 @@ from archive.place import SCHEME, Place
 from archive.place import Options as StoreOptions
 from matching import csv_records
 from matching.batch import Int64Array
-from matching.csv_records import cut
+from matching.csv_records import EXCERPT_BYTES, RECORD_BYTES_MAX, TOO_LONG, cut, without_long
 from query.errors import DataError, first_line, nearest
 
 #: Files are hashed and cut in chunks of so many bytes. Part of what a fingerprint is: never change it.
 CHUNK_BYTES = 1 << 26
-#: CSV and NDJSON are read in blocks of so many bytes; no record is longer.
+#: CSV and NDJSON are read in blocks of so many bytes.
 BLOCK_BYTES = 1 << 24
 _MARK = b"\xef\xbb\xbf"
 _PARQUET_BATCH_ROWS = 1 << 16
@@ -243,12 +244,16 @@ def scan_chunk(file: File, start: int, end: int, delimiter: str = ",") -> Chunk:
         return Chunk(digest, 0, (lines, lines), (True, True))
     carriage = data.count(b"\r") - data.count(b"\r\n") - (data.endswith(b"\r") and right == b"\n")
     quotes = data.count(b'"')
-    ends = len(record_ends(data, False)), len(record_ends(data, True))
+    found = record_ends(data, False), record_ends(data, True)
+    ends = len(found[0]), len(found[1])
     if carriage:
         return Chunk(digest, quotes, ends)
     if not start and data.startswith(_MARK):
         left, data = b"\n", data[len(_MARK) :]
-    return Chunk(digest, quotes, ends, _well_quoted(left + data + right, delimiter) if quotes else (True, True))
+    outside, within = _well_quoted(left + data + right, delimiter) if quotes else (True, True)
+    # Behind a record that is too long, the next line is a record, whatever quote is open.
+    short = [np.diff(at, prepend=-1, append=len(data)).max() <= RECORD_BYTES_MAX // 2 for at in found]
+    return Chunk(digest, quotes, ends, (outside and bool(short[0] or not quotes), within and bool(short[1])))
 
 
 def record_ends(data: bytes, quoted: bool) -> Int64Array:
@@ -369,37 +374,73 @@ def unreadable(file: File, error: BaseException) -> DataError:
 
 def _csv(file: File, part: Part, width: int, delimiter: str, nulls: Sequence[str]) -> Iterator[Records]:
     source, number = _source(file, part)
-    rest = b""
+    rest, long = b"", None  # the beginning of a line that is too long, while its end is looked for
     while source is not None:
         block = source.read(BLOCK_BYTES)
-        data = rest + block
         last = len(block) < BLOCK_BYTES
-        end = len(data) if last else cut(data, delimiter)
-        data, rest = data[:end], data[end:]
-        if len(rest) > BLOCK_BYTES:
-            raise DataError(f"{file.path} has a record longer than {BLOCK_BYTES >> 20} MB", "a quote may be open")
-        if data:
-            found = csv_records.read_records(data, width, delimiter, nulls, number, last)
+        data, parts = rest + block, list[tuple[bytes, bool]]()
+        if long is not None:
+            end = data.find(b"\n") + 1
+            if not end and not last:
+                continue
+            parts, long, data = [(long, True)], None, data[end or len(data) :]
+        # Of whole lines, unless carriage returns end them: what a torn one means is not known yet.
+        end = len(data) if last or (b"\n" not in data and b"\r" in data) else data.rfind(b"\n") + 1
+        torn = b""
+        if len(data) > RECORD_BYTES_MAX and (b"\n" in data or b"\r" not in data):
+            whole, torn = without_long(data[:end], delimiter, len(data) - end, last, RECORD_BYTES_MAX)
+            rest = torn + data[end:]
+        else:
+            end = end if last else cut(data[:end], delimiter)
+            whole, rest = [(data[:end], False)] if end else [], data[end:]
+        parts += whole
+        if len(rest) > RECORD_BYTES_MAX and not torn:
+            long, rest = rest[:EXCERPT_BYTES], b""
+        for i, (text, too_long) in enumerate(parts):
+            if too_long:
+                yield Records(_nothing(width), np.zeros(0, np.int64), (_too_long(number, text),))
+                number += 1
+                continue
+            found = csv_records.read_records(text, width, delimiter, nulls, number, last and i == len(parts) - 1)
             yield Records(found.fields, found.numbers, found.broken, found.blank)
             number += found.count
         if last:
             return
 
 
+def _nothing(width: int) -> pa.Table:
+    return pa.table({f"f{i}": pa.array([], pa.string()) for i in range(width)})
+
+
+def _too_long(number: int, data: bytes) -> tuple[int, str, str]:
+    return number, TOO_LONG, data[:EXCERPT_BYTES].decode(errors="backslashreplace").rstrip("\r\n")
+
+
 def _ndjson(file: File, part: Part) -> Iterator[Records]:
     source, number = _source(file, part)
-    rest = b""
+    rest, long = b"", None  # the beginning of a line that is too long, while its end is looked for
     while source is not None:
         block = source.read(BLOCK_BYTES)
-        data = rest + block
+        data, broken = rest + block, list[tuple[int, str, str]]()
+        if long is not None:
+            end = data.find(b"\n") + 1
+            if not end and block:
+                continue
+            broken.append(_too_long(number, long))
+            number, long, data = number + 1, None, data[end or len(data) :]
         end = len(data) if not block else data.rfind(b"\n") + 1
         data, rest = data[:end], data[end:]
-        if len(rest) > BLOCK_BYTES:
-            raise DataError(f"{file.path} has a line longer than {BLOCK_BYTES >> 20} MB", "one JSON object per line")
-        if data:
+        if len(rest) > RECORD_BYTES_MAX:
+            long, rest = rest[:EXCERPT_BYTES], b""
+        if data or broken:
             lines = _lines(data)
-            yield Records(pa.table({"line": lines}), np.arange(number, number + len(lines), dtype=np.int64))
+            numbers = np.arange(number, number + len(lines), dtype=np.int64)
             number += len(lines)
+            if len(data) > RECORD_BYTES_MAX:
+                whole = pc.less_equal(pc.binary_length(lines), RECORD_BYTES_MAX + 1).to_numpy(zero_copy_only=False)
+                broken += [_too_long(int(numbers[i]), lines[int(i)].as_py()) for i in np.flatnonzero(~whole)]
+                lines, numbers = lines.filter(pa.array(whole)), numbers[whole]
+            yield Records(pa.table({"line": lines}), numbers, tuple(broken))
         if not block:
             return
 
@@ -407,7 +448,7 @@ def _ndjson(file: File, part: Part) -> Iterator[Records]:
 def _lines(data: bytes) -> pa.Array:
     """The lines of a text, each with its line end, as binary; no copy."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10).astype(np.int64) + 1
-    if not len(ends) or ends[-1] != len(data):
+    if data and (not len(ends) or ends[-1] != len(data)):
         ends = np.append(ends, len(data))
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)])

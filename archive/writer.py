@@ -121,6 +121,9 @@ class Writer:
                 same = (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
             except FileNotFoundError:
                 same = False
+            except OSError as error:
+                hint = "check the disk; what could not be kept may be given again"
+                raise NotKept(f"{path} cannot be looked at: {error.strerror}", hint) from None
             if not same:
                 raise NotKept(
                     f"{path} was removed or replaced while the database is open: another process may write it",
@@ -134,22 +137,16 @@ class Writer:
         mine = self._holder.process == os.getpid()
         if self._thread is not None and mine and self._thread is not threading.current_thread():
             self._thread.join()
-        released = Holder(**{**asdict(self._holder), "released": True})
         if file is not None:
             try:
                 if mine:
-                    _say(file, released)
+                    _say(file, _released(self._holder))
             except OSError:
                 pass  # a full disk: the lock goes with the descriptor
             finally:
                 os.close(file)
         elif self._thread is not None and mine and self._lost is None:
-            try:
-                found = _read(self._place / WRITER)
-                if found is not None and found.token == self._holder.token:
-                    _write(self._place, released)
-            except OSError:
-                pass  # it runs out
+            _give_back(self._place, self._holder)
         self._thread = None
 
     def renew(self) -> None:
@@ -222,15 +219,33 @@ def _lease(place: Place, tables: Sequence[Place]) -> Writer:
         if age_s < LEASE_S:
             raise _locked(place, before)
     holder = _mine(0 if before is None else before.epoch)
-    _write(place, holder)
-    holder = _claimed(holder, tables)
-    found = _read(where)
-    if found is not None and found.token != holder.token:
-        raise _locked(place, found)
-    _write(place, holder)
+    try:
+        _write(place, holder)
+        holder = _claimed(holder, tables)
+        found = _read(where)
+        if found is not None and found.token != holder.token:
+            raise _locked(place, found)
+        _write(place, holder)
+    except BaseException:
+        _give_back(place, holder)  # or the next one would wait until it runs out
+        raise
     writer = Writer(place, holder, None)
     writer.renew()
     return writer
+
+
+def _give_back(place: Place, holder: Holder) -> None:
+    """Ends a lease, if it is still this one."""
+    try:
+        found = _read(place / WRITER)
+        if found is not None and found.token == holder.token:
+            _write(place, _released(holder))
+    except OSError:
+        pass  # it runs out
+
+
+def _released(holder: Holder) -> Holder:
+    return Holder(**{**asdict(holder), "released": True})
 
 
 def _claimed(holder: Holder, tables: Sequence[Place]) -> Holder:

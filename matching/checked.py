@@ -21,6 +21,8 @@ from query.schema import Schema
 _SHOWN = 60
 _FINER = re.compile(r"\.\d{6}\d*[1-9]")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+#: A microsecond as a power of ten of each unit of times.
+_MICROSECOND = {"s": -6, "ms": -3, "us": 0, "ns": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def _why(
     found = []
     time, some = columns[at]
     if not time[row].is_valid and (some is None or not some[row]):
-        found.append(f"{schema.fields[at].name} is missing")
+        found.append(f"{schema.fields[at].name} is null")
     elif time[row].is_valid and times_us(time.slice(row, 1))[0] == TIME_END_US:
         found.append(f"{schema.fields[at].name}: {quoted(shown(at, row))} is no time that can be kept")
     for i, (field, (_, some)) in enumerate(zip(schema.fields, columns)):
@@ -90,11 +92,17 @@ def _why(
 
 def _more(text: str, type: Type, rules: Rules) -> str:
     if type.kind in ("timestamp", "time") and _FINER.search(text):
-        return ": it is finer than a microsecond"
+        return ": it is finer than a microsecond; `finer` may cut it"
     if type.kind in ("timestamp", "date") and rules.times == "iso" and _NUMBER.fullmatch(text):
         return ": say its unit, if it is a time since 1970"
     if type.kind in ("timestamp", "date") and rules.times in UNITS and _NUMBER.fullmatch(text):
-        return f" in {rules.times} since 1970 and whole microseconds"
+        # By its digits, as it may have thousands of them.
+        whole, _, part = text.partition(".")
+        zeros = len(whole + part) - len((whole + part).rstrip("0"))
+        if type.kind == "timestamp" and zeros - len(part) < _MICROSECOND[rules.times]:
+            return f": in {rules.times} since 1970 it is finer than a microsecond; `finer` may cut it"
+        day = " of a whole day" if type.kind == "date" else ""
+        return f": it is no time{day} in {rules.times} since 1970 that can be kept; is `times` another unit?"
     return ""
 
 

@@ -22,6 +22,10 @@ import pyarrow.csv
 from matching.batch import Int64Array
 from query.errors import DataError, first_line
 
+#: A longer record of CSV or NDJSON is bad, and so much of it is kept.
+RECORD_BYTES_MAX, EXCERPT_BYTES = 1 << 24, 1000
+_BEGINNING = 1 << 12
+TOO_LONG = f"the record is longer than {RECORD_BYTES_MAX >> 20} MB; this is how it begins"
 _OPEN = "a quote is open at the end of the file"
 _NO_UTF8 = "the row is not UTF-8"
 
@@ -56,6 +60,31 @@ def ends_of(data: bytes, delimiter: str, end: bytes = b"\n") -> Int64Array:
     torn = (b"", b"\r") if end == b"\n" else (b"",)
     whole = (m.end() for m in _record(delimiter).finditer(data) if m.end() > m.start() and m[2] not in torn)
     return np.fromiter(whole, np.int64)
+
+
+def without_long(
+    data: bytes, delimiter: str, behind: int, final: bool, bytes_max: int
+) -> tuple[list[tuple[bytes, bool]], bytes]:
+    """Whole records, cut out of more data than a record may have, and what is left of it: a record that is torn, as a
+    quote is open in it. Between them stand those that are too long, with True: the beginning of the first line, in
+    which a quote is open; the next line is a record again. behind: so many bytes of a line without an end follow."""
+    parts: list[tuple[bytes, bool]] = []
+    while data:
+        ends = ends_of(data, delimiter)
+        starts = np.concatenate([np.zeros(1, np.int64), ends])
+        long = np.flatnonzero(np.diff(starts) - 1 > bytes_max)
+        at = int(starts[long[0] if len(long) else -1])
+        rest = len(data) - at
+        if not len(long) and (not rest or rest + behind <= bytes_max):
+            if final:
+                at = len(data)
+            return [*parts, (data[:at], False)] if at else parts, data[at:]
+        if at:
+            parts.append((data[:at], False))
+        end = data.find(b"\n", at) + 1 or len(data)
+        parts.append((data[at:end][:_BEGINNING], True))
+        data = data[end:]
+    return parts, b""
 
 
 def record_ends(data: bytes, end: bytes = b"\n", quoted: bool = False) -> Int64Array:

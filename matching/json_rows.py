@@ -244,11 +244,12 @@ class JsonRows:
                 return nothing, str(error)
         raws = [None if value is None or value is ABSENT else bytes(value) for value in values]
         lacking = [
-            name for i, (name, raw) in enumerate(zip(self._schema.names, raws))
+            f"{name} is {'missing' if raw is None else 'null'}"
+            for i, (name, raw) in enumerate(zip(self._schema.names, raws))
             if i not in self._fixed
             and ((raw is None and self._rules.missing == "error") or (i == self._time and raw in _NULL))
         ]  # fmt: skip
-        return raws, "; ".join(f"{name} is missing" for name in lacking) or None
+        return raws, "; ".join(lacking) or None
 
     def _unread(
         self, columns: list[tuple[pa.Array, np.ndarray | None]], payloads: Sequence[bytes | None], wrong: dict[int, str]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import decimal
+import fractions
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ Kind: TypeAlias = Literal[
     "text", "integer", "decimal", "float", "boolean", "blob", "timestamp", "date", "time", "choice", "uuid", "json",
     "list", "array", "struct", "map", "other",
 ]  # fmt: skip
+
+Finer: TypeAlias = Literal["error", "cut"]
 
 #: Units of times that are numbers since 1970, in nanoseconds.
 UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
@@ -59,10 +62,12 @@ class Rules:
 
     times: how a time is written: iso; s, ms, us or ns for numbers since 1970; or a form of strptime.
     missing: what a member of an object means that is declared and not there.
+    finer: what a time is that is finer than its type: bad, or, by "cut", the last one before it that the type has.
     """
 
     times: str = "iso"
     missing: Literal["error", "null"] = "error"
+    finer: Finer = "error"
 
 
 @cache
@@ -119,11 +124,13 @@ def read_texts(texts: pa.Array, type: Type, rules: Rules = Rules()) -> pa.Array:
         case "blob":
             return _blobs(texts, type)
         case "timestamp" | "date":
+            cut = rules.finer == "cut" and type.kind == "timestamp"
             if rules.times in UNITS:
-                return _since_1970(texts, type, UNITS[rules.times])
+                return _since_1970(texts, type, UNITS[rules.times], cut)
+            texts = _without_finer(texts, type) if cut else texts
             return _iso(texts, type) if rules.times == "iso" else _in_form(texts, type, rules.times)
         case "time":
-            return _times_of_day(texts, type)
+            return _times_of_day(_without_finer(texts, type) if rules.finer == "cut" else texts, type)
         case "choice":
             choices = pa.array(type.choices, pa.string())
             found = pc.if_else(pc.is_in(texts, choices), texts, pa.scalar(None, pa.string()))
@@ -360,6 +367,12 @@ def _finest(type: pa.DataType) -> str:
     return "ns" if getattr(type, "unit", "us") == "ns" else "us"
 
 
+def _without_finer(texts: pa.Array, type: Type) -> pa.Array:
+    """Texts of times without the digits that a type has no room for."""
+    kept = 9 if _finest(type.arrow) == "ns" else 6
+    return pc.replace_substring_regex(texts, rf"(\d[T ]?\d\d:\d\d:\d\d\.\d{{{kept}}})\d+", r"\1")
+
+
 def _iso(texts: pa.Array, type: Type) -> pa.Array:
     """ISO 8601 and what DuckDB takes besides; without a zone it is UTC."""
     finest = _finest(type.arrow)
@@ -420,8 +433,8 @@ def _parsed(texts: pa.Array, unit: str) -> pa.Array:
     return pc.coalesce(instants, pc.if_else(with_zone, nothing, texts).cast(naive))
 
 
-def _since_1970(texts: pa.Array, type: Type, unit_ns: int) -> pa.Array:
-    """Numbers in that unit."""
+def _since_1970(texts: pa.Array, type: Type, unit_ns: int, cut: bool = False) -> pa.Array:
+    """Numbers in that unit. cut: what is finer than the type is cut off."""
     if not _holds(texts, b"xX"):
         try:
             return whole_since_1970(texts.cast(pa.int64()), type, unit_ns)
@@ -430,9 +443,21 @@ def _since_1970(texts: pa.Array, type: Type, unit_ns: int) -> pa.Array:
     target_ns = _unit_ns(type.arrow)
     limit = 1 << 31 if pa.types.is_date32(type.arrow) else 1 << 63
 
+    if cut and unit_ns < target_ns and not _holds(texts, b"xX."):
+        try:
+            numbers = texts.cast(pa.int64())
+            floored = np.floor_divide(numbers.fill_null(0).to_numpy(zero_copy_only=False), target_ns // unit_ns)
+            return pa.array(floored, pa.int64(), mask=~_valid(numbers)).view(type.arrow)
+        except pa.ArrowInvalid:
+            pass
+
     def read(text: str) -> int | None:
-        whole = _whole(_number(text), unit_ns)
-        value = None if whole is None or whole % target_ns else whole // target_ns
+        number = _number(text)
+        if cut and number is not None and abs(number.adjusted()) < 30:
+            value: int | None = fractions.Fraction(number) * unit_ns // target_ns
+        else:
+            whole = _whole(number, unit_ns)
+            value = None if whole is None or whole % target_ns else whole // target_ns
         return value if value is not None and -limit < value < limit else None
 
     integers = pa.int32() if pa.types.is_date32(type.arrow) else pa.int64()
@@ -723,10 +748,13 @@ def read_arrow(column: pa.Array, type: Type, rules: Rules = Rules()) -> tuple[pa
         try:
             found = whole_since_1970(column.cast(pa.int64()), type, UNITS[rules.times])
         except pa.ArrowInvalid:
-            found = _since_1970(column.cast(pa.string()), type, UNITS[rules.times])
+            cut = rules.finer == "cut" and type.kind == "timestamp"
+            found = _since_1970(column.cast(pa.string()), type, UNITS[rules.times], cut)
     elif type.kind == "float" and (t.is_integer(given) or t.is_floating(given) or t.is_decimal(given)):
         found = nearest(column.cast(pa.float64(), safe=False), type.arrow)
     else:
+        if rules.finer == "cut" and t.is_timestamp(given) and given.unit == "ns" and type.kind == "timestamp":
+            column = pc.floor_temporal(column, unit="microsecond") if _finest(type.arrow) == "us" else column
         try:
             found = exact_cast(column, type.arrow) if family(given) == family(type.arrow) else None
         except pa.ArrowInvalid:

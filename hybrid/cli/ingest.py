@@ -33,6 +33,13 @@ class Refused(StrEnum):
     error = "error"
 
 
+class Finer(StrEnum):
+    """What becomes of times that are finer than a microsecond."""
+
+    error = "error"
+    cut = "cut"
+
+
 class Lacking(StrEnum):
     """What becomes of declared columns that a file lacks."""
 
@@ -82,6 +89,7 @@ def ingest(
     missing: Annotated[
         Lacking, typer.Option(help="Declared columns that a file, or an object, lacks.")
     ] = Lacking.error,
+    finer: Annotated[Finer, typer.Option(help="Times that are finer than a microsecond.")] = Finer.error,
     changed: Annotated[Changed, typer.Option(help="A file archived before with other contents.")] = Changed.error,
     max_bad: Annotated[
         int | None, typer.Option(help="With more bad rows nothing is archived.", min=0, metavar="N")
@@ -98,7 +106,8 @@ def ingest(
 
     wanted = format_of(None if format is None else format.value)
     options = Options(
-        delimiter, header, tuple(null) if null else ("",), timestamp_format, extra.value, missing.value
+        delimiter, header, tuple(null) if null else ("",), timestamp_format, extra.value, missing.value,
+        finer.value,
     )
     schema, folder = stream_directory(place_of(directory), stream)
     new = schema is None

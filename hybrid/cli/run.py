@@ -73,7 +73,9 @@ def status(
     if as_json:
         print(json.dumps(told))
     else:
-        Console().print(rendered(told, time.time()))
+        # What is piped has no width of its own: in the 80 columns that are assumed then, figures would be folded.
+        wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+        Console(width=wide).print(rendered(told, time.time()))
     raise typer.Exit(0 if told["state"] in ALIVE else 1)
 
 

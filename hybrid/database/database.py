@@ -138,6 +138,8 @@ class Database:
         every_us = None if checkpoint is None else positive_us(checkpoint, "the time between checkpoints")
         self._checkpoint_every_us = every_us
         self._checkpointed = (0, clock.monotonic())
+        #: Whether a checkpoint was written when a query with a name began or ended last.
+        self.names_kept = True
         self._checkpointing: Future[int] | None = None
         #: What whoever took the checkpoint that this database goes on from has noted in it.
         self.notes: dict[str, str] = {}
@@ -514,7 +516,7 @@ class Database:
             new = set(state.live.expected) - new
             for source in new:
                 state.hear(source, clock.monotonic())
-            if new:
+            if new or state.unsaved:
                 state.save()
         if new and self._named:
             self._keep_names()
@@ -856,7 +858,9 @@ class Database:
         """Takes a checkpoint when a query with a name has begun or ended: what runs then goes on after a crash."""
         try:
             self.checkpoint()
-        except DataError as error:
+            self.names_kept = True
+        except (DataError, OSError) as error:
+            self.names_kept = False
             warnings.warn(f"no checkpoint could be taken: {error}", HybridWarning, stacklevel=3)
 
     def _checkpoint_if_due(self) -> list[str]:

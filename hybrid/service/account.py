@@ -88,6 +88,6 @@ def of_source(reader: Reader) -> dict[str, Any]:
 
 def of_sink(outlet: Outlet) -> dict[str, Any]:
     return {
-        "rows": outlet.rows_written, "failures": outlet.failures, "unread": outlet.rows_unread,
-        "oldest_s": round(outlet.oldest_s, 3),
+        "rows": max(0, outlet.rows_written - outlet.rows_refused), "refused": outlet.rows_refused,
+        "failures": outlet.failures, "unread": outlet.rows_unread, "oldest_s": round(outlet.oldest_s, 3),
     }  # fmt: skip

@@ -24,6 +24,7 @@ from hybrid.service.app_tables import (
     SOURCES,
     DatabaseTable,
     FileSink,
+    FileSource,
     LimitsTable,
     MetricsTable,
     QueryTable,
@@ -232,6 +233,8 @@ class _Check:
                 self.simulated(name, source, streams)
         access = self.access(() if database is None else database.files)
         queries = self.queries(streams, sources, asked, sinks, access)
+        self.read_once(sources)
+        self.write_apart(sinks, sources, database)
         return App(
             self.path.absolute(), tuple(self.files), database or DatabaseTable(), _there(streams), _there(sources),
             queries, _there(sinks), metrics, limits or LimitsTable(),
@@ -356,6 +359,61 @@ class _Check:
                     hint = f"give {name} a path of its own; or let several queries name {other}"
                     self.fault("HQ703", message, self.places.value(("sinks", name, "path")), hint=hint)
                 taken |= dict.fromkeys(known, name)
+
+    def read_once(self, sources: Mapping[str, SourceTable | None]) -> None:
+        """No two sources read one file into one stream, however it is spelled."""
+        from hybrid.service.connectors import file_settings
+        from live.sources.files import read_by_both
+
+        before: list[tuple[str, FileSource]] = []
+        for name, source in sources.items():
+            if not isinstance(source, FileSource):
+                continue
+            for other, that in before:
+                if that.stream.lower() != source.stream.lower():
+                    continue
+                path = read_by_both(*(file_settings(one, self.bare()) for one in (that, source)))
+                if path is not None:
+                    message = f"sources {other} and {name} both read {path}: its events would be in {that.stream} twice"
+                    hint = "let one of them read it: give them other paths, or take one away"
+                    self.fault("HQ703", message, self.places.value(("sources", name, "path")), hint=hint)
+                    break
+            before.append((name, source))
+
+    def write_apart(
+        self, sinks: Mapping[str, SinkTable | None], sources: Mapping[str, SourceTable | None],
+        database: DatabaseTable | None,
+    ) -> None:  # fmt: skip
+        """No sink writes what a source reads, what the app is made of, or what the service keeps."""
+        from hybrid.service.connectors import file_settings
+        from live.sources.files import may_read
+
+        app = self.bare()
+        path = None if database is None or database.path is None or "://" in database.path else database.path
+        around = path is None or _is_in(os.path.realpath(app.path), Path(app.place(path)))  # as "." is: all lies in it
+        kept = {
+            "the state of the service": _state(app.path, path, None if database is None else database.state),
+            "the database": None if path is None or around else Path(app.place(path)),
+        }
+        reads = [(name, file_settings(s, app)) for name, s in sources.items() if isinstance(s, FileSource)]
+        for name, sink in sinks.items():
+            if not isinstance(sink, FileSink):
+                continue
+            place = os.path.realpath(app.place(sink.path))
+            # What it writes, and for a directory a file in it.
+            files = [place, os.path.join(place, "part-00000000.parquet")] if sink.format == "parquet" else [place]
+            what = next((
+                f"what source {source} reads" for source, settings in reads
+                if any(may_read(settings, file) for file in files)
+                or _is_one(place, settings.path)
+            ), None)  # fmt: skip
+            if what is None and any(_is_one(place, file) for file in self.files):
+                what = "a file that the app is made of"
+            if what is None:
+                what = next((w for w, k in kept.items() if k is not None and _is_in(place, k)), None)
+            if what is not None:
+                message, hint = f"sink {name} writes into {what}", f"give {name} a path of its own"
+                self.fault("HQ703", message, self.places.value(("sinks", name, "path")), hint=hint)
 
     def extra(self, extra: str, module: str, path: toml_places.Path) -> None:
         if importlib.util.find_spec(module) is None:
@@ -579,6 +637,19 @@ class _Check:
         """A fault of a query whose text stands in the file, at its place there."""
         span = self.places.in_string(path, fault.span)
         return Diagnostic(fault.code, fault.message, span, fault.label, fault.hint)
+
+
+def _is_one(path: str, other: str | Path) -> bool:
+    """Whether two paths are of one file, there or not."""
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _is_in(path: str, directory: Path) -> bool:
+    root = os.path.realpath(directory)
+    return path == root or path.startswith(root + os.sep)
 
 
 def declare(db: Any, name: str, stream: StreamTable) -> list[str]:

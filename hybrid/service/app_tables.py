@@ -122,6 +122,8 @@ class Records(Source):
     """how times are written: iso, or s, ms, us or ns since 1970"""
     missing: Missing = "error"
     """what a declared column means that a record lacks: error or null"""
+    finer: Literal["error", "cut"] = "error"
+    """what a time is that is finer than a microsecond: error, or cut"""
 
 
 class Payloads(Records):
@@ -228,6 +230,13 @@ class QueryTable(Table):
     """lets it leave out keys under overload, { lag = "10s", after = "5s", least = 0.1 }; left out: never"""
 
 
+class RefusingSink(Table):
+    """One that may refuse a row for what it is."""
+
+    refusals: Count | None = None
+    """a row that was refused so often for what it is goes to refused-NAME.ndjson below `state`; left out: never"""
+
+
 class StdoutSink(Table):
     type: Literal["stdout"]
 
@@ -240,7 +249,7 @@ class FileSink(Table):
     """ndjson or parquet"""
 
 
-class KafkaSink(Table):
+class KafkaSink(RefusingSink):
     type: Literal["kafka"]
     brokers: str
     """host:port, several with commas"""
@@ -258,7 +267,7 @@ class MqttSink(Mqtt):
     """under which the broker keeps the session"""
 
 
-class WebhookSink(Table):
+class WebhookSink(RefusingSink):
     type: Literal["webhook"]
     url: str = Field(pattern=r"^https?://")
     """where rows are posted"""

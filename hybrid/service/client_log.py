@@ -1,32 +1,29 @@
-"""What the clients of brokers log, said by the service: each line of a kind once a minute, with how often it came."""
+"""What the clients of brokers log, said by the service: each kind of line once a minute, with how often it came."""
 
 from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable
 
+from hybrid.service.repeated import Repeated
+
 #: The logger under which all sources and sinks have theirs.
 LOGGER = "live"
-#: A line of one kind is said once in so many seconds; so many kinds are told apart.
-AGAIN_S, KINDS_MAX = 60.0, 1000
 _NUMBERS = re.compile(r"\d+")
 
 
 class ClientLog(logging.Handler):
-    """Hands lines to `say`, from whatever thread, between `start` and `stop`. Lines that differ in numbers only are of
+    """Hands lines to `said`, from whatever thread, between `start` and `stop`. Lines that differ in numbers only are of
     one kind. level: what is less is not said."""
 
     def __init__(
-        self, say: Callable[[str], None], now: Callable[[], float] = time.monotonic, level: int = logging.WARNING
+        self, said: Repeated, now: Callable[[], float] = time.monotonic, level: int = logging.WARNING
     ) -> None:
         super().__init__(level)
-        self._say = say
+        self._said = said
         self._now = now
-        self._guard = threading.Lock()
-        self._kinds: dict[str, tuple[float, int]] = {}  # when it was last said, and how often it came since
 
     def start(self) -> None:
         logger = logging.getLogger(LOGGER)
@@ -43,14 +40,10 @@ class ClientLog(logging.Handler):
             text = " ".join(record.getMessage().split())
         except Exception:  # noqa: BLE001  (a client's line is not worth more)
             text = str(record.msg)
-        kind, now = f"{record.name} {_NUMBERS.sub('0', text)}", self._now()
-        with self._guard:
-            said, since = self._kinds.get(kind, (None, 0))
-            if said is not None and now - said < AGAIN_S:
-                self._kinds[kind] = said, since + 1
-                return
-            if len(self._kinds) >= KINDS_MAX:
-                self._kinds.clear()
-            self._kinds[kind] = now, 0
-        more = f" ({since:,} more since it was last said)" if since else ""
-        self._say(f"{record.name.removeprefix('live.')}: {record.levelname.lower()}: {text}{more}")
+        name = record.name.removeprefix("live.")
+        line = f"{name}: {record.levelname.lower()}: {text}"
+
+        def again(count: int) -> str:
+            return f"{line} ({'once more' if count == 1 else f'{count:,} more like it, the last one'})"
+
+        self._said.add(name, _NUMBERS.sub("0", text), line, again, self._now())

@@ -28,6 +28,7 @@ from query.schema import Schema
 
 if TYPE_CHECKING:
     from live.sources.decode import Decoding
+    from live.sources.files import FileSettings
 
 #: How the names of files begin that say of a stream which topics are read into it, and how far.
 TOPICS = "topics-"
@@ -39,15 +40,10 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
     """The source of a table, not open yet. schema: of its stream. Raises DataError."""
     match table:
         case FileSource():
-            from live.sources.files import FileSettings
             from live.sources.files import FileSource as Files
 
-            settings = FileSettings(
-                app.place(table.path), table.format, table.follow, table.times, table.missing, table.delimiter,
-                table.header, table.nulls, table.rotation,
-            )  # fmt: skip
             name = next((name for name, given in app.sources.items() if given is table), None)
-            return Files(schema, settings, None if name is None else known_files(app.state, name))
+            return Files(schema, file_settings(table, app), None if name is None else known_files(app.state, name))
         case KafkaSource():
             from live.sources.kafka import KafkaSettings
             from live.sources.kafka import KafkaSource as Kafka
@@ -72,6 +68,16 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
             assert_never(table)
 
 
+def file_settings(table: FileSource, app: App) -> FileSettings:
+    """Which files a source reads, and how."""
+    from live.sources.files import FileSettings
+
+    return FileSettings(
+        app.place(table.path), table.format, table.follow, table.times, table.missing, table.delimiter, table.header,
+        table.nulls, table.rotation, table.finer,
+    )  # fmt: skip
+
+
 def marks_of(app: App, stream: str) -> Marks:
     """What is known of the partitions of a stream beside the archive."""
     return Marks(app.state / f"{TOPICS}{quote(stream.lower(), safe='')}.json")
@@ -91,7 +97,7 @@ def _decoding(table: KafkaSource | MqttSource, app: App) -> Decoding:
         text = None if avro is None else Path(app.place(avro)).read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot read {avro}: {error.strerror}", "avro_schema names a file") from None
-    return Decoding(table.format, table.times, table.missing, table.batched, text)
+    return Decoding(table.format, table.times, table.missing, table.batched, text, finer=table.finer)
 
 
 def target_of(table: SinkTable) -> str:

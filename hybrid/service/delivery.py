@@ -76,7 +76,8 @@ class Delivery:
         return self._lock.closed
 
     def close(self) -> None:
-        self._lock.close()
+        with suppress(OSError):  # it is closed all the same
+            self._lock.close()
 
     def cursor(self, sink: str, target: str) -> str | None:
         """Where a sink stood; None where that was at another target."""

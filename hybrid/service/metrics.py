@@ -39,6 +39,7 @@ METRICS = {
     ),
     "sinks": (
         ("rows", "hybrid_sink_rows_total", "Rows that the sink was handed."),
+        ("refused", "hybrid_sink_refused_rows_total", "Rows that the sink has refused, and that are kept beside it."),
         ("unread", "hybrid_sink_unread_rows", "Rows that the sink has not taken for good."),
         ("failures", "hybrid_sink_failures", "Failures of the sink in a row."),
         ("oldest_s", "hybrid_sink_oldest_seconds", "How long the next row has been waiting for the sink."),

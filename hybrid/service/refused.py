@@ -1,59 +1,33 @@
-"""What is said of payloads that are refused: each kind at most once a minute, with its count."""
+"""What is said of payloads, and of rows, that are refused."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
-#: A kind is said so often, in seconds; of a stream so many kinds are told apart.
-EVERY_S, KINDS_MAX = 60.0, 50
+from hybrid.service.repeated import Repeated
+
 #: What differs between refusals of one kind: values, places, numbers.
 _VALUES = re.compile(r"'.*?'(?=[ ;:,)]|$)|\d+", re.DOTALL)
-_REST = "for other reasons"
 
 
-@dataclass(slots=True)
-class _Kind:
-    """count: how many have not been said yet; last: the reason and the place of the last one."""
+def tell_refused(said: Repeated, stream: str, where: str, reason: str, now_s: float) -> None:
+    """Counts a payload of a stream. where: its place in its source."""
+    last = f"{reason if len(reason) <= 200 else reason[:197] + '...'} ({where})"
 
-    said_s: float
-    count: int
-    last: str
+    def again(count: int) -> str:
+        more = "one more payload is" if count == 1 else f"{count:,} more payloads are"
+        return f"stream {stream}: {more} refused, the last one: {last}"
+
+    first = f"stream {stream}: a payload is refused: {last}"
+    said.add(f"stream {stream}", _VALUES.sub("?", reason), first, again, now_s)
 
 
-class Refused:
-    """Counts refused payloads by stream and kind, and says them."""
+def tell_refused_row(said: Repeated, sink: str, id: str, reason: str, file: str, now_s: float) -> None:
+    """Counts a row that a sink goes on without. file: where it is kept."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._kinds: dict[tuple[str, str], _Kind] = {}
+    def again(count: int) -> str:
+        more = "one more row is" if count == 1 else f"{count:,} more rows are"
+        return f"sink {sink}: {more} left out and kept in {file}, the last one: {id}: {reason}"
 
-    def add(self, stream: str, where: str, reason: str, now_s: float) -> None:
-        """Counts a payload of a stream, and says the first one of its kind. where: its place in its source."""
-        key = stream, _VALUES.sub("?", reason)
-        if key not in self._kinds and sum(known == stream for known, _ in self._kinds) >= KINDS_MAX:
-            key = stream, _REST
-        kind = self._kinds.get(key)
-        last = f"{reason if len(reason) <= 200 else reason[:197] + '...'} ({where})"
-        if kind is None:
-            self._kinds[key] = _Kind(now_s, 0, last)
-            self._say(f"stream {stream}: a payload is refused: {last}")
-            return
-        kind.count += 1
-        kind.last = last
-        self._tell(key, kind, now_s)
-
-    def tell(self, now_s: float, all: bool = False) -> None:
-        """Says what has come since a kind was last said, if that is a minute ago. all: however long it is."""
-        for key, kind in list(self._kinds.items()):
-            if kind.count:
-                self._tell(key, kind, now_s, all)
-            elif now_s - kind.said_s >= EVERY_S:
-                del self._kinds[key]  # it is over: the next one is said at once
-
-    def _tell(self, key: tuple[str, str], kind: _Kind, now_s: float, all: bool = False) -> None:
-        if all or now_s - kind.said_s >= EVERY_S:
-            more = "one more payload is" if kind.count == 1 else f"{kind.count:,} more payloads are"
-            self._say(f"stream {key[0]}: {more} refused, the last one: {kind.last}")
-            kind.said_s, kind.count = now_s, 0
+    kind = _VALUES.sub("?", reason.replace(id, ""))
+    said.add(f"sink {sink}", kind, f"sink {sink}: a row is left out and kept in {file}: {reason}", again, now_s)

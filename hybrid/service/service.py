@@ -42,7 +42,8 @@ from hybrid.service.connectors import TOPICS, make_sink, make_source, marks_of, 
 from hybrid.service.delivery import Delivery
 from hybrid.service.passed import PassedPayloads, last_lines
 from hybrid.service.pulse import Pulse
-from hybrid.service.refused import Refused
+from hybrid.service.refused import tell_refused, tell_refused_row
+from hybrid.service.repeated import Repeated
 from hybrid.service.sink_writer import Outlet
 from hybrid.service.source_reader import Reader, line_of
 from hybrid.service.status import VERSION, process_began, touch_status, write_status
@@ -83,6 +84,8 @@ TURN_PIECES = 16
 #: The notes of a checkpoint: what the sinks had by then; and the queries that are gone from the file, with the time
 #: until which they are kept.
 DELIVERY, REMOVED = "delivery", "removed"
+#: How the names of files begin, in its directory, with rows that a sink has refused.
+REFUSED_ROWS = "refused-"
 
 
 def _wait(event: threading.Event, seconds: float) -> None:
@@ -151,7 +154,7 @@ class Service:
         self._ahead_s: dict[str, float] = {}
         self._ahead_told: dict[tuple[str, str], int] = {}
         self._bad: Counter[str] = Counter()
-        self._refused = Refused(say)
+        self._repeated = Repeated(say)
         self._rows_in: Counter[str] = Counter()
         self._passed: dict[str, PassedPayloads] = {}
         self._told_before: dict[Path, frozenset[str]] = {}
@@ -159,11 +162,15 @@ class Service:
         self._stood: dict[str, tuple[str | None, int, float]] = {}
         self._retry_s: dict[str, float] = {}  # by source whose events could not be kept, when that is tried again
         self._delayed: dict[str, tuple[str, ...]] = {}  # queries that cannot begin now, and the streams they read
+        #: Queries that have begun and are in no checkpoint yet: after a crash they would begin anew, behind what they
+        #: have missed. And those of them that are in the one that is being written.
+        self._unkept: dict[str, tuple[str, ...]] = {}
+        self._keeping: frozenset[str] = frozenset()
         self._emptied_s: float | None = None  # when its directory was made again
         self._settle_by: float | None = None  # when the checkpoint that is due waits for sinks no more
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
-        self._client_log = ClientLog(say)
+        self._client_log = ClientLog(self._repeated, self._clock.ticks)
         self._tables: dict[str, SourceTable] = {}
         self._failed: dict[str, _Failed] = {}
         self._writing: Future[int] | None = None
@@ -197,6 +204,10 @@ class Service:
                 for file in self.app.state.glob(f"{TOPICS}*.json"):
                     file.unlink()
             self._begin()
+        except OSError as error:
+            self._delivery.close()
+            hint = "make room, look at the disk and at rights, and start it again: nothing is lost"
+            raise DataError(f"the service cannot start; {self._doing or 'its state'}: {error}", hint) from error
         except BaseException:
             self._delivery.close()
             raise
@@ -220,6 +231,7 @@ class Service:
             self._delivery.close()
             self.db.close()
             raise
+        self._doing = "declaring streams"
         self._declare()
         now = self._clock.ticks()
         self._written_s, self._checkpoint_s, self._ticked_s = -1e9, now, now
@@ -324,7 +336,7 @@ class Service:
             self._open_rest()
         if now - self._written_s >= STATUS_EVERY_S:
             self._write_status()
-            self._refused.tell(now)
+            self._repeated.tell(now)
         return busy
 
     def finish(self) -> int:
@@ -351,7 +363,7 @@ class Service:
         self._doing = "the last checkpoint"
         checkpointed = self._last_checkpoint(end)
         self._write_status()
-        self._refused.tell(self._clock.ticks(), all=True)
+        self._repeated.tell(self._clock.ticks(), all=True)
         until = min(end, self._clock.ticks() + DRAIN_S)
         ends: list[Reader | Outlet] = [*self._readers.values(), *self._all_outlets()]
         for one in ends if self._threads else ():
@@ -419,7 +431,14 @@ class Service:
         if new:
             if not self._rows_kept():
                 return False
-            self.db.expect(reader.stream, new)
+            try:
+                with self._warned(f"stream {reader.stream}"):
+                    self.db.expect(reader.stream, new)
+            except (OSError, NotKept) as error:
+                self._retry_s[reader.name] = self._clock.ticks() + 1.0
+                self._fault(f"source {reader.name}", f"its events cannot be kept: {error}")
+                return False
+            self._retry_s.pop(reader.name, None)
         for partition in new:
             self._owners[reader.stream.lower(), partition] = reader.name
         return True
@@ -435,10 +454,14 @@ class Service:
     def _piece(self, reader: Reader, piece: Piece) -> bool:
         """Pushes the rows of a piece. False where they cannot be kept now; they are then tried again."""
         self._retry_s.pop(reader.name, None)
-        owner = self._owners.setdefault((reader.stream.lower(), piece.source), reader.name)
+        owner = self._owner_of(reader, piece.source)
         if owner != reader.name:
-            # Events are told apart by their partition: the second one's would be taken for those of the first.
-            reader.fail(f"it reads {piece.source}, which source {owner} reads into the same stream")
+            # Events are told apart by their partition: the second one's would be taken for those of the first, or,
+            # where they spell a path in two ways, all of them would be there twice.
+            reader.fail(
+                f"it reads {reader.path_of(piece.source) or piece.source}, which source {owner} reads into the same "
+                "stream\nhint: let one of them read it, and start again"
+            )
             return False
         if reader.stream.lower() in self._ended:
             reader.fail(f"stream {reader.stream} has ended: a new start takes it up again")
@@ -457,6 +480,22 @@ class Service:
             self._fault(f"source {reader.name}", f"its events cannot be kept: {error}")
             return False
         return True
+
+    def _owner_of(self, reader: Reader, partition: str) -> str:
+        """The source whose events those of a partition are, which a reader has read: the first one that has read it,
+        or the same file by another path, into its stream."""
+        stream = reader.stream.lower()
+        owner = self._owners.get((stream, partition))
+        if owner is not None:
+            return owner
+        path = reader.path_of(partition)
+        for other in self._readers.values():
+            if path is not None and other is not reader and other.stream.lower() == stream:
+                twin = other.partition_at(path)
+                if twin is not None and self._owners.get((stream, twin)) == other.name:
+                    return other.name
+        self._owners[stream, partition] = reader.name
+        return reader.name
 
     def _rows(self, stream: str, source: str, rows: Any, offsets: Int64Array | None) -> None:
         """Pushes rows; those that do not fit are quarantined, found by halving."""
@@ -510,7 +549,7 @@ class Service:
         """Keeps a payload that is no event beside the stream, and counts it."""
         self._bad[stream] += 1
         where = bad.source if bad.offset is None else f"{bad.source}, {bad.offset}"
-        self._refused.add(stream, where, bad.reason, self._clock.ticks())
+        tell_refused(self._repeated, stream, where, bad.reason, self._clock.ticks())
         path = self.app.database.path
         name = next(n for n in self.app.streams if n.lower() == stream)
         local = path is not None and "://" not in path
@@ -533,13 +572,18 @@ class Service:
         """Ends the streams all of whose sources have ended, so that what waits for more events comes out."""
         over = [n for n in self._streams_read() if n not in self._ended and self._all_ended(n)]
         for name in over:
-            self._ended.add(name)
             try:
                 with self._warned(f"stream {name}"):
                     self.db.advance(name, None)
+            except (OSError, NotKept) as error:  # it is tried again
+                self._fault(f"stream {name}", f"its end cannot be kept: {_said(error)}")
+                continue
             except DataError as error:
                 self._fault(f"stream {name}", str(error))
-        return bool(over)
+            else:
+                self._well(f"stream {name}")
+            self._ended.add(name)
+        return any(name in self._ended for name in over)
 
     def _streams_read(self) -> list[str]:
         return list(dict.fromkeys(r.stream.lower() for r in self._readers.values()))
@@ -553,6 +597,8 @@ class Service:
         blocked: dict[str, str] = {}
         for name, reads in self._delayed.items():
             blocked |= dict.fromkeys(reads, f"query {name} cannot begin: {self.app.state} cannot be written")
+        for name, reads in self._unkept.items():
+            blocked |= dict.fromkeys(reads, f"query {name} has begun, and no checkpoint that says so can be written")
         limit = self.app.limits.unread_rows
         readers = {name: running.query.reads for name, running in self._queries.items()}
         readers |= {_late(name): (name.lower(),) for name, stream in self.app.streams.items() if stream.late}
@@ -600,6 +646,10 @@ class Service:
                 alerts = self.db.watch(query.text, evidence=True, name=named, shed=query.shed, start=start)
                 self._queries[name] = _Running(query, alerts)
                 self._well(f"query {name}")
+                if self.db.names_kept:
+                    self._unkept.clear()
+                else:
+                    self._unkept[name] = query.reads
         except (QueryError, DataError) as error:
             self._fault(f"query {name}", _said(error))
 
@@ -680,14 +730,26 @@ class Service:
         outlet = Outlet(
             name, partial(self._make_sink, table, self.app), self._delivery.cursor(name, target_of(table)),
             self._delivery.backlog.pop(name, ()), self.app.limits.unread_rows, self._clock.ticks, self._clock.now,
+            getattr(table, "refusals", None), partial(self._set_aside, name),
         )  # fmt: skip
         self._outlets[name] = outlet
         if self._threads:
             outlet.start()
 
+    def _set_aside(self, sink: str, id: str, row: str, reason: str) -> None:
+        """Keeps a row that a sink refuses. In the sink's thread; raises OSError."""
+        file = self.app.state / f"{REFUSED_ROWS}{sink}.ndjson"
+        line = json.dumps({"sink": sink, "id": id, "reason": reason, "row": json.loads(row)}, ensure_ascii=False)
+        removed = dead_letters.append(file, line, self.app.limits.dead_letter_bytes)
+        tell_refused_row(self._repeated, sink, id, reason, file.name, self._clock.ticks())
+        if removed is not None:
+            self._say(f"sink {sink}: the oldest {removed.name} made room for newer ones")
+
     def _open_rest(self) -> None:
         """Opens the sources, and begins the queries, that could not before, for the disk was full, say."""
         self._opened_s = self._clock.ticks()
+        if self._unkept:
+            self._checkpoint_s = -1e9
         for name, query in self.app.queries.items():
             if name not in self._queries:
                 self._watch(name, query)
@@ -742,7 +804,8 @@ class Service:
         if reader.failure is None:
             return False
         failed = self._failed.get(reader.name)
-        tries = 0 if failed is None else failed.tries
+        # A failure that `_retry_sources` has not seen yet is one more.
+        tries = 0 if failed is None else failed.tries + (failed.reader is not reader)
         return reader.refused or tries > SOURCE_TRIES or (tries <= 1 and not reader.reads)
 
     def _close_source(self, name: str) -> None:
@@ -835,7 +898,8 @@ class Service:
         self._delivery.close()
         self._delivery = Delivery(self.app.state)
         for kept in (self._queries, self._removed, self._readers, self._tables, self._failed, self._outlets,
-                     self._owners, self._retry_s, self._leaving, self._ended, self._passed, self._delayed):  # fmt: skip
+                     self._owners, self._retry_s, self._leaving, self._ended, self._passed, self._delayed,
+                     self._unkept):  # fmt: skip
             kept.clear()
         self._settle_by = self._writing = None
         self._begin()
@@ -847,6 +911,7 @@ class Service:
         running.alerts.close()
         self._fetch()
         del self._queries[name]
+        self._unkept.pop(name, None)
         self._well(f"query {name}")
 
     # ---- checkpoints
@@ -889,6 +954,7 @@ class Service:
             return
         self._writing, self._writing_since = future, self._clock.now()
         self._named = self.db.notes[DELIVERY], positions
+        self._keeping = frozenset(self._unkept)
 
     def checkpoint(self) -> bool:
         """Takes a checkpoint now, and waits for it; whether it was written."""
@@ -903,6 +969,8 @@ class Service:
             self._fault("checkpoint", str(failure) if isinstance(failure, (DataError, OSError)) else repr(failure))
             return False
         delivered, positions = self._named
+        for name in self._keeping:
+            self._unkept.pop(name, None)
         try:
             self._delivery.forget(delivered)
             for name in positions.keys() & self._passed.keys():
@@ -1272,8 +1340,8 @@ _UNKEPT = (
     "without a log, has lost those"
 )
 _EMPTIED = (
-    "{} was gone, or what was in it, and is made again: rows for sinks are written down anew with the next checkpoint; "
-    "what sources knew of their files and topics is gone, with the refused payloads of a store"
+    "{} was gone, or what was in it, and is made again: rows for sinks, and what sources know of their files, are "
+    "written down anew with the next checkpoint; what they knew of topics is gone, with the refused payloads of a store"
 )
 _LEFT_OUT = (
     "it is left out, and its matches in progress are lost; others go on. A changed text, or a new start, begins it anew"

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from live.sinks.base import Lost, Sink
+from live.sinks.base import Lost, Refused, Sink
 from query.errors import DataError, first_line
 
 #: After a failure it is tried again in this many seconds, then twice as many, and so on up to the last.
@@ -37,16 +37,20 @@ class Outlet:
     No other method waits for the sink, but `settle` and `close`, which say how long.
     cursor: where the sink stood at the last checkpoint; backlog: what it had not taken by then. now: seconds that
     never go back; wall: seconds since 1970. rows_max: a query that has so many rows here gets no more events, and half
-    as many written rows at the most wait to be made durable.
+    as many written rows at the most wait to be made durable. refusals: a row that was refused so often for what it is
+    goes to `set_aside`, as its id, its JSON and why, and the sink goes on without it; None: it is tried for ever.
     """
 
     def __init__(
         self, name: str, make: Callable[[], Sink], cursor: str | None, backlog: Iterable[Parcel], rows_max: int,
-        now: Callable[[], float], wall: Callable[[], float],
+        now: Callable[[], float], wall: Callable[[], float], refusals: int | None = None,
+        set_aside: Callable[[str, str, str], None] = lambda *_: None,
     ) -> None:  # fmt: skip
         self.name = name
         self.cursor = cursor
-        self.failures = 0
+        self.failures = self.rows_refused = 0
+        self._refusals_max, self._set_aside = refusals, set_aside
+        self._refusals: Counter[str] = Counter()  # by row
         self.rows_written = 0
         #: What there is to say once, for people: added by the sink's thread, taken by the service.
         self.notices: deque[str] = deque()
@@ -84,6 +88,11 @@ class Outlet:
         try:
             cursor = self._call(call)
         except Exception as error:  # noqa: BLE001  (whatever it is, nothing is lost: it is tried again, and said)
+            try:
+                if isinstance(error, Refused) and self._leave_out(error):
+                    return True
+            except OSError as full:
+                error = OSError(f"a row that it refuses cannot be kept: {full}")
             self._note_failure(call, error)
             return False
         finally:
@@ -99,6 +108,7 @@ class Outlet:
                 self.rows_written += parcel.rows.num_rows
             else:
                 self.cursor = cursor
+                self._refusals.clear()
                 for done in self._written:
                     self._unread[done.query] -= done.rows.num_rows
                 self._written, self._unsettled, self._settling, self._reopened = [], 0, False, False
@@ -144,6 +154,21 @@ class Outlet:
             times = f"{self.failures} times since {self._failing_since}"
             self._trouble = f"{said} (failed {times}, again in {pause_s:g} s)"
             self._changed.notify_all()
+
+    def _leave_out(self, error: Refused) -> bool:
+        """Sets aside the rows that were refused too often; whether there are such. Raises OSError where they cannot be
+        kept."""
+        self._refusals.update(error.rows.keys())
+        over = [id for id in error.rows if self._refusals_max and self._refusals[id] >= self._refusals_max]
+        for id in over:
+            self._set_aside(id, error.rows[id], first_line(error))
+            self._sink.leave_out(id)  # type: ignore[union-attr]
+            del self._refusals[id]
+            self.rows_refused += 1
+        if over:
+            with self._changed:
+                self._failed, self._trouble, self.failures, self._retry_s = None, None, 0, 0.0
+        return bool(over)
 
     def _take_back(self, error: Lost) -> bool:
         """Opens the sink again, and lets all rows come again that it may have lost; whether for the first time: then

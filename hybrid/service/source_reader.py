@@ -90,13 +90,20 @@ class Reader:
         return bool(found)
 
     def _run(self) -> None:
-        while not self._closing:
-            if not self.turn(POLL_S):
-                with self._changed:
-                    resting = self._paused or self._ended or self.failure or self._rows >= self._rows_max
-                    if resting and not self._closing:
-                        self._changed.wait(POLL_S)
-        self._finish()
+        whole = False
+        try:
+            while not self._closing:
+                if not self.turn(POLL_S):
+                    with self._changed:
+                        resting = self._paused or self._ended or self.failure or self._rows >= self._rows_max
+                        if resting and not self._closing:
+                            self._changed.wait(POLL_S)
+            self._finish()
+            whole = True
+        finally:  # a client may raise what is no Exception, as librdkafka's does out of a rebalance
+            if not whole:
+                self.failure = self.failure or "its thread has ended"
+                self._arrived.set()
 
     def _finish(self) -> None:
         try:
@@ -142,6 +149,16 @@ class Reader:
         with self._changed:
             self._kept = dict(positions)
             self._changed.notify_all()
+
+    def path_of(self, partition: str) -> str | None:
+        """Where the file is that a partition is, if it is one."""
+        path: str | None = getattr(self._source, "path_of", lambda _: None)(partition)
+        return path
+
+    def partition_at(self, path: str) -> str | None:
+        """Which partition the file at a path is read as, if it is."""
+        partition: str | None = getattr(self._source, "partition_at", lambda _: None)(path)
+        return partition
 
     def pause(self, seconds: float = 5.0) -> None:
         """Reads no more, from when this returns; what was read can still be taken. A source that hangs is waited for so

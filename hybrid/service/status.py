@@ -143,7 +143,9 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
     def table(columns: str, rows: list[list[Any]]) -> Table:
         found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for i, column in enumerate(columns.split("|")):
-            found.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0 or column == "watermark")
+            # Where a terminal is too narrow, figures are folded: half of one says nothing.
+            whole = i == 0 or column == "watermark"
+            found.add_column(column, justify="left" if i == 0 else "right", no_wrap=whole, overflow="fold")
         for row in rows:
             found.add_row(*map(_cell, row))
         return found

@@ -47,6 +47,8 @@ class Stream:
     #: clock when it was seen there, its time and that of the clock.
     news: bool = False
     anchor_us: tuple[int, int] | None = None
+    #: Whether the last `save` has failed.
+    unsaved: bool = False
 
     @property
     def watermark_us(self) -> int | None:
@@ -98,7 +100,9 @@ class Stream:
         """Writes what the archive does not hold itself. Atomic."""
         if self.directory is not None:
             watermark_us, expected = self.live.watermark_us, self.live.expected
+            self.unsaved = True
             write_declaration(self.directory, self.schema, watermark_us, self.pace, expected, self.kept.is_logged)
+            self.unsaved = False
 
     def reread(self) -> bool:
         """Takes over what the process that writes has taken since; False where it has declared more columns."""

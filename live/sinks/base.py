@@ -23,6 +23,17 @@ class Lost(OSError):
     write those rows once more. It leaves out what does stand there."""
 
 
+class Refused(OSError):
+    """Rows were refused for what they are, and will be again. rows: their JSON by id (see RowId). A sink that raises it
+    has a method `leave_out(id)`: without that row it goes on."""
+
+    def __init__(self, what: str, error: object, rows: Mapping[str, str]) -> None:
+        first, more = next(iter(rows)), f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
+        hint = "see what it minds; the rows behind it wait, unless `refusals` of the sink says when to go on without it"
+        super().__init__(f"{what} does not take row {first}{more}: {first_line(error)}\nhint: {hint}")
+        self.rows = dict(rows)
+
+
 class Sink(Protocol):
     """Where the rows of a live query go, in the order in which they come. Used from one thread at a time.
 

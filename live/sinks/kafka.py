@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from live.kafka_client import Away, check_client, client_module, meaning, said
-from live.sinks.base import RowId, check_ids, row_ids, trouble
+from live.sinks.base import Refused, RowId, check_ids, row_ids, trouble
 from live.sinks.json_lines import check_json, json_lines
 from query.errors import DataError
 
@@ -33,7 +33,10 @@ class KafkaSink:
     with commas. config: further settings of librdkafka. seconds: how long one call may wait. Needs the extra `kafka`.
     """
 
-    __slots__ = ("_away", "_config", "_failed", "_first_error", "_producer", "_seconds", "_servers", "_topic")
+    __slots__ = (
+        "_away", "_config", "_failed", "_first_error", "_left_out", "_producer", "_refused", "_seconds", "_servers",
+        "_topic",
+    )  # fmt: skip
 
     def __init__(
         self, servers: str, topic: str, config: Mapping[str, Any] | None = None, seconds: float = 30.0
@@ -50,6 +53,9 @@ class KafkaSink:
         #: Messages (key, value, headers) that were given up, to be sent again.
         self._failed: list[tuple[bytes, bytes, Headers]] = []
         self._first_error: KafkaError | None = None
+        #: Of those, by id, what the broker has refused for what it is, and the rows that are not sent any more.
+        self._refused: dict[str, str] = {}
+        self._left_out: set[str] = set()
         self._away = Away()  # since the last acknowledgement
 
     def _made(self) -> Producer:
@@ -73,12 +79,14 @@ class KafkaSink:
         except KafkaException as error:
             raise self._trouble(said(error)) from None
         self._producer, self._failed, self._first_error = producer, [], None
+        self._refused, self._left_out = {}, set()
 
     def write(self, rows: pa.Table) -> None:
         self._again()
         until = time.monotonic() + self._seconds
         for text, row in zip(json_lines(rows), row_ids(rows)):
-            self._send(row.match.encode(), text.encode(), _headers(row), until)
+            if str(row) not in self._left_out:
+                self._send(row.match.encode(), text.encode(), _headers(row), until)
         self._opened().poll(0)
 
     def _send(self, key: bytes, value: bytes, headers: Headers, until: float) -> None:
@@ -98,14 +106,19 @@ class KafkaSink:
                 if cause.fatal():
                     self._first_error = cause
                     raise self._trouble(cause.str()) from None
-                message = f"Kafka topic {self._topic} does not take a row of {len(value):,} bytes: {cause.str()}"
-                raise DataError(message, "message.max.bytes of the sink and of the topic say what they take") from None
+                if cause.code() in _refusing():
+                    what = _too_large(value) + cause.str()
+                    raise Refused(f"Kafka topic {self._topic}", what, {_id(key, headers): value.decode()}) from None
+                raise self._trouble(cause.str()) from None
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self._first_error = self._first_error or error
             headers: Any = message.headers()  # a list where a list was sent
-            self._failed.append((message.key() or b"", message.value() or b"", headers or []))
+            key, value = message.key() or b"", message.value() or b""
+            self._failed.append((key, value, headers or []))
+            if error.code() in _refusing():
+                self._refused[_id(key, headers or [])] = value.decode()
         else:
             self._away.back()
 
@@ -115,7 +128,7 @@ class KafkaSink:
             return
         if self._first_error.fatal():
             self._renew()
-        failed, self._failed, self._first_error = self._failed, [], None
+        failed, self._failed, self._first_error, self._refused = self._failed, [], None, {}
         until = time.monotonic() + self._seconds
         for i, message in enumerate(failed):
             try:
@@ -136,13 +149,22 @@ class KafkaSink:
         left = self._opened().flush(self._seconds)
         if self._failed:
             why = meaning(self._first_error) if self._first_error is not None else ""
+            if self._refused:
+                why = _too_large(next(iter(self._refused.values())).encode()) + why
+                raise Refused(f"Kafka topic {self._topic}", why, self._refused)
             raise self._trouble(f"{len(self._failed):,} rows were not taken: {why}")
         if left:
             raise self._trouble(f"{left:,} rows were not acknowledged within {self._seconds:g} s")
 
+    def leave_out(self, id: str) -> None:
+        self._left_out.add(id)
+        self._failed = [message for message in self._failed if _id(message[0], message[2]) != id]
+        self._refused.pop(id, None)
+
     def cursor(self) -> str | None:
         self._again()
         self._flush()
+        self._left_out = set()
         return None
 
     def close(self) -> None:
@@ -161,6 +183,23 @@ class KafkaSink:
         what = f"{what}; {self._away.said}" if self._away.said is not None else what
         hint = "see whether the brokers run and take messages for it; what was not taken is sent again"
         return trouble(f"Kafka topic {self._topic} at {self._servers}", what, hint)
+
+
+def _refusing() -> tuple[int, ...]:
+    """Errors that are about a message, not about the broker, the topic or who we are."""
+    from confluent_kafka import KafkaError
+
+    return KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError._BAD_MSG
+
+
+def _too_large(value: bytes) -> str:
+    return f"{len(value):,} bytes (message.max.bytes of the sink, max.message.bytes of the topic): "
+
+
+def _id(key: bytes, headers: Headers) -> str:
+    """The id of the row that a message is."""
+    said = {name: value.decode() if isinstance(value, bytes) else str(value) for name, value in headers}
+    return str(RowId(key.decode(), said.get("join_id", ""), int(said.get("row", 0))))
 
 
 def _headers(row: RowId) -> Headers:

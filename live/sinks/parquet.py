@@ -20,7 +20,7 @@ FILE_ROWS = 100_000
 
 class ParquetSink:
     """Writes `part-00000000.parquet`, `part-00000001.parquet`, ... into a directory on local disk: a file for all rows
-    between two cursors, or for 100,000.
+    between two cursors, or for 100,000; one for each set of columns, where queries share the sink or one was replaced.
 
     A file is written under a name that begins with a dot, synced, and renamed: what is there is whole. The cursor is
     the number of the next file, and the rows in files before it that are still to come again. Files from there on
@@ -32,7 +32,7 @@ class ParquetSink:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = Path(directory)
-        self._rows: list[pa.Table] = []
+        self._rows: dict[pa.Schema, list[pa.Table]] = {}  # for each file to be written
         self._row_count = 0
         self._next = 0
         self._standing = Standing()
@@ -81,7 +81,7 @@ class ParquetSink:
         except OSError as error:
             os.close(file)
             raise trouble(f"{self._directory} cannot be opened", error, "check the path and its rights") from error
-        self._rows, self._row_count, self._standing, self._file = [], 0, standing, file
+        self._rows, self._row_count, self._standing, self._file = {}, 0, standing, file
         self._next = max([start, *(number + 1 for number in numbers)])
 
     def write(self, rows: pa.Table) -> None:
@@ -92,7 +92,7 @@ class ParquetSink:
             raise DataError(f"{self._directory} is not open", "open the sink first")
         if self._row_count >= FILE_ROWS:
             self._flush()
-        self._rows.append(rows)
+        self._rows.setdefault(rows.schema, []).append(rows)
         self._row_count += rows.num_rows
 
     def _flush(self) -> None:
@@ -100,17 +100,21 @@ class ParquetSink:
         if not self._row_count:
             return
         self._check_directory()
+        for schema in list(self._rows):
+            self._write_file(pa.concat_tables(self._rows[schema]))
+            self._row_count -= sum(rows.num_rows for rows in self._rows.pop(schema))
+
+    def _write_file(self, rows: pa.Table) -> None:
         unfinished, name = self._directory / f".{_part(self._next)}", self._directory / _part(self._next)
         try:
             with open(unfinished, "wb") as file:
-                pq.write_table(pa.concat_tables(self._rows), file, compression="zstd")
+                pq.write_table(rows, file, compression="zstd")
                 file.flush()
                 os.fsync(file.fileno())
             os.rename(unfinished, name)
             sync_directory(self._directory)
         except OSError as error:
             raise trouble(f"{name} cannot be written", error, "make room for it") from error
-        self._rows, self._row_count = [], 0
         self._next += 1
 
     def _check_directory(self) -> None:
@@ -124,8 +128,10 @@ class ParquetSink:
 
     def close(self) -> None:
         if self._file is not None:
-            self._flush()
-            self.close_file()
+            try:
+                self._flush()
+            finally:
+                self.close_file()  # else its lock would keep out the sink that follows
 
     def close_file(self) -> None:
         if self._file is not None:

@@ -11,17 +11,20 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from live.sinks.base import check_ids, row_ids, trouble
+from live.sinks.base import Refused, check_ids, row_ids, trouble
 from live.sinks.json_lines import check_json, json_lines
 from query.errors import DataError
 
 #: Bytes of an answer that are read to say what is wrong.
 _ANSWER_BYTES = 4096
+#: Answers that are about a row, not about the server, the address or who we are.
+_REFUSING = (400, 413, 422)
 
 
 class WebhookSink:
     """A POST of JSON for each row, with its id as `Idempotency-Key`: match, match/join, or match/join/number where a
-    match has more rows. Every answer but 2xx is an OSError with the first line of its body; redirects are not followed.
+    match has more rows. Every answer but 2xx is an OSError with the first line of its body, Refused where it is about
+    the row (400, 413, 422); redirects are not followed.
 
     A failed write may be repeated: the rows of it that were answered are left out. After a crash, rows come again with
     the same key. seconds: how long to wait for the connection and for each part of the answer.
@@ -67,22 +70,29 @@ class WebhookSink:
                 except (OSError, http.client.HTTPException):
                     said = ""
             what = f"{error.code} {error.reason}" + (f": {said}" if said else "")
+            if error.code in _REFUSING:
+                raise Refused(self._where(), what, {key: body.decode()}) from None
             raise self._trouble(what) from None
         except urllib.error.URLError as error:
             raise self._trouble(error.reason) from None
         except (OSError, http.client.HTTPException) as error:
             raise self._trouble(str(error) or type(error).__name__) from None
 
+    def leave_out(self, id: str) -> None:
+        self._answered.add(id)
+
     def cursor(self) -> str | None:
         return None
 
     def close(self) -> None: ...
 
-    def _trouble(self, what: object) -> OSError:
+    def _where(self) -> str:
+        """Paths and queries of such addresses are often secrets."""
         parts = urlsplit(self._url)
-        # Paths and queries of such addresses are often secrets.
-        where = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
-        return trouble(f"{where} did not take a row", what, "see what it minds; the row is sent again")
+        return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+
+    def _trouble(self, what: object) -> OSError:
+        return trouble(f"{self._where()} did not take a row", what, "see what it minds; the row is sent again")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -20,7 +20,7 @@ from matching.batch import Int64Array
 from matching.checked import Checked, arrow_checked, by_name, objects_checked, shown_rows
 from matching.json_rows import JsonRows
 from matching.types import arrow_schema
-from matching.values import Rules
+from matching.values import Finer, Rules
 from query.errors import DataError, first_line
 from query.schema import Schema
 
@@ -39,6 +39,7 @@ class Decoding:
     format: JSON objects; Avro, either object containers or plain records; Arrow IPC streams.
     times: what stands where a time is declared and the format has no times of its own.
     missing: what a declared column means that a payload lacks. Members that are not declared are passed over.
+    finer: what a time is that is finer than its type, bad or cut.
     batched: False: a message is one row, and its position is its offset. True: a message holds up to 2^20 rows (lines
     of JSON, records of a container, rows of an Arrow stream), and the position of row j is offset * 2^20 + j.
     avro_schema: the writer's schema as JSON text, for plain records. avro_schemas: writers' schemas by their id, for
@@ -51,6 +52,7 @@ class Decoding:
     batched: bool = False
     avro_schema: str | None = None
     avro_schemas: Mapping[int, str] = field(default_factory=dict)
+    finer: Finer = "error"
 
 
 class Decoder:
@@ -61,7 +63,7 @@ class Decoder:
     def __init__(self, schema: Schema, decoding: Decoding) -> None:
         Incoming(schema)  # says what is wrong with the declaration
         self.schema = schema
-        self.rules = Rules(decoding.times, decoding.missing)
+        self.rules = Rules(decoding.times, decoding.missing, decoding.finer)
         self.nothing = pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
         self._decoding = decoding
         match decoding.format:

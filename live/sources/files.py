@@ -42,11 +42,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from live.sources.base import Bad, Piece
-from live.sources.decode import Decoder, Decoding, Times, concat
+from live.sources.decode import Decoder, Decoding, Finer, Times, concat
 from live.sources.known_files import HEAD_BYTES, TAIL_BYTES, Known, KnownFiles, Mark, digest
 from matching.batch import Int64Array
 from matching.checked import by_name, texts_checked
-from matching.csv_records import column_of, cut, ends_of, header_of, read_records, texts_of
+from matching.csv_records import (
+    EXCERPT_BYTES,
+    RECORD_BYTES_MAX,
+    TOO_LONG,
+    column_of,
+    cut,
+    header_of,
+    read_records,
+    texts_of,
+    without_long,
+)
 from query.errors import DataError, first_line
 from query.schema import Schema
 
@@ -54,8 +64,6 @@ FileFormat: TypeAlias = Literal["csv", "ndjson", "parquet"]
 
 #: CSV and NDJSON are read in blocks of so many bytes, or as many as a record needs.
 BLOCK_BYTES = 1 << 20
-#: A longer record of CSV or NDJSON is bad, and so much of it is kept.
-RECORD_BYTES_MAX, EXCERPT_BYTES = 1 << 24, 1000
 #: Parquet is handed out in batches of so many rows.
 BATCH_ROWS = 1 << 14
 _LIMIT = f"{RECORD_BYTES_MAX >> 20} MB"
@@ -66,9 +74,12 @@ READ_S = 0.2
 #: Small files are handed out together, so many at a time, up to so many rows.
 FILES_TOGETHER, ROWS_TOGETHER = 64, 1000
 #: A file that has not grown for so long, in seconds, may be over: where its last event is known, and where it is not.
+#: For as long as the latter those behind a Parquet file that is not complete wait for it.
 QUIET_S, LONG_QUIET_S = 1.0, 60.0
 #: How long it is told, in seconds, what was not read of a file that is gone.
 TOLD_S = 600.0
+#: So much of what is wrong is told by name.
+TROUBLES_MAX = 10
 #: Of so much that was handed out of a file, and may not be archived yet, it is known where it ends.
 MARKS_MAX = 64
 _MARK = b"\xef\xbb\xbf"
@@ -88,8 +99,8 @@ class FileSettings:
     in .gz is read when it is complete, and cannot be followed alone. rotation: what a file is that stands where another
     was read, of which nothing is there any more: an error, or, by "follow", a new one; then app.log.1 and
     app.log-20240301.gz belong to app.log, and are read before it.
-    times, missing: see Decoding. delimiter, header, nulls: of CSV; without a header the fields are the declared columns
-    in their order; a field without quotes that is one of `nulls` is null.
+    times, missing, finer: see Decoding. delimiter, header, nulls: of CSV; without a header the fields are the declared
+    columns in their order; a field without quotes that is one of `nulls` is null.
     """
 
     path: str
@@ -101,6 +112,7 @@ class FileSettings:
     header: bool = True
     nulls: tuple[str, ...] = ("",)
     rotation: Literal["error", "follow"] = "error"
+    finer: Finer = "error"
 
 
 class FileSource:
@@ -114,13 +126,14 @@ class FileSource:
 
     def __init__(self, schema: Schema, settings: FileSettings, memory: Path | None = None) -> None:
         self._settings = settings
-        self._path = os.path.abspath(os.path.expanduser(settings.path))
+        self._path = _absolute(settings.path)
         self._schema = schema
-        self._decoder = Decoder(schema, Decoding("json", settings.times, settings.missing))
+        self._decoder = Decoder(schema, Decoding("json", settings.times, settings.missing, finer=settings.finer))
         self._positions: dict[str, int] = {}
         self._known = KnownFiles(memory)
         self._files: dict[str, _Text | _Parquet] = {}  # by path
         self._readers: dict[str, _Text | _Parquet] = {}  # those that are read, by partition
+        self._inodes: dict[tuple[int, int], _Text | _Parquet] = {}  # the same, by where they are on the disk
         self._enrolled: set[str] = set()  # partitions of which it is durable which file they are
         self._marks: dict[str, deque[Known]] = {}  # what was handed out and may not be archived yet, by partition
         self._turns: deque[str] = deque()
@@ -134,6 +147,7 @@ class FileSource:
         self._holding: set[str] = set()  # the partitions that hold back the watermark
         self._newest: tuple[int, str] | None = None  # time of the first event of the partition that began last, and it
         self._elsewhere: dict[tuple[int, int], str] = {}  # by inode, partitions that were read under another path
+        self._lost: list[str] = []  # partitions that were read, and of which nothing is known nor at their path
         self._unwritten: str | None = None
         self._failed: DataError | None = None
 
@@ -162,6 +176,8 @@ class FileSource:
             try:
                 self._elsewhere[_Identity.of(name).inode] = name
             except OSError:
+                if self._known.path is not None and not self._known.found:
+                    self._lost.append(name)
                 if _covers(self._path, name):
                     self._holding.add(name)
         self._there = self._look()
@@ -202,9 +218,10 @@ class FileSource:
         self._write(done)
 
     def trouble(self) -> str | None:
-        """The first of what is wrong; how many more there are."""
+        """What is wrong, the first by name; how many more there are."""
         found = self._troubles()
-        return None if not found else found[0] if len(found) == 1 else f"{found[0]} (and {len(found) - 1} more)"
+        more = f" (and {len(found) - TROUBLES_MAX} more)" if len(found) > TROUBLES_MAX else ""
+        return "; ".join(found[:TROUBLES_MAX]) + more if found else None
 
     def _troubles(self) -> list[str]:
         found = [] if self._unwritten is None else [self._unwritten]
@@ -215,6 +232,20 @@ class FileSource:
         now_s = time.monotonic()
         self._torn = {name: told for name, told in self._torn.items() if now_s - told[0] < TOLD_S}
         return [*found, *self._waits.values(), *(what for _, what in self._torn.values())]
+
+    def path_of(self, partition: str) -> str | None:
+        """Where the file of a partition is now. From any thread."""
+        file = self._readers.get(partition)
+        return None if file is None else file.path
+
+    def partition_at(self, path: str) -> str | None:
+        """Which partition the file at a path is read as, however the path is spelled; None: it is not read. From any
+        thread."""
+        try:
+            file = self._inodes.get(_Identity.of(path).inode)
+            return file.partition if file is not None and os.path.samefile(file.path, path) else None
+        except OSError:
+            return None
 
     def close(self) -> None:
         for file in self._files.values():
@@ -274,8 +305,11 @@ class FileSource:
             # Which file these rows are of could not be written down: they are read again, and nothing was taken.
             for known in fresh:
                 self._enrolled.discard(known.partition)
+            before = list(self._files)
             for partition in {item.source for item in out}:
                 self._forget(partition)
+            if not self._settings.follow:  # else they are found when it looks again
+                self._files = {p: file for p in before if (file := self._files.get(p) or self._new(p)) is not None}
             return [], False
         for item in out:
             if isinstance(item, Piece) and item.next is not None:
@@ -302,8 +336,26 @@ class FileSource:
             file.close()
             if not self._settings.follow:
                 raise DataError(f"{file.path} cannot be read: {_said(error)}", "is it complete?") from error
+            of_system = isinstance(error, OSError) and error.errno is not None
+            if not (of_system and file.stuck):
+                file.stuck_s = time.monotonic()
             file.stuck = True
+            if of_system:
+                file.identity = None  # not of the content: it is read again though it is as it was
             self._waits[file.path] = f"{file.path} cannot be read yet: {_said(error)}"
+            return None, False
+        except _Unfit as error:
+            if not self._settings.follow or file.path == self._path:
+                raise
+            # One file that does not fit stops no other. It is looked at again when it has changed.
+            judged = file.identity
+            self._drop(file)
+            anew = self._new(file.path)
+            if anew is not None:
+                anew.judged = judged
+                self._files[file.path] = anew
+            hint = f" ({error.hint})" if error.hint else ""
+            self._waits[file.path] = f"{error.message}{hint}; the file is not read"
             return None, False
         file.stuck = False
         self._waits.pop(file.path, None)
@@ -353,8 +405,14 @@ class FileSource:
 
     @staticmethod
     def _is_awaited(file: _Text | _Parquet) -> bool:
-        """Whether a file is not complete, and is read before those behind it all the same."""
-        return file.stuck and isinstance(file, _Parquet) and file.partition is not None
+        """Whether a file is not complete, and is read before those behind it all the same: for as long as it may still
+        be written, so that one that is damaged stops no other."""
+        return (
+            isinstance(file, _Parquet)
+            and file.stuck
+            and file.partition is not None
+            and time.monotonic() - file.stuck_s < LONG_QUIET_S
+        )
 
     def _stirs(self, file: _Text | _Parquet) -> bool:
         """Whether there may be something to read in a file."""
@@ -408,14 +466,13 @@ class FileSource:
         return _Text(path, self._decoder, self._settings, format)
 
     def _format(self, path: str) -> FileFormat | None:
-        name = path.removesuffix(".gz")
-        if self._settings.rotation == "follow":
-            name = _base(name)
-        return self._settings.format or _SUFFIXES.get(os.path.splitext(name.lower())[1])
+        return _format_at(path, self._settings)
 
     def _drop(self, file: _Text | _Parquet) -> None:
         """Lets go of a file, of which is known what it was."""
         file.close()
+        if file.inode is not None and self._inodes.get(file.inode) is file:
+            del self._inodes[file.inode]
         if self._files.get(file.path) is file:
             del self._files[file.path]
         if file.partition is not None and self._readers.get(file.partition) is file:
@@ -458,7 +515,14 @@ class FileSource:
                 return False
         for known in before:
             self._replaced(file, found, known)
-        self._begin(file, self._name(file, found), None)
+        name = self._name(file, found)
+        self._begin(file, name, None)
+        if self._lost and name not in self._positions:
+            many = "" if len(self._lost) == 1 else f" or another of {len(self._lost):,} that are not there any more"
+            self._torn[name] = time.monotonic(), (
+                f"{file.path} is read as a new file, as what was known of files is gone ({self._known.path}): if it is "
+                f"{self._lost[0]}{many}, its events are archived twice"
+            )
         return True
 
     def _is_copy(self, file: _Text | _Parquet, found: _Identity, known: Known, what: str) -> None:
@@ -532,6 +596,8 @@ class FileSource:
         return next(name for name in names if name not in taken and self._known.get(name) is None)
 
     def _begin(self, file: _Text | _Parquet, partition: str, known: Known | None) -> None:
+        file.inode = _Identity.of(file.path).inode
+        self._inodes[file.inode] = file
         if known is not None:
             self._known.put(known)
         file.begin(partition, known, self._positions.get(partition, 0))
@@ -591,20 +657,69 @@ def _base(name: str) -> str:
 
 def _order(there: Mapping[str, _Identity], rotated: bool) -> list[str]:
     """The paths in the order in which they are read: of their names; where rotation is followed, what was rotated away
-    stands before what took its place, the oldest first."""
+    stands before what took its place, the oldest first, as their counters or dates say."""
     if not rotated:
         return sorted(there)
 
-    def place(path: str) -> tuple[str, bool, int, str]:
+    def place(path: str) -> tuple[str, bool, list[int], int, str]:
         name = path.removesuffix(".gz")
-        return _base(name), _base(name) == name, there[path].modified_ns, path
+        base = _base(name)
+        return base, base == name, _age(name[len(base) :]), there[path].modified_ns, path
 
     return sorted(there, key=place)
+
+
+def _age(behind: str) -> list[int]:
+    """What rotation has put behind a name, to be ordered from old to new: a counter, of which 1 is the newest, or the
+    digits of a date. A copy or a packer may set the time of a file, but not its name."""
+    numbers = [int(digits) for digits in re.findall(r"\d+", behind)]
+    return [-numbers[0]] if len(numbers) == 1 and numbers[0] < 10_000_000 else numbers
 
 
 def _covers(path: str, name: str) -> bool:
     """Whether a path that is not there would be one of those that a path means."""
     return name.startswith(path + os.sep) or name == path or (glob.has_magic(path) and fnmatch.fnmatch(name, path))
+
+
+def _format_at(path: str, settings: FileSettings) -> FileFormat | None:
+    """The format of a file by its path; None: it is not read."""
+    name = path.removesuffix(".gz")
+    if settings.rotation == "follow":
+        name = _base(name)
+    return settings.format or _SUFFIXES.get(os.path.splitext(name.lower())[1])
+
+
+def read_by_both(one: FileSettings, other: FileSettings) -> str | None:
+    """A path that both mean, however they spell it: of a file that is there, or that may come."""
+    here, there = (
+        {identity.inode: path for path, identity in found.items() if _format_at(path, settings) is not None}
+        for settings in (one, other)
+        for found in (_listed(_absolute(settings.path), settings.rotation == "follow")[0],)
+    )
+    shared = sorted(here[inode] for inode in here.keys() & there.keys())
+    if shared:
+        return shared[0]
+    return next((b.path for a, b in ((one, other), (other, one)) if may_read(a, b.path)), None)
+
+
+def may_read(settings: FileSettings, path: str) -> bool:
+    """Whether a file at a path, there or not, is one of those that are read."""
+    own, name = os.path.realpath(_absolute(settings.path)), os.path.realpath(_absolute(path))
+    if name == own:
+        return True
+    if _format_at(name, settings) is None and not os.path.isdir(name):
+        return False
+    if glob.has_magic(own) and not os.path.exists(own):
+        parts, wanted = name.split(os.sep), own.split(os.sep)
+        if "**" in wanted:
+            return fnmatch.fnmatch(name, own.replace("**" + os.sep, "*"))
+        return len(parts) == len(wanted) and all(map(fnmatch.fnmatch, parts, wanted))
+    below = name.removeprefix(own + os.sep)
+    return below != name and not any(part.startswith((".", "_")) for part in below.split(os.sep))
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _listed(path: str, rotated: bool) -> tuple[dict[str, _Identity], dict[str, str], bool]:
@@ -660,6 +775,11 @@ def _is_shorter(opened: IO[bytes], count: int) -> bool:
     return count > 0 and not opened.read(1)
 
 
+def _has_lines(torn: bytes) -> bool:
+    """Whether a line ends in what is no whole record; a carriage return at the end may be the half of a line end."""
+    return b"\n" in torn or b"\r" in torn[:-1]
+
+
 def _said(error: BaseException) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or first_line(error) or type(error).__name__
 
@@ -670,6 +790,10 @@ class _OtherFile(Exception):
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
+
+
+class _Unfit(DataError):
+    """A file has not the columns of the stream, or no header that can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -697,10 +821,11 @@ class _Identity:
 class _File:
     """A file that a path means.
 
-    partition: which one it is, None as long as that is not known. identity: as it was when it was last opened to be
-    read. judged: as it was when nothing was found that is to be read of it; copy_of: because it has the content of that
-    partition. was: what was not read of the file that was there before. weak: whether it was so short when it was
-    recognised that it may yet become the copy of another. stuck: whether it could not be read as it is.
+    partition: which one it is, None as long as that is not known; inode: where it was on the disk then. identity: as it
+    was when it was last opened to be read. judged: as it was when nothing was found that is to be read of it; copy_of:
+    because it has the content of that partition. was: what was not read of the file that was there before. weak:
+    whether it was so short when it was recognised that it may yet become the copy of another. stuck: whether it could
+    not be read as it is; stuck_s: since when.
     """
 
     def __init__(self, path: str) -> None:
@@ -709,10 +834,12 @@ class _File:
         self.partition: str | None = None
         self.ended = False
         self.identity: _Identity | None = None
+        self.inode: tuple[int, int] | None = None
         self.judged: _Identity | None = None
         self.copy_of: str | None = None
         self.was = ""
         self.weak = self.stuck = False
+        self.stuck_s = 0.0
         self.first_us: int | None = None
         self.newest_us: int | None = None
         self.read_s = 0.0
@@ -784,6 +911,9 @@ class _Text(_File):
     def waits(self) -> str | None:
         """What it waits for, other than to grow."""
         if self._long is None:
+            if self._csv and self.at_end and _has_lines(self._rest):
+                why = "is a quote of it not closed, or do lines end in carriage returns alone?"
+                return f"{self.path}: record {self._next} has no end yet, and lines behind it wait: {why}"
             return None
         return f"{self.path}: the end of record {self._next}, which is longer than {_LIMIT}, is not there yet"
 
@@ -930,8 +1060,7 @@ class _Text(_File):
 
     def _too_long(self, number: int, data: bytes) -> Bad:
         assert self.partition is not None
-        reason = f"the record is longer than {_LIMIT}; this is how it begins"
-        return Bad(self.partition, number, data[:EXCERPT_BYTES], reason)
+        return Bad(self.partition, number, data[:EXCERPT_BYTES], TOO_LONG)
 
     def _of_lines(self, data: bytes) -> tuple[pa.RecordBatch, Int64Array, list[Bad], bytes]:
         lines = data.split(b"\n")[:-1]
@@ -951,7 +1080,7 @@ class _Text(_File):
         """behind: so many bytes of a line that has no end yet follow."""
         assert self.partition is not None
         if len(data) + behind > RECORD_BYTES_MAX:
-            parts, torn = _without_long(data, self._settings.delimiter, behind, final)
+            parts, torn = without_long(data, self._settings.delimiter, behind, final, RECORD_BYTES_MAX)
         else:
             end = len(data) if final else cut(data, self._settings.delimiter)
             parts, torn = [(data[:end], False)] if end else [], data[end:]
@@ -999,7 +1128,7 @@ class _Text(_File):
         try:
             header = header_of(data, self._settings.delimiter)
         except DataError as error:
-            raise DataError(f"{self.path}: {error.message}", error.hint) from None
+            raise _Unfit(f"{self.path}: {error.message}", error.hint) from None
         # Its width says how many fields a record has.
         self._width = len(header)
         try:
@@ -1007,35 +1136,12 @@ class _Text(_File):
         except DataError as error:
             hint = error.hint or f"it has {', '.join(header)}"
             hint += "; is the delimiter right, is there a header?"
-            raise DataError(f"{self.path}: {error.message}", hint) from None
+            raise _Unfit(f"{self.path}: {error.message}", hint) from None
 
 
 def _offset(bad: Bad) -> int:
     assert bad.offset is not None
     return bad.offset
-
-
-def _without_long(data: bytes, delimiter: str, behind: int, final: bool) -> tuple[list[tuple[bytes, bool]], bytes]:
-    """Whole records of CSV, cut out of more data than a record may have, and what is left of it: a record that is torn,
-    as a quote is open in it. Between them stand those that are too long, with True: the beginning of the first line, in
-    which a quote is open; the next line is a record again. behind: so many bytes of a line without an end follow."""
-    parts: list[tuple[bytes, bool]] = []
-    while data:
-        ends = ends_of(data, delimiter)
-        starts = np.concatenate([np.zeros(1, np.int64), ends])
-        long = np.flatnonzero(np.diff(starts) - 1 > RECORD_BYTES_MAX)
-        at = int(starts[long[0] if len(long) else -1])
-        rest = len(data) - at
-        if not len(long) and (not rest or rest + behind <= RECORD_BYTES_MAX):
-            if final:
-                at = len(data)
-            return [*parts, (data[:at], False)] if at else parts, data[at:]
-        if at:
-            parts.append((data[:at], False))
-        end = data.find(b"\n", at) + 1 or len(data)
-        parts.append((data[at:end][:HEAD_BYTES], True))
-        data = data[end:]
-    return parts, b""
 
 
 class _Parquet(_File):
@@ -1104,7 +1210,10 @@ class _Parquet(_File):
         self._first += batch.num_rows
         if skip == batch.num_rows:
             return [], True
-        checked, raws = self._decoder.of_arrow(pa.Table.from_batches([batch.slice(skip)]))
+        try:
+            checked, raws = self._decoder.of_arrow(pa.Table.from_batches([batch.slice(skip)]))
+        except DataError as error:
+            raise _Unfit(f"{self.path}: {error.message}", error.hint) from None
         for (i, reason), raw in zip(checked.bad, raws):
             out.append(Bad(self.partition, first + i, raw, reason))
         self._next = self._first

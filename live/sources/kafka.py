@@ -299,6 +299,8 @@ class KafkaSource:
             if topic not in self._settled:
                 self._complaints[f"{topic}?"] = f"topic {topic} is not read: its brokers do not say if it is the same"
             return topic in self._settled
+        # What could not be written, as it was said, may have been.
+        self._positions = {n: one.next for n, one in told.passed.items() if one.at is None} | self._positions
         if topic in told.topics and topic not in ids:
             return True
         passed: dict[str, Passed] = {}

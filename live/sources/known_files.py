@@ -96,12 +96,14 @@ class KnownFiles:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
+        self.path = path
         self._known: dict[str, Known] = {}
         self._heads: defaultdict[int, dict[str, dict[str, None]]] = defaultdict(dict)
         self._written: dict[str, bytes] = {}
         self._out: IO[bytes] | None = None
         self._bytes = 0
+        #: Whether there was such a file when it was read.
+        self.found = False
 
     def __iter__(self) -> Iterator[Known]:
         return iter(list(self._known.values()))
@@ -142,13 +144,14 @@ class KnownFiles:
 
     def read(self) -> None:
         """Takes over what is on disk. To be called once."""
-        if self._path is None:
+        if self.path is None:
             return
         try:
-            data = self._path.read_bytes()
+            data = self.path.read_bytes()
         except FileNotFoundError:
             data = None
         if data is not None:
+            self.found = True
             for known in self._entries(data):
                 self.put(known)
                 self._written[known.partition] = _line(known.to_json())
@@ -173,18 +176,23 @@ class KnownFiles:
                 raise self._damaged(f"line {number} cannot be read: {error}") from None
             if number == 1 and version != FORMAT:
                 hint = "run the release that wrote it or a later one"
-                raise DataError(f"{self._path} has format {version}; this program reads format {FORMAT}", hint)
+                raise DataError(f"{self.path} has format {version}; this program reads format {FORMAT}", hint)
         if not lines:
             raise self._damaged("it is empty")
 
     def _damaged(self, what: str) -> DataError:
         hint = "restore it, or delete it: the files that were read are then known by their paths alone"
-        return DataError(f"{self._path}, which says what files were read, is damaged: {what}", hint)
+        return DataError(f"{self.path}, which says what files were read, is damaged: {what}", hint)
 
     def write(self, some: Iterable[Known]) -> None:
-        """Makes these durable, as they are given. Raises OSError, having lost nothing."""
+        """Makes these durable, as they are given; all of them, where the file has been removed. Raises OSError, having
+        lost nothing."""
         lines = {known.partition: _line(known.to_json()) for known in some}
-        if not lines or self._path is None:
+        if self.path is None:
+            return
+        if self._out is not None and not self._stands(self.path, self._out):
+            self.close()
+        elif not lines:
             return
         self._written |= lines
         if self._out is None or self._bytes > max(LOG_BYTES, 4 * sum(map(len, self._written.values()))):
@@ -200,19 +208,27 @@ class KnownFiles:
             raise
         self._bytes += len(data)
 
+    @staticmethod
+    def _stands(path: Path, out: IO[bytes]) -> bool:
+        """Whether the file that is open is the one at the path."""
+        try:
+            return os.path.samestat(os.stat(path), os.fstat(out.fileno()))
+        except FileNotFoundError:
+            return False
+
     def _anew(self) -> None:
         """Writes all of it into another file, which takes the place of the log."""
-        assert self._path is not None
+        assert self.path is not None
         self.close()
-        part = self._path.with_name(self._path.name + ".part")
+        part = self.path.with_name(self.path.name + ".part")
         out = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
         try:
             data = _line({"version": FORMAT}) + b"".join(self._written.values())
             out.write(data)
             out.flush()
             os.fsync(out.fileno())
-            os.replace(part, self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY)
+            os.replace(part, self.path)
+            folder = os.open(self.path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:

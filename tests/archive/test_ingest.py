@@ -34,6 +34,7 @@ from archive.reader import RangeRequest
 from archive.recent import FILES
 from archive.table import Table
 from hybrid.database.database import Database
+from matching.csv_records import TOO_LONG
 from query.errors import DataError
 from query.schema import Field, Schema
 from tests.archive.events import START_US, TICKS, batch_of, events_of, run_of
@@ -99,7 +100,7 @@ def test_bad_rows_of_csv(tmp_path):
     ]
     assert bad(tmp_path / "t") == [
         (3, "price: 'abc' is no DOUBLE; rank: '1.5' is no INTEGER", '2024-01-01T10:00:01+01:00,"B ""q"", x",abc,1.5'),
-        (5, "ts is missing", ",A,1,2"),
+        (5, "ts is null", ",A,1,2"),
         (7, "too few fields: 3, not 4", "1,2,3"),
         (8, "too many fields: 5, not 4", "2024-01-02,A,1,2,3"),
         (9, "ts: 'infinity' is no time that can be kept", "infinity,A,1,1"),
@@ -108,7 +109,7 @@ def test_bad_rows_of_csv(tmp_path):
             11, "ts: '2024-01-02 25:00:00' is no TIMESTAMP; rank: '99999999999' is no INTEGER",
             "2024-01-02 25:00:00,,,99999999999",
         ),
-        (12, "ts is missing", ',"","",'),
+        (12, "ts is null", ',"","",'),
         (13, "ts: '9999999-01-01' is no TIMESTAMP", "9999999-01-01,A,1,1"),
     ]  # fmt: skip
 
@@ -150,7 +151,7 @@ def test_bad_rows_of_ndjson(tmp_path):
         (2, "price: 'true' is no DOUBLE"),
         (3, "broken JSON: JSON is malformed: object keys must be strings (byte 1)"),
         (4, "no JSON object: Expected `object`, got `array`"),
-        (7, "ts is missing; symbol is missing; price is missing; rank is missing"),
+        (7, "ts is null; symbol is missing; price is missing; rank is missing"),
         (8, "ts is missing; symbol is missing; rank is missing"),
         (9, "symbol is missing"),
         (10, "no JSON object: Expected `object`, got `str`"),
@@ -181,10 +182,12 @@ def test_bad_rows_of_parquet(tmp_path):
     finer = table.set_column(0, "ts", pa.array([1_704_067_200_000_000_001] * 3, pa.timestamp("ns")))
     pq.write_table(finer.slice(0, 1), tmp_path / "b.parquet")
     assert run(tmp_path / "u", tmp_path / "b.parquet").bad == 1
-    why = "ts: '2024-01-01 00:00:00.000000001' is no TIMESTAMP: it is finer than a microsecond"
+    why = "ts: '2024-01-01 00:00:00.000000001' is no TIMESTAMP: it is finer than a microsecond; `finer` may cut it"
     assert bad(tmp_path / "u")[0][1] == why
+    run(tmp_path / "cut", tmp_path / "b.parquet", finer="cut")
+    assert [r["ts"] for r in rows(tmp_path / "cut")] == [datetime.datetime(2024, 1, 1)]
     (second, third) = bad(tmp_path / "t")
-    assert second[:2] == (2, "ts is missing; price: 'x' is no DOUBLE; rank: '2.5' is no INTEGER")
+    assert second[:2] == (2, "ts is null; price: 'x' is no DOUBLE; rank: '2.5' is no INTEGER")
     assert json.loads(second[2]) == {"TS": None, "symbol": 2, "price": "x", "rank": 2.5}
     assert third[:2] == (3, "rank: 'nan' is no INTEGER")
 
@@ -275,11 +278,26 @@ def test_a_huge_row(tmp_path):
 
 
 def test_an_open_quote(tmp_path, monkeypatch):
+    """It costs the line in which it stands, where what follows is more than a record may have."""
+    # Before: DataError "has a record longer than 16 MB", and nothing of the file was archived; tailed, one row was bad.
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(inputs, "RECORD_BYTES_MAX", 1 << 14)
     path = write(tmp_path / "a.csv", HEADER + '2024-01-01,"A,1,1\n' + LINES * 20)
-    with pytest.raises(DataError, match="record longer than"):
-        run(tmp_path / "t", path)
-    assert rows(tmp_path / "t") == []
+    report = run(tmp_path / "t", path)
+    assert (report.rows, report.bad) == (2000, 1)
+    assert bad(tmp_path / "t") == [(2, TOO_LONG, '2024-01-01,"A,1,1')]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "ndjson"])
+def test_a_record_of_more_than_16_mb(tmp_path, suffix):
+    # Before: DataError, and nothing of the file was archived.
+    first = HEADER + "2024-01-01,A,1,1\n" if suffix == "csv" else '{"ts": "2024-01-01", "symbol": "A"}\n'
+    last = "2024-01-02,B,1,1\n" if suffix == "csv" else '{"ts": "2024-01-02", "symbol": "B"}\n'
+    path = write(tmp_path / f"a.{suffix}", first + "x" * (40 << 20) + "\n" + last)
+    report = run(tmp_path / "t", path, missing="null")
+    assert (report.rows, report.bad) == (2, 1)
+    ((_, reason, raw),) = bad(tmp_path / "t")
+    assert (reason, raw) == ("the record is longer than 16 MB; this is how it begins", "x" * 1000)
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\ufeff", HEADER, HEADER.rstrip("\n")])

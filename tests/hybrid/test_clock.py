@@ -78,6 +78,7 @@ def test_an_event_far_in_the_future_is_refused_and_makes_nothing_late(now_us: li
 
 def test_old_events_and_fixed_dates_are_taken(now_us: list[int]) -> None:
     """Backfills by push, and times far ahead where nobody has asked for a limit."""
+    # Before: there was no max_ahead (TypeError): it guards what held.
     with opened(max_ahead="1 hour") as db:
         assert db.push("t", [event(-20 * 365 * 86400), event(-1), event(0)]) == 3
         assert db.streams()["t"]["late"] == 0
@@ -86,6 +87,7 @@ def test_old_events_and_fixed_dates_are_taken(now_us: list[int]) -> None:
 
 
 def test_the_ceiling_follows_the_clock_and_a_jump_back_refuses_nothing(now_us: list[int]) -> None:
+    # Before: there was no max_ahead (TypeError).
     with opened(max_ahead="1 hour") as db:
         db.push("t", [event(0)])
         with pytest.raises(Ahead):
@@ -241,6 +243,7 @@ def test_a_clock_that_is_wrong_from_the_start(now_us: list[int]) -> None:
 
 def test_a_correction_is_believed_once_events_have_its_time(now_us: list[int]) -> None:
     """A machine without a clock of its own begins in 1970, until it has asked."""
+    # Before: there was no max_ahead (TypeError).
     right, now_us[0] = now_us[0], 0
     with opened(heartbeat="5s", max_ahead="1 hour") as db:
         db.tick()
@@ -256,6 +259,7 @@ def test_a_correction_is_believed_once_events_have_its_time(now_us: list[int]) -
 
 
 def test_after_a_restart_a_silent_stream_goes_on_with_the_time_of_day(tmp_path: Path, now_us: list[int]) -> None:
+    # Before: run as it is: passes. It guards what held.
     with opened(tmp_path, heartbeat="5s") as db:
         db.push("t", [event(0)])
     passed(now_us, 3 * 86400)
@@ -269,6 +273,7 @@ def test_after_a_restart_a_silent_stream_goes_on_with_the_time_of_day(tmp_path: 
 def test_a_suspended_machine(now_us: list[int]) -> None:
     """The time of day and what has gone by since the start go on, the clock of silence does not: when it wakes up,
     nothing is idle, and sources have their time to send."""
+    # Before: run as it is: passes. It guards what held.
     boot_s = [0.0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hybrid.database.database.since_boot_s", lambda: boot_s[0])
@@ -287,6 +292,7 @@ def test_a_suspended_machine(now_us: list[int]) -> None:
 
 
 def test_small_corrections_are_followed_slowly() -> None:
+    # Before: there was no such clock: heartbeats took the time of day as it was.
     clock = SteadyClock()
     assert clock.look(START_US, 0) == []
     assert clock.look(START_US + 1_000_000 + 9_000_000, 1) == []
@@ -345,6 +351,7 @@ def test_settings_of_a_stream_change_from_now_on(tmp_path: Path, now_us: list[in
 def test_a_change_of_the_lateness_and_a_restart_give_the_rows_without_the_restart(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int] | str]
 ) -> None:
+    # Before: there was no alter_stream (AttributeError).
     def run(path: Path | None) -> tuple[Any, ...]:
         def open_it() -> Database:
             return Database(path, maintenance=False, ticking=False, log=None if path is None else "os")
@@ -375,6 +382,7 @@ def test_a_change_of_the_lateness_and_a_restart_give_the_rows_without_the_restar
 
 
 def test_the_share_of_late_events_is_of_the_last_ones() -> None:
+    # Before: run as it is: stats() had no such share (KeyError).
     with opened() as db:
         db.push("t", [event(i) for i in range(1500)])
         assert db.streams()["t"]["lately"] == {"events": 1500, "late": 0}
@@ -384,6 +392,7 @@ def test_the_share_of_late_events_is_of_the_last_ones() -> None:
 
 
 def test_more_columns_and_another_lateness_at_once(tmp_path: Path) -> None:
+    # Before: run as it is: "stream t already exists with a different declaration".
     with opened(tmp_path) as db:
         db.push("t", [event(0)])
         with pytest.warns(HybridWarning, match="lateness is 1 s"):

@@ -141,6 +141,7 @@ def test_finished_files_stop_counting(bench: Files, between: str) -> None:
 
 def test_files_that_grow_side_by_side_wait_for_each_other(bench: Files) -> None:
     """Neither of them is over: no event of one is late because the other was read first."""
+    # Before: run as it is: passes. It guards what held.
     folder = bench.file.parent / "in"
     bench.service.start()
     ends = (0, 1, 50, 100, 101)
@@ -196,6 +197,7 @@ def _text(status: dict[str, Any], now: float) -> str:
 
 
 def test_what_is_kept_is_in_a_copy_of_the_database(bench: Files, tmp_path: Path) -> None:
+    # Before: there was no such file.
     (tmp_path / "in" / "a.ndjson").write_text(lines(0, 100))
     bench.service.start()
     bench.until(lambda: accepted(bench) == 100)

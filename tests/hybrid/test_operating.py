@@ -1,8 +1,12 @@
 """What happens to a service that runs for long: its file is edited, sources fail and come back, memory is short, its
-process is stopped, killed, or another one has its number."""
+process is stopped, killed, or another one has its number.
+
+"Before" tells of the code that could not do so; "run as it is": with placeholders for the names that it did not have.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -21,7 +25,7 @@ from hybrid.service.changes import Settling
 from hybrid.service.delivery import Delivery
 from hybrid.service.service import REMOVED_S, SETTLED_S, SOURCE_TRIES
 from hybrid.service.status import headline, process_began, read_status, ready, touch_status, write_status
-from query.errors import DataError
+from query.errors import DataError, NotKept
 from tests.hybrid.processes import start, until
 from tests.hybrid.services import APP, Bench, FakeSource, piece
 from tests.hybrid.test_cli import run
@@ -47,7 +51,7 @@ def edit(bench: Bench, text: str) -> None:
 
 
 def test_a_file_that_is_being_written_is_not_read(bench: Bench) -> None:
-    # Before: cut at the end of a table it was taken at once: the query was closed, its match in progress lost.
+    # Before: run as it is: cut at the end of a table it was taken, the query was closed, and (5, 7) was not found.
     source = bench.start()
     source.given += [piece(5)]
     bench.step(2)
@@ -66,7 +70,8 @@ def test_a_file_that_is_being_written_is_not_read(bench: Bench) -> None:
 
 
 def test_a_query_that_is_gone_for_a_while_goes_on_where_it_was(bench: Bench) -> None:
-    # Before: it was closed, and begun anew when it came back: (5, 7) was lost.
+    # Before: run without `removed`: the query was closed at once and begun anew: (5, 7) was not found, nothing was
+    # said.
     source = bench.start()
     source.given += [piece(5)]
     bench.step(2)
@@ -83,6 +88,7 @@ def test_a_query_that_is_gone_for_a_while_goes_on_where_it_was(bench: Bench) -> 
 
 
 def test_it_goes_on_after_a_restart_too(bench: Bench) -> None:
+    # Before: run without `removed`: begun anew, (5, 7) was not found.
     source = bench.start()
     source.given += [piece(5)]
     bench.step(2)
@@ -99,6 +105,7 @@ def test_it_goes_on_after_a_restart_too(bench: Bench) -> None:
 
 
 def test_a_removed_query_ends_in_time(bench: Bench) -> None:
+    # Before: run as it is: it had ended at once.
     bench.start()
     edit(bench, APP)
     assert sorted(bench.service.db.watching()) == ["falls", "rises"]
@@ -108,6 +115,7 @@ def test_a_removed_query_ends_in_time(bench: Bench) -> None:
 
 
 def test_a_removed_query_that_finds_much_ends(bench: Bench) -> None:
+    # Before: run as it is: it had ended at once, and nothing was said of it.
     source = bench.start()
     edit(bench, APP + "[limits]\nunread_rows = 2\n")
     source.given += [piece(*(v for i in range(5) for v in (1, 9)))]
@@ -117,7 +125,7 @@ def test_a_removed_query_that_finds_much_ends(bench: Bench) -> None:
 
 
 def test_a_file_of_which_nothing_is_left_needs_a_signal(bench: Bench) -> None:
-    # Before: it was taken, and all queries were closed.
+    # Before: run as it is: "reloaded app.toml: 1 sources, 0 queries, 0 sinks", no trouble, and (5, 3) was not found.
     source = bench.start()
     rest = APP[: APP.index("[queries.falls]")]
     edit(bench, rest)
@@ -132,6 +140,7 @@ def test_a_file_of_which_nothing_is_left_needs_a_signal(bench: Bench) -> None:
 
 
 def test_settling(tmp_path: Path) -> None:
+    # Before: there was no Settling: a file was read as soon as it had changed.
     file = tmp_path / "f"
     file.write_text("a")
     files = Settling((file,), 2.0)
@@ -153,7 +162,7 @@ MORE = '[sources.more]\nstream = "ticks"\ntype = "file"\npath = "y"\n'
 
 
 def test_a_source_that_fails_is_tried_again(tmp_path: Path) -> None:
-    # Before: it stayed failed until a new start.
+    # Before: run as it is: opened once in 20 s; it stayed failed until a new start.
     bench = Bench(tmp_path, APP + MORE)
     bench.start()
     opened: list[float] = []
@@ -181,7 +190,7 @@ def test_a_source_that_fails_is_tried_again(tmp_path: Path) -> None:
 def test_a_source_that_cannot_be_made_ends_no_service_that_has_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Before: an error other than DataError and OSError, as a client of Kafka raises it, ended the service.
+    # Before: run as it is: the ValueError came out of `start`, which ends a service.
     bench = Bench(tmp_path, APP + MORE)
     make = bench.service._make_source
 
@@ -201,7 +210,7 @@ def test_a_source_that_cannot_be_made_ends_no_service_that_has_others(
 
 
 def test_a_changed_source_that_cannot_be_made_leaves_the_old_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Before: the old one was closed, and the service ended.
+    # Before: run as it is: the ValueError came out of `reload`, which ends a service.
     source = bench.start()
     make = bench.service._make_source
 
@@ -228,6 +237,7 @@ def test_a_changed_source_that_cannot_be_made_leaves_the_old_one(bench: Bench, m
 
 def test_a_service_whose_only_source_fails_ends(tmp_path: Path) -> None:
     """At once where it has never been read, and else when it has failed again and again."""
+    # Before: run as it is: it ended after 0.2 s, "every source has ended", at the first fault.
     bench = Bench(tmp_path)
     bench.start()
     bench.sources["feed"].given += [piece(5, 3), *[OSError("gone")] * (SOURCE_TRIES + 1)]
@@ -240,11 +250,72 @@ def test_a_service_whose_only_source_fails_ends(tmp_path: Path) -> None:
     assert 20 < bench.seconds < 60
 
 
+def test_a_source_that_fails_again_before_that_is_counted_ends_nothing(tmp_path: Path) -> None:
+    """Its thread may fail between two looks of the service."""
+    # Before: a service with one source ended at its second failure in a row.
+    bench = Bench(tmp_path)
+    bench.start()
+    bench.sources["feed"].given += [piece(5, 3), OSError("gone"), OSError("gone"), piece(4, 2, first=2)]
+    bench.step(3)
+    first = bench.service._readers["feed"]
+    while bench.service._readers["feed"] is first:
+        bench.pass_s(0.1)
+    bench.service._readers["feed"].turn()
+    assert bench.service._readers["feed"].failure == "gone"
+    assert not bench.service.done
+    for _ in range(40):
+        bench.pass_s(0.1)
+    assert bench.sinks["alerts"].pairs() == [(5, 3), (4, 2)]
+    bench.stop()
+
+
+@pytest.mark.filterwarnings("ignore:.*stream.json is gone")
+def test_a_service_that_cannot_start_says_at_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: OSError, as a traceback of `hybrid run`.
+    bench = Bench(tmp_path)
+
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hybrid.watch.stream.write_declaration", full)
+        with pytest.raises(DataError, match=r"cannot start; declaring streams: .*No space left.*\nhint: make room"):
+            bench.start()
+        bench.service.db.close(False)
+    bench.again()
+    bench.start()
+    bench.stop()
+
+
+def test_a_stream_whose_end_cannot_be_kept_ends_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for its end comes out then."""
+    # Before: OSError out of `step`, and with it the end of the service.
+    bench = Bench(tmp_path)
+    source = bench.start()
+    source.given.append(piece(5, 3))
+    source.ends = True
+    advance, failures = bench.service.db.advance, [OSError("full"), NotKept("full", "")]
+
+    def failing(*given: Any) -> None:
+        if failures:
+            raise failures.pop()
+        advance(*given)
+
+    monkeypatch.setattr(bench.service.db, "advance", failing)
+    bench.step()
+    assert "its end cannot be kept: full" in bench.service._trouble["stream ticks"]
+    bench.step(4)
+    assert bench.service.done
+    assert "stream ticks" not in bench.service._trouble
+    assert bench.service.finish() == 0
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
+
+
 # ---- a query that is interrupted
 
 
 def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Before: it stayed failed, no checkpoint was taken any more, and its match in progress was lost.
+    # Before: run as it is: it stayed failed, and (5, 7) was not found.
     source = bench.start()
     source.given += [piece(5)]
     bench.step(2)
@@ -275,6 +346,8 @@ def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkey
 
 
 def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: run as it is: the query stayed among the live ones, and with it no checkpoint was taken any more, which
+    # trouble said.
     source = bench.start()
     source.given += [piece(5)]
     bench.step(2)
@@ -306,7 +379,7 @@ def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeyp
 
 
 def test_a_status_that_cannot_be_written_says_that_it_lives(tmp_path: Path) -> None:
-    # Before: a full disk made a healthy service silent.
+    # Before: run with a touch_status of its own: "silent".
     told = {"version": 1, "state": "running", "pid": os.getpid(), "written": 1000.0, "started": 900.0, "app": "a"}
     write_status(tmp_path, told)
     assert read_status(tmp_path, lambda: 1100.0)["state"] == "silent"
@@ -315,7 +388,7 @@ def test_a_status_that_cannot_be_written_says_that_it_lives(tmp_path: Path) -> N
 
 
 def test_figures_that_are_old_say_so(tmp_path: Path) -> None:
-    # Before: with a full disk the figures of long ago were shown as those of now, without a word.
+    # Before: run as it is: the figures of long ago without a word.
     told = {
         "version": 1, "state": "running", "pid": os.getpid(), "written": 1000.0, "started": 900.0, "app": "app.toml",
         "streams": {}, "queries": {}, "sources": {}, "sinks": {}, "trouble": {"outbox": "full"},
@@ -338,7 +411,8 @@ def test_figures_that_are_old_say_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["gone", "emptied", "made by another"])
 def test_a_directory_that_is_removed_is_made_again(bench: Bench, how: str) -> None:
-    # Before: it stayed away until the next start; and where somebody else made it, a second service could take it.
+    # Before: run as it is: nothing was said of it. By a script: gone, it stayed away and (5, 3) was lost with the
+    # crash; emptied or made by another, rows were kept in it, and a second service could take it.
     source = bench.start()
     bench.sinks["alerts"].broken = OSError("no route to host")
     source.given += [piece(5, 3)]
@@ -369,7 +443,7 @@ def test_a_directory_that_is_removed_is_made_again(bench: Bench, how: str) -> No
 
 def test_a_directory_that_cannot_be_made_again(tmp_path: Path) -> None:
     """Its parent is gone, as where a disk is away: nothing is made there, and it goes on when that is back."""
-    # Before: nothing was said of the directory (only of files in it that cannot be written), and no hint.
+    # Before: run as it is: no trouble "state", only "[Errno 2]" for two files in it, which stood when it was back.
     text = APP.replace('path = "market"', 'path = "market"\nstate = "disk/state"')
     bench = Bench(tmp_path, text)
     source = bench.start()
@@ -389,7 +463,7 @@ def test_a_directory_that_cannot_be_made_again(tmp_path: Path) -> None:
 
 
 def test_what_is_over_in_time_is_over_for_a_source_that_has_ended_too(bench: Bench) -> None:
-    # Before: what a source that is read once had to say stood until the next start.
+    # Before: run as it is: the trouble stood on.
     source = bench.start()
     source.says = "a.ndjson was replaced, and the file before it is not found: 2 records were read of it"
     source.given += [piece(5, 3)]
@@ -402,7 +476,7 @@ def test_what_is_over_in_time_is_over_for_a_source_that_has_ended_too(bench: Ben
 
 
 def test_a_process_with_its_number_is_not_it(tmp_path: Path) -> None:
-    # Before: any process with the number was taken for the service.
+    # Before: run with a process_began of its own: "running".
     told = {"version": 1, "state": "running", "pid": os.getpid(), "written": time.time(), "app": "a", "started": 0.0}
     host = {"host": socket.gethostname(), "began": process_began(os.getpid())}
     write_status(tmp_path, told | host)
@@ -412,7 +486,7 @@ def test_a_process_with_its_number_is_not_it(tmp_path: Path) -> None:
 
 
 def test_a_service_on_another_host(tmp_path: Path) -> None:
-    # Before: it was gone where its number is free here.
+    # Before: run as it is: "gone".
     told = {"version": 1, "state": "running", "pid": 2**22 + 1, "written": 1000.0, "app": "a.toml", "host": "mars"}
     told["started"] = 900.0
     write_status(tmp_path, told)
@@ -423,6 +497,7 @@ def test_a_service_on_another_host(tmp_path: Path) -> None:
 
 
 def test_live_and_ready(tmp_path: Path) -> None:
+    # Before: run as it is: there were no such flags, exit code 2 for each.
     told = {
         "version": 1, "state": "running", "pid": os.getpid(), "written": time.time(), "app": "app.toml",
         "started": time.time(), "loop": {"turned": time.time(), "doing": "events"},
@@ -442,7 +517,7 @@ def test_live_and_ready(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_process_that_is_stopped_and_killed(tmp_path: Path) -> None:
     """SIGSTOP, SIGCONT, kill -9; and what was taken before that is not read again, for the log has it."""
-    # Before: `silent` after five seconds; with `log = "none"`, which was the default, the events were read again.
+    # Before: run as it is: stopped, it was never "halted" within the 60 s that are waited.
     (tmp_path / "app.toml").write_text(APP.replace('checkpoint = "10s"', 'checkpoint = "1 hour"'))
     lines = "".join(f'{{"ts": "2024-01-01 00:00:0{i}", "name": "x", "price": {9 - i}}}\n' for i in range(6))
     (tmp_path / "ticks.ndjson").write_text(lines)
@@ -475,7 +550,7 @@ def test_a_process_that_is_stopped_and_killed(tmp_path: Path) -> None:
 def test_top_goes_on_without_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Before: it ended where the file was away for a moment.
+    # Before: run as it is: it ended, "there is no service with ...".
     told = {
         "version": 1, "state": "stopped", "pid": os.getpid(), "written": time.time(), "app": "app.toml",
         "started": time.time(), "streams": {}, "queries": {}, "sources": {}, "sinks": {}, "trouble": {},

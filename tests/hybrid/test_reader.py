@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from hybrid.service import source_reader as reader
 from hybrid.service.source_reader import Reader
 from live.sources.base import Bad, Piece
+from tests.hybrid.processes import until
 from tests.hybrid.services import FakeSource
 
 
@@ -54,3 +56,18 @@ def test_rows_without_places(monkeypatch: Any) -> None:
     given: list[Any] = [piece("a", i, 2, places=False) for i in (0, 2, 4)]
     found, _ = taken([*given, piece("a", 6, 1, places=False, last=True)])
     assert found == [("a", [0, 1], None, 2, False), ("a", [2, 3], None, 4, False), ("a", [4, 5, 6], None, 7, True)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_ends_of_what_is_no_exception_is_a_failure() -> None:
+    # Before: the thread was gone and the source went on as "reading", without a word. librdkafka raises such a thing,
+    # a KafkaError that is no BaseException, out of a rebalance that fails; SystemExit is as little an Exception.
+    class Odd(FakeSource):
+        def poll(self, seconds: float) -> list[Any]:
+            raise SystemExit
+
+    read = Reader("feed", "ticks", Odd([]), {}, 1_000, threading.Event())
+    read.start()
+    until(lambda: read.failure is not None)
+    assert read.failure == "its thread has ended"
+    read.close()

@@ -1,4 +1,8 @@
-"""What sources and clients say of themselves in a service: payloads that are refused, options, lags, lines of a log."""
+"""What sources and clients say of themselves in a service: payloads that are refused, options, lags, lines of a log.
+
+"Before" tells of the code before sources had marks; "run as it is": with placeholders for the names that it did not
+have.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ import pytest
 from hybrid.service.app import AppError, load
 from hybrid.service.client_log import ClientLog
 from hybrid.service.connectors import make_source
+from hybrid.service.repeated import Repeated
 from live.sources.base import Bad, Place
 from live.sources.marks import Marks, Passed
 from query.schema import Field, Schema
@@ -45,7 +50,8 @@ def dead_letters(directory: Path) -> list[int]:
 
 
 def test_refused_payloads_behind_the_last_event_are_passed(tmp_path: Path) -> None:
-    # Before: each start read 2 to 4 again and quarantined them once more, and 2 was what the source was told is kept.
+    # Before: run as it is: {'feed/0': 2} was acknowledged; and, where the source gives 2 to 4 again, each of two starts
+    # was opened at 2, and dead letters 2, 3, 4 were there three times.
     bench = Bench(tmp_path)
     source = bench.start()
     source.given = [piece(5, 4, first=0), *map(refused, (2, 3, 4)), behind(5)]
@@ -74,7 +80,7 @@ def test_refused_payloads_behind_the_last_event_are_passed(tmp_path: Path) -> No
 
 
 def test_a_partition_of_refused_payloads_only_is_passed(tmp_path: Path) -> None:
-    # Before: it was read from its beginning at each start.
+    # Before: run as it is: opened at {}, its beginning.
     bench = Bench(tmp_path)
     source = bench.start()
     source.given = [refused(0), behind(1)]
@@ -88,7 +94,7 @@ def test_a_partition_of_refused_payloads_only_is_passed(tmp_path: Path) -> None:
 
 
 def test_payloads_that_were_quarantined_before_a_crash_are_not_so_twice(tmp_path: Path) -> None:
-    # Before: each crash before a checkpoint added them once more.
+    # Before: run as it is: dead letters 0, 1, 0, 1, 0, 1.
     bench = Bench(tmp_path)
     for _ in range(3):
         source = bench.start()
@@ -103,6 +109,7 @@ def test_payloads_that_were_quarantined_before_a_crash_are_not_so_twice(tmp_path
 
 def test_what_was_passed_says_nothing_of_an_archive_that_ends_elsewhere(tmp_path: Path) -> None:
     """A crash before a checkpoint, or an archive put back from a copy, takes events away: they are read again."""
+    # Before: nothing was kept of what was passed; it guards that this takes no event away.
     bench = Bench(tmp_path)
     source = bench.start()
     source.given = [piece(5, 4, first=0)]
@@ -117,6 +124,7 @@ def test_what_was_passed_says_nothing_of_an_archive_that_ends_elsewhere(tmp_path
 
 
 def test_marks_that_are_damaged_stop_their_source_and_no_other(tmp_path: Path) -> None:
+    # Before: there was no such file: run as it is, no trouble.
     more = APP.replace("[queries", '[streams.others]\ncolumns = { ts = "TIMESTAMP" }\ntime = "ts"\n[sources.more]\n'
                        'stream = "others"\ntype = "file"\npath = "more.ndjson"\n\n[queries')  # fmt: skip
     bench = Bench(tmp_path, more)
@@ -137,6 +145,7 @@ def test_marks_that_are_damaged_stop_their_source_and_no_other(tmp_path: Path) -
 
 
 def test_a_database_in_memory_forgets_what_is_known_of_topics(tmp_path: Path) -> None:
+    # Before: there was no such file.
     bench = Bench(tmp_path, APP.replace('path = "market"', 'state = "market"').replace('checkpoint = "10s"', ""))
     Marks(tmp_path / "market" / "topics-ticks.json").keep(passed={"feed/0": Passed(None, 9)})
     source = bench.start()
@@ -151,7 +160,7 @@ class Placed(FakeSource):
 
 
 def test_lags_are_in_the_status_and_in_what_it_shows(tmp_path: Path) -> None:
-    # Before: neither position nor lag of a source was anywhere.
+    # Before: run as it is: the status has no `partitions` (KeyError), and no lag.
     from rich.console import Console
 
     from hybrid.service.status import rendered
@@ -175,6 +184,7 @@ def test_lags_are_in_the_status_and_in_what_it_shows(tmp_path: Path) -> None:
 
 
 def test_lags_are_in_the_metrics() -> None:
+    # Before: run as it is: no such line.
     pytest.importorskip("prometheus_client")
     from urllib.request import urlopen
 
@@ -197,7 +207,7 @@ def test_lags_are_in_the_metrics() -> None:
      '"security.protocol" = "ssl", "ssl.ca.location" = "/no/such/file"'],
 )  # fmt: skip
 def test_options_that_a_client_refuses_are_faults_of_the_file(tmp_path: Path, options: str) -> None:
-    # Before: "app.toml is well formed"; the service failed, and a reload closed the source that had been read.
+    # Before: run as it is: each of the four is taken, nothing raised.
     pytest.importorskip("confluent_kafka")
     file = tmp_path / "app.toml"
     file.write_text(KAFKA)
@@ -209,7 +219,7 @@ def test_options_that_a_client_refuses_are_faults_of_the_file(tmp_path: Path, op
 
 
 def test_a_reload_with_an_option_that_a_client_refuses_closes_nothing(tmp_path: Path) -> None:
-    # Before: the source was closed, the new one failed, and with it the only source the service ended.
+    # Before: run as it is: the old source is closed.
     pytest.importorskip("confluent_kafka")
     text = KAFKA.replace("[sources.feed]", '[database]\npath = "market"\n[sources.feed]')
     bench = Bench(tmp_path, text, sinks=())
@@ -223,6 +233,7 @@ def test_a_reload_with_an_option_that_a_client_refuses_closes_nothing(tmp_path: 
 
 
 def test_a_source_says_where_it_keeps_what_it_knows(tmp_path: Path) -> None:
+    # Before: run as it is: "sources.feed has no key recreated".
     pytest.importorskip("confluent_kafka")
     file = tmp_path / "app.toml"
     file.write_text(KAFKA + 'recreated = "anew"\n[database]\npath = "market"\n')
@@ -233,9 +244,12 @@ def test_a_source_says_where_it_keeps_what_it_knows(tmp_path: Path) -> None:
 
 
 def test_lines_of_clients_are_said_once_a_minute() -> None:
-    # Before: librdkafka's went to standard error without a time, each of them; paho's nowhere.
-    said, now = [], [0.0]
-    log = ClientLog(said.append, lambda: now[0])
+    # Before: nothing gathered these lines (ClientLog is new). librdkafka's went to standard error, each of them.
+    # Later: the four that were like the first one were said when there was another, and else never.
+    said: list[str] = []
+    now = [0.0]
+    lines = Repeated(said.append)
+    log = ClientLog(lines, lambda: now[0])
     log.start()
     try:
         logger = logging.getLogger("live.sources.kafka")
@@ -243,13 +257,41 @@ def test_lines_of_clients_are_said_once_a_minute() -> None:
             logger.error("%s", f"127.0.0.1:{port}: Connection\n refused (after {port}ms)")
         logger.warning("another")
         logger.info("not this")
-        now[0] = 61.0
+        lines.tell(59.0)
+        assert len(said) == 2
+        lines.tell(61.0)
+        now[0] = 62.0
         logger.error("127.0.0.1:9: Connection refused (after 9ms)")
+        now[0] = 125.0
+        logger.error("127.0.0.1:7: Connection refused (after 9ms)")
+        logger.error("127.0.0.1:8: Connection refused (after 9ms)")
+        lines.tell(126.0, all=True)
     finally:
         log.stop()
     logger.error("nobody says this")
     assert said == [
         "sources.kafka: error: 127.0.0.1:0: Connection refused (after 0ms)",
         "sources.kafka: warning: another",
-        "sources.kafka: error: 127.0.0.1:9: Connection refused (after 9ms) (4 more since it was last said)",
+        "sources.kafka: error: 127.0.0.1:4: Connection refused (after 4ms) (4 more like it, the last one)",
+        "sources.kafka: error: 127.0.0.1:7: Connection refused (after 9ms) (2 more like it, the last one)",
+        "sources.kafka: error: 127.0.0.1:8: Connection refused (after 9ms) (once more)",
     ]
+
+
+def test_the_service_says_what_clients_repeat_when_the_minute_is_over(tmp_path: Path) -> None:
+    # Before: three lines of one kind were one line for ever; nobody said that two more had come.
+    bench = Bench(tmp_path)
+    bench.start()
+    bench.service._client_log.start()
+    try:
+        for port in range(3):
+            logging.getLogger("live.sources.kafka").error("127.0.0.1:%d: refused", port)
+        bench.pass_s(61.0)
+    finally:
+        bench.service._client_log.stop()
+    said = [line for line in bench.said if line.startswith("sources.kafka")]
+    assert said == [
+        "sources.kafka: error: 127.0.0.1:0: refused",
+        "sources.kafka: error: 127.0.0.1:2: refused (2 more like it, the last one)",
+    ]
+    bench.stop()

@@ -95,6 +95,7 @@ def test_a_source_that_had_fallen_silent_holds_nothing_back(tmp_path: Path) -> N
 
 
 def test_a_watermark_that_the_clock_has_raised(tmp_path: Path) -> None:
+    # Before: there was no rewind.
     with opened(tmp_path) as db:
         alerts = db.watch(FALLS.format(t="t"), name="q")
         db.push("t", [{"ts": at(0), "k": "a", "v": 5}])
@@ -112,6 +113,7 @@ def test_a_rewind_that_did_not_come_to_its_end_is_said_and_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the marks are made and before queries have gone on: they do so the second time."""
+    # Before: there was no rewind.
     db = opened(tmp_path, log="os")
     db.watch(FALLS.format(t="t"), name="q")
     db.push("t", [{"ts": at(0), "k": "a", "v": 5}, {"ts": at(FAR), "k": "a", "v": 9}])
@@ -130,6 +132,7 @@ def test_a_rewind_that_did_not_come_to_its_end_is_said_and_done_again(
 
 
 def test_what_cannot_be_rewound() -> None:
+    # Before: there was no rewind.
     with opened() as db:
         high = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS at PATTERN (A) DEFINE A AS v > 3)"
         db.watch(high, into="falls")
@@ -143,6 +146,7 @@ def test_what_cannot_be_rewound() -> None:
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:
+    # Before: run as it is: "No such command 'rewind'".
     with opened(tmp_path / "db") as db:
         db.watch(FALLS.format(t="t"), name="q")
         db.push("t", [{"ts": at(0), "k": "a", "v": 5}, {"ts": at(FAR), "k": "a", "v": 9}], "x", 0)
@@ -213,6 +217,7 @@ def test_after_a_rewind_all_rows_are_there_that_there_would_be_without_what_was_
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any], text: str, on_disk: bool, start_at: int
 ) -> None:
     """Rows that were wrong, since something came too late to be in them, may be there beside."""
+    # Before: there was no rewind.
     path = tmp_path_factory.mktemp("db") if on_disk else None
     wanted, events = played(None, text, steps, False, start_at)
     rows, on_time = played(path, text, steps, True, start_at)

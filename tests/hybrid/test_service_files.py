@@ -62,6 +62,7 @@ def test_files_with_rows_are_their_owners(tmp_path: Path, umask: int) -> None:
 
 
 def test_a_dead_letter_file_of_an_older_release_becomes_its_owners(tmp_path: Path) -> None:
+    # Before: seen by a script: it stayed 0644.
     file = tmp_path / "bad.ndjson"
     file.write_text('{"a": 1}\n')
     file.chmod(0o644)
@@ -125,7 +126,8 @@ def test_dead_letters_make_room_for_newer_ones(tmp_path: Path) -> None:
 
 def test_a_dead_letter_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk takes it back, and it is said; behind a line that a crash has cut a new one begins."""
-    # Before (by reading): half a line stayed, and the next one stood behind it on the same line.
+    # Before: seen by a script, with a file that may not grow: the beginning of the line stayed, and the next one stood
+    # behind it on the same line.
     bench = Bench(tmp_path)
     source = bench.start()
     real = os.write
@@ -268,6 +270,7 @@ def test_each_file_of_deliveries_damaged(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_deliveries_of_older_releases_are_read(tmp_path: Path) -> None:
     """They have no checksums, and do not say where their cursors are meant."""
+    # Before: there was one form of them.
     bench = make(tmp_path)
     (file,) = bench.service.app.state.glob("delivery-*.json")
     told = json.loads(file.read_text())

@@ -62,6 +62,7 @@ def test_events_far_ahead_are_quarantined_and_the_others_taken(bench: Bench) -> 
 
 
 def test_what_was_refused_last_is_acknowledged_and_does_not_come_again(bench: Bench) -> None:
+    # Before: run as it is: nothing was refused.
     source = bench.start()
     source.given += [with_far([5, 9], [1], 0)]
     bench.step(2)
@@ -80,6 +81,7 @@ def test_what_was_refused_last_is_acknowledged_and_does_not_come_again(bench: Be
 
 
 def test_a_disk_that_is_full_does_not_quarantine_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: run as it is: nothing was refused, all three events were one push.
     source = bench.start()
     source.given += [with_far([5, 9, 3], [1], 0)]
     push = bench.service.db.push
@@ -104,6 +106,7 @@ def test_a_disk_that_is_full_does_not_quarantine_twice(bench: Bench, monkeypatch
 
 
 def test_max_ahead_can_be_off_and_is_so_for_simulators(tmp_path: Path) -> None:
+    # Before: run as it is: "streams.ticks has no key max_ahead".
     bench = Bench(tmp_path, APP.replace('key = "name"', 'key = "name"\nmax_ahead = "off"'))
     bench.start().given += [with_far([5, 9, 3], [1], 0)]
     bench.step(2)

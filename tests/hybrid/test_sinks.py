@@ -127,7 +127,8 @@ def test_a_directory_of_parquet_that_is_taken_away(tmp_path: Path, gone: str) ->
 
 def test_a_kill_behind_a_rotation(tmp_path: Path) -> None:
     """The cursor is of the file that was moved away, the one that is there is shorter: it is told by its inode."""
-    # Before: no file was there to be shorter. Without the inode: "has 90 bytes, and had 180 at the last checkpoint".
+    # Before: run as it is: passes, as no file took the place of the one that was moved away. Without the inode: "has 90
+    # bytes, and had 180 at the last checkpoint".
     bench = Files(tmp_path, FILE)
     bench.start()
     rows = tmp_path / "rows.ndjson"
@@ -259,6 +260,7 @@ class Faulty:
 def test_each_call_that_goes_wrong(tmp_path: Path, kind: str, fault: str, at: int) -> None:
     """The n-th call of a sink of files goes wrong twice: rows are those of an undisturbed run; a write that was done
     and is said to have failed comes again, as delivery at least once does, under the same ids."""
+    # Before: run as it is: passes. It guards what held.
     bench = Files(tmp_path, FILE if kind == "lines" else PARTS)
     faults = [""] * at + [fault] * 2
     bench._sink = lambda table, app: Faulty(make_sink(table, app), faults)  # type: ignore[method-assign]
@@ -308,6 +310,7 @@ def test_rows_of_a_sink_that_cannot_be_made_yet_wait_for_it(tmp_path: Path) -> N
 def test_what_waits_for_a_sink_that_is_not_there_is_bounded(tmp_path: Path) -> None:
     """`unread_rows`: the sources wait then, which is said; the events before are archived, and nothing is dropped, over
     a stop as well."""
+    # Before: run as it is: all 10 events were taken, nothing waited.
     (tmp_path / "mnt").mkdir()
     limits = "[limits]\nunread_rows = 2\nqueue_rows = 2\n"
     bench = Files(tmp_path, FILE.replace("rows.ndjson", "mnt/rows.ndjson") + limits)
@@ -506,6 +509,7 @@ def test_a_stop_does_not_wait_for_a_sink_that_hangs(
     hanging: tuple[Bench, FakeSink, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows are kept, and come with the next start, to the others not again."""
+    # Before: run as it is: passes. It guards what held.
     bench, _, go = hanging
     for name in ("SETTLE_S", "DRAIN_S"):
         monkeypatch.setattr(f"hybrid.service.service.{name}", 0.2, raising=False)

@@ -69,6 +69,25 @@ def text_of(status: dict[str, Any], now: float) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
+def test_a_narrow_terminal_hides_no_figures() -> None:
+    """Before: in 80 columns 66,400 events were shown as 66,…"""
+    path = Path("status.json")
+    figures = "matches rows rate suppressed runs spilled history_reads waiting_for_history unread"
+    query = dict.fromkeys(figures.split(), 12345)
+    stream = {
+        "accepted": 66_400, "rate": 8_912.5, "ended": False, "watermark": "2026-11-25 01:43:45.500000", "lag_s": 1.0,
+        "behind_newest_s": 1.0, "late": 10_000, "bad": 23_456, "duplicates": 34_567, "held_by": None,
+    }  # fmt: skip
+    status = {
+        "state": "running", "pid": 1, "app": str(path), "started": 0.0, "written": 0.0, "sources": {}, "sinks": {},
+        "streams": {"ticks": stream}, "queries": {"falls": {"state": "running", **query}}, "trouble": {},
+    }  # fmt: skip
+    out = io.StringIO()
+    Console(file=out, width=80).print(rendered(status, 1.0))
+    assert "…" not in out.getvalue()
+    assert "66,4" in out.getvalue()
+
+
 def test_tables_for_people(served: Bench) -> None:
     now = served.clock.now()
     status = read_status(served.service.app.state, lambda: now)

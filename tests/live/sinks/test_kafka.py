@@ -3,9 +3,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from live.sinks.base import Refused
 from live.sinks.kafka import KafkaSink
 from query.errors import DataError
 from tests.live.sinks.rows import matches, table
@@ -122,10 +125,39 @@ def test_a_broker_that_is_not_there_is_an_error() -> None:
 def test_a_row_that_is_too_large_is_named(cluster: Cluster) -> None:
     sink = KafkaSink(cluster.servers, "alerts", {"message.max.bytes": 1000})
     sink.open(None)
-    with pytest.raises(DataError, match=r"does not take a row of 2,\d+ bytes: .*\nhint: message.max.bytes"):
+    with pytest.raises(Refused, match=r"take row a+: 2,\d+ bytes .message.max.bytes of .*\nhint: .*`refusals`"):
         sink.write(table([("a" * 2000, None, 0)]))
     sink.write(matches(0, 1))
     sink.close()
+
+
+@pytest.mark.parametrize("where", ["sink", "broker"])
+def test_without_a_row_that_is_refused_the_others_arrive(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whether the client refuses it at once, or the broker later."""
+    # Before: it was sent again for ever, and nothing behind it arrived.
+    if where == "broker":
+        made = KafkaSink._made
+        monkeypatch.setattr(KafkaSink, "_made", lambda self: Refusing(made(self), b"large"))
+    sink = KafkaSink(cluster.servers, "alerts", {"message.max.bytes": 1000} if where == "sink" else None)
+    sink.open(None)
+    key = "large" if where == "broker" else "large" * 400
+    rows = table([("aa", None, 0), (key, None, 1), (key, None, 2), ("bb", None, 3)])
+    refused: dict[str, str] = {}
+    for _ in range(5):
+        try:
+            sink.write(rows)
+            sink.cursor()
+            break
+        except Refused as error:
+            for id in error.rows:
+                sink.leave_out(id)
+            refused |= error.rows
+    sink.close()
+    assert {id: json.loads(text)["n"] for id, text in refused.items()} == {key: 1, f"{key}/1": 2}
+    found = {(m.key(), json.loads(m.value())["n"]) for m in cluster.read("alerts", 2)}
+    assert found == {(b"aa", 0), (b"bb", 3)}
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:
@@ -137,6 +169,33 @@ def test_settings_that_do_not_fit_are_refused() -> None:
 def test_rows_need_a_sink_that_is_open() -> None:
     with pytest.raises(DataError, match="the sink of Kafka topic alerts is not open"):
         KafkaSink("127.0.0.1:1", "alerts").write(matches(0, 1))
+
+
+class Refusing:
+    """A producer whose broker says of the messages with a key that they are too large."""
+
+    def __init__(self, producer: confluent_kafka.Producer, key: bytes) -> None:
+        self.producer, self.key = producer, key
+        self.answers: list[tuple[object, object]] = []
+
+    def produce(self, topic: str, value: bytes, key: bytes, headers: object, on_delivery: Any) -> None:
+        if key != self.key:
+            self.producer.produce(topic, value, key, headers=headers, on_delivery=on_delivery)
+            return
+        message = SimpleNamespace(key=lambda: key, value=lambda: value, headers=lambda: headers)
+        self.answers.append((on_delivery, message))
+
+    def flush(self, seconds: float) -> int:
+        answers, self.answers = self.answers, []
+        for answer, message in answers:
+            answer(confluent_kafka.KafkaError(confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE), message)  # type: ignore[operator]
+        return self.producer.flush(seconds)
+
+    def __len__(self) -> int:
+        return len(self.producer)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.producer, name)
 
 
 class Lying:

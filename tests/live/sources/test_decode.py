@@ -101,9 +101,53 @@ def test_bad_payloads_do_not_take_their_neighbours_along():
     assert reasons[7] == "ts: 'yesterday' is no TIMESTAMP"
     assert reasons[8] == "price: 'x' is no DOUBLE"
     assert reasons[9] == "price is missing"
-    assert reasons[11] == "ts is missing"
+    assert reasons[11] == "ts is null"
     assert reasons[12] == "the row is not UTF-8"
     assert "trailing" in reasons[13]
+
+
+@pytest.mark.parametrize(("times", "ts", "why"), [
+    ("ms", "1704067200123456789", "it is no time in ms since 1970 that can be kept; is `times` another unit?"),
+    ("s", "1704067200123456", "it is no time in s since 1970 that can be kept; is `times` another unit?"),
+    ("ns", "1704067200123456789", "in ns since 1970 it is finer than a microsecond; `finer` may cut it"),
+    ("us", "1.5", "in us since 1970 it is finer than a microsecond; `finer` may cut it"),
+    ("ms", "1.23450001", "it is finer than a microsecond; `finer` may cut it"),
+    ("ms", "1.2345", "in ms since 1970 it is finer than a microsecond; `finer` may cut it"),
+    ("iso", "1704067200", "say its unit, if it is a time since 1970"),
+])  # fmt: skip
+def test_a_number_that_is_no_time_says_why(times: Any, ts: str, why: str):
+    # Before: "is no TIMESTAMP in ms since 1970 and whole microseconds", whichever of the two it was.
+    payload = b'{"ts": %s, "symbol": "A", "price": 1}' % ts.encode()
+    assert decoded([payload], Decoding(times=times))[2] == [(0, f"ts: '{ts}' is no TIMESTAMP: {why}")]
+
+
+@pytest.mark.parametrize(("times", "ts", "us"), [
+    ("iso", '"2024-01-02T12:00:00.123456789"', 123_456), ("iso", '"2024-01-02 12:00:00.9999999Z"', 999_999),
+    ("iso", '"2024-01-02 13:00:00.1234567+01:00"', 123_456), ("ns", "1704196800123456789", 123_456),
+    ("ns", "1704196800123456000", 123_456), ("us", "1704196800000001.9", 1), ("s", "1704196800.1234567", 123_456),
+    ("ms", '"1704196800000.0019"', 1), ("ns", "1704196800000001999.5", 1),
+])  # fmt: skip
+def test_times_that_are_finer_may_be_cut(times: Any, ts: str, us: int):
+    # Before: bad, and there was no way to have them.
+    payload = b'{"ts": %s, "symbol": "A", "price": 1}' % ts.encode()
+    found, _, bad = decoded([payload, payload], Decoding(times=times, finer="cut"))
+    assert ([row[0] for row in found], bad) == ([NOON + dt.timedelta(microseconds=us)] * 2, [])
+    assert [why.endswith("`finer` may cut it") for _, why in decoded([payload], Decoding(times=times))[2]] == (
+        [] if ts == "1704196800123456000" else [True]
+    )
+
+
+def test_what_is_before_1970_is_cut_towards_the_past():
+    payloads = [b'{"ts": %s, "symbol": "A", "price": 1}' % t for t in (b"-1", b"-1000", b"-1001.5", b'"x"')]
+    found, _, bad = decoded(payloads, Decoding(times="ns", finer="cut"))
+    us = [(row[0] - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1) for row in found]
+    assert (us, [offset for offset, _ in bad]) == ([-1, -1, -2], [3])
+
+
+def test_a_time_that_is_null_is_not_called_missing():
+    # Before: "ts is missing" of both.
+    payloads = [b'{"ts": null, "symbol": "A", "price": 1}', b'{"symbol": "A", "price": 1}']
+    assert decoded(payloads)[2] == [(0, "ts is null"), (1, "ts is missing")]
 
 
 def test_missing_members_may_be_null_but_not_the_time():

@@ -134,7 +134,7 @@ def test_records_of_csv(tmp_path):
         8: "too few fields: 2, not 4",
         9: "too few fields: 3, not 4",
         10: "price: '1e999' is no DOUBLE",
-        11: "ts is missing",
+        11: "ts is null",
     }
 
 
@@ -175,7 +175,7 @@ def test_csv_in_other_forms(tmp_path):
         ("\"{'a': 1, 'b': x}\"", "STRUCT(a INTEGER, b VARCHAR)", {"a": 1, "b": "x"}),
         ("3.5", "INTEGER", "3.5"), ("1.234", "DECIMAL(9,2)", "is no DECIMAL"), ("?", "BLOB", "is no BLOB"),
         ("25:00", "TIME", "is no TIME"), ('"[1, "', "BIGINT[]", "is no BIGINT"), ("300", "TINYINT", "300"),
-        ("2024-02-29T01:00:00.123456789", "TIMESTAMP", "is no TIMESTAMP: it is finer than a microsecond"),
+        ("2024-02-29T01:00:00.123456789", "TIMESTAMP", "it is finer than a microsecond; `finer` may cut it"),
     ],
 )  # fmt: skip
 def test_texts_are_read_as_the_declared_type(tmp_path, text, type, expected):
@@ -229,12 +229,80 @@ def test_parquet_files_are_taken_whole_and_in_order(tmp_path, monkeypatch):
         source.poll(0)
 
 
+def test_a_parquet_file_that_stays_incomplete_stops_no_other(tmp_path, monkeypatch):
+    """Before: every file behind one that was cut off waited for it for ever."""
+    pq.write_table(table_of("A"), tmp_path / "1.parquet")
+    (tmp_path / "2.parquet").write_bytes(b"no Parquet")
+    pq.write_table(table_of("B"), tmp_path / "3.parquet")
+    source, taken = opened(tmp_path), Taken()
+    while taken.take(source, 0.2):
+        pass
+    assert [r[1] for r in taken.rows.values()] == ["A"]
+    monkeypatch.setattr(files, "LONG_QUIET_S", 0.0)
+    while taken.take(source, 0.2):
+        pass
+    assert [r[1] for r in taken.rows.values()] == ["A", "B"]
+    assert "2.parquet cannot be read yet" in str(source.trouble())
+    pq.write_table(table_of("C"), tmp_path / "2.parquet")
+    while taken.take(source, 0.2):
+        pass
+    assert [r[1] for r in taken.rows.values()] == ["A", "B", "C"]
+    assert source.trouble() is None
+
+
+def test_a_file_of_other_columns_stops_no_other(tmp_path):
+    """Before: it was an error of the whole source, again and again, which did not name a file that was Parquet; nothing
+    behind it was read, and a service of that source alone ended."""
+    (tmp_path / "1.csv").write_text("ts,symbol,price\n2024-01-02,A,1\n")
+    (tmp_path / "2.csv").write_text("ts;symbol;price\n2024-01-02;B;1\n")
+    pq.write_table(table_of("C").drop_columns(["symbol"]), tmp_path / "3.parquet")
+    (tmp_path / "4.csv").write_text("ts,symbol,price\n2024-01-02,D,1\n")
+    source, taken = opened(tmp_path), Taken()
+    while taken.take(source, 0.2):
+        pass
+    assert [r[1] for r in taken.rows.values()] == ["A", "D"]
+    said = str(source.trouble())
+    for name, hint in (("2.csv", "is the delimiter right, is there a header?"), ("3.parquet", "there is ts, price")):
+        assert f"{tmp_path / name}: column" in said
+        assert hint in said
+    (tmp_path / "2.csv").write_text("ts,symbol,price\n2024-01-02,B,1\n")
+    pq.write_table(table_of("C"), tmp_path / "3.parquet")
+    while taken.take(source, 0.2):
+        pass
+    assert sorted(r[1] for r in taken.rows.values()) == ["A", "B", "C", "D"]
+    assert source.trouble() is None
+    (tmp_path / "5.csv").write_text("symbol,price\nA,1\n")
+    alone = opened(tmp_path / "5.csv")
+    with pytest.raises(DataError, match="column ts is missing"):
+        alone.poll(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "end"), [("2024-01-02,A,1\r2024-01-02,B,1\r", "\n"), ('2024-01-02,"A,1\n2024-01-02,B,1\n', '",1\n')]
+)
+def test_lines_that_wait_are_told(tmp_path, text, end):
+    """Before: a followed file whose lines end in carriage returns alone, or that has a quote which is not closed, was
+    read no further, and nothing said so."""
+    (tmp_path / "a.csv").write_text("ts,symbol,price\n" + text, newline="")
+    source, taken = opened(tmp_path), Taken()
+    while taken.take(source, 0.2):
+        pass
+    assert not taken.rows
+    assert "a.csv: record 1 has no end yet, and lines behind it wait" in str(source.trouble())
+    with (tmp_path / "a.csv").open("a", newline="") as file:
+        file.write(end)
+    while taken.take(source, 0.2):
+        pass
+    assert len(taken.rows) == (2 if end == "\n" else 1)
+    assert source.trouble() is None
+
+
 def test_parquet_values_that_do_not_fit(tmp_path):
     table = pa.table({"ts": [NOON, None, NOON], "symbol": ["A", "B", "C"], "price": [1, 2, 3]})
     pq.write_table(table, tmp_path / "a.parquet")
     taken = read_once(tmp_path)
     assert [r[1] for r in taken.rows.values()] == ["A", "C"]
-    assert taken.bad == {("a.parquet", 1): "ts is missing"}
+    assert taken.bad == {("a.parquet", 1): "ts is null"}
     pq.write_table(table.drop_columns(["price"]), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="column price is missing"):
         read_once(tmp_path)
@@ -373,6 +441,7 @@ def test_a_record_that_is_too_long(tmp_path, monkeypatch, block):
 
 
 def test_what_is_kept_of_a_record_that_is_too_long(tmp_path, monkeypatch):
+    # Before: nothing was kept of it: a DataError (see above).
     monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 22)
     path = tmp_path / "a.ndjson"
     with path.open("w") as file:

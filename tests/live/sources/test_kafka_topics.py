@@ -1,4 +1,7 @@
-"""Topics of Kafka that are made anew, begin at their end, get partitions, lie behind a bad network."""
+"""Topics of Kafka that are made anew, begin at their end, get partitions, lie behind a bad network.
+
+"Before" tells of the code before sources had marks: "run" without these, or "seen by a script" of the same steps.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,8 @@ def opened(servers: str, name: str, marks: Marks, positions: dict[str, int], **s
 
 @pytest.mark.parametrize("count", [2, 12])
 def test_a_topic_that_was_made_anew_while_we_were_down(broker: Broker, tmp_path: Path, count: int) -> None:
-    # Before: the first 5 of 12 were skipped, and both of 2; `trouble` said None.
+    # Before: seen by a script against this broker, with the positions that an archive holds: of 12 messages the first 5
+    # were skipped, of 2 both, and `trouble` said None for 8 s.
     name, marks = f"anew.{count}", Marks(tmp_path / "marks.json")
     make_topic(broker.address, name)
     write(broker.address, name, range(5))
@@ -115,7 +119,8 @@ def test_a_topic_that_was_made_anew_while_we_were_down(broker: Broker, tmp_path:
 
 def test_a_topic_that_is_made_anew_while_it_is_read(topic: Topics, tmp_path: Path, monkeypatch: Any) -> None:  # noqa: F811
     """By what its brokers say its id is: the client does not survive what Tansu sends it then."""
-    # Before: nobody asked.
+    # Before: nothing asked for an id, so there is nothing to run; by a script with Tansu the client ended the process
+    # (SIGSEGV).
     monkeypatch.setattr(kafka, "CHECK_S", 0.2)
     ids = {topic.name: "one"}
     monkeypatch.setattr(KafkaSource, "_ids", lambda self, topics: dict(ids))
@@ -142,7 +147,7 @@ def test_a_topic_that_is_made_anew_while_it_is_read(topic: Topics, tmp_path: Pat
 def test_nothing_is_read_of_a_topic_of_which_it_is_not_known_whether_it_is_the_same(
     topic: Topics, tmp_path: Path, monkeypatch: Any  # noqa: F811
 ) -> None:
-    # Before: nobody asked.
+    # Before: nothing asked for an id, so there is nothing to run.
     answers: list[dict[str, str]] = [{}]
     monkeypatch.setattr(KafkaSource, "_ids", lambda self, topics: answers[0])
     topic.write([payload(0)])
@@ -159,7 +164,7 @@ def test_nothing_is_read_of_a_topic_of_which_it_is_not_known_whether_it_is_the_s
 
 
 def test_a_position_behind_the_end_may_begin_anew(topic: Topics) -> None:  # noqa: F811
-    # Before: an error, whatever was configured; with Tansu, which does not refuse such a position, nothing, for ever.
+    # Before: seen by a script: a DataError, "the broker does not have it", and no option to begin anew.
     topic.write([payload(0), payload(1)])
     name = f"{topic.name}/0"
     source, taken = opened(topic.servers, topic.name, Marks(), {name: 500}, recreated="anew"), Taken()
@@ -170,7 +175,7 @@ def test_a_position_behind_the_end_may_begin_anew(topic: Topics) -> None:  # noq
 
 
 def test_a_broker_that_does_not_refuse_a_position_behind_the_end(broker: Broker) -> None:
-    # Before: nothing came until new messages had grown past the position, and nothing was said.
+    # Before: seen by a script: in 10 s no row, and `trouble` said None.
     make_topic(broker.address, "behind")
     write(broker.address, "behind", range(3))
     source = opened(broker.address, "behind", Marks(), {"behind/0": 500})
@@ -180,7 +185,7 @@ def test_a_broker_that_does_not_refuse_a_position_behind_the_end(broker: Broker)
 
 
 def test_latest_is_kept_before_the_first_event(topic: Topics, tmp_path: Path) -> None:  # noqa: F811
-    # Before: the second start began at the end again, and 0 to 2 of the restart were lost.
+    # Before: run without the marks: the second start read 0 of the 3 messages, only those written after it.
     topic.write([payload(100)])
     source = opened(topic.servers, topic.name, Marks(tmp_path / "marks.json"), {}, start="latest")
     polled_until(source, lambda: reads(source))
@@ -194,7 +199,8 @@ def test_latest_is_kept_before_the_first_event(topic: Topics, tmp_path: Path) ->
 
 
 def test_partitions_that_are_found_later_are_read_from_their_beginning(topic: Topics) -> None:  # noqa: F811
-    # Before: with start="latest" they began at their end: what was written until they were found was lost.
+    # Before: seen by a script, whose brokers named partitions 1 to 3 later: both messages in partition 1 were skipped,
+    # only one written after they were found came, and `trouble` said None.
     topic.write([payload(0)], 0)
     topic.write([payload(1), payload(2)], 1)
     marks = Marks()
@@ -207,7 +213,7 @@ def test_partitions_that_are_found_later_are_read_from_their_beginning(topic: To
 
 
 def test_what_was_deleted_is_counted(topic: Topics) -> None:  # noqa: F811
-    # Before: the offsets were said, until the next message came; no count was kept.
+    # Before: run without `places`: the offsets were said, until the next message came; no count was kept.
     topic.write([payload(i) for i in range(3)])
     name = f"{topic.name}/0"
     source, taken = opened(topic.servers, topic.name, Marks(), {}, lost="skip"), Taken()
@@ -234,7 +240,7 @@ def test_what_was_deleted_is_counted(topic: Topics) -> None:  # noqa: F811
 
 
 def test_places_say_how_far_a_partition_is_behind(topic: Topics) -> None:  # noqa: F811
-    # Before: nothing but the commits of a group said so.
+    # Before: there was no `places`; nothing but the commits of a group said how far it is.
     topic.write([payload(i) for i in range(5)])
     source, taken = opened(topic.servers, topic.name, Marks(), {}, batch=2), Taken()
     taken.take(source)
@@ -249,7 +255,7 @@ def test_places_say_how_far_a_partition_is_behind(topic: Topics) -> None:  # noq
 
 @pytest.mark.slow
 def test_a_member_without_partitions_says_so(topic: Topics, monkeypatch: Any) -> None:  # noqa: F811
-    # Before: `trouble` said None for as long as it lasted.
+    # Before: run for 75 s: `trouble` said nothing but None.
     monkeypatch.setattr(kafka, "WAITS_S", 1.0)
     options = {**QUIET, "session.timeout.ms": 6000}
     members = []
@@ -283,27 +289,29 @@ def test_a_member_without_partitions_says_so(topic: Topics, monkeypatch: Any) ->
     ],
 )  # fmt: skip
 def test_settings_that_the_client_refuses_are_refused_before_it_is_opened(options: dict[str, str], what: str) -> None:
-    # Before: by `open`, at a start or a reload; bootstrap.servers and sasl.* without a protocol not at all.
+    # Before: run: each source was made. `open` refused them, at a start or a reload, but sasl.mechanism without a
+    # protocol, which nobody ever named.
     with pytest.raises(DataError, match=what):
         KafkaSource(NUMBERS, KafkaSettings("127.0.0.1:1", ("t",), options=options))
 
 
 @pytest.mark.parametrize("servers", ["", "a b:1", "localhost:x", "localhost:70000", "http:/x", "h:1,"])
 def test_brokers_that_are_none(servers: str) -> None:
-    # Before: accepted, and then away for ever.
+    # Before: run: each was taken and waited for, in silence of what is wrong with it: localhost:70000 as port 4464.
     with pytest.raises(DataError, match="is no broker of Kafka"):
         KafkaSource(NUMBERS, KafkaSettings(servers, ("t",)))
 
 
 def test_cooperative_groups_are_refused() -> None:
-    # Before: the client refused each assignment, and nothing was read.
+    # Before: seen by `hybrid check` and `hybrid run`: well formed; the client's error ended the thread of the source,
+    # no message was ever read, and the status said "reading", trouble {}.
     options = {"partition.assignment.strategy": "cooperative-sticky"}
     with pytest.raises(DataError, match="take all their partitions at once"):
         KafkaSource(NUMBERS, KafkaSettings("h:1", ("t",), "g", options=options))
 
 
 def test_tls_against_a_plain_port(topic: Topics) -> None:  # noqa: F811
-    # Before: "topic ... cannot be found: Failed to get metadata: Local: Broker transport failure".
+    # Before: run: both lines of the client in turns, 17 in 12 s, one of them without the cause.
     options = {**QUIET, "security.protocol": "ssl", "ssl.endpoint.identification.algorithm": "none"}
     source = KafkaSource(NUMBERS, KafkaSettings(topic.servers, (topic.name,), decoding=MS, options=options))
     source.open({})
@@ -317,7 +325,7 @@ def test_tls_against_a_plain_port(topic: Topics) -> None:  # noqa: F811
 
 def test_brokers_that_do_not_go_on_with_tls(broker: Broker) -> None:
     """Tansu takes a connection with TLS for a request that is not whole yet."""
-    # Before: "topic t cannot be found: Failed to get metadata: Local: Broker transport failure".
+    # Before: run: "topic ... cannot be found: Failed to get metadata: Local: Broker transport failure" for 12 s.
     settings = KafkaSettings(broker.address, ("t",), options={**QUIET, "security.protocol": "ssl"})
     source = KafkaSource(NUMBERS, settings)
     source.open({})
@@ -326,7 +334,7 @@ def test_brokers_that_do_not_go_on_with_tls(broker: Broker) -> None:
 
 
 def test_a_user_that_is_refused(broker: Broker) -> None:
-    # Before: "brokers are away: 1/1 brokers are down", or with the milliseconds it took, each time another line.
+    # Before: run: "brokers ... are away: ... SASL PLAIN mechanism handshake failed: ...", as of brokers that are down.
     options = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "a"}
     settings = KafkaSettings(broker.address, ("t",), options={**QUIET, **options, "sasl.password": "b"})
     source = KafkaSource(NUMBERS, settings)
@@ -340,7 +348,7 @@ def test_a_user_that_is_refused(broker: Broker) -> None:
 
 
 def test_what_errors_mean() -> None:
-    # Before: "Broker: Topic authorization failed", and of a group nothing.
+    # Before: run: "t/0 cannot be read now: Broker: Topic authorization failed", and None of a group.
     assert "the user may not" in meaning(ck.KafkaError(ck.KafkaError.TOPIC_AUTHORIZATION_FAILED))
     down = "ssl://h.example:9093/bootstrap: Connect to ipv4#1.2.3.4:9093 failed: refused (after 0ms in state CONNECT)"
     said = meaning(ck.KafkaError(ck.KafkaError._TRANSPORT, down))
@@ -356,6 +364,7 @@ def test_what_errors_mean() -> None:
 
 def test_marks_that_are_damaged(tmp_path: Path) -> None:
     """Each byte of the file, and its lengths: it is read as it was, or is an error that says what to do."""
+    # Before: there was no such file.
     file = tmp_path / "marks.json"
     Marks(file).keep({"t": Topic("id", 2)}, {"t@2/0": Passed(None, 7)})
     told, whole = Marks(file).read(), file.read_bytes()
@@ -412,6 +421,7 @@ def taken_through_faults(servers: str, name: str, group: str | None, disturb: Ca
 @pytest.mark.slow
 @pytest.mark.parametrize("group", [None, "g"])
 def test_rows_behind_a_network_that_delays_cuts_and_hangs(tmp_path: Path, group: str | None) -> None:
+    # Before: run without the marks: passes. It guards what held.
     with proxy() as between, kafka_broker(tmp_path, durable=False, advertised=between.listens_at) as broker:
         between.port = broker.port
         servers = f"127.0.0.1:{between.listens_at}"
@@ -448,6 +458,7 @@ def test_rows_behind_a_network_that_delays_cuts_and_hangs(tmp_path: Path, group:
 @pytest.mark.parametrize("call", ["list_topics", "get_watermark_offsets", "assign", "consume", "commit"])
 def test_rows_whatever_call_of_the_client_fails(topic: Topics, monkeypatch: Any, call: str) -> None:  # noqa: F811
     """Every third call fails, or fails though it was done; of those that give messages, fewer, and not the latter."""
+    # Before: run without the marks: passes. It guards what held.
     topic.write([payload(n) for n in range(COUNT)])
     calls, fault = [0], ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT))
 
@@ -482,6 +493,7 @@ def test_rows_whatever_call_of_the_client_fails(topic: Topics, monkeypatch: Any,
 
 def test_bad_and_empty_payloads_are_passed(topic: Topics) -> None:  # noqa: F811
     """Tombstones and empty payloads are told apart from events, each at its place."""
+    # Before: run without `places`: passes. It guards what held.
     topic.write([None, b"", payload(2)])
     source = opened(topic.servers, topic.name, Marks(), {})
     found = polled_until(source, lambda: source.places()[f"{topic.name}/0"].position == 3)

@@ -287,6 +287,7 @@ def test_messages_of_qos_0_are_taken_and_not_acknowledged(broker, sources):
 
 
 def test_retained_messages_come_with_a_new_session_only(broker, sources):
+    # Before: run as it is: passes. It guards what held.
     single(broker.port, "kept/x", 1, True, 7)
     source, taken = connected(sources(broker.port, "kept")), Taken("kept")
     taken.until(source, 1)
