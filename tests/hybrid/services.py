@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hybrid.service.app import App, load
+from hybrid.service.app import App
+from hybrid.service.app_file import load
 from hybrid.service.service import Clock, Service
 from live.sources.base import Bad, Piece
 from query.schema import Schema

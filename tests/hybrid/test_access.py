@@ -17,7 +17,7 @@ import pytest
 
 import hybrid
 from hybrid.rows import duck
-from hybrid.service.app import AppError, load
+from hybrid.service.app_file import AppError, load
 from hybrid.service.service import Service
 from query.language.duck import quiet_connection
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybrid.service.app import AppError, load
+from hybrid.service.app_file import AppError, load
 from hybrid.service.connectors import make_source
 from hybrid.service.service import Service
 from tests.hybrid.services import APP, Bench, FakeSink

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hybrid.service.app import AppError, load
+from hybrid.service.app_file import AppError, load
 from hybrid.service.client_log import ClientLog
 from hybrid.service.connectors import make_source
 from hybrid.service.repeated import Repeated

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from hybrid.service.app import load
+from hybrid.service.app_file import load
 from hybrid.service.service import REMOVED_S, Service
 from live.sources.base import Bad, Piece
 from query.errors import DataError

@@ -30,7 +30,7 @@ import pytest
 import hybrid
 from archive.place import _filesystem
 from archive.scan import _database
-from hybrid.service.app import load
+from hybrid.service.app_file import load
 from hybrid.service.service import Clock, Service
 from query.errors import DataError, QueryError
 from tests.hybrid.calls import HANGS, KEEPS, LIES, RAISES, Calls, Kafka, Mqtt, Point, Store, Web, files, rows_of

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hybrid.service.app import AppError, load
+from hybrid.service.app_file import AppError, load
 from live.sources.base import Piece
 from query.errors import NotKept
 from tests.hybrid.services import APP, START_US, Bench, piece, ticks

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hybrid.service.app import App, load
+from hybrid.service.app import App
+from hybrid.service.app_file import load
 from hybrid.service.connectors import make_sink
 from hybrid.service.service import Service
 from live.sinks import ndjson, parquet

@@ -22,7 +22,7 @@ import pytest
 import hybrid
 from archive.place import _filesystem
 from archive.scan import _database
-from hybrid.service.app import load
+from hybrid.service.app_file import load
 from hybrid.service.pulse import Pulse
 from hybrid.service.service import Service
 from tests.archive.proxy import Proxy, proxy

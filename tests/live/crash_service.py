@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid.service.app import load
+from hybrid.service.app_file import load
 from hybrid.service.delivery import Delivery
 from hybrid.service.service import Clock, Service
 from live.sinks.json_lines import json_lines

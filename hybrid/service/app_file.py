@@ -1,0 +1,597 @@
+"""The file of `hybrid run`: what it says, as frozen tables, and everything that is wrong with it, each at its place.
+
+A table is checked by its model (hybrid.service.app_tables), references between tables, streams and queries by what runs
+them later.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from hybrid.service import toml_places
+from hybrid.service.app_tables import (
+    SINKS,
+    SOURCES,
+    DatabaseTable,
+    FileSink,
+    FileSource,
+    LimitsTable,
+    MetricsTable,
+    QueryTable,
+    SimulatorSource,
+    SinkTable,
+    SourceTable,
+    StreamTable,
+    Table,
+)
+from hybrid.service.toml_places import Places, read_toml
+from hybrid.watch.declaration import NAME_BYTES_MAX
+from hybrid.watch.shedding import Shed
+from live.sinks.base import Sink
+from live.sources.base import Source
+from query.errors import DataError, Diagnostic, QueryError, Span, nearest
+from query.schema import Schema
+
+if TYPE_CHECKING:
+    from hybrid.rows.duck import Access
+from hybrid.service.app import App, Query, state_directory
+from hybrid.service.connectors import file_settings, make_sink, make_source
+from hybrid.service.declare import declare, late_rows
+
+EXTRAS = {"kafka": "confluent_kafka", "mqtt": "paho"}
+SECTIONS = ("database", "streams", "sources", "queries", "sinks", "metrics", "limits")
+#: What stands in a text for an environment variable.
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def state_of(where: Path) -> Path:
+    """The directory of the service of an app file, which need not be right in all else, or of a database on disk.
+    Raises DataError where there is neither."""
+    if where.is_dir():
+        return where / "_service" if os.path.isdir(where / "_service") else where
+    text = _read(where, str(where))
+    try:
+        data, places = read_toml(text)
+    except QueryError as error:
+        raise AppError([(str(where), error)]) from None
+    check = _Check(where, {"database": data.get("database")}, places)
+    if check.found:
+        raise AppError([(str(where), QueryError(check.found, text))])
+    database = check.data["database"]
+    given = database if isinstance(database, dict) else {}
+    path, state = (v if isinstance(v, str) else None for v in (given.get("path"), given.get("state")))
+    return state_directory(where.absolute(), path, state)
+
+
+class AppError(Exception):
+    """Everything that is wrong with an app file. parts: the name of each file with its faults."""
+
+    def __init__(self, parts: list[tuple[str, QueryError]]) -> None:
+        self.parts = tuple(parts)
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        return "\n\n".join(error.render(name) for name, error in self.parts)
+
+
+def load(path: str | Path) -> App:
+    """Reads an app file and checks all of it, without opening what it names. Raises AppError, and DataError where there
+    is no such file."""
+    path = Path(path)
+    text = _read(path, str(path))
+    try:
+        data, places = read_toml(text)
+    except QueryError as error:
+        raise AppError([(str(path), error)]) from None
+    check = _Check(path, data, places)
+    app = check.app()
+    parts = [(str(path), QueryError(check.found, text))] if check.found else []
+    if parts or check.elsewhere:
+        raise AppError(parts + check.elsewhere)
+    return app
+
+
+def _read(path: Path, name: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
+    except OSError as error:
+        raise DataError(f"cannot read {name}: {error.strerror}", "name an app file, such as app.toml") from None
+    except UnicodeDecodeError:
+        raise DataError(f"cannot read {name}: it is not UTF-8", "save it as UTF-8") from None
+
+
+class _Check:
+    """One look at a file. found: its faults; elsewhere: those of files it names."""
+
+    def __init__(self, path: Path, data: dict[str, Any], places: Places) -> None:
+        self.path = path
+        self.places = places
+        self.found: list[Diagnostic] = []
+        self.elsewhere: list[tuple[str, QueryError]] = []
+        self.files = [path.absolute()]
+        self.data: dict[str, Any] = {
+            name: given if name == "queries" else self.filled_in(given, (name,)) for name, given in data.items()
+        }
+
+    def filled_in(self, given: Any, path: toml_places.Path) -> Any:
+        """A value with environment variables in the place of their names. Queries are taken as they are written."""
+        match given:
+            case dict():
+                return {key: self.filled_in(value, (*path, key)) for key, value in given.items()}
+            case list():
+                return [self.filled_in(value, (*path, i)) for i, value in enumerate(given)]
+            case str():
+                for name in _VARIABLE.findall(given):
+                    if name not in os.environ:
+                        message = f"there is no environment variable {name}"
+                        hint = f"set it where the service is started: export {name}=..."
+                        self.fault("HQ704", message, self.places.value(path), hint=hint)
+                return _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), given)
+        return given
+
+    def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
+        self.found.append(Diagnostic(code, message, span, label, hint))
+
+    def app(self) -> App:
+        """The file's tables, as far as they are right."""
+        for name in self.data:
+            if name not in SECTIONS:
+                self.fault("HQ701", f"there is no table {name}", self.places.key((name,)), hint=nearest(name, SECTIONS))
+        streams = {name: self.table(StreamTable, ("streams", name)) for name in self.names("streams")}
+        for section in ("sources", "queries", "sinks"):
+            for name in self.names(section, silent=True):
+                if not re.fullmatch(r"[A-Za-z_][\w-]*", name) or len(name.encode()) > NAME_BYTES_MAX:
+                    span = self.places.key((section, name))
+                    hint = f"use letters, digits, _ and -, and at most {NAME_BYTES_MAX} bytes"
+                    self.fault("HQ703", f"{name!r} is no name", span, hint=hint)
+        sources = {name: self.kind(SOURCES, ("sources", name)) for name in self.names("sources")}
+        sinks = {name: self.kind(SINKS, ("sinks", name)) for name in self.names("sinks")}
+        self.apart(sinks)
+        asked = {name: self.table(QueryTable, ("queries", name)) for name in self.names("queries")}
+        database = self.table(DatabaseTable, ("database",), {})
+        metrics = self.table(MetricsTable, ("metrics",), None)
+        limits = self.table(LimitsTable, ("limits",), {})
+        if database is not None:
+            self.memory(database)
+        if metrics is not None:
+            self.extra("metrics", "prometheus_client", ("metrics",))
+        for name, stream in streams.items():
+            if stream is not None and stream.late is not None:
+                self.known("sink", stream.late, ("streams", name, "late"))
+        for name, source in sources.items():
+            given = self.given(("sources", name))
+            if isinstance(given, dict) and isinstance(given.get("stream"), str):
+                self.known("stream", given["stream"], ("sources", name, "stream"))
+            if source is not None:
+                self.simulated(name, source, streams)
+        access = self.access(() if database is None else database.files)
+        queries = self.queries(streams, sources, asked, sinks, access)
+        self.read_once(sources)
+        self.write_apart(sinks, sources, database)
+        return App(
+            self.path.absolute(), tuple(self.files), database or DatabaseTable(), _there(streams), _there(sources),
+            queries, _there(sinks), metrics, limits or LimitsTable(),
+        )  # fmt: skip
+
+    # ---- tables
+
+    def names(self, section: str, silent: bool = False) -> list[str]:
+        """The names of the tables in a section."""
+        tables = self.data.get(section, {})
+        if not isinstance(tables, dict):
+            if silent:
+                return []
+            self.fault("HQ703", f"{section} is no table of tables", self.places.key((section,)),
+                       hint=f"write [{section}.name] above its keys")  # fmt: skip
+            return []
+        return list(tables)
+
+    def given(self, path: toml_places.Path) -> Any:
+        found: Any = self.data
+        for name in path:
+            found = found[name]
+        return found
+
+    def table(self, model: type[Any], path: toml_places.Path, absent: Any = ...) -> Any:
+        """A table as its model, or None where it is wrong. absent: what stands for a table that is not there."""
+        if absent is not ... and path[0] not in self.data:
+            return None if absent is None else model(**absent)
+        given = self.given(path)
+        try:
+            return model.model_validate(given)
+        except ValidationError as error:
+            found = error.errors(include_url=False)
+        for one in found:
+            self.wrong(one, path, model)
+        wrong = {one["loc"][0] for one in found if one["loc"]}
+        if not isinstance(given, dict) or wrong - set(given):
+            return None
+        try:  # so that what is right is still compared with the other tables
+            return model.model_validate({key: value for key, value in given.items() if key not in wrong})
+        except ValidationError:
+            return None
+
+    def kind(self, kinds: Mapping[str, type[Any]], path: toml_places.Path) -> Any:
+        """A table whose `type` says what it is."""
+        given = self.given(path)
+        type = given.get("type") if isinstance(given, dict) else None
+        if type is None:
+            hint = f"add type, one of {', '.join(kinds)}"
+            self.fault("HQ702", f"{'.'.join(map(str, path))} has no type", self.places.key(path), hint=hint)
+            return None
+        if type not in kinds:
+            span, what = self.places.value((*path, "type")), path[0][:-1]  # type: ignore[index]
+            self.fault("HQ703", f"there is no {what} of type {type}", span, hint=nearest(str(type), tuple(kinds)))
+            return None
+        if type in EXTRAS:
+            self.extra(type, EXTRAS[type], (*path, "type"))
+        return self.table(kinds[type], path)
+
+    def wrong(self, error: Any, base: toml_places.Path, model: type[Table]) -> None:
+        """What pydantic finds, in our words and at its place."""
+        path = (*base, *error["loc"])
+        name = next(part for part in reversed(path) if isinstance(part, str))  # not the number of an item
+        where = ".".join(map(str, path[:-1]))
+        described = model.model_fields.get(str(error["loc"][0])) if error["loc"] else None
+        about = described.description or "" if described is not None else ""
+        match error["type"]:
+            case "missing":
+                self.fault("HQ702", f"{where} has no {name}", self.places.key(path), hint=f"{name}: {about}")
+            case "extra_forbidden":
+                hint = nearest(str(name), tuple(model.model_fields))
+                self.fault("HQ701", f"{where} has no key {name}", self.places.key(path), hint=hint)
+            case "literal_error":
+                known = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+                hint = nearest(str(error["input"]), known)
+                self.fault("HQ703", f"{name} is {self.written(path)}", self.places.value(path), hint=hint)
+            case "value_error":
+                cause = error["ctx"]["error"].args[0]  # a DataError of hybrid.rows.times
+                why, hint = cause.message.removeprefix(f"it is {error['input']!r}"), cause.hint
+                if why == ", which is no length of time":
+                    hint = 'write a number and a unit of fixed length, such as "500 ms", "2s" or "400 days"'
+                self.fault("HQ703", f"{name} is {self.written(path)}{why}", self.places.value(path), hint=hint)
+            case kind:
+                said = _KINDS.get(kind)
+                wanted = f"not {said}" if said else error["msg"][:1].lower() + error["msg"][1:]
+                message = f"{name} is {self.written(path)}: {wanted}"
+                hint = f"{path[len(base)]}: {about}" if about else ""
+                self.fault("HQ703", message, self.places.value(path), hint=hint)
+
+    def written(self, path: toml_places.Path) -> str:
+        """A value as it stands in the file, shortened."""
+        span = self.places.value(path)
+        text = self.places.text[span.start : span.end].split("\n")[0]
+        return text if len(text) <= 40 else text[:37] + "..."
+
+    # ---- what tables say of each other
+
+    def known(self, what: str, name: str, path: toml_places.Path) -> bool:
+        """Whether there is such a stream or sink; its own faults are its own."""
+        tables = self.data.get(what + "s", {})
+        names = tuple(tables) if isinstance(tables, dict) else ()
+        if name in names or (what == "stream" and name.lower() in map(str.lower, names)):
+            return True
+        hint = nearest(name, names) or f"add [{what}s.{name}]"
+        self.fault("HQ704", f"there is no {what} {name}", self.places.value(path), hint=hint)
+        return False
+
+    def apart(self, sinks: Mapping[str, SinkTable | None]) -> None:
+        """No two sinks write one file or directory, however it is spelled."""
+        taken: dict[object, str] = {}
+        for name, sink in sinks.items():
+            if isinstance(sink, FileSink):
+                place = self.bare().place(sink.path)
+                try:
+                    there = os.stat(place)
+                    known: set[object] = {os.path.realpath(place), (there.st_dev, there.st_ino)}
+                except OSError:
+                    known = {os.path.realpath(place)}
+                other = next((taken[one] for one in known if one in taken), None)
+                if other is not None:
+                    message = f"sinks {other} and {name} write to one path: their rows would mix"
+                    hint = f"give {name} a path of its own; or let several queries name {other}"
+                    self.fault("HQ703", message, self.places.value(("sinks", name, "path")), hint=hint)
+                taken |= dict.fromkeys(known, name)
+
+    def read_once(self, sources: Mapping[str, SourceTable | None]) -> None:
+        """No two sources read one file into one stream, however it is spelled."""
+        from live.sources.files import read_by_both
+
+        before: list[tuple[str, FileSource]] = []
+        for name, source in sources.items():
+            if not isinstance(source, FileSource):
+                continue
+            for other, that in before:
+                if that.stream.lower() != source.stream.lower():
+                    continue
+                path = read_by_both(*(file_settings(one, self.bare()) for one in (that, source)))
+                if path is not None:
+                    message = f"sources {other} and {name} both read {path}: its events would be in {that.stream} twice"
+                    hint = "let one of them read it: give them other paths, or take one away"
+                    self.fault("HQ703", message, self.places.value(("sources", name, "path")), hint=hint)
+                    break
+            before.append((name, source))
+
+    def write_apart(
+        self, sinks: Mapping[str, SinkTable | None], sources: Mapping[str, SourceTable | None],
+        database: DatabaseTable | None,
+    ) -> None:  # fmt: skip
+        """No sink writes what a source reads, what the app is made of, or what the service keeps."""
+        from live.sources.files import may_read
+
+        app = self.bare()
+        path = None if database is None or database.path is None or "://" in database.path else database.path
+        around = path is None or _is_in(os.path.realpath(app.path), Path(app.place(path)))  # as "." is: all lies in it
+        kept = {
+            "the state of the service": state_directory(app.path, path, None if database is None else database.state),
+            "the database": None if path is None or around else Path(app.place(path)),
+        }
+        reads = [(name, file_settings(s, app)) for name, s in sources.items() if isinstance(s, FileSource)]
+        for name, sink in sinks.items():
+            if not isinstance(sink, FileSink):
+                continue
+            place = os.path.realpath(app.place(sink.path))
+            # What it writes, and for a directory a file in it.
+            files = [place, os.path.join(place, "part-00000000.parquet")] if sink.format == "parquet" else [place]
+            what = next((
+                f"what source {source} reads" for source, settings in reads
+                if any(may_read(settings, file) for file in files)
+                or _is_one(place, settings.path)
+            ), None)  # fmt: skip
+            if what is None and any(_is_one(place, file) for file in self.files):
+                what = "a file that the app is made of"
+            if what is None:
+                what = next((w for w, k in kept.items() if k is not None and _is_in(place, k)), None)
+            if what is not None:
+                message, hint = f"sink {name} writes into {what}", f"give {name} a path of its own"
+                self.fault("HQ703", message, self.places.value(("sinks", name, "path")), hint=hint)
+
+    def extra(self, extra: str, module: str, path: toml_places.Path) -> None:
+        if importlib.util.find_spec(module) is None:
+            message, hint = f"the extra {extra} is not installed", f"pip install 'hybrid[{extra}]'"
+            self.fault("HQ705", message, self.places.value(path), hint=hint)
+
+    def memory(self, database: DatabaseTable) -> None:
+        from archive.place import place_of
+        from hybrid.rows import duck
+
+        if database.memory_limit is not None:
+            self.guarded(lambda: duck.check_memory_limit(str(database.memory_limit)), ("database", "memory_limit"))
+        if database.path is not None:
+            self.guarded(lambda: place_of(str(database.path)), ("database", "path"))
+        if database.log not in (None, "none") and (database.path is None or "://" in database.path):
+            hint = "give it a path on disk, or leave log out: what sources can give again needs none"
+            self.fault("HQ703", "only a database on disk has a log", self.places.value(("database", "log")), hint=hint)
+        if database.spark is not None or database.spark_events is not None:
+            from hybrid.join.spark_ranges import large_ranges
+
+            at = ("database", "spark_events" if database.spark is None else "spark")
+            if database.spark is not None and importlib.util.find_spec("pyspark") is None:
+                self.extra("spark", "pyspark", at)
+            else:
+                kept = database.path is not None
+                self.guarded(lambda: large_ranges(database.spark, database.spark_events, kept), at)
+
+    def access(self, files: Sequence[str]) -> Access:
+        """What queries may read; each of the files has to be there."""
+        from hybrid.rows.duck import NOTHING, access_to
+
+        home = str(self.path.absolute().parent)
+        listed = isinstance(self.data.get("database", {}).get("files"), list)
+        at = [("database", "files", i) if listed else ("database", "files") for i in range(len(files))]
+        there = [self.guarded(lambda f=file: access_to(False, [f], home), place) for file, place in zip(files, at)]
+        return access_to(False, files, home) if all(there) else NOTHING
+
+    def guarded(self, act: Any, path: toml_places.Path, of_key: bool = False) -> bool:
+        """Whether an act raises nothing; a DataError is the fault of what stands at a path."""
+        try:
+            act()
+        except DataError as error:
+            span = self.places.key(path) if of_key else self.places.value(path)
+            self.fault("HQ703", error.message, span, hint=error.hint)
+            return False
+        return True
+
+    def sink(self, table: SinkTable) -> Sink:
+        return make_sink(table, self.bare())
+
+    def source(self, table: SourceTable, schema: Schema) -> Source:
+        return make_source(table, schema, self.bare())
+
+    def bare(self) -> App:
+        """An app of which only the place is known."""
+        return App(self.path.absolute(), (), DatabaseTable(), {}, {}, {}, {}, None, LimitsTable())
+
+    def simulated(self, name: str, source: SourceTable, streams: Mapping[str, StreamTable | None]) -> None:
+        """A simulator has columns of its own."""
+        if not isinstance(source, SimulatorSource):
+            return
+        from hybrid.service.simulated import simulated_columns
+
+        stream = next((s for n, s in streams.items() if n.lower() == source.stream.lower()), None)
+        columns = simulated_columns(source.type)
+        if stream is not None and sorted(c.lower() for c in stream.columns) != sorted(columns):
+            self.fault("HQ703", f"a simulator of type {source.type} does not fit stream {source.stream}",
+                       self.places.value(("sources", name, "stream")),
+                       hint=f"its columns are {', '.join(f'{c} {t}' for c, t in columns.items())}")  # fmt: skip
+
+    # ---- streams and queries
+
+    def queries(
+        self, streams: Mapping[str, StreamTable | None], sources: Mapping[str, SourceTable | None],
+        asked: Mapping[str, QueryTable | None], sinks: Mapping[str, SinkTable | None], access: Access,
+    ) -> dict[str, Query]:
+        """Declares the streams in a database of memory with the access of the service, makes their sources, and asks it
+        what it thinks of the queries."""
+        from hybrid.database.database import Database
+
+        with Database(access=access) as db:
+            faulty = {name for name, stream in streams.items() if stream is None or not self.stream(db, name, stream)}
+            for name, stream in streams.items():
+                late = None if stream is None or stream.late is None else sinks.get(stream.late)
+                if late is not None and name not in faulty:
+                    rows = late_rows(db.late(name).schema.empty_table(), name)
+                    self.guarded(lambda s=late, of=rows.schema: self.sink(s).check(of), ("streams", name, "late"))
+            for name, source in sources.items():
+                known = source is not None and next((n for n in streams if n.lower() == source.stream.lower()), None)
+                if source is not None and known and known not in faulty:
+                    schema = db.schema(known)
+                    self.guarded(lambda s=source, of=schema: self.source(s, of), ("sources", name))
+            return {
+                name: query
+                for name, table in asked.items()
+                if table is not None and (query := self.query(db, name, table, sinks, faulty))
+            }
+
+    def stream(self, db: Any, name: str, stream: StreamTable) -> bool:
+        """Declares a stream."""
+        from hybrid.watch.declaration import declared
+
+        base: toml_places.Path = ("streams", name)
+        before = len(self.found)
+        if not self.guarded(lambda: declared(name, {"t": "TIMESTAMP"}, "t", (), (), 0, None), base, of_key=True):
+            return False
+        for column, type in stream.columns.items():
+            def alone(column: str = column, type: str = type) -> None:
+                declared(name, {column: type}, column, (), (), 0, None)
+
+            self.guarded(alone, (*base, "columns", column))
+        names = {column.lower() for column in stream.columns}
+        for key, columns in (("time", (stream.time,)), ("key", stream.key), ("order", stream.order)):
+            for i, column in enumerate(columns):
+                if column.lower() not in names:
+                    at: toml_places.Path = (*base, key, i)
+                    self.fault("HQ704", f"{name} has no column {column}", self.places.value(at),
+                               hint=nearest(column, tuple(stream.columns)))  # fmt: skip
+        self.as_before(name, stream)
+        if len(self.found) > before:
+            return False
+        def declare_new() -> None:
+            twin = next((known for known in db.streams() if known.lower() == name.lower()), None)
+            if twin is not None:
+                raise DataError(f"{twin} and {name} are one stream: names compare without case", "choose another name")
+            declare(db, name, stream)
+
+        return self.guarded(declare_new, base, of_key=True)
+
+    def as_before(self, name: str, stream: StreamTable) -> None:
+        """Finds what of a stream cannot be otherwise than it is declared in the database, if that is there already."""
+        from archive.place import place_of
+        from hybrid.watch.declaration import stream_directory
+
+        path = self.data.get("database", {}).get("path")
+        if not isinstance(path, str) or "://" in path or not (self.path.parent / path).is_dir():
+            return
+        try:
+            was, _ = stream_directory(place_of(self.path.parent / path), name)
+        except (DataError, OSError):
+            return  # a start says what is wrong with the database
+        if was is None:
+            return
+        base: toml_places.Path = ("streams", name)
+        types = {f.name.lower(): f.type for f in was.fields}
+        for column, type in stream.columns.items():
+            before = types.get(column.lower())
+            if before is not None and self.type_of(type) != before:
+                self.changed(was, f"column {column}", before, type, (*base, "columns", column))
+        for key, one, other in (
+            ("time", (was.time or "",), (stream.time,)), ("key", was.keys, stream.key),
+            ("order", was.order, stream.order),
+        ):  # fmt: skip
+            if [n.lower() for n in one] != [n.lower() for n in other]:
+                there = isinstance(self.given(base), dict) and key in self.given(base)
+                at = (*base, key) if there else base
+                self.changed(was, f"the {key}", ", ".join(one) or "none", ", ".join(other) or "none", at)
+
+    @staticmethod
+    def type_of(type: str) -> str:
+        """A type as declarations keep it; one that there is not is a fault of its own."""
+        from query.language.duck import canonical_type
+
+        try:
+            return canonical_type(type)
+        except Exception:  # noqa: BLE001  (DuckDB's complaint about a type comes in many classes)
+            return type
+
+    def changed(self, was: Schema, what: str, before: str, now: str, path: toml_places.Path) -> None:
+        place = self.places.value(path) if len(path) > 2 else self.places.key(path)
+        message = f"{what} of stream {was.name} is {before} in the database, and {now} here"
+        self.fault("HQ703", message, place, hint=(
+            f"it cannot change: write {before} again, or declare a stream of another name, and fill it from this one "
+            f"with hybrid sql (-o {was.name}.parquet) and hybrid archive ingest"
+        ))  # fmt: skip
+
+    def query(
+        self, db: Any, name: str, table: QueryTable, sinks: Mapping[str, SinkTable | None], faulty: set[str]
+    ) -> Query | None:
+        base: toml_places.Path = ("queries", name)
+        known = [sink for i, sink in enumerate(table.sinks) if self.known("sink", sink, (*base, "sinks", i))]
+        if (table.sql is None) == (table.file is None):
+            what = "has no text" if table.sql is None else "has two texts"
+            self.fault("HQ702", f"queries.{name} {what}", self.places.key(base), hint="give it sql or file")
+            return None
+        text, file = table.sql or "", table.file
+        if file is not None:
+            place = self.path.parent / file
+            self.files.append(place.absolute())
+            try:
+                text = _read(place, file)
+            except DataError as error:
+                hint = "name a file with the query"
+                self.fault("HQ704", error.message, self.places.value((*base, "file")), hint=hint)
+                return None
+        try:
+            shed = None if table.shed is None else Shed(table.shed.lag, table.shed.after, table.shed.least)
+            schema, reads = db.rows_of(text, shed)
+        except QueryError as error:
+            kept = [d for d in error.diagnostics if not (faulty and d.code == "HQ200")]
+            if kept and file is not None:
+                self.elsewhere.append((str(self.path.parent / file), QueryError(kept, text)))
+            elif kept:
+                self.found += [self.moved(d, (*base, "sql"), text) for d in kept]
+            return None
+        except DataError as error:
+            at = self.places.value((*base, "sql" if file is None else "file"))
+            self.fault("HQ703", error.message, at, hint=error.hint)
+            return None
+        for i, sink in enumerate(table.sinks):
+            found = sinks.get(sink)
+            if found is not None:
+                self.guarded(lambda found=found: self.sink(found).check(schema), (*base, "sinks", i))
+        return Query(text, tuple(known), reads, shed, table.start)
+
+    def moved(self, fault: Diagnostic, path: toml_places.Path, text: str) -> Diagnostic:
+        """A fault of a query whose text stands in the file, at its place there."""
+        span = self.places.in_string(path, fault.span)
+        return Diagnostic(fault.code, fault.message, span, fault.label, fault.hint)
+
+
+def _is_one(path: str, other: str | Path) -> bool:
+    """Whether two paths are of one file, there or not."""
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _is_in(path: str, directory: Path) -> bool:
+    root = os.path.realpath(directory)
+    return path == root or path.startswith(root + os.sep)
+
+
+def _there(tables: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+_KINDS = {
+    "string_type": "a text", "int_type": "a whole number", "int_from_float": "a whole number",
+    "bool_type": "true or false", "float_type": "a number", "dict_type": "a table", "model_type": "a table",
+    "model_attributes_type": "a table", "tuple_type": "a list", "list_type": "a list",
+}  # fmt: skip

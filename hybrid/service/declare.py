@@ -1,0 +1,50 @@
+"""The streams of an app in a database: how they are declared, and late events as rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hybrid.service.app_tables import (
+    StreamTable,
+)
+from query.schema import Schema
+
+if TYPE_CHECKING:
+    pass
+
+
+def declare(db: Any, name: str, stream: StreamTable) -> list[str]:
+    """Declares a stream of an app in a database. What is otherwise than before, in words."""
+    columns, said = dict(stream.columns), []
+    settings = {key: getattr(stream, key) for key in ("lateness", "retention", "idle", "heartbeat", "max_ahead")}
+    there = next((known for known in db.streams() if known.lower() == name.lower()), None)
+    if there is None:
+        db.create_stream(name, columns, stream.time, stream.key, stream.order, **settings)
+        return []
+    lacking = lacks(db.schema(there), stream)
+    if lacking:
+        given = {column.lower(): type for column, type in columns.items()}
+        was = {f.name: given.pop(f.name.lower(), f.type) for f in db.schema(there).fields}
+        columns = was | {column: type for column, type in columns.items() if column.lower() in given}
+        said.append(
+            f"it keeps its columns {', '.join(lacking)}, which the file does not have: events have nulls there"
+        )
+    db.create_stream(name, columns, stream.time, stream.key, stream.order)
+    return [*said, *db.alter_stream(name, **settings)]
+
+
+def lacks(was: Schema, stream: StreamTable) -> list[str]:
+    """The columns of a stream that its file does not have any more."""
+    given = {column.lower() for column in stream.columns}
+    return [field.name for field in was.fields if field.name.lower() not in given]
+
+
+def late_rows(events: pa.Table, stream: str) -> pa.Table:
+    """Late events as rows of a sink: each is named by the event that it is, in place of a match."""
+    names = pc.binary_join_element_wise(
+        pa.scalar(stream), events["_source"], events["_offset"].cast(pa.string()), "/"
+    )
+    return events.append_column("match_id", names)
