@@ -13,7 +13,7 @@ import hybrid
 from archive.place import _filesystem
 from archive.scan import _database
 from tests.archive.store import s3_server
-from tests.hybrid.test_cli import QUERY, run
+from tests.hybrid.cli.test_cli import QUERY, run
 
 pytest.importorskip("fsspec")
 WHERE = "s3://bucket/db"

@@ -32,7 +32,7 @@ from matching.run_merged import RunMerged
 from matching.state import stamp, unpack_head
 from query.errors import DataError, HybridWarning, Span
 from tests.hybrid.ends import killed
-from tests.hybrid.test_checkpoint import (
+from tests.hybrid.watch.test_checkpoint import (
     ABSENT,
     CHAINED,
     COLUMNS,
@@ -44,14 +44,14 @@ from tests.hybrid.test_checkpoint import (
     START,
     steps,
 )
-from tests.hybrid.test_checkpoint import test_matches_are_those_of_a_run_without_end as whole_runs
+from tests.hybrid.watch.test_checkpoint import test_matches_are_those_of_a_run_without_end as whole_runs
 
 QUERIES = {"falls": FALLS, "passing": PASSING, "absent": ABSENT, "joined": JOINED, "chained": CHAINED, "once": ONCE}
 #: Made by the release before format 2: ten events, then QUERIES, fifteen more, whose rows were fetched (fetched.json),
 #: and fifteen more; a checkpoint; and ten events of which no checkpoint knows.
-FORMAT_1 = Path(__file__).parent / "databases" / "format_1.tar.xz"
+FORMAT_1 = Path(__file__).parents[1] / "databases" / "format_1.tar.xz"
 #: What hybrid.watch.saved wrote in format 2.
-STATE_2 = Path(__file__).parent / "databases" / "state_2.bin"
+STATE_2 = Path(__file__).parents[1] / "databases" / "state_2.bin"
 
 
 def events(count: int, seed: int = 7) -> list[dict[str, Any]]:

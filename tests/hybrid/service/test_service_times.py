@@ -13,8 +13,8 @@ import pytest
 from hybrid.service.app_file import AppError, load
 from live.sources.base import Piece
 from query.errors import NotKept
+from tests.hybrid.cli.test_cli import run
 from tests.hybrid.services import APP, START_US, Bench, piece, ticks
-from tests.hybrid.test_cli import run
 
 FAR_S = 100 * 365 * 86400  # 2123
 

@@ -13,9 +13,9 @@ from hybrid.service.app import App
 from hybrid.service.app_file import AppError, load, state_of
 from hybrid.service.app_tables import FileSink, KafkaSink, SimulatorSource
 from query.errors import DataError
-from tests.hybrid.test_cli import run
+from tests.hybrid.cli.test_cli import run
 
-APPS = Path(__file__).parent / "apps"
+APPS = Path(__file__).parents[1] / "apps"
 GOOD = """
 [database]
 path = "market"

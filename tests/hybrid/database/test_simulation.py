@@ -1,7 +1,7 @@
 """A stream in bad weather, by a seed: late events, redeliveries, bursts, silent sources, crashes, in any order; what
 the live queries say is what the reference says of the events that were on time.
 
-One line replays a failure: SEED=17 python -m pytest tests/hybrid/test_simulation.py"""
+One line replays a failure: SEED=17 python -m pytest tests/hybrid/database/test_simulation.py"""
 
 from __future__ import annotations
 

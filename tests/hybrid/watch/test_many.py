@@ -9,7 +9,7 @@ import pytest
 
 import hybrid
 from hybrid.database.database import Database
-from tests.hybrid.test_database import COLUMNS, PAIR, rows_of, values
+from tests.hybrid.database.test_database import COLUMNS, PAIR, rows_of, values
 
 RISE = PAIR.replace("v < PREV", "v > PREV")
 WITHIN = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS a, B.v AS b

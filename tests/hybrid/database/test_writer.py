@@ -19,9 +19,9 @@ from archive import writer
 from archive.place import place_of
 from query.errors import DataError
 from tests.archive.store import s3_server
+from tests.hybrid.database.test_leaving import start, values
 from tests.hybrid.ends import killed
 from tests.hybrid.processes import ROOT, environment
-from tests.hybrid.test_endings import start, values
 from tests.hybrid.writing_child import COLUMNS, events
 
 

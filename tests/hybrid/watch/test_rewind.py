@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hybrid.database.database import Database
 from query.errors import DataError, HybridWarning
+from tests.hybrid.cli.test_cli import run
 from tests.hybrid.ends import killed, opened_again
-from tests.hybrid.test_cli import run
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 START = dt.datetime(2026, 1, 1)

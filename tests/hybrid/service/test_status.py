@@ -17,8 +17,8 @@ from rich.console import Console
 from hybrid.service.status import headline, read_status, rendered
 from live.sources.base import Bad
 from query.errors import DataError
+from tests.hybrid.cli.test_cli import run
 from tests.hybrid.services import APP, Bench, piece
-from tests.hybrid.test_cli import run
 
 RENDERED = """\
 app.toml runs as process PID, since 12.0 s

@@ -19,7 +19,7 @@ import hybrid
 from hybrid.service.status import read_status
 from simulator.stock import walk
 from tests.hybrid.processes import start, until
-from tests.hybrid.test_brokers import COUNT, Topics, check, running
+from tests.hybrid.service.test_brokers import COUNT, Topics, check, running
 from tests.live import servers
 
 pytestmark = pytest.mark.slow

@@ -167,7 +167,7 @@ with hybrid.connect(sys.argv[1], log=None) as db:
 
 def test_a_notebook_needs_no_ipywidgets(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", IN_A_NOTEBOOK, str(tmp_path / "db")], env={"PYTHONPATH": str(Path(__file__).parents[2])},
+        [sys.executable, "-c", IN_A_NOTEBOOK, str(tmp_path / "db")], env={"PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "refused\n[{'v': 1}]\n"), done.stderr

@@ -20,7 +20,7 @@ import pytest
 import hybrid
 from hybrid.cli import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 QUERY = (
     "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.v AS a, B.v AS b PATTERN (A B) "
     "DEFINE B AS v < PREV(v)) AS m"

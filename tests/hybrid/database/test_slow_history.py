@@ -18,13 +18,13 @@ from hybrid.join.daemons import Daemons
 from hybrid.join.driver import Driver
 from tests.hybrid.slow_child import QUERY
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("then", ["fetch", "with", "keeper"])
 def test_an_interrupted_process_ends(tmp_path: Path, then: str) -> None:
     """Before: it never did, except with `keeper`: the interpreter waited for the thread that reads history."""
-    command = [sys.executable, str(Path(__file__).parent / "slow_child.py"), str(tmp_path / "db"), then]
+    command = [sys.executable, str(Path(__file__).parents[1] / "slow_child.py"), str(tmp_path / "db"), then]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

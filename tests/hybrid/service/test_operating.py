@@ -26,10 +26,10 @@ from hybrid.service.delivery import Delivery
 from hybrid.service.service import REMOVED_S, SETTLED_S, SOURCE_TRIES
 from hybrid.service.status import headline, process_began, read_status, ready, touch_status, write_status
 from query.errors import DataError, NotKept
+from tests.hybrid.cli.test_cli import run
 from tests.hybrid.processes import start, until
+from tests.hybrid.service.test_service import RISES
 from tests.hybrid.services import APP, Bench, FakeSource, piece
-from tests.hybrid.test_cli import run
-from tests.hybrid.test_service import RISES
 
 
 @pytest.fixture
