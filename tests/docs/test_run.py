@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hybrid.service import app
+from hybrid.service import app_file, app_tables
 from tests.docs.documents import ROOT, blocks
 
 TEXT = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
@@ -31,8 +31,8 @@ def test_the_example_prints_what_stands_behind_it(tmp_path: Path) -> None:
 def test_the_fault_is_what_it_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("app.toml").write_text(EXAMPLE.text.replace("D AS price <", "D AS prise <"))
-    with pytest.raises(app.AppError) as caught:
-        app.load("app.toml")
+    with pytest.raises(app_file.AppError) as caught:
+        app_file.load("app.toml")
     assert f"```\n{caught.value.render()}\n```" in TEXT
 
 
@@ -48,12 +48,12 @@ def _keys(heading: str) -> dict[str, set[str]]:
 
 
 def test_every_key_is_in_the_page() -> None:
-    assert _keys("source") == {n: set(t.model_fields) - {"type", "stream"} for n, t in app.SOURCES.items()}
-    assert _keys("sink") == {n: set(t.model_fields) - {"type"} for n, t in app.SINKS.items()}
+    assert _keys("source") == {n: set(t.model_fields) - {"type", "stream"} for n, t in app_tables.SOURCES.items()}
+    assert _keys("sink") == {n: set(t.model_fields) - {"type"} for n, t in app_tables.SINKS.items()}
     tables = _keys("table")
     for name, table in (
-        ("database", app.DatabaseTable), ("streams.NAME", app.StreamTable), ("queries.NAME", app.QueryTable),
-        ("limits", app.LimitsTable), ("metrics", app.MetricsTable),
+        ("database", app_tables.DatabaseTable), ("streams.NAME", app_tables.StreamTable), ("queries.NAME", app_tables.QueryTable),
+        ("limits", app_tables.LimitsTable), ("metrics", app_tables.MetricsTable),
     ):  # fmt: skip
         assert set(table.model_fields) <= tables[name]
-    assert {name.partition(".")[0] for name in tables} == set(app.SECTIONS)
+    assert {name.partition(".")[0] for name in tables} == set(app_file.SECTIONS)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
+from archive.reader import RangeRequest
 from archive.snapshot import HistorySnapshot
 from hybrid.join.driver import ranges
 from hybrid.join.strategies import NAMES
@@ -163,10 +164,12 @@ def test_what_lies_before_the_newest_row_is_not_read(kind: str, tmp_path: Any, m
     asked: list[tuple[int, int]] = []
     read = HistorySnapshot.read
 
-    def reading(self: HistorySnapshot, low: int, high: int, **how: Any) -> Any:
-        if low < high:  # else it is the first look at an archive
-            asked.append((low, high))
-        return read(self, low, high, **how)
+    def reading(self: HistorySnapshot, request: RangeRequest) -> Any:
+        assert request.low_us is not None
+        assert request.high_us is not None
+        if request.low_us < request.high_us:  # else it is the first look at an archive
+            asked.append((request.low_us, request.high_us))
+        return read(self, request)
 
     monkeypatch.setattr(HistorySnapshot, "read", reading)
     found = []
