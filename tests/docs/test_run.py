@@ -52,7 +52,8 @@ def test_every_key_is_in_the_page() -> None:
     assert _keys("sink") == {n: set(t.model_fields) - {"type"} for n, t in app_tables.SINKS.items()}
     tables = _keys("table")
     for name, table in (
-        ("database", app_tables.DatabaseTable), ("streams.NAME", app_tables.StreamTable), ("queries.NAME", app_tables.QueryTable),
+        ("database", app_tables.DatabaseTable), ("streams.NAME", app_tables.StreamTable),
+        ("queries.NAME", app_tables.QueryTable),
         ("limits", app_tables.LimitsTable), ("metrics", app_tables.MetricsTable),
     ):  # fmt: skip
         assert set(table.model_fields) <= tables[name]
