@@ -77,11 +77,12 @@ def pattern_statistics(
     """Tries a pattern on about so many events: on the whole history of some keys, evenly chosen, where matches lie in
     single keys, and otherwise on the last part of the history. A match that would begin before that part is not seen,
     so a pattern that is longer than the part is underrated."""
+    from matching.engines.engine import Purpose
     from matching.matcher import make_matcher
 
     total, _ = snapshot.stretch_rows()
     column = key_column(plan, snapshot.schema)
-    matcher = make_matcher(plan, bare=True)
+    matcher = make_matcher(plan, purpose=Purpose.ROWS)
     events = matches = 0
     values: set[object] | None = None if column is None else set()
 
@@ -110,6 +111,6 @@ def pattern_statistics(
             for batch in snapshot.batches(None, None, late=late, columns=plan.columns, span=span):
                 take(batch)
             matches += len(matcher.advance(None))
-            matcher = make_matcher(plan, bare=True)
+            matcher = make_matcher(plan, purpose=Purpose.ROWS)
     matches += len(matcher.advance(None))
     return PatternStatistics(events, matches, None if values is None else len(values), total <= events_max)
