@@ -99,8 +99,8 @@ def test_runs_that_carry_what_measures_read_equal_the_reference(
     check()
     record_property("examples", ", ".join(f"{what} {count:,}" for what, count in counts.items()))
     for what in ("a match", "carried", "positions carried", "a chain"):
-        few = 10 if counts["examples"] < 100 else 6  # of few examples a share says little
-        assert few * counts[what] >= counts["examples"], what
+        few = counts["examples"] < 100  # of which a share says little
+        assert 6 * counts[what] >= counts["examples"] or (few and counts[what]), what
 
 
 @pytest.mark.slow
