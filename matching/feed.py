@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matching.batch import EventBatch, Matcher, Matches
+from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import ROWS_MAX
 from matching.ordering import Ordering, in_sources
 from matching.spill import BY_REFERENCE, Spill, SpillStats
@@ -165,8 +165,12 @@ class _Group:
                 member.failure = member.failure or error
             return
         kernels = self.kernels
+        wanted: list[Int64Array | None] = []
         for member, kernel in kernels:
-            member.guarded(kernel.take, batch.sources)
+            member.guarded(lambda of=kernel: wanted.append(of.wants(batch.sources)))
+        retained = self.rows.retain(wanted)
+        for member, kernel in kernels:
+            member.guarded(kernel.take, retained)
         self.rows.taken()
         for member, kernel in kernels:
             if not kernel.settled:

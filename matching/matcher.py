@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,14 +31,14 @@ from matching.engines.engine import (
     spillable,
 )
 from matching.engines.run_lists import RunLists
-from matching.features import Codes, RowValues, columns_read, storable, truth
+from matching.features import Codes, RowValues, Values, columns_read, storable, truth
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
 from matching.measures import Found, Measures
 from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain
 from matching.program.program import Ignore, Mode, OpCode, Program
 from matching.records import Blocks, Coming, Leaving
-from matching.rows import Rows
+from matching.rows import Attempt, Rows
 from matching.spill import Spill, SpillStats
 from matching.state import pack, read_array, saved_array, stamp, unpack, unpack_head
 from matching.tenant import Needs
@@ -112,6 +112,18 @@ HELD_TAGS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What conditions make of rows. wanted: indices of those that the engine needs, None: all; of these, tests: for
+    each kind of condition whether a row meets it; features: what registers read. failing: where values cannot be
+    computed, None: nowhere."""
+
+    tests: list[np.ndarray]
+    features: list[Values]
+    failing: list[np.ndarray | None] | None
+    wanted: Int64Array | None
+
+
 class KernelMatcher:
     """Matcher over the engine of an EnginePlan. State is arrays. stuck: matches from which AFTER MATCH SKIP TO would
     not have moved on. Of Purpose.ROWS matches have neither times nor events, and one of which measures read little is
@@ -121,7 +133,7 @@ class KernelMatcher:
         self, plan: Plan, chosen: EnginePlan, sources: tuple[str, ...] = ("default",), lenient: bool = False,
         rows: Rows | None = None, builder: Builder | None = None,
     ) -> None:  # fmt: skip
-        """rows: those it shares with other matchers, which then push and advance together (see `take`)."""
+        """rows: those it shares with other matchers, which then push and advance together (see `wants`)."""
         program = chosen.program
         assert program is not None
         self.plan = plan
@@ -152,6 +164,7 @@ class KernelMatcher:
         behind = max(program.after, program.ahead)
         self.needs = Needs(numeric, tuple(other), schema, linked, program.before, behind, reach)
         self.floor = self.serial = 0
+        self._looked: _Looked | None = None  # between `wants` and `take`
         self._held: Decode | None = None  # decided matches that wait for what NEXT in their measures reads
         self.rows = Rows(plan.partition_by, program.after) if rows is None else rows
         self.rows.add(self)
@@ -224,7 +237,8 @@ class KernelMatcher:
         """See matching.batch.Matcher. Raises DataError when a condition cannot be computed and QueryError HQ600 when a
         partition needs more partial matches than EnginePlan.runs_max; the matcher is of no use after either."""
         self.rows.append(batch)
-        self.take(batch.sources)
+        wanted = self.wants(batch.sources)
+        self.take(self.rows.retain([wanted]))
         self.rows.taken()
         matches = self.emit()
         self.rows.compact()
@@ -256,13 +270,33 @@ class KernelMatcher:
 
     # ---- the parts of push and advance, for one of the matchers of shared rows
 
-    def take(self, sources: tuple[str, ...]) -> None:
-        """Takes the block of `rows`; raises what `push` does."""
+    def wants(self, sources: tuple[str, ...]) -> Int64Array | None:
+        """Evaluates the conditions for the block of `rows`. Returns the indices of the rows in it that it needs: those
+        that may begin a match, and those that a run asks for; None: all. To be followed by `take`."""
         self.sources = sources
         self.store.floor = self.floor
+        block = self.rows.block
+        self._looked = self._look(block, self.rows.attempt(self)) if _length(block) else None
+        return _NO_ROWS if self._looked is None else self._looked.wanted
+
+    def take(self, retained: Int64Array | None) -> None:
+        """Takes the rows of the block that it needs; raises what `push` does. retained: the indices of the rows that
+        are still in the store, see matching.rows.Rows.retain; None: all are."""
+        looked, self._looked = self._looked, None
+        self.store.floor = self.floor
         self._reserve(self.rows.begin)
-        self._specialise(self.store.count - self.rows.begin)
-        self._run(self.rows.block)
+        self._specialise(self.rows.came)
+        if looked is None:
+            return
+        wanted, block = looked.wanted, self.rows.block
+        if wanted is None or (retained is not None and len(wanted) == len(retained)):
+            if _length(block):
+                self._run(block, looked)
+            return
+        if retained is not None:
+            wanted = np.searchsorted(retained, wanted)
+        if len(wanted):
+            self._run(wanted + block.start if isinstance(block, slice) else block[wanted], looked)
 
     def expire(self, watermark_us: int | None, held: Int64Array) -> None:
         """No event with time < watermark_us can still come; None: none at all. held: the rows not taken yet."""
@@ -271,7 +305,8 @@ class KernelMatcher:
         self.store.floor = self.floor
         self._reserve(self.store.count)
         if watermark_us is None:
-            self._run(held)
+            if len(held):
+                self._run_all(held)
             self._guarded(lambda: self.engine.finish(len(self.keys)))
         else:
             until = np.zeros(0, np.int64)
@@ -300,44 +335,46 @@ class KernelMatcher:
         except Failed as failed:
             raise self._why(*failed.args) from None
 
-    def _run(self, positions: Int64Array | slice) -> None:
-        """Computes masks and features of the rows at `positions` and takes them through the engine."""
-        count = positions.stop - positions.start if isinstance(positions, slice) else len(positions)
-        if count == 0:
-            return
-        whole = positions is self.rows.block
-        values, failing = self.rows.attempt(self) if whole else self.values.attempt(self.store, positions)
-        fails = any(failed is not None for failed in failing)
-        if fails:
-            self._leave_tables(positions)
+    def _look(self, positions: Int64Array | slice, attempt: Attempt) -> _Looked:
+        """What the conditions make of the rows at `positions`, at least one, given the values that they read."""
+        values, failing = attempt
         tests = []
         for at, first, last, _ in self._tests:
-            met = truth(values[at]) if at >= 0 else np.ones(count, np.bool_)
+            met = truth(values[at]) if at >= 0 else np.ones(_length(positions), np.bool_)
             if first:
                 met = met & self.store.first[positions]
             if last:
                 met = met & (self.store.next[positions] < 0)
             tests.append(met)
         features = values[len(self._local) :]
-        if self.chosen.wanted is Wanted.RUNS and not fails:
-            chosen = self._chosen(positions, tests)
-            if chosen is not None:
-                count = len(chosen)
-                if count == 0:
-                    return
-                positions = chosen + positions.start if isinstance(positions, slice) else positions[chosen]
-                tests = [met[chosen] for met in tests]
-                features = [(v[chosen], None if ok is None else ok[chosen]) for v, ok in features]
-        else:
-            chosen = None
+        fails = any(failed is not None for failed in failing)
+        if fails or self.chosen.wanted is Wanted.ALL:
             self._all_hot = True
+            return _Looked(tests, features, failing if fails else None, None)
+        wanted = self._wanted(positions, tests)
+        if wanted is not None:
+            tests = [met[wanted] for met in tests]
+            features = [(v[wanted], None if ok is None else ok[wanted]) for v, ok in features]
+        return _Looked(tests, features, None, wanted)
+
+    def _run_all(self, positions: Int64Array) -> None:
+        """Takes the rows at `positions`, at least one, which are no block."""
+        looked = self._look(positions, self.values.attempt(self.store, positions))
+        if looked.wanted is None or len(looked.wanted):
+            self._run(positions if looked.wanted is None else positions[looked.wanted], looked)
+
+    def _run(self, positions: Int64Array | slice, looked: _Looked) -> None:
+        """Takes the wanted rows, which are at `positions`, through the engine."""
+        count, tests, features, failing = _length(positions), looked.tests, looked.features, looked.failing
+        if failing is not None:
+            self._leave_tables(positions)
         # one byte a row where that is enough: a good part of the time of simple queries goes by here
         narrow = len(self.program.variables) < 8
-        mask = np.full(count, self._always, np.uint8 if narrow else np.int64)
+        bits_of: np.ndarray = np.full(count, self._always, np.uint8 if narrow else np.int64)
         for met, (_, _, _, bits) in zip(tests, self._tests, strict=True):
             for bit in bits:
-                mask |= met.view(np.uint8) << bit if narrow else np.left_shift(met, bit, dtype=np.int64)
-        mask = mask.astype(np.int64, copy=False)
+                bits_of |= met.view(np.uint8) << bit if narrow else np.left_shift(met, bit, dtype=np.int64)
+        mask: Int64Array = bits_of.astype(np.int64, copy=False)
         carries = self.chosen.runs.carries is not None
         height = len(features) + carries
         feature = np.zeros((max(1, height), count if height else 0), np.int64)
@@ -349,19 +386,20 @@ class KernelMatcher:
             if valid is not None:
                 feature_valid[f] = valid
         try:
-            bad = self._bad(failing, mask) if fails else NONE_BAD
-            if len(bad):
+            bad = NONE_BAD
+            if failing is not None:
+                bad = self._bad(failing, mask)
                 feature_valid = self._with_failing(failing, feature_valid)
             self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
         except Failed as failed:
             raise self._why(*failed.args) from None
         except OverBudget:
             raise self._over_budget() from None
-        if chosen is not None and not (self._tested and self.program.ignore is Ignore.NONE):
+        if looked.wanted is not None and not (self._tested and self.program.ignore is Ignore.NONE):
             touched = self.store.partition[positions]
             self._hot[touched] = self.engine.busy(touched)
 
-    def _chosen(self, positions: Int64Array | slice, tests: list[np.ndarray]) -> Int64Array | None:
+    def _wanted(self, positions: Int64Array | slice, tests: list[np.ndarray]) -> Int64Array | None:
         """Indices of the rows at `positions` that can change what the partitions have become; None: take them all.
         tests: for each kind of condition whether a row meets it."""
         begins = _any([tests[i] for i in self._first_tests])
@@ -459,7 +497,8 @@ class KernelMatcher:
         if self._unsettled is not None:
             rows = np.flatnonzero(again | ~taken)
             self._unsettled.take_over(store, rows, covered[rows], partitions)
-        self._run(np.flatnonzero(again))
+        if again.any():
+            self._run_all(np.flatnonzero(again))
 
     def _over_budget(self) -> QueryError:
         program = self.program
@@ -785,6 +824,10 @@ class KernelMatcher:
 
 
 _NO_ROWS = np.zeros(0, np.int64)
+
+
+def _length(positions: Int64Array | slice) -> int:
+    return positions.stop - positions.start if isinstance(positions, slice) else len(positions)
 
 
 def _any(tests: list[np.ndarray]) -> np.ndarray:

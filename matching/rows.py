@@ -60,6 +60,7 @@ class Rows:
         self.store = RowStore({}, (), pa.schema([]), False)
         self.block: Int64Array | slice = slice(0, 0)
         self.begin = 0
+        self.came = 0  # rows of the last `append`
         self.began = False
         self.compact_at = SLACK
         self._forget_at = KEYS_MIN
@@ -147,7 +148,8 @@ class Rows:
     def append(self, batch: EventBatch) -> None:
         """Takes the next rows of the total order; `block` is what may be matched by that."""
         self.store.floor = 0
-        self.began = self.began or len(batch) > 0
+        self.came = len(batch)
+        self.began = self.began or self.came > 0
         keys = [batch.columns.column(c.name) for c in self.partition_by]
         partition = self.keys.encode(keys, len(batch))
         if self.spilled is not None:
@@ -160,6 +162,20 @@ class Rows:
         # a row is matched when the rows that NEXT reads behind it are there
         ready = self.store.chase(np.arange(self.begin, self.store.count), -self.after)
         self.block = ready[ready >= 0]
+
+    def retain(self, wanted: Sequence[Int64Array | None]) -> Int64Array | None:
+        """Drops the rows of the block that no matcher wants, where none of them can be read by others. wanted: of each
+        matcher that takes the block (KernelMatcher.wants). Returns the indices of the rows that are left; None: all."""
+        if self.store.linked or self.after or not wanted or any(w is None for w in wanted):
+            return None
+        some = [w for w in wanted if w is not None]
+        retained = some[0] if len(some) == 1 else np.unique(np.concatenate(some))
+        if 2 * len(retained) > self.came:
+            return None
+        self.store.retain(self.begin, retained)
+        self.block = slice(self.begin, self.store.count)
+        self._attempts = {}
+        return retained
 
     def taken(self) -> None:
         """All matchers have taken the block."""
