@@ -622,6 +622,35 @@ class KernelMatcher:
         return stamp(self.program, self._planned.table)
 
     @property
+    def meaning(self) -> tuple[str, str]:
+        """What states of one meaning share: the fingerprint of the plan, and the stamp of its program."""
+        return self._fingerprint, self._stamp
+
+    def take_over(self, tag: str, sources: tuple[str, ...]) -> None:
+        """Partitions of another matcher of the same meaning are to be put in. tag: of its engine; sources: its names of
+        them. Raises DataError where they cannot be."""
+        shorter, longer = sorted((self.sources, sources), key=len)
+        if self.rows.began and longer[: len(shorter)] != shorter:
+            raise DataError("the parts of this state name their sources in another order", "join parts of one stream")
+        self.sources = longer if self.rows.began else sources
+        if tag != self.engine.tag:
+            if self.rows.began or tag != RunLists.tag:
+                raise DataError(f"this state is of {tag}, and this matcher runs {self.engine.name}", _START_ANEW)
+            self._run_by(after_failure(self.chosen))
+
+    def recode(self, blocks: Blocks, codes: Mapping[str, pa.Array]) -> None:
+        """Gives the registers of partitions of another matcher the codes that values have here. codes: its values by
+        code."""
+        registers = self._leaving.registers(blocks)
+        here = {type: self.codes.encode(values, type)[0] for type, values in codes.items()}
+        for r, register in enumerate(self.program.registers):
+            type = register.lane.coded
+            if registers is not None and type in here:
+                known = registers[:, r]
+                inside = (known >= 0) & (known < len(here[type]))
+                known[inside] = here[type][known[inside]]
+
+    @property
     def due_yields(self) -> bool:
         return self._spillable is not None and self._spillable.due_yields
 
@@ -799,7 +828,7 @@ class KernelMatcher:
         if found != mine:
             raise DataError(
                 f"this state is of {found}; this matcher runs {mine}",
-                "start the query anew, or run the version that wrote the state",
+                _START_ANEW,
             )
 
     def _restore(self, head: Mapping[str, Any], arrays: Arrays) -> None:
@@ -824,6 +853,7 @@ class KernelMatcher:
 
 
 _NO_ROWS = np.zeros(0, np.int64)
+_START_ANEW = "start the query anew, or run the version that wrote the state"
 
 
 def _length(positions: Int64Array | slice) -> int:

@@ -109,6 +109,13 @@ class Spilled:
         self._lines.place[:partitions] = HERE
         self._are_here(np.arange(partitions))
 
+    def have_come(self, ids: Int64Array, partitions: int) -> None:
+        """These have come from elsewhere, and are in memory."""
+        lines = self._lines
+        lines.reserve(partitions)
+        self._came(ids[lines.place[ids] != HERE])
+        lines.place[ids] = HERE
+
     def _are_here(self, ids: Int64Array) -> None:
         """These are HERE, and no others."""
         self._here_count = 0

@@ -17,7 +17,7 @@ from matching.kernels import layout, match_buffer, step
 from matching.kernels.jit import key_of
 from matching.kernels.layout import Counters
 from matching.kernels.records import due_first
-from matching.records import Block, Coming, Grouped, Leaving, anew, owners
+from matching.records import Block, Blocks, Coming, Grouped, Leaving, anew, owners
 from matching.specialise import source_of
 from matching.store import RowStore
 from query.plan.output import Outcome
@@ -175,6 +175,10 @@ class BufferedRuns(ABC):
         self._buffer.variable[begin : begin + n] = nodes.columns["variable"]
         self._counters[Counters.NODES] = begin + n
         return base
+
+    @abstractmethod
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        """See matching.engines.engine.Spillable."""
 
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
         """Of the wanted partitions those in which the watermark may decide something."""

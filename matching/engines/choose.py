@@ -45,7 +45,8 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         engine: type[Engine], why: str, table: Table | StartTable | None = None, carried: Carried | None = None,
         chain: Chain | None = None,
     ) -> EnginePlan:  # fmt: skip
-        resident, wanted = why_resident(plan, program, engine), rows_wanted(program)
+        resident = why_resident(plan, program if carried is None else carried.program, engine)
+        wanted = rows_wanted(program)
         return EnginePlan(engine, why, purpose, program, table, carried, chain, wanted, resident, RUNS_MAX)
 
     if purpose is Purpose.COUNTS and counts_paths(program):
@@ -89,6 +90,8 @@ def why_resident(plan: Plan, program: Program, engine: type[Engine]) -> str | No
     """Why partial matches of a query cannot leave memory, or None if they can."""
     if not spills(engine):
         return f"the engine, {engine.name}, keeps them there"
+    if program.carries is not None:
+        return "runs carry the places of rows"
     if not plan.partition_by:
         return "without PARTITION BY every event touches the one partition there is"
     if program.strict:

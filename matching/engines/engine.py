@@ -162,6 +162,10 @@ class Spillable(Protocol):
     def put_in(self, coming: Coming, blocks: Blocks) -> None:
         """Takes over what was copied out, for partitions that have had no row since."""
 
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        """Of what was copied out, the registers of all runs, (runs, registers), to be changed in place; None: runs have
+        none."""
+
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
         """Of the wanted partitions those in which the watermark may decide something."""
 

@@ -278,6 +278,10 @@ class RunBlocks(BufferedRuns):
             skip_till.queue(ids[unqueued], first + self.program.within_us, self._heap, self._counters)
             self._blocks[ids[unqueued], Block.QUEUED] = 1
 
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        count = len(self.program.registers)
+        return blocks["runs"].columns["line"][:, Run.REGISTERS : Run.REGISTERS + count]
+
 
 def _said(said: Int64Array, place: Callable[[Int64Array], Int64Array]) -> Int64Array:
     """SAID with other positions of rows. place: the new one of each."""

@@ -324,5 +324,8 @@ class RunGraph:
             lists[:, Lists.HEAD + q] = anew(lists[:, Lists.HEAD + q], base, np.arange(len(base)))
         self._lists[coming.ids] = lists
 
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        return None
+
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
         return np.zeros(0, np.int64)

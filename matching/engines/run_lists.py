@@ -7,7 +7,7 @@ import numpy as np
 from matching.batch import Int64Array
 from matching.engines.buffered_runs import BufferedRuns, fields, named
 from matching.engines.engine import Arrays, EnginePlan
-from matching.kernels import layout, match_buffer, step
+from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels.layout import Counters, Parameters
 from matching.records import Block, Blocks, Coming, Leaving, anew, bounds_of, one_each, owners
 from matching.store import RowStore
@@ -212,6 +212,14 @@ class RunLists(BufferedRuns):
         self._partitions.head[ids] = np.where(some, known[bounds[:-1]], -1)
         self._partitions.calm[ids] = np.where(calm > 0, known[bounds[:-1] + calm - 1], -1)
         self._partitions.nearest_bad[ids] = anew(one["nearest_bad"] - 1, base, np.arange(n)) + 1
+        if self.program.within_us is not None:  # of those that have come from another matcher
+            new = ids[some & ~self._partitions.queued[ids]]
+            first = self._runs.ts[self._partitions.head[new]]
+            skip_till.queue(new, first + self.program.within_us, self._heap, self._counters)
+            self._partitions.queued[new] = True
+
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        return blocks["runs"].columns["registers"]
 
 
 #: What an item is, but for those behind it; what a partition is, but for places of items and of the deadline heap.

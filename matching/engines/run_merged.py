@@ -164,3 +164,6 @@ class RunMerged(RunGraph):
         merged.put_configs(
             coming.ids, configs.bounds, at, configs.columns["registers"], self._lists, self._configs, self._counters
         )
+
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        return blocks["configs"].columns["registers"]

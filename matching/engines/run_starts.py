@@ -10,6 +10,7 @@ from matching.engines.engine import NONE_BAD, Arrays, EnginePlan
 from matching.kernels import starts as kernels
 from matching.kernels.layout import Counters, Heap, grown
 from matching.kernels.records import due_first
+from matching.kernels.skip_till import queue
 from matching.program.starts import StartTable
 from matching.records import Block, Blocks, Coming, Leaving, anew, one_each, owners
 from matching.store import RowStore
@@ -37,6 +38,7 @@ class RunStarts:
         table = chosen.table
         assert isinstance(table, StartTable)
         self._arrays = kernels.table_arrays(table, chosen.runs)
+        self._within_us = chosen.runs.within_us
         self._rows = np.zeros((1024, kernels.ROW_COLUMNS), np.int64)
         self._partitions = _new_partitions(1024)
         self._heap = Heap(np.zeros(1024, np.int64), np.zeros(1024, np.int64))
@@ -238,6 +240,14 @@ class RunStarts:
         for column in (kernels.UP, kernels.LINK):
             line[child, column] = anew(line[child, column], coming.rows, of[child])
         self._rows[coming.count - len(line) : coming.count] = line
+        if self._within_us is not None:  # of those that have come from another matcher
+            new = ids[(one[:, kernels.HEAD] >= 0) & (queued == 0)]
+            first = self._rows[self._partitions[new, kernels.HEAD], kernels.TS]
+            queue(new, first + self._within_us, self._heap, self._counters)
+            self._partitions[new, kernels.QUEUED] = 1
+
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        return None
 
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
         count = int(self._counters[Counters.HEAP])

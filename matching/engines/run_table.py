@@ -199,6 +199,9 @@ class RunTable:
         before = np.where(before >= 0, before + coming.rows[owners(rows.bounds)], -1)
         self._trail[begin : coming.count] = (before << kernels.SHIFT) | (word & kernels.TRANSITION)
 
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        return None
+
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
         """Of the wanted partitions those in which the watermark may decide something."""
         return np.zeros(0, np.int64)

@@ -157,6 +157,9 @@ class RunWindows:
         ends = np.where(one[:, WINDOW] == NONE, -NONE, (one[:, WINDOW] + 1) * self._within_us)
         self._deadline[coming.ids] = ends
 
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        return None
+
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
         n = min(len(wanted), len(self._deadline))
         return np.flatnonzero(wanted[:n] & (self._deadline[:n] <= watermark_us))
