@@ -167,7 +167,10 @@ class _Group:
         kernels = self.kernels
         wanted: list[Int64Array | None] = []
         for member, kernel in kernels:
-            member.guarded(lambda of=kernel: wanted.append(of.wants(batch.sources)))
+            try:
+                wanted.append(kernel.wants(batch.sources))
+            except Exception as error:  # noqa: BLE001  (as in Member.guarded)
+                member.failure = error
         retained = self.rows.retain(wanted)
         for member, kernel in kernels:
             member.guarded(kernel.take, retained)

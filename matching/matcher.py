@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -112,8 +112,7 @@ HELD_TAGS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
+class _Looked(NamedTuple):
     """What conditions make of rows. wanted: indices of those that the engine needs, None: all; of these, tests: for
     each kind of condition whether a row meets it; features: what registers read. failing: where values cannot be
     computed, None: nowhere."""
@@ -181,6 +180,8 @@ class KernelMatcher:
         self.chosen = chosen
         self.engine = engine = chosen.make() if engine is None else engine
         self._spillable: Spillable | None = spillable(engine)
+        self._carries = chosen.runs.carries is not None  # its runs are given the places of rows
+        self._wants_all = chosen.wanted is Wanted.ALL
         self._always = 0
         places = {v: v for v in range(len(program.variables))}
         if engine.by_test:
@@ -286,17 +287,15 @@ class KernelMatcher:
         self.store.floor = self.floor
         self._reserve(self.rows.begin)
         self._specialise(self.rows.came)
-        if looked is None:
+        if looked is None or looked is _NOTHING:
             return
         wanted, block = looked.wanted, self.rows.block
         if wanted is None or (retained is not None and len(wanted) == len(retained)):
-            if _length(block):
-                self._run(block, looked)
+            self._run(block, looked)
             return
         if retained is not None:
             wanted = np.searchsorted(retained, wanted)
-        if len(wanted):
-            self._run(wanted + block.start if isinstance(block, slice) else block[wanted], looked)
+        self._run(wanted + block.start if isinstance(block, slice) else block[wanted], looked)
 
     def expire(self, watermark_us: int | None, held: Int64Array) -> None:
         """No event with time < watermark_us can still come; None: none at all. held: the rows not taken yet."""
@@ -338,7 +337,7 @@ class KernelMatcher:
     def _look(self, positions: Int64Array | slice, attempt: Attempt) -> _Looked:
         """What the conditions make of the rows at `positions`, at least one, given the values that they read."""
         values, failing = attempt
-        tests = []
+        tests: list[np.ndarray] = []
         for at, first, last, _ in self._tests:
             met = truth(values[at]) if at >= 0 else np.ones(_length(positions), np.bool_)
             if first:
@@ -347,20 +346,24 @@ class KernelMatcher:
                 met = met & (self.store.next[positions] < 0)
             tests.append(met)
         features = values[len(self._local) :]
-        fails = any(failed is not None for failed in failing)
-        if fails or self.chosen.wanted is Wanted.ALL:
+        if any(failed is not None for failed in failing):
             self._all_hot = True
-            return _Looked(tests, features, failing if fails else None, None)
+            return _Looked(tests, features, failing, None)
+        if self._wants_all:
+            self._all_hot = True
+            return _Looked(tests, features, None, None)
         wanted = self._wanted(positions, tests)
-        if wanted is not None:
-            tests = [met[wanted] for met in tests]
-            features = [(v[wanted], None if ok is None else ok[wanted]) for v, ok in features]
-        return _Looked(tests, features, None, wanted)
+        if wanted is None:
+            return _Looked(tests, features, None, None)
+        if not len(wanted):
+            return _NOTHING
+        features = [(v[wanted], None if ok is None else ok[wanted]) for v, ok in features]
+        return _Looked([met[wanted] for met in tests], features, None, wanted)
 
     def _run_all(self, positions: Int64Array) -> None:
         """Takes the rows at `positions`, at least one, which are no block."""
         looked = self._look(positions, self.values.attempt(self.store, positions))
-        if looked.wanted is None or len(looked.wanted):
+        if looked is not _NOTHING:
             self._run(positions if looked.wanted is None else positions[looked.wanted], looked)
 
     def _run(self, positions: Int64Array | slice, looked: _Looked) -> None:
@@ -375,11 +378,10 @@ class KernelMatcher:
             for bit in bits:
                 bits_of |= met.view(np.uint8) << bit if narrow else np.left_shift(met, bit, dtype=np.int64)
         mask: Int64Array = bits_of.astype(np.int64, copy=False)
-        carries = self.chosen.runs.carries is not None
-        height = len(features) + carries
+        height = len(features) + self._carries
         feature = np.zeros((max(1, height), count if height else 0), np.int64)
         feature_valid = np.ones(feature.shape, np.bool_)
-        if carries:
+        if self._carries:
             feature[-1] = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         for f, (numbers, valid) in enumerate(features):
             (feature.view(np.float64) if self.program.features[f][1].floating else feature)[f] = numbers
@@ -853,6 +855,8 @@ class KernelMatcher:
 
 
 _NO_ROWS = np.zeros(0, np.int64)
+#: No row of a block is wanted.
+_NOTHING = _Looked([], [], None, _NO_ROWS)
 _START_ANEW = "start the query anew, or run the version that wrote the state"
 
 

@@ -166,13 +166,15 @@ class Rows:
     def retain(self, wanted: Sequence[Int64Array | None]) -> Int64Array | None:
         """Drops the rows of the block that no matcher wants, where none of them can be read by others. wanted: of each
         matcher that takes the block (KernelMatcher.wants). Returns the indices of the rows that are left; None: all."""
-        if self.store.linked or self.after or not wanted or any(w is None for w in wanted):
+        if self.store.linked or self.after:
             return None
-        some = [w for w in wanted if w is not None]
-        retained = some[0] if len(some) == 1 else np.unique(np.concatenate(some))
-        if 2 * len(retained) > self.came:
+        retained = wanted[0] if len(wanted) == 1 else _united(wanted)
+        if retained is None or 2 * len(retained) > self.came:
             return None
-        self.store.retain(self.begin, retained)
+        if len(retained) or self.store.other:
+            self.store.retain(self.begin, retained)
+        else:
+            self.store.count = self.begin
         self.block = slice(self.begin, self.store.count)
         self._attempts = {}
         return retained
@@ -407,6 +409,12 @@ class Rows:
 
     def _size(self) -> int:
         return max([self.store.count, *(tenant.size for tenant in self._tenants)])
+
+
+def _united(indices: Sequence[Int64Array | None]) -> Int64Array | None:
+    """All of these indices, ascending; None where there are none, or one of them stands for all."""
+    some = [index for index in indices if index is not None]
+    return np.unique(np.concatenate(some)) if some and len(some) == len(indices) else None
 
 
 def _as_array(content: bytes) -> np.ndarray:

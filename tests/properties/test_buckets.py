@@ -25,7 +25,7 @@ from tests.strategies import SCHEMA, Row, events
 
 #: AFTER MATCH SKIP TO that would not move on warns; these tests go on.
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
-FEWER = settings(max_examples=max(20, settings().max_examples // 2))
+FEWER = settings(max_examples=max(20, settings().max_examples // 8))
 
 
 class Shared:
