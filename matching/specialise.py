@@ -107,10 +107,8 @@ class _Writer:
                 if value is not _MISSING:
                     known[name] = value
                     return []
-            case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id="bind"), args=args)):
-                return self.bound(target, args, known)
-            case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id="meets"), args=args)):
-                return self.met(target, args, known)
+            case ast.Assign(targets=[ast.Tuple(elts=[truth, valid])], value=ast.Call(func=ast.Name(id="take"))):
+                return self.taken(truth, valid, known)
             case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args)) if hasattr(self, f"_{name}"):
                 written: list[ast.stmt] = getattr(self, f"_{name}")(args, known)
                 return written
@@ -168,21 +166,20 @@ class _Writer:
                 out.append(one)
         return [*_parsed("left = False"), *out] if leaves else out
 
-    def bound(self, target: ast.expr, args: list[ast.expr], known: Known) -> list[ast.stmt]:
+    def taken(self, truth: ast.expr, valid: ast.expr, known: Known) -> list[ast.stmt]:
+        """Binds a row to a label and asks its condition."""
         v = known["v"]
         n = len(self.program.registers)
+        given, after = operands(self.program), ast.unparse(valid)
+        bound = ", ".join([*(f"o{r}" for r in range(n)), *given[n:], "valid"])
+        met = "1"
         self.bindings[v] = None
-        features = operands(self.program)[n:]
-        call = f"bind_{v}({', '.join([*(f'o{r}' for r in range(n)), *features, 'valid'])})"
-        names = ", ".join([ast.unparse(target), *(f"n{r}" for r in range(n))])
-        return _parsed(f"{names} = {call}")
-
-    def met(self, target: ast.expr, args: list[ast.expr], known: Known) -> list[ast.stmt]:
-        v = known["v"]
-        if not self.program.code[v]:
-            return _parsed(f"{ast.unparse(target)} = 1")
-        self.conditions[v] = None
-        return _parsed(f"{ast.unparse(target)} = meets_{v}({', '.join(operands(self.program))}, new_valid)")
+        if self.program.code[v]:
+            self.conditions[v] = None
+            met = f"meets_{v}({', '.join([*given, after])})"
+        return _parsed(f"""
+            {', '.join([after, *given[:n]])} = bind_{v}({bound})
+            {ast.unparse(truth)} = -1 if {after} == -1 else {met}""")
 
     def _read_features(self, args: list[ast.expr], known: Known) -> list[ast.stmt]:
         lines = []

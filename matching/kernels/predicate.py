@@ -351,17 +351,17 @@ def begin_registers(program, scratch):
 
 
 @inlined
-def bind(program, v, valid, feature, feature_f, feature_valid, i, scratch):
-    """`scratch.fresh` becomes what `old` is once row i is bound to v; returns the validity bits, or -1 on overflow."""
+def take(program, v, cannot, valid, feature, feature_f, feature_valid, i, scratch):
+    """Whether a run takes row i as v: 1 it does, 0 not, -1 that cannot be computed. `scratch.fresh` becomes what `old`
+    is with the row, and the validity bits are returned second. cannot: the row-local condition cannot be computed."""
+    if cannot:
+        return np.int64(-1), valid
     for r in range(len(program.register_kind)):
         scratch.fresh[r] = scratch.old[r]
-    return update_registers(program, scratch.fresh, scratch.fresh_f, valid, v, feature, feature_f, feature_valid, i)
-
-
-@inlined
-def meets(program, v, valid, feature, feature_f, feature_valid, i, scratch):
-    """Whether row i meets what the condition of v says of `scratch.fresh`: 1 it does, 0 not, -1 it cannot be
-    computed."""
-    if program.code_start[v + 1] == program.code_start[v]:
-        return 1
-    return holds(program, v, scratch.fresh, valid, feature, feature_valid, i, scratch)
+    after = update_registers(program, scratch.fresh, scratch.fresh_f, valid, v, feature, feature_f, feature_valid, i)
+    truth = np.int64(1)
+    if after == -1:
+        truth = np.int64(-1)
+    elif program.code_start[v + 1] > program.code_start[v]:
+        truth = np.int64(holds(program, v, scratch.fresh, after, feature, feature_valid, i, scratch))
+    return truth, after
