@@ -78,6 +78,30 @@ def float_equal(x, y):
     return x == y or (np.isnan(x) and np.isnan(y))
 
 
+#: How two values stand to each other.
+LESS = 1
+EQUAL = 2
+GREATER = 4
+#: Three bits for each of EQ, NE, LT, LE, GT, GE, FEQ, ..., FGE: where it is true.
+ORDERS = sum(
+    bits << 3 * k for k, bits in enumerate(2 * (EQUAL, LESS + GREATER, LESS, LESS + EQUAL, GREATER, GREATER + EQUAL))
+)
+
+
+@inlined
+def order(x, y):
+    if x < y:
+        return LESS
+    return EQUAL if x == y else GREATER
+
+
+@inlined
+def float_order(x, y):
+    if float_less(x, y):
+        return LESS
+    return EQUAL if float_equal(x, y) else GREATER
+
+
 @inlined
 def update_registers(program, registers, registers_f, valid, variable, feature, feature_f, feature_valid, i):
     """Binds row i to `variable`: updates the registers of one run in place. Returns the validity bits, or -1 on
@@ -151,24 +175,19 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
         a = program.code[pc, 1]
         b = program.code[pc, 2]
         pc += 1
-        if op == FEATURE:
-            if some_fail and feature_valid[features + a, i]:
-                return -1
+        if op <= NULL:
             top += 1
-            stack[top] = feature[a, i]
-            ok[top] = feature_valid[a, i]
-        elif op == REGISTER:
-            top += 1
-            stack[top] = registers[a]
-            ok[top] = (valid >> a) & 1 != 0
-        elif op == CONSTANT:
-            top += 1
-            stack[top] = program.constant[a]
-            ok[top] = True
-        elif op == NULL:
-            top += 1
-            stack[top] = 0
-            ok[top] = False
+            if op == FEATURE:
+                if some_fail and feature_valid[features + a, i]:
+                    return -1
+                stack[top] = feature[a, i]
+                ok[top] = feature_valid[a, i]
+            elif op == REGISTER:
+                stack[top] = registers[a]
+                ok[top] = (valid >> a) & 1 != 0
+            else:
+                stack[top] = program.constant[a]
+                ok[top] = op == CONSTANT
         elif op == TO_FLOAT:
             stack_f[top] = stack[top] / program.constant_f[a]
         elif op == RESCALE:
@@ -229,42 +248,14 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
             stack_f[top] = -stack_f[top]
         elif op == FABS:
             stack_f[top] = abs(stack_f[top])
-        elif op <= GE:
-            top -= 1
-            ok[top] = ok[top] and ok[top + 1]
-            x = stack[top]
-            y = stack[top + 1]
-            if op == EQ:
-                t = x == y
-            elif op == NE:
-                t = x != y
-            elif op == LT:
-                t = x < y
-            elif op == LE:
-                t = x <= y
-            elif op == GT:
-                t = x > y
-            else:
-                t = x >= y
-            stack[top] = 1 if t else 0
         elif op <= FGE:
             top -= 1
             ok[top] = ok[top] and ok[top + 1]
-            x_ = stack_f[top]
-            y_ = stack_f[top + 1]
-            if op == FEQ:
-                t = float_equal(x_, y_)
-            elif op == FNE:
-                t = not float_equal(x_, y_)
-            elif op == FLT:
-                t = float_less(x_, y_)
-            elif op == FLE:
-                t = not float_less(y_, x_)
-            elif op == FGT:
-                t = float_less(y_, x_)
+            if op <= GE:
+                found = order(stack[top], stack[top + 1])
             else:
-                t = not float_less(x_, y_)
-            stack[top] = 1 if t else 0
+                found = float_order(stack_f[top], stack_f[top + 1])
+            stack[top] = 1 if (ORDERS >> 3 * (op - EQ)) & found != 0 else 0
         elif op <= FDISTINCT:
             top -= 1
             if ok[top] and ok[top + 1]:

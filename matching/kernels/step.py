@@ -507,9 +507,6 @@ def step(
     quiet = not (strict or leads or accept_empty)
     stamp = scratch.stamp[0]
     visited = scratch.visited
-    calm_left, calm_end = np.int64(0), np.int64(-1)  # items passed over as long as nothing happens to them
-    hit, hit_label = np.int64(0), np.int64(-1)
-    nearest, nearest_bad = np.int64(UNSEEN), np.int64(0)
 
     i = begin
     status = OK
@@ -522,6 +519,9 @@ def step(
             partitions.ordinal[p] += 1
             i += 1
             continue
+        calm_left, calm_end = np.int64(0), np.int64(-1)  # items passed over as long as nothing happens to them
+        hit, hit_label = np.int64(0), np.int64(-1)
+        nearest, nearest_bad = np.int64(UNSEEN), np.int64(0)
         last_p = counters[C_LAST]
         breaks = strict and last_p >= 0 and last_p != p
         if trails:
