@@ -78,6 +78,7 @@ class _Writer:
         self.globals = vars(kernel)
         self.known_names: frozenset[str] = kernel.STATIC
         self.place: str = kernel.PLACE
+        self.unfolded = {name: _function(self.globals[name]) for name in kernel.UNFOLDED}
         self.constants = {n for n, value in self.globals.items() if isinstance(value, int)}
         self.used: set[str] = set()
         self.conditions: dict[int, None] = {}
@@ -109,6 +110,8 @@ class _Writer:
                     return []
             case ast.Assign(targets=[ast.Tuple(elts=[truth, valid])], value=ast.Call(func=ast.Name(id="take"))):
                 return self.taken(truth, valid, known)
+            case ast.Assign(value=ast.Call(func=ast.Name(id=name))) if name in self.unfolded:
+                return self.unfold(node, self.unfolded[name], known)
             case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args)) if hasattr(self, f"_{name}"):
                 written: list[ast.stmt] = getattr(self, f"_{name}")(args, known)
                 return written
@@ -165,6 +168,15 @@ class _Writer:
             else:
                 out.append(one)
         return [*_parsed("left = False"), *out] if leaves else out
+
+    def unfold(self, call: ast.Assign, function: ast.FunctionDef, known: dict[str, Any]) -> list[ast.stmt]:
+        """The body of a function in the place of its call: their variables have the same names."""
+        *body, returned = function.body[1:]
+        assert isinstance(call.value, ast.Call)
+        assert isinstance(returned, ast.Return)
+        assert [ast.unparse(a) for a in call.value.args] == [a.arg for a in function.args.args]
+        assert ast.unparse(call.targets[0]) == ast.unparse(returned).removeprefix("return ")
+        return self.block(body, known)
 
     def taken(self, truth: ast.expr, valid: ast.expr, known: Known) -> list[ast.stmt]:
         """Binds a row to a label and asks its condition."""

@@ -63,6 +63,9 @@ POP_JUMP_UNLESS_TRUE = int(OpCode.POP_JUMP_UNLESS_TRUE)
 JUMP_IF_VALUE = int(OpCode.JUMP_IF_VALUE)
 FAVG = int(OpCode.FAVG)
 INT_MIN = np.int64(-(2**63))
+#: Of the stack: with numbers that are not negative numba does not look for places from the end.
+ONE = np.uint64(1)
+NOTHING = np.uint64(2**64 - 1)  # one below the first place
 
 
 @inlined
@@ -166,7 +169,7 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
     stack = scratch.stack
     stack_f = scratch.stack_f
     ok = scratch.stack_valid
-    top = -1
+    top = NOTHING
     start = program.code_start[variable]
     end = program.code_start[variable + 1]
     pc = start
@@ -176,7 +179,7 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
         b = program.code[pc, 2]
         pc += 1
         if op <= NULL:
-            top += 1
+            top += ONE
             if op == FEATURE:
                 if some_fail and feature_valid[features + a, i]:
                     return -1
@@ -196,11 +199,11 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
                     return -1
                 stack[top] *= program.constant[a]
         elif op <= MUL or op == IDIV or op == MOD:  # noqa: SIM109 (numba compiles comparisons, not tuples)
-            top -= 1
-            ok[top] = ok[top] and ok[top + 1]
+            top -= ONE
+            ok[top] = ok[top] and ok[top + ONE]
             if ok[top]:
                 x = stack[top]
-                y = stack[top + 1]
+                y = stack[top + ONE]
                 if op == ADD:
                     if add_overflows(x, y):
                         return -1
@@ -234,53 +237,53 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
                     return -1
                 stack[top] = r
         elif op <= FDIV:
-            top -= 1
-            ok[top] = ok[top] and ok[top + 1]
+            top -= ONE
+            ok[top] = ok[top] and ok[top + ONE]
             if op == FADD:
-                stack_f[top] = stack_f[top] + stack_f[top + 1]
+                stack_f[top] = stack_f[top] + stack_f[top + ONE]
             elif op == FSUB:
-                stack_f[top] = stack_f[top] - stack_f[top + 1]
+                stack_f[top] = stack_f[top] - stack_f[top + ONE]
             elif op == FMUL:
-                stack_f[top] = stack_f[top] * stack_f[top + 1]
+                stack_f[top] = stack_f[top] * stack_f[top + ONE]
             else:
-                stack_f[top] = stack_f[top] / stack_f[top + 1]
+                stack_f[top] = stack_f[top] / stack_f[top + ONE]
         elif op == FNEG:
             stack_f[top] = -stack_f[top]
         elif op == FABS:
             stack_f[top] = abs(stack_f[top])
         elif op <= FGE:
-            top -= 1
-            ok[top] = ok[top] and ok[top + 1]
+            top -= ONE
+            ok[top] = ok[top] and ok[top + ONE]
             if op <= GE:
-                found = order(stack[top], stack[top + 1])
+                found = order(stack[top], stack[top + ONE])
             else:
-                found = float_order(stack_f[top], stack_f[top + 1])
+                found = float_order(stack_f[top], stack_f[top + ONE])
             stack[top] = 1 if (ORDERS >> 3 * (op - EQ)) & found != 0 else 0
         elif op <= FDISTINCT:
-            top -= 1
-            if ok[top] and ok[top + 1]:
+            top -= ONE
+            if ok[top] and ok[top + ONE]:
                 if op == DISTINCT:
-                    t = stack[top] != stack[top + 1]
+                    t = stack[top] != stack[top + ONE]
                 else:
-                    t = not float_equal(stack_f[top], stack_f[top + 1])
+                    t = not float_equal(stack_f[top], stack_f[top + ONE])
             else:
-                t = ok[top] != ok[top + 1]
+                t = ok[top] != ok[top + ONE]
             stack[top] = 1 if t else 0
             ok[top] = True
         elif op == AND:
-            top -= 1
-            if ok[top] and ok[top + 1]:
-                stack[top] = stack[top] & stack[top + 1]
-            elif (ok[top] and stack[top] == 0) or (ok[top + 1] and stack[top + 1] == 0):
+            top -= ONE
+            if ok[top] and ok[top + ONE]:
+                stack[top] = stack[top] & stack[top + ONE]
+            elif (ok[top] and stack[top] == 0) or (ok[top + ONE] and stack[top + ONE] == 0):
                 stack[top] = 0
                 ok[top] = True
             else:
                 ok[top] = False
         elif op == OR:
-            top -= 1
-            if ok[top] and ok[top + 1]:
-                stack[top] = stack[top] | stack[top + 1]
-            elif (ok[top] and stack[top] == 1) or (ok[top + 1] and stack[top + 1] == 1):
+            top -= ONE
+            if ok[top] and ok[top + ONE]:
+                stack[top] = stack[top] | stack[top + ONE]
+            elif (ok[top] and stack[top] == 1) or (ok[top + ONE] and stack[top + ONE] == 1):
                 stack[top] = 1
                 ok[top] = True
             else:
@@ -299,17 +302,17 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
             if ok[top] and stack[top] == 1:
                 pc = start + a
         elif op == POP_JUMP_UNLESS_TRUE:
-            top -= 1
-            if not ok[top + 1] or stack[top + 1] == 0:
+            top -= ONE
+            if not ok[top + ONE] or stack[top + ONE] == 0:
                 pc = start + a
         elif op == JUMP_IF_VALUE:
             if ok[top]:
                 pc = start + a
             else:
-                top -= 1
+                top -= ONE
         elif op == FAVG:
-            top -= 1
-            count = stack[top + 1]
+            top -= ONE
+            count = stack[top + ONE]
             ok[top] = ok[top] and count > 0
             if ok[top]:
                 total = stack_f[top] if b == 1 else float(stack[top])

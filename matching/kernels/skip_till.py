@@ -163,6 +163,8 @@ STATIC = frozenset({
     "mode", "carries", "skips_any", "within_us", "within_rows", "degree", "runs_max", "counts", "some_gaps",
     "some_bad", "b", "cannot", "passed", "spent", "e", "v", "gap", "q", "absent", "leads", "trails", "one_by_one",
 })  # fmt: skip
+#: Of what `step` calls, that which a specialised kernel has in the place of the call.
+UNFOLDED = frozenset()
 
 
 @inlined

@@ -62,6 +62,8 @@ STATIC = frozenset({
     "leads", "trails", "some_bad", "counts", "accept_empty", "quiet", "b", "cannot", "breaks", "pending", "spent", "e",
     "v", "q", "lesser", "goes_on",
 })  # fmt: skip
+#: Of what `step` calls, that which a specialised kernel has in the place of the call.
+UNFOLDED = frozenset({"advance"})
 
 #: States of items that are no runs.
 MATCH = -1
@@ -294,7 +296,6 @@ def link(p, tail, item, runs, partitions):
         runs.next[tail] = item
     else:
         partitions.head[p] = item
-    partitions.length[p] += 1
 
 
 @inlined
@@ -387,17 +388,14 @@ def settle(
 def keep(p, item, tail, state, trails, calm_left, calm_end, runs, partitions):
     """Links an item that waits. Where it is pending, the items of the calm after it (calm_left, the last one is
     calm_end) began later and are not due either: they stay linked. Returns (tail, items of the calm left)."""
-    calm = trails and state != FAILED and partitions.calm_length[p] == partitions.length[p]
+    calm = trails and state != FAILED and partitions.calm[p] == tail
+    passed = calm_left if state == PENDING else np.int64(0)
     link(p, tail, item, runs, partitions)
-    tail = item
-    if state == PENDING and calm_left > 0:
-        tail = calm_end
-        partitions.length[p] += calm_left
-        calm_left = np.int64(0)
+    tail = calm_end if passed > 0 else item
     if calm:
         partitions.calm[p] = tail
-        partitions.calm_length[p] = partitions.length[p]
-    return tail, calm_left
+        partitions.calm_length[p] += 1 + passed
+    return tail, calm_left - passed
 
 
 @inlined
@@ -477,6 +475,78 @@ def room_for(length, calm_length, other_length, degree, runs_max, runs, buffer, 
     return BUDGET if length - calm_length > runs_max else OK
 
 
+@inlined
+def advance(
+    p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad, spent, tail,
+    cut, cut_first, ended_first, stamp, mode, merge, ambiguous, within_us, within_rows, timeouts, absent, leads, trails,
+    some_bad, feature, feature_f, feature_valid, program, runs, buffer, partitions, decided, scratch, counters,
+):  # fmt: skip
+    """Takes row i by the edges of a run, in order of preference. Its arguments are the variables of `step` with these
+    names, so that a specialised kernel has this in the place of the call."""
+    taken = np.int64(-1)
+    taken_node = np.int64(-1)
+    if concerns(program, m | b, state):
+        for e in range(program.edge_start[state], program.edge_start[state + 1]):
+            v = program.edge_variable[e]
+            q = program.edge_target[e]
+            cannot = some_bad and (b >> v) & 1 == 1
+            if (not cannot and not has(program, m, v)) or (merge < 2 and scratch.visited[q] == stamp):
+                continue
+            truth, new_valid = take(program, v, cannot, valid, feature, feature_f, feature_valid, i, scratch)
+            if truth == 0:
+                continue
+            if truth < 0:
+                # what is less preferred in this attempt is read after this only
+                bad_node = store(node, position, v, buffer, counters)
+                tail = put(p, tail, FAILED, first, start_ts, start_row, bad_node, 0, runs, partitions, counters)
+                cut_first = first
+                if mode == ALL:
+                    counters[C_FAILED_ROW], counters[C_FAILED_LABEL] = position + 1, v
+                break
+            scratch.visited[q] = stamp
+            if taken != v:
+                taken = v
+                taken_node = node_for(p, node, position, v, first, ambiguous, runs, partitions, buffer, counters)
+            lesser = program.lesser[q] if absent != 0 else np.int64(-1)
+            if ambiguous and has_twin(p, taken_node, q, lesser, runs, partitions):
+                continue
+            goes_on = program.edge_start[q + 1] > program.edge_start[q]
+            if goes_on and (not spent or (timeouts and not program.accept[q] and not timed_out(tail, first, runs))):
+                tail = put(
+                    p, tail, TIMEOUT if spent else q, first, start_ts, start_row, taken_node,
+                    q if spent else new_valid, runs, partitions, counters,
+                )  # fmt: skip
+                write_fresh(program, tail, runs, scratch)
+                if leads:
+                    runs.nearest[tail], runs.nearest_bad[tail] = nearest, nearest_bad
+            if not program.accept[q]:
+                continue
+            if mode == ALL:
+                decide(p, taken_node, start_row, -1, partitions, decided, counters)
+                continue
+            ends, end_node = np.int64(MATCH), taken_node
+            if absent != 0 and not timed_out(tail, first, runs):
+                ends, end_node = verdict(
+                    t, ordinal, first, taken_node, spent, nearest, nearest_bad, ended_first, leads, trails,
+                    within_us, within_rows,
+                )  # fmt: skip
+            if ends < 0:
+                tail = accept(p, tail, ends, first, start_ts, start_row, end_node, runs, partitions, counters)
+                if ends != PENDING:
+                    cut = mode == PAST_LAST_ROW
+                    cut_first = first
+                    break
+                ended_first = first
+            if lesser >= 0 and not spent:  # what is less preferred than ending here
+                tail = put(
+                    p, tail, lesser, first, start_ts, start_row, taken_node, new_valid, runs, partitions, counters
+                )  # fmt: skip
+                write_fresh(program, tail, runs, scratch)
+                if leads:
+                    runs.nearest[tail], runs.nearest_bad[tail] = nearest, nearest_bad
+    return tail, cut, cut_first, ended_first
+
+
 @kernel
 def step(
     begin, end, partition, mask, bad, ts, row, feature, feature_f, feature_valid,
@@ -506,7 +576,6 @@ def step(
     accept_empty = program.accept[0]
     quiet = not (strict or leads or accept_empty)
     stamp = scratch.stamp[0]
-    visited = scratch.visited
 
     i = begin
     status = OK
@@ -542,11 +611,12 @@ def step(
         partitions.ordinal[p] = ordinal + 1
         if trails:
             hit, hit_label = negated(program.absent_behind, m, b)
+            partitions.calm[p] = -1
             partitions.calm_length[p] = 0
 
         item = partitions.head[p]
         partitions.head[p] = -1
-        partitions.length[p] = 0
+        free = counters[C_FREE]
         tail = np.int64(-1)
         stamp += 1
         group = np.int64(-1)
@@ -600,78 +670,16 @@ def step(
                 stamp += 1
             # a run that already spans WITHIN n ROWS can take no further row
             spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
-            # ---- its edges, in order of preference
-            taken = np.int64(-1)
-            taken_node = np.int64(-1)
-            if concerns(program, m | b, state):
-                for e in range(program.edge_start[state], program.edge_start[state + 1]):
-                    v = program.edge_variable[e]
-                    q = program.edge_target[e]
-                    cannot = some_bad and (b >> v) & 1 == 1
-                    if (not cannot and not has(program, m, v)) or (merge < 2 and visited[q] == stamp):
-                        continue
-                    truth, new_valid = take(
-                        program, v, cannot, valid, feature, feature_f, feature_valid, i, scratch
-                    )  # fmt: skip
-                    if truth == 0:
-                        continue
-                    if truth < 0:
-                        # what is less preferred in this attempt is read after this only
-                        bad_node = store(node, position, v, buffer, counters)
-                        tail = put(p, tail, FAILED, first, start_ts, start_row, bad_node, 0, runs, partitions, counters)
-                        cut_first = first
-                        if mode == ALL:
-                            counters[C_FAILED_ROW], counters[C_FAILED_LABEL] = position + 1, v
-                        break
-                    visited[q] = stamp
-                    if taken != v:
-                        taken = v
-                        taken_node = node_for(
-                            p, node, position, v, first, ambiguous, runs, partitions, buffer, counters
-                        )  # fmt: skip
-                    lesser = program.lesser[q] if absent != 0 else np.int64(-1)
-                    if ambiguous and has_twin(p, taken_node, q, lesser, runs, partitions):
-                        continue
-                    goes_on = program.edge_start[q + 1] > program.edge_start[q]
-                    if goes_on and (
-                        not spent or (timeouts and not program.accept[q] and not timed_out(tail, first, runs))
-                    ):
-                        tail = put(
-                            p, tail, TIMEOUT if spent else q, first, start_ts, start_row, taken_node,
-                            q if spent else new_valid, runs, partitions, counters,
-                        )  # fmt: skip
-                        write_fresh(program, tail, runs, scratch)
-                        if leads:
-                            runs.nearest[tail], runs.nearest_bad[tail] = nearest, nearest_bad
-                    if not program.accept[q]:
-                        continue
-                    if mode == ALL:
-                        decide(p, taken_node, start_row, -1, partitions, decided, counters)
-                        continue
-                    ends, end_node = np.int64(MATCH), taken_node
-                    if absent != 0 and not timed_out(tail, first, runs):
-                        ends, end_node = verdict(
-                            t, ordinal, first, taken_node, spent, nearest, nearest_bad, ended_first, leads, trails,
-                            within_us, within_rows,
-                        )  # fmt: skip
-                    if ends < 0:
-                        tail = accept(p, tail, ends, first, start_ts, start_row, end_node, runs, partitions, counters)
-                        if ends != PENDING:
-                            cut = mode == PAST_LAST_ROW
-                            cut_first = first
-                            break
-                        ended_first = first
-                    if lesser >= 0 and not spent:  # what is less preferred than ending here
-                        tail = put(
-                            p, tail, lesser, first, start_ts, start_row, taken_node, new_valid, runs, partitions,
-                            counters,
-                        )  # fmt: skip
-                        write_fresh(program, tail, runs, scratch)
-                        if leads:
-                            runs.nearest[tail], runs.nearest_bad[tail] = nearest, nearest_bad
+            tail, cut, cut_first, ended_first = advance(
+                p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad,
+                spent, tail, cut, cut_first, ended_first, stamp, mode, merge, ambiguous, within_us, within_rows,
+                timeouts, absent, leads, trails, some_bad, feature, feature_f, feature_valid, program, runs, buffer,
+                partitions, decided, scratch, counters,
+            )  # fmt: skip
             # ---- the empty match of this row, less preferred than all that begins with it
             if accept_empty and mode != ALL and mine < 0 and not cut and cut_first != first:
                 tail = accept(p, tail, MATCH, first, start_ts, start_row, -1, runs, partitions, counters)
+        partitions.length[p] = length + free - counters[C_FREE]
         if leads:
             note_negated(p, t, ordinal, position, m, b, program, buffer, partitions, counters)
         if partitions.head[p] >= 0 and runs.state[partitions.head[p]] < 0:
