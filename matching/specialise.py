@@ -332,6 +332,10 @@ class _Expressions(ast.NodeTransformer):
                 return self._concerns(ast.unparse(self.visit(mask)), state)
             case ast.Call(func=ast.Name(id="passed_over"), args=[_, mask, _]):
                 return ast.parse(f"passed_over({ast.unparse(self.visit(mask))})", mode="eval").body
+            case ast.Call(func=ast.Name(id=name)) if name in self.writer.globals:
+                self.generic_visit(node)
+                node.args = [_typed(a) for a in node.args]
+                return node
         return self.generic_visit(node)
 
     def _concerns(self, mask: str, state: ast.expr) -> ast.expr:
@@ -380,6 +384,14 @@ def _state_asked(test: ast.expr) -> str:
 
 def _reads_edges(body: Sequence[ast.stmt]) -> bool:
     return any(isinstance(n, ast.Attribute) and n.attr == "edge_start" for s in body for n in ast.walk(s))
+
+
+def _typed(node: ast.expr) -> ast.expr:
+    """A number as np.int64(...): a function is compiled once more for each number that is given to it as such."""
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return ast.parse(f"np.int64({value})", mode="eval").body
+    return node
 
 
 def _is_typed(node: ast.expr) -> bool:

@@ -65,7 +65,8 @@ STATIC = frozenset({
 #: Of what `step` calls, that which a specialised kernel has in the place of the call.
 UNFOLDED = frozenset({"advance"})
 
-#: States of items that are no runs.
+#: States of items that are no runs. A function is compiled once more for each number that is given to it as such, so
+#: that it gets np.int64(MATCH).
 MATCH = -1
 TIMEOUT = -2
 FAILED = -3
@@ -366,6 +367,7 @@ def settle(
             return np.int64(GONE)
         runs.valid[item] = state
         state = np.int64(TIMEOUT)
+        runs.state[item] = state
     elif state == MATCH:
         if timed_out(tail, first, runs):  # the attempt gives a match: it takes the place of the partial one
             runs.state[tail] = MATCH
@@ -380,7 +382,7 @@ def settle(
         elif hit == MET or ended_first == first:
             # a preferred match that ends at this row is ended by all that would end this one
             return np.int64(GONE)
-    runs.state[item] = state
+        runs.state[item] = state
     return state
 
 
@@ -446,7 +448,7 @@ def accept(p, tail, state, first, ts, row, node, runs, partitions, counters):
         runs.state[tail] = MATCH
         runs.node[tail] = node
         return tail
-    return put(p, tail, state, first, ts, row, node, 0, runs, partitions, counters)
+    return put(p, tail, state, first, ts, row, node, np.int64(0), runs, partitions, counters)
 
 
 @inlined
@@ -457,7 +459,7 @@ def note_negated(p, t, ordinal, position, mask, bad, program, buffer, partitions
         partitions.nearest[p] = t if program.parameters[P_WITHIN_US] >= 0 else ordinal
         partitions.nearest_bad[p] = 0
         if hit == BAD:
-            partitions.nearest_bad[p] = 1 + store(-1, position, label, buffer, counters)
+            partitions.nearest_bad[p] = 1 + store(np.int64(-1), position, label, buffer, counters)
 
 
 @inlined
@@ -478,11 +480,12 @@ def room_for(length, calm_length, other_length, degree, runs_max, runs, buffer, 
 @inlined
 def advance(
     p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad, spent, tail,
-    cut, cut_first, ended_first, stamp, mode, merge, ambiguous, within_us, within_rows, timeouts, absent, leads, trails,
+    cut_first, ended_first, stamp, mode, merge, ambiguous, within_us, within_rows, timeouts, absent, leads, trails,
     some_bad, feature, feature_f, feature_valid, program, runs, buffer, partitions, decided, scratch, counters,
 ):  # fmt: skip
     """Takes row i by the edges of a run, in order of preference. Its arguments are the variables of `step` with these
     names, so that a specialised kernel has this in the place of the call."""
+    cut = False
     taken = np.int64(-1)
     taken_node = np.int64(-1)
     if concerns(program, m | b, state):
@@ -498,7 +501,10 @@ def advance(
             if truth < 0:
                 # what is less preferred in this attempt is read after this only
                 bad_node = store(node, position, v, buffer, counters)
-                tail = put(p, tail, FAILED, first, start_ts, start_row, bad_node, 0, runs, partitions, counters)
+                tail = put(
+                    p, tail, np.int64(FAILED), first, start_ts, start_row, bad_node, np.int64(0), runs, partitions,
+                    counters,
+                )  # fmt: skip
                 cut_first = first
                 if mode == ALL:
                     counters[C_FAILED_ROW], counters[C_FAILED_LABEL] = position + 1, v
@@ -522,7 +528,7 @@ def advance(
             if not program.accept[q]:
                 continue
             if mode == ALL:
-                decide(p, taken_node, start_row, -1, partitions, decided, counters)
+                decide(p, taken_node, start_row, np.int64(-1), partitions, decided, counters)
                 continue
             ends, end_node = np.int64(MATCH), taken_node
             if absent != 0 and not timed_out(tail, first, runs):
@@ -672,13 +678,15 @@ def step(
             spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
             tail, cut, cut_first, ended_first = advance(
                 p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad,
-                spent, tail, cut, cut_first, ended_first, stamp, mode, merge, ambiguous, within_us, within_rows,
+                spent, tail, cut_first, ended_first, stamp, mode, merge, ambiguous, within_us, within_rows,
                 timeouts, absent, leads, trails, some_bad, feature, feature_f, feature_valid, program, runs, buffer,
                 partitions, decided, scratch, counters,
             )  # fmt: skip
             # ---- the empty match of this row, less preferred than all that begins with it
             if accept_empty and mode != ALL and mine < 0 and not cut and cut_first != first:
-                tail = accept(p, tail, MATCH, first, start_ts, start_row, -1, runs, partitions, counters)
+                tail = accept(
+                    p, tail, np.int64(MATCH), first, start_ts, start_row, np.int64(-1), runs, partitions, counters
+                )  # fmt: skip
         partitions.length[p] = length + free - counters[C_FREE]
         if leads:
             note_negated(p, t, ordinal, position, m, b, program, buffer, partitions, counters)
