@@ -44,7 +44,7 @@ def run(
 
 def checked(file: Path) -> App:
     """The app of a file; with a fault in it everything that is wrong is said, and the exit code is 1."""
-    from hybrid.service.service.app_file import AppError, load
+    from hybrid.service.app_file import AppError, load
 
     try:
         return load(file)
@@ -100,7 +100,7 @@ def top(where: Where = str(APP)) -> None:
 
 
 def _state(where: str) -> Path:
-    from hybrid.service.service.app_file import AppError, state_of
+    from hybrid.service.app_file import AppError, state_of
     from query.errors import DataError
 
     if "://" in where:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hybrid.rows.duck import Access
 from hybrid.service.app import App, Query, state_directory
 from hybrid.service.connectors import file_settings, make_sink, make_source
-from hybrid.service.service.declare import declare, late_rows
+from hybrid.service.declare import declare, late_rows
 
 EXTRAS = {"kafka": "confluent_kafka", "mqtt": "paho"}
 SECTIONS = ("database", "streams", "sources", "queries", "sinks", "metrics", "limits")

@@ -35,17 +35,17 @@ from hybrid.database.database import Database
 from hybrid.join.daemons import Daemons
 from hybrid.service import account, dead_letters
 from hybrid.service.app import App, Query
+from hybrid.service.app_file import AppError, load
 from hybrid.service.app_tables import SinkTable, SourceTable
 from hybrid.service.changes import Settling, check_change, check_not_emptied
 from hybrid.service.client_log import ClientLog
 from hybrid.service.connectors import TOPICS, make_sink, make_source, marks_of, target_of
+from hybrid.service.declare import declare, lacks, late_rows
 from hybrid.service.delivery import Delivery
 from hybrid.service.passed import PassedPayloads, last_lines
 from hybrid.service.pulse import Pulse
 from hybrid.service.refused import tell_refused, tell_refused_row
 from hybrid.service.repeated import Repeated
-from hybrid.service.service.app_file import AppError, load
-from hybrid.service.service.declare import declare, lacks, late_rows
 from hybrid.service.sink_writer import Outlet
 from hybrid.service.source_reader import Reader, line_of
 from hybrid.service.status import VERSION, process_began, touch_status, write_status

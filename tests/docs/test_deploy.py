@@ -17,8 +17,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from hybrid.service.app_file import load
 from hybrid.service.app_tables import KafkaSink, KafkaSource
-from hybrid.service.service.app_file import load
 from hybrid.service.status import read_status
 from tests.archive.store import s3_server
 from tests.docs.documents import ROOT

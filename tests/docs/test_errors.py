@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hybrid
-from hybrid.service.service.app_file import AppError, load
+from hybrid.service.app_file import AppError, load
 from query.errors import CODES, QueryError
 from tests.docs.documents import ROOT
 from tests.query.test_bind import plan_of

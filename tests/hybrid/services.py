@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid.service.app import App
+from hybrid.service.app_file import load
 from hybrid.service.service import Clock, Service
-from hybrid.service.service.app_file import load
 from live.sources.base import Bad, Piece
 from query.schema import Schema
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hybrid.service.app_file import load
 from hybrid.service.delivery import Delivery
 from hybrid.service.service import Clock, Service
-from hybrid.service.service.app_file import load
 from live.sinks.json_lines import json_lines
 from live.sinks.ndjson import NdjsonSink
 from live.sources.base import Bad, Piece

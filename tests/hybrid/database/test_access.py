@@ -17,8 +17,8 @@ import pytest
 
 import hybrid
 from hybrid.rows import duck
+from hybrid.service.app_file import AppError, load
 from hybrid.service.service import Service
-from hybrid.service.service.app_file import AppError, load
 from query.language.duck import quiet_connection
 
 START = datetime(2024, 1, 1)

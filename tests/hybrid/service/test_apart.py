@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hybrid.service.app_file import AppError, load
 from hybrid.service.connectors import make_source
 from hybrid.service.service import Service
-from hybrid.service.service.app_file import AppError, load
 from tests.hybrid.services import APP, Bench, FakeSink
 
 MORE = '\n[sources.more]\nstream = "TICKS"\ntype = "file"\npath = "{}"\n'

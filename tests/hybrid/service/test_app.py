@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hybrid.service.app import App
+from hybrid.service.app_file import AppError, load, state_of
 from hybrid.service.app_tables import FileSink, KafkaSink, SimulatorSource
-from hybrid.service.service.app_file import AppError, load, state_of
 from query.errors import DataError
 from tests.hybrid.cli.test_cli import run
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from hybrid.service.app_file import AppError, load
 from hybrid.service.client_log import ClientLog
 from hybrid.service.connectors import make_source
 from hybrid.service.repeated import Repeated
-from hybrid.service.service.app_file import AppError, load
 from live.sources.base import Bad, Place
 from live.sources.marks import Marks, Passed
 from query.schema import Field, Schema

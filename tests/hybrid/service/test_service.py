@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import hybrid
+from hybrid.service.app_file import load
 from hybrid.service.service import REMOVED_S, Service
-from hybrid.service.service.app_file import load
 from live.sources.base import Bad, Piece
 from query.errors import DataError
 from tests.hybrid.services import APP, Bench, FakeSink, FakeSource, piece, ticks

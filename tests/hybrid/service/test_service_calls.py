@@ -30,8 +30,8 @@ import pytest
 import hybrid
 from archive.place import _filesystem
 from archive.scan import _database
+from hybrid.service.app_file import load
 from hybrid.service.service import Clock, Service
-from hybrid.service.service.app_file import load
 from query.errors import DataError, QueryError
 from tests.hybrid.calls import HANGS, KEEPS, LIES, RAISES, Calls, Kafka, Mqtt, Point, Store, Web, files, rows_of
 from tests.hybrid.ends import killed

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hybrid.service.service.app_file import AppError, load
+from hybrid.service.app_file import AppError, load
 from live.sources.base import Piece
 from query.errors import NotKept
 from tests.hybrid.cli.test_cli import run

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hybrid.service.app import App
+from hybrid.service.app_file import load
 from hybrid.service.connectors import make_sink
 from hybrid.service.service import Service
-from hybrid.service.service.app_file import load
 from live.sinks import ndjson, parquet
 from live.sinks.base import Sink
 from tests.hybrid.services import APP, Bench, FakeSink, FakeSource, piece

@@ -22,9 +22,9 @@ import pytest
 import hybrid
 from archive.place import _filesystem
 from archive.scan import _database
+from hybrid.service.app_file import load
 from hybrid.service.pulse import Pulse
 from hybrid.service.service import Service
-from hybrid.service.service.app_file import load
 from tests.archive.proxy import Proxy, proxy
 from tests.archive.store import Server, s3_server
 
