@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hybrid.service.service import app_file, app_tables
+from hybrid.service import app_file, app_tables
 from tests.docs.documents import ROOT, blocks
 
 TEXT = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
