@@ -21,11 +21,12 @@ from typer.testing import CliRunner
 
 import hybrid
 from archive.spark import search
-from archive.spark.task import Gives, Search
+from archive.spark.task import Search
 from archive.spark.task import search as run_task
 from archive.spark.told import hear_matches
 from hybrid.cli import app
 from hybrid.database.database import Database
+from matching.engines.engine import Purpose
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, QueryError
 from query.language.parse import parse
@@ -304,7 +305,7 @@ def test_a_task_holds_few_rows_of_a_giant_key() -> None:
                 }
             )  # fmt: skip
 
-    wanted = Search(plan, ("default",), None, ("k",), Gives.MATCHES, None, 10_000)
+    wanted = Search(plan, ("default",), None, ("k",), Purpose.MATCHES, None, 10_000)
     answer = run_task(pickle.dumps(wanted), batches())
     first = next(answer)
     assert not first.column("failed")[0].as_py()
