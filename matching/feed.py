@@ -291,13 +291,14 @@ class Feed:
 
     def enter(
         self, member: Member, ahead: EventBatch, watermark_us: int | None, from_us: int, sources: tuple[str, ...],
+        since_seq: int = 0,
     ) -> None:  # fmt: skip
         """Takes in a query that has had all events of the stream from `from_us` on with a time below the watermark.
 
         watermark_us: the stream's (None: there is none yet). ahead: all other events from `from_us` on, in the total
         order, those that are held back here among them. sources: all names of sources so far, as what the query has had
-        names them."""
-        group = _Group(None if member.kernel is None else member.kernel.rows, 0)
+        names them. since_seq: of what is held back here, that with a lower ingest sequence is not for it."""
+        group = _Group(None if member.kernel is None else member.kernel.rows, max(since_seq, 0))
         group.members.append(member)
         group.sources = sources
         if watermark_us is None or watermark_us < from_us:

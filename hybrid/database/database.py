@@ -33,9 +33,8 @@ from hybrid.rows.compare import Difference, difference
 from hybrid.rows.duck import ANYTHING, Access, binder, check_memory_limit, interruptible
 from hybrid.rows.faults import fault, not_supported
 from hybrid.rows.inputs import fields_of, to_arrow
-from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer
-from hybrid.rows.result import Lookups, Result
+from hybrid.rows.result import Result
 from hybrid.rows.times import duration_us, instant_us, positive_us, show_us
 from hybrid.statement.explain import explain_live
 from hybrid.statement.on_spark import ENGINES, OnSpark
@@ -43,9 +42,9 @@ from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer, explain_in
 from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.alerts import Alerts
-from hybrid.watch.backfill import Filling, Past, Step
+from hybrid.watch.backfill import Past
 from hybrid.watch.backtest import backtest
-from hybrid.watch.chain import ChainWatch, outermost, plain, plan_streams
+from hybrid.watch.chain import outermost, plain, plan_streams
 from hybrid.watch.declaration import (
     TABLE,
     check_query_name,
@@ -59,25 +58,24 @@ from hybrid.watch.declaration import (
     with_columns,
 )  # fmt: skip
 from hybrid.watch.derived_stream import Pour, rows_as_events
-from hybrid.watch.flow import Flow, guarded
+from hybrid.watch.flow import Flow
+from hybrid.watch.in_chain import InChain
+from hybrid.watch.in_feed import InFeed, new_feed
 from hybrid.watch.late import LateEvents
-from hybrid.watch.memory import Memory, stats_of
-from hybrid.watch.overload import allow, look, shedder_of
-from hybrid.watch.query_spec import END_US, Asked, read_asked
+from hybrid.watch.live_query import Events, LiveQuery, guarded
+from hybrid.watch.memory import Memory
+from hybrid.watch.query_spec import Asked, read_asked
 from hybrid.watch.recovery import check_ahead, state_of
-from hybrid.watch.replay import successor
 from hybrid.watch.rewind import Rewound, finished, rewound
-from hybrid.watch.shedding import Shed, Shedding
+from hybrid.watch.shedding import Shed
 from hybrid.watch.shedding import check as check_shed
 from hybrid.watch.stream import Reached, Stream, reopened
 from hybrid.watch.ticker import TICKER, SteadyClock, Ticker, since_boot_s
-from hybrid.watch.waits import endless_of, waits
-from hybrid.watch.watched import Watch
+from hybrid.watch.waits import waits
 from live.stream import LiveStream
 from matching.batch import Int64Array
-from matching.feed import Feed, Member, Unread
+from matching.feed import Member, Unread
 from matching.ordering import Ordering
-from matching.spill import SpillStats
 from query.errors import DataError, HybridWarning, first_line, nearest
 from query.language import ast
 from query.language.cut import lacks_input
@@ -141,7 +139,7 @@ class Database:
         self._checkpointing: Future[int] | None = None
         #: What whoever took the checkpoint that this database goes on from has noted in it.
         self.notes: dict[str, str] = {}
-        self._named: dict[str, Watch | ChainWatch] = {}
+        self._named: dict[str, LiveQuery] = {}
         self._ticker: Ticker | None = None
         self._clock = SteadyClock()
         self._by_hand = not ticking
@@ -339,8 +337,8 @@ class Database:
         state.schema = schema
         if state.feed is not None:
             state.feed.declare(schema)
-        for watch in self._flow.chains:
-            watch.declare(schema)
+        for query in self._flow.queries:
+            query.events.declare(schema)
 
     def streams(self) -> dict[str, dict[str, Any]]:
         """For each stream: its columns, watermark, the offset that is expected next from each source, the sources
@@ -377,7 +375,7 @@ class Database:
         Returns how many rows were new, when they are kept (with a log: on disk) and every watch has seen them. All or
         nothing: raises DataError and changes nothing.
         """
-        for alerts in [watch.alerts for watch in self._flow.running]:
+        for alerts in [query.alerts for query in self._flow.queries]:
             if alerts.unread_count >= alerts.unread_max:
                 alerts.make_room()  # not under the lock: whoever fetches may need it
         with self._lock, Deferred():
@@ -489,10 +487,10 @@ class Database:
             if fed:
                 message = f"rows of {state.schema.name} go into stream {fed[0]}, and would come twice"
                 raise DataError(message, "close the query that feeds it, and watch it again into another stream")
-            for watch in self._flow.running:
-                self._catch_up(watch)
+            for query in self._flow.queries:
+                self._catch_up(query)
             trouble: list[str] = []
-            done = rewound(self._flow, state, to_us, lambda: self._feed(state), trouble)
+            done = rewound(self._flow, state, to_us, self._memory.spill(), trouble)
             self._share_memory()
             state.save()
             for _ in range(2 if self._named else 0):  # the one that stands in for a broken one is from now too
@@ -551,8 +549,9 @@ class Database:
                 reached_us = state.tick(now_s, self._clock.earliest_us)
                 if reached_us is not None:
                     trouble += self._flow.raised(state, reached_us)
-            for watch in [w for w in self._flow.watches if w.shedding is not None and w.member is not None]:
-                trouble += look(watch, now_s, wall_us)
+            for query in self._flow.queries:
+                if query.events.shedding is not None:
+                    trouble += query.events.look(now_s, wall_us, query.name)
             trouble += self._beside() + self._checkpoint_if_due()
         for message in trouble:
             warnings.warn(message, HybridWarning, stacklevel=2)
@@ -563,22 +562,21 @@ class Database:
         """How a running query may leave out keys from now on, see `watch`; None takes all of them in again. Raises
         DataError where that needs events that are not kept any more, and QueryError."""
         with self._lock, Deferred():
-            watch = next((w for w in self._flow.watches if w.alerts is alerts and w.member is not None), None)
-            if watch is None or watch.member is None:
-                if shed is not None and any(w.alerts is alerts for w in self._flow.chains):
-                    check_shed(alerts.plan, None)
+            query = self._flow.running(alerts)
+            if query is None:
                 return
-            if shed == (None if watch.shedding is None else watch.shedding.shed):
+            shedding = query.events.shedding
+            if shed == (None if shedding is None else shedding.shed):
                 return
             if shed is not None:
-                check_shed(alerts.plan, next((p.target for p in self._flow.pours if p.alerts is alerts), None))
-            allow(watch, shed)
+                check_shed(alerts.plan, self._flow.target(alerts))
+            query.events.allow(shed)
             self._wind()
 
     def _wind(self) -> None:
         """Starts the thread that looks at the clocks, if it is needed and does not run."""
         needed = self._checkpoint_every_us is not None or any(s.pace.ticks for s in self._streams.values())
-        needed |= any(w.shedding is not None for w in self._flow.watches)
+        needed |= any(q.events.shedding is not None for q in self._flow.queries)
         if needed and self._ticker is None and not self._by_hand:
             self._ticker = self._left.ticker = Ticker(weakly(self.tick))
             self._ticker.start()
@@ -591,25 +589,25 @@ class Database:
                 state.late = LateEvents(state.live.columns)
             return state.late
 
-    def _answered(self, watch: Watch | ChainWatch) -> None:
+    def _answered(self, query: LiveQuery) -> None:
         """A request of a query is over: somebody takes its answer, unless a push does so before."""
         if not self._closed:
-            pools().takers.submit(self._take_answers, watch)
+            pools().takers.submit(self._take_answers, query)
 
-    def _take_answers(self, watch: Watch | ChainWatch) -> None:
+    def _take_answers(self, query: LiveQuery) -> None:
         with self._lock, Deferred():
-            if not self._closed and watch in self._flow.running:
-                guarded(watch, type(watch).settle)
+            if not self._closed and query in self._flow.queries:
+                guarded(query, LiveQuery.settle)
 
-    def _catch_up(self, watch: Watch | ChainWatch, seconds: float | None = None) -> None:
+    def _catch_up(self, query: LiveQuery, seconds: float | None = None) -> None:
         """Returns when no history is being read for a query, or so many seconds are over."""
         until_s = None if seconds is None else clock.monotonic() + seconds
-        while watch.asking is not None and (running := watch.asking.running) is not None:
+        while query.asking is not None and (running := query.asking.running) is not None:
             wait([running], None if until_s is None else max(0.0, until_s - clock.monotonic()))
             if not running.done():
                 break
-            self._take_answers(watch)
-            if watch.asking.running is running:
+            self._take_answers(query)
+            if query.asking.running is running:
                 break  # it is not the database's any more
         self._say_beside()
 
@@ -681,7 +679,7 @@ class Database:
                 running = None if asked is None else self._running(asked)
                 past = None if running is not None else self._past(text, chosen, tables or {}, evidence, from_us, shed)
             if past is not None:
-                past.read(self._taking(past.watch))  # without the lock: nothing comes there any more
+                past.read()  # without the lock: nothing comes there any more
         with self._lock:
             if asked is not None:
                 running = self._running(asked)
@@ -689,71 +687,66 @@ class Database:
                     running.unread_max = running.unread_max if unread_max is None else unread_max
                     self.shed(running, shed)
                     return running
-            before = self._flow.running
+            before = list(self._flow.queries)
             try:
                 if past is not None:
-                    watch, plan = past.watch, past.plan
+                    query, plan = past.query, past.plan
                     self._go_on(past)
                 else:
-                    watch, plan = self._start(text, chosen, tables or {}, evidence, into, time, shed)
-                watch.asked = asked
+                    query, plan = self._start(text, chosen, tables or {}, evidence, into, time, shed)
+                query.asked = asked
                 if unread_max is not None:
-                    watch.alerts.unread_max = unread_max
+                    query.alerts.unread_max = unread_max
                 if asked is not None:
-                    self._named[asked.name] = watch
+                    self._named[asked.name] = query
                     self._keep_names()
             except BaseException:
                 with Deferred():
                     self._withdraw(before)
                 raise
-            kept_in = self._memory.notes(self._spill_stats(watch))
-        slow = [m for f in plan.factors for m in waits(f.plan, f.alias if name is None else f"query {name}")]
-        for message in dict.fromkeys([*slow, *kept_in]):
+            kept_in = self._memory.notes(query.events.spill)
+        for message in dict.fromkeys([*waiting(plan, query), *kept_in]):
             warnings.warn(message, HybridWarning, stacklevel=2)
-        return watch.alerts
+        return query.alerts
 
     def _start(
         self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, into: str | None,
         time: str | None, shed: Shed | None = None,
-    ) -> tuple[Watch | ChainWatch, QueryPlan]:  # fmt: skip
+    ) -> tuple[LiveQuery, QueryPlan]:  # fmt: skip
         """A live query that has begun, and its plan."""
-        watch, plan = self._asked(text, strategy, tables, evidence, into)
+        query, plan = self._asked(text, strategy, tables, evidence, into)
         if shed is not None:
             check_shed(plan, into)
-        if isinstance(watch, Watch):
-            watch.shedding = None if shed is None else Shedding(shed)
-            self._begin(watch)
-        else:
-            self._flow.chains.append(watch)
-            self._share_memory()
+        query.events.begin(shed)
+        self._has_begun(query)
         if into is not None:
             try:
-                self._flow.pours.append(self._poured(plan, watch, into, time))
+                self._flow.pours.append(self._poured(plan, query, into, time))
             except Exception:
-                self._stop(watch)
+                self._stop(query)
                 raise
-        return watch, plan
+        return query, plan
+
+    def _has_begun(self, query: LiveQuery) -> None:
+        """Hands what is pushed to a query from now on, and shares memory out anew."""
+        self._flow.queries.append(query)
+        self._share_memory()
+        if query.events.shedding is not None:
+            self._wind()
 
     def _past(
         self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, from_us: int, shed: Shed | None
     ) -> Past:
         """A live query that is to read the archive before it begins."""
-        watch, plan = self._asked(text, strategy, tables, evidence, from_us=from_us)
+        query, plan = self._asked(text, strategy, tables, evidence, from_us=from_us)
         if shed is not None:
             check_shed(plan, None)
-        streams = {name: self._streams[name] for name in plan_streams(plan)}
-        for state in streams.values():
+        for state in query.events.streams.values():
             extent, *_ = state.kept.snapshot().extent()
             if state.watermark_us is None and not state.live.expected and extent is not None:
                 self._flow.reach(state, extent[1] - state.schema.lateness_us)
-        filling = None
-        if isinstance(watch, Watch):
-            watch.shedding = None if shed is None else Shedding(shed)
-            filling = Filling(watch.factor.plan, from_us, shedder_of(watch))
-        return Past(watch, plan, streams, from_us, filling)
-
-    def _taking(self, watch: Watch | ChainWatch) -> Callable[[Step], None]:
-        return lambda step: guarded(watch, lambda w: w.push(*step))
+        query.events.begin(shed)
+        return Past(query, plan, from_us)
 
     def _go_on(self, past: Past) -> None:
         """Lets a live query begin that has read the archive, with what has come meanwhile."""
@@ -761,19 +754,9 @@ class Database:
         over = [s.schema.name for s in past.streams.values() if s.ended]
         if len(over) == len(past.streams):
             raise fault("HQ400", f"stream {over[0]} has ended", past.plan.text, "ask db.sql or db.backtest")
-        watch = past.watch
-        past.read_rest(self._taking(watch))
-        if isinstance(watch, Watch):
-            assert past.filling is not None
-            stream = watch.stream
-            member = past.filling.enter(self._feed(stream), stream.kept.snapshot(), stream.live)
-            watch.accepted_before = stream.on_time_count - past.filling.count
-            self._begin(watch, member)
-            guarded(watch, Watch.collect)
-        else:
-            self._flow.chains.append(watch)
-            self._share_memory()
-        guarded(watch, type(watch).settle)
+        past.read_rest()
+        self._has_begun(past.query)
+        guarded(past.query, LiveQuery.settle)
 
     def _running(self, asked: Asked) -> Alerts | None:
         """The alerts of the query that runs under a name, if there is one."""
@@ -880,7 +863,8 @@ class Database:
             return
         number, state = found
         self._checkpointed, self.notes = (number, clock.monotonic()), state["notes"]
-        anew: list[Watch | ChainWatch] = []
+        anew: list[LiveQuery] = []
+        resumed: list[tuple[LiveQuery, Mapping[str, Any]]] = []
         for name, saved in state["streams"].items():
             stream = self._streams.get(name)
             if stream is None:
@@ -900,20 +884,25 @@ class Database:
             done = saved["alerts"]["over"] is not None
             strategy = strategy_of(asked.strategy, asked.tolerance_us)
             if done:
-                watch, _ = self._asked(asked.text, strategy, asked.tables, asked.evidence)
+                query, _ = self._asked(asked.text, strategy, asked.tables, asked.evidence)
             else:
-                watch, _ = self._start(
+                query, _ = self._start(
                     asked.text, strategy, asked.tables, asked.evidence, asked.into, asked.time
                 )
-            watch.asked = asked
-            watch.alerts.restore(saved["alerts"])
-            if not watch.restore(saved["own"]) and not done:
-                anew.append(watch)
-            if watch.driver is not None:
-                watch.driver.restore(saved["driver"])
-            self._named[name] = watch
+            query.asked = asked
+            query.alerts.restore(saved["alerts"])
+            if query.driver is not None:
+                query.driver.restore(saved["driver"])
+            self._named[name] = query
+            resumed.append((query, saved))
+        members: dict[str, Member | Unread] = {}
         for name, saved in state["streams"].items():
-            self._restore_feed(self._streams[name], saved, anew)
+            members |= self._restore_feed(self._streams[name], saved)
+        for query, saved in resumed:
+            assert query.asked is not None
+            if not query.events.restore(saved["own"], members.get(query.asked.name)) and not query.alerts.done:
+                anew.append(query)
+        self._share_memory()
         self._make_anew(anew, state["version"])
         for name in state["streams"]:
             stream = self._streams[name]
@@ -927,54 +916,36 @@ class Database:
                     stream.live.skip(source, offset)
             stream.live.declare(stream.schema)
 
-    def _make_anew(self, watches: Sequence[Watch | ChainWatch], version: int) -> None:
+    def _make_anew(self, queries: Sequence[LiveQuery], version: int) -> None:
         """Lets queries whose state in the checkpoint means something else to this release go on from their events."""
         from hybrid.watch import checkpoint
-        from hybrid.watch.replay import chain_made_anew, made_anew
 
-        if not watches:
+        if not queries:
             return
-        if len(watches) == sum(not watch.alerts.done for watch in self._named.values()):
+        if len(queries) == sum(not query.alerts.done for query in self._named.values()):
             self._memory.begins_anew()
         lost = []
-        for watch in watches:
+        for query in queries:
             try:
-                if isinstance(watch, Watch):
-                    whole = made_anew(watch)
-                else:
-                    whole = chain_made_anew(watch, {name: self._streams[name] for name in watch.streams})
+                whole = query.events.replay()
             except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's own)
-                watch.alerts.fail(error)
+                query.alerts.fail(error)
                 whole = True
-            assert watch.asked is not None
-            lost += [] if whole else [watch.asked.name]
-        names = [name for name, watch in self._named.items() if any(watch is one for one in watches)]
+            assert query.asked is not None
+            lost += [] if whole else [query.asked.name]
+        names = [name for name, query in self._named.items() if any(query is one for one in queries)]
         for message in checkpoint.replaced(names, lost, version, self._wider):
             warnings.warn(message, HybridWarning, stacklevel=5)
         self._share_memory()
 
-    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any], anew: list[Watch | ChainWatch]) -> None:
-        """Puts the members of a stream's feed in the places of those that have just begun. Adds the queries that must
-        be made anew."""
-        with Deferred():
-            from hybrid.statement.background_compile import builder
-        watches = [self._named[name] for name in saved["members"]]
-        if not watches:
-            return
-        feed = Feed(stream.schema, builder(), self._memory.spill())
-        members = feed.restore(saved["feed"], [w.factor.plan for w in watches])
-        for watch, member in zip(watches, members, strict=True):
-            assert isinstance(watch, Watch)
-            if isinstance(member, Unread):
-                anew.append(watch)
-                if watch.shedding is not None:
-                    watch.shedding.shedder = member.shedder
-                continue
-            watch.member = member
-            if watch.shedding is not None:
-                watch.shedding.shedder = member.shedder
-        stream.feed = feed
-        self._share_memory()
+    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any]) -> dict[str, Member | Unread]:
+        """Gives a stream the feed that it had. Returns the members by the names of their queries."""
+        names = saved["members"]
+        if not names:
+            return {}
+        stream.feed = new_feed(stream.schema, self._memory.spill())
+        members = stream.feed.restore(saved["feed"], [self._named[name].factor.plan for name in names])
+        return dict(zip(names, members, strict=True))
 
     def replace(
         self,
@@ -995,57 +966,45 @@ class Database:
         waits for history still comes there. Raises QueryError, DataError; the old version then goes on.
         """
         with self._lock, Deferred():
-            old = next((w for w in self._flow.watches if w.alerts is alerts and w.member is not None), None)
             self._check_open()
-            if any(c.alerts is alerts for c in self._flow.chains):
-                message = "a query over several streams or patterns cannot be replaced while it runs"
-                raise DataError(message, "close it, and start the new version with db.watch")
+            old = self._flow.running(alerts)
             if old is None:
                 raise DataError("this query is not running", "start the new version with db.watch")
-            if any(p.alerts is alerts for p in self._flow.pours):
+            if self._flow.target(alerts) is not None:
                 raise DataError("this query feeds a stream", "close it, and start the new version with db.watch")
             strategy = strategy_of("auto") if old.driver is None else old.driver.strategy
-            watch, _ = self._asked(text, strategy, tables or {}, evidence)
-            if not isinstance(watch, Watch):
+            query, plan = self._asked(text, strategy, tables or {}, evidence)
+            was, now = (sorted(q.events.streams) for q in (old, query))
+            if was != now:
                 hint = "close the old query, and watch the new one"
-                raise not_supported("a new version that reads several streams or patterns", text, hint)
-            if watch.stream is not old.stream:
-                was, now = old.stream.schema.name, watch.stream.schema.name
-                hint = "close the old query, and watch the new one"
-                raise fault("HQ400", f"the new version reads {now}, the old one {was}", text, hint)
-            if old.shedding is not None:
-                check_shed(watch.alerts.plan, None)
-            member = successor(old, watch.factor.plan, fresh)
-            watch.shedding = old.shedding
-            if member is not None:
-                watch.since_seq, watch.accepted_before = old.since_seq, old.accepted_before
-                watch.from_us = old.from_us
-            self._begin(watch, member)
-            if watch.shedding is not None and watch.shedding.pressure.share < 1:
-                if watch.member is not None and watch.member.shedder is not None and watch.member.shedder.keeps_all:
-                    watch.shedding.decided(watch.stream.live.newest_us, 1.0, "a new version")
+                message = f"the new version reads {', '.join(now)}, the old one {', '.join(was)}"
+                raise fault("HQ400", message, text, hint)
+            if old.events.shedding is not None:
+                check_shed(plan, None)
+            whole = query.events.succeed(old.events, fresh)
+            self._has_begun(query)
             if old.asked is not None:
-                watch.asked = replace(old.asked, text=text, evidence=evidence)
-                self._named[old.asked.name] = watch
+                query.asked = replace(old.asked, text=text, evidence=evidence)
+                self._named[old.asked.name] = query
                 self._keep_names()
-            old.leave()
-            self._flow.settle(old.stream)
-        of = watch.factor.alias if watch.asked is None else f"query {watch.asked.name}"
-        for message in waits(watch.factor.plan, of):
+            old.events.leave()
+            guarded(old, LiveQuery.settle)
+            self._flow.drop_over()
+        for message in waiting(plan, query):
             warnings.warn(message, HybridWarning, stacklevel=2)
-        if member is None:
+        if not whole:
             message = "events since the old version began are no longer kept: the new one begins with an empty state"
             warnings.warn(message, HybridWarning, stacklevel=2)
-        return watch.alerts
+        return query.alerts
 
     def rows_of(self, text: str, shed: Shed | None = None) -> tuple[pa.Schema, tuple[str, ...]]:
         """What a live query would give, with the identity of its matches, and the streams it would read, in lower case;
         nothing is started. shed: as in `watch`. Raises QueryError."""
         with self._lock:
-            watch, plan = self._asked(text, strategy_of("auto"), {}, evidence=True)
+            query, plan = self._asked(text, strategy_of("auto"), {}, evidence=True)
             if shed is not None:
                 check_shed(plan, None)
-            return watch.alerts.schema, plan_streams(plan)
+            return query.alerts.schema, plan_streams(plan)
 
     def schema(self, stream: str) -> Schema:
         """What a stream is declared as. Raises DataError."""
@@ -1061,11 +1020,11 @@ class Database:
     def _asked(
         self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, into: str | None = None,
         from_us: int | None = None,
-    ) -> tuple[Watch | ChainWatch, QueryPlan]:  # fmt: skip
+    ) -> tuple[LiveQuery, QueryPlan]:  # fmt: skip
         """A live query that may begin, and its plan. from_us: it sees the events that are kept from then on too. Raises
         QueryError."""
         self._check_open()
-        query, plan, outer, static = self._live_plan(text, tables)
+        parsed, plan, outer, static = self._live_plan(text, tables)
         if into is not None and plan.alert is not None:
             hint = "leave it out, and watch the stream with ALERT ONCE"
             raise not_supported(f"ALERT ONCE on rows that go into {into}", text, hint)
@@ -1075,100 +1034,74 @@ class Database:
         over = [s.schema.name for s in streams.values() if s.ended]
         if len(over) == len(streams):
             raise fault("HQ400", f"stream {over[0]} has ended", text, "ask db.sql or db.backtest")
-        watch: Watch | ChainWatch
+        spill = self._memory.spill()
+        events: Events
         if plain(plan):
-            stream, ordered = next(iter(streams.values())), plan.alert is not None
-            watch = simple = Watch(plan.factors[0], stream, histories, strategy, ordered, from_us, self._large)
-            lookups, stats = lambda: self._lookups(simple), lambda: self._watch_stats(simple)
+            events = InFeed(plan.factors[0], next(iter(streams.values())), spill, from_us)
         else:
-            spill = self._memory.spill()
-            watch = chained = ChainWatch(
-                plan, streams, histories, static, strategy, spill, from_us, self._large, self._access
-            )
-            lookups, stats = chained.lookups, chained.stats
+            events = InChain(plan, streams, static, spill, from_us, self._access)
+        query = LiveQuery(plan.factors[-1], events, histories, strategy, plan.alert is not None, self._large)
 
         def explained(stage: str) -> str:
-            shedding = watch.shedding if isinstance(watch, Watch) else None
-            return explain_live(query, plan, strategy, stage, watch.driver, None if shedding is None else str(shedding))
+            shedding = None if events.shedding is None else str(events.shedding)
+            return explain_live(parsed, plan, strategy, stage, query.driver, shedding)
 
-        watch.alerts = Alerts(
-            outermost(plan), outer, lookups, explained, stats, self._may_wait, lambda: self._stop(watch), evidence,
-            lambda: self._rows_from(watch, plan), lambda seconds: self._catch_up(watch, seconds),
+        def stats() -> dict[str, Any]:
+            with self._lock:
+                return query.stats()
+
+        query.alerts = Alerts(
+            outermost(plan), outer, query.lookups, explained, stats, self._may_wait, lambda: self._stop(query),
+            evidence, lambda: self._rows_from(query, plan), lambda seconds: self._catch_up(query, seconds),
         )
-        if watch.driver is not None:
+        if query.driver is not None:
             # what flows on into another stream comes in its turn
             pool = None if into is not None else pools().readers
-            watch.asking = Asking(watch.driver, pool, lambda: self._answered(watch))
-            watch.asking.prepare(histories)
-        return watch, plan
+            query.asking = Asking(query.driver, pool, lambda: self._answered(query))
+            query.asking.prepare(histories)
+        return query, plan
 
-    def _rows_from(self, watch: Watch | ChainWatch, plan: QueryPlan) -> int | None:
+    def _rows_from(self, query: LiveQuery, plan: QueryPlan) -> int | None:
         """No row whose last event has a time below this can still come out for ALERT ONCE to judge; None: any may."""
         with self._lock:
-            lag_us, watermark_us = plan.alert.lag_us if plan.alert is not None else None, watch.watermark_us
+            lag_us, watermark_us = plan.alert.lag_us if plan.alert is not None else None, query.events.watermark_us
             if lag_us is None or watermark_us is None:
                 return None
-            waiting_us = watch.driver.waiting_from_us() if watch.driver is not None else None
+            waiting_us = query.driver.waiting_from_us() if query.driver is not None else None
             return watermark_us - lag_us if waiting_us is None else min(watermark_us - lag_us, waiting_us)
-
-    def _feed(self, stream: Stream) -> Feed:
-        if stream.feed is None:
-            with Deferred():  # an import that is interrupted leaves half a module
-                from hybrid.statement.background_compile import builder  # loads the kernels
-            stream.feed = Feed(stream.schema, builder(), self._memory.spill())
-        return stream.feed
-
-    def _begin(self, watch: Watch, member: Member | None = None) -> None:
-        """Lets a live query begin, with an empty state or as that member."""
-        stream = watch.stream
-        watch.member = member or self._feed(stream).add(watch.factor.plan, watch.since_seq, shedder_of(watch))
-        if watch.shedding is not None:
-            watch.shedding.shedder = watch.member.shedder
-            watch.shedding.looked_count = stream.live.accepted_count
-        self._flow.watches.append(watch)
-        self._share_memory()
-        if watch.shedding is not None:
-            self._wind()
 
     def _share_memory(self) -> None:
         """Says to all that hold partial matches, or what was found in history, how much is theirs."""
         feeds = [s.feed for s in self._streams.values() if s.feed is not None]
-        self._memory.share_out([*feeds, *(p for c in self._flow.chains for p in c.chain.patterns)])
-        drivers = [w.driver for w in self._flow.running if w.driver is not None]
+        self._memory.share_out([*feeds, *(h for q in self._flow.queries for h in q.events.holders)])
+        drivers = [q.driver for q in self._flow.queries if q.driver is not None]
         self._memory.share_kept([cache for driver in drivers for cache in driver.caches])
 
-    def _spill_stats(self, watch: Watch | ChainWatch) -> list[SpillStats]:
-        """Of each pattern of a live query."""
-        if isinstance(watch, ChainWatch):
-            return [pattern.spill for pattern in watch.chain.patterns]
-        return [] if watch.member is None else [watch.member.spill]
-
-    def _stop(self, watch: Watch | ChainWatch) -> None:
+    def _stop(self, query: LiveQuery) -> None:
         """Ends one live query; nothing else changes."""
         with self._lock, Deferred():
-            if isinstance(watch, Watch):
-                watch.leave()
-            if watch.driver is not None:
-                watch.driver.discard()
-            self._flow.remove(watch)
+            query.events.leave()
+            if query.driver is not None:
+                query.driver.discard()
+            self._flow.remove(query)
             self._share_memory()
-            if watch.asked is not None and self._named.get(watch.asked.name) is watch:
-                del self._named[watch.asked.name]
+            if query.asked is not None and self._named.get(query.asked.name) is query:
+                del self._named[query.asked.name]
                 if not self._closed:
                     self._keep_names()
-            watch.alerts.finish("closed")
+            query.alerts.finish("closed")
 
-    def _withdraw(self, before: Sequence[Watch | ChainWatch]) -> None:
+    def _withdraw(self, before: Sequence[LiveQuery]) -> None:
         """Ends the queries that are not among those before: one that could not begin whole."""
-        for watch in [w for w in self._flow.running if w not in before]:
-            self._stop(watch)
+        for query in [q for q in self._flow.queries if q not in before]:
+            self._stop(query)
         for stream in self._streams.values():
             if stream.feed is not None:
-                stream.feed.keep_only([w.member for w in self._flow.watches if w.member is not None])
+                stream.feed.keep_only([q.events.member for q in self._flow.queries if q.events.member is not None])
                 if not len(stream.feed):
                     stream.feed = None
 
-    def _poured(self, plan: QueryPlan, watch: Watch | ChainWatch, into: str, time: str | None) -> Pour:
+    def _poured(self, plan: QueryPlan, query: LiveQuery, into: str, time: str | None) -> Pour:
         """Declares the stream that the rows of a new live query go to."""
         reads, target = frozenset(plan_streams(plan)), into.lower()
         upstream = set(reads)
@@ -1178,7 +1111,7 @@ class Database:
             raise DataError(f"the rows cannot go into {into}, which they are made of", "choose another name")
         if any(p.target == target for p in self._flow.pours):
             raise DataError(f"stream {into} is fed by a live query already", "choose another name")
-        rows = rows_as_events(plan, watch.alerts.schema, time)
+        rows = rows_as_events(plan, query.alerts.schema, time)
         keeping = [self._streams[name].schema.retention_us for name in reads]
         retention = None if None in keeping else timedelta(microseconds=max(k for k in keeping if k is not None))
         keys = [c.name for c in plan.factors[-1].plan.partition_by if c.name in rows.columns]
@@ -1187,38 +1120,7 @@ class Database:
         if state.ended:
             raise DataError(f"stream {into} has ended", "choose another name")
         state.live.driven = True
-        if isinstance(watch, ChainWatch):
-            chained = watch
-            return Pour(watch.alerts, reads, target, rows.lag_us, lambda: chained.watermark_us)
-        read = watch.stream
-        return Pour(watch.alerts, reads, target, rows.lag_us, lambda: END_US if read.ended else read.watermark_us)
-
-    def _lookups(self, watch: Watch) -> Lookups:
-        return (
-            lookup_in(watch.stream.reader()),
-            tuple(lookup_in(watch.histories[h.schema.name.lower()].reader()) for h in watch.factor.histories),
-        )
-
-    def _watch_stats(self, watch: Watch) -> dict[str, Any]:
-        with self._lock:
-            feed = watch.stream.feed
-            held = 0 if feed is None or watch.member is None else feed.held_count(watch.member, watch.since_seq)
-            events, late = watch.stream.lately.counts
-            found: dict[str, Any] = {
-                "late": watch.stream.live.late_count,
-                "late_share": late / events if events else 0.0,
-                "held_back": held,
-                "watermark": show_us(watch.stream.live.watermark_us),
-                "held_by": watch.stream.held_by(),
-            }
-            if watch.stuck_count:
-                found["skips_stuck"] = watch.stuck_count
-            if watch.shedding is not None and watch.shedding.shedder is not None:
-                found |= watch.shedding.stats()
-            found |= stats_of(self._spill_stats(watch)) | endless_of([watch.factor])
-            if watch.driver is not None:
-                found |= watch.driver.stats()
-            return found
+        return Pour(query.alerts, reads, target, rows.lag_us, lambda: query.events.watermark_us)
 
     def _may_wait(self) -> bool:
         """Whether another thread may still push: not from the thread that did, nor with one thread only.
@@ -1392,8 +1294,8 @@ class Database:
             try:
                 if self._keeper is not None:
                     self._keeper.stop()
-                for watch in self._flow.running if wait else ():
-                    self._catch_up(watch, None if wait is True else wait)
+                for query in self._flow.queries if wait else ():
+                    self._catch_up(query, None if wait is True else wait)
             finally:  # an interrupt ends the waiting, and nothing else
                 with Deferred():
                     self._finish(checkpoint)
@@ -1409,8 +1311,8 @@ class Database:
                 self.checkpoint()
         finally:
             self._closed = True
-            for watch in self._flow.running:
-                watch.alerts.finish()
+            for query in self._flow.queries:
+                query.alerts.finish()
             self._release()
 
     def _release(self) -> None:
@@ -1519,6 +1421,12 @@ def _is_sparks(thread: threading.Thread) -> bool:
     runs = getattr(thread, "_target", None)
     owners = (type(thread), runs, type(getattr(runs, "__self__", None)))
     return any(str(getattr(o, "__module__", "")).partition(".")[0] in PACKAGES for o in owners)
+
+
+def waiting(plan: QueryPlan, query: LiveQuery) -> list[str]:
+    """Why matches of a live query may come late, and partial ones may never end."""
+    found = [waits(f.plan, f.alias if query.asked is None else query.name) for f in plan.factors]
+    return list(dict.fromkeys(message for messages in found for message in messages))
 
 
 def _name(text: str) -> str:

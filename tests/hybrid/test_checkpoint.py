@@ -209,11 +209,12 @@ def test_answers_come_when_the_queries_are_restored_and_not_before(tmp_path, mon
     settling, restoring = [], threading.Event()
     restore, settle = Database._restore_feed, Asking.settle
 
-    def slowly(*args: Any) -> None:
+    def slowly(*args: Any) -> Any:
         restoring.set()
         time.sleep(0.3)  # what was begun beside it has long come by then
-        restore(*args)
+        members = restore(*args)
         restoring.clear()
+        return members
 
     def telling(*args: Any) -> Any:
         settling.append(restoring.is_set())

@@ -257,7 +257,7 @@ def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkey
         def full(*given: Any) -> None:
             raise MemoryError("no memory for 8 GiB")
 
-        patch.setattr(type(watch), "collect", full)
+        patch.setattr(type(watch), "take", full)
         bench.step()
     for _ in range(4):
         bench.step()
@@ -279,13 +279,13 @@ def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeyp
     source.given += [piece(5)]
     bench.step(2)
 
-    def full(watch: Any) -> None:
-        if "rises" in bench.service.db._named and watch is bench.service.db._named["rises"]:
+    def full(query: Any, found: Any) -> None:
+        if "rises" in bench.service.db._named and query is bench.service.db._named["rises"]:
             raise MemoryError("no memory for 8 GiB")
-        collect(watch)
+        take(query, found)
 
-    collect = type(bench.service.db._named["rises"]).collect
-    monkeypatch.setattr(type(bench.service.db._named["rises"]), "collect", full)
+    take = type(bench.service.db._named["rises"]).take
+    monkeypatch.setattr(type(bench.service.db._named["rises"]), "take", full)
     for i in range(4):
         bench.sources["feed"].given += [piece(7 + i, first=1 + i)]
         bench.step(2)
