@@ -95,8 +95,8 @@ class Flow:
             on_time = arrival.on_time
             if state.feed is not None:
                 state.feed.push(on_time, arrival.watermark_us)
-            self._hand_on(state, on_time)
-            trouble += self._spill_trouble(state) + self._pour(state)
+            trouble += self._hand_on(state, on_time)
+            trouble += self._pour(state)
         return trouble
 
     @contextmanager
@@ -148,27 +148,32 @@ class Flow:
         with self._whole(state, trouble):
             if state.feed is not None:
                 state.feed.advance(watermark_us)
-            self._hand_on(state, None)
+            trouble += self._hand_on(state, None)
             trouble += self._pour(state)
         return trouble
 
-    def _hand_on(self, state: Stream, batch: EventBatch | None) -> None:
+    def _hand_on(self, state: Stream, batch: EventBatch | None) -> list[str]:
         """Lets the queries take new on-time events of a stream, or a new watermark, and answer what is decided by that.
-        Its feed has had them."""
-        name, watermark_us = state.schema.name.lower(), END_US if state.ended else state.watermark_us
+        Its feed has had them. Returns what has gone wrong when partial matches were to leave memory."""
+        name, ended = state.schema.name.lower(), state.ended
+        watermark_us = END_US if ended else state.watermark_us
+        trouble = [] if state.feed is None else state.feed.take_trouble()
         for query in self.queries:
             if name not in query.reads:
                 continue
-            events = query.events
-            if not events.quiet and name in events.streams:
+            events, member = query.events, query.events.member
+            found = member is None or member.found or member.failure is not None  # else the feed has all there is
+            if found and name in events.streams:
                 guarded(query, lambda q: q.push(name, batch, watermark_us))
-            if query.driver is not None or events.ended:
+                trouble += events.take_trouble()
+            if ended or events.left or query.driver is not None:
                 guarded(query, LiveQuery.settle)
         self.drop_over()
+        return trouble
 
     def drop_over(self) -> None:
         """Forgets the queries that are over."""
-        over = [query for query in self.queries if query.alerts.failed or query.alerts.done]
+        over = [query for query in self.queries if query.alerts.over]
         for query in over:
             query.events.leave()
         if over:
@@ -183,13 +188,6 @@ class Flow:
     def _close(self, pour: Pour) -> None:
         self.pours.remove(pour)
         self.streams[pour.target].live.driven = False
-
-    def _spill_trouble(self, state: Stream) -> list[str]:
-        """Returns what has gone wrong lately when partial matches were to leave memory."""
-        trouble = [] if state.feed is None else state.feed.take_trouble()
-        for query in self.queries:
-            trouble += query.events.take_trouble()
-        return trouble
 
     def _pour(self, state: Stream) -> list[str]:
         """Lets the rows that have come of a change of a stream into the streams they are to go to; what could not be

@@ -43,7 +43,6 @@ class InChain:
     shedding = None
     #: What a chain fails of it raises.
     failure = None
-    quiet = False
     names_sequences = False
 
     def __init__(

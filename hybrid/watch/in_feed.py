@@ -51,13 +51,12 @@ def _so_far(feed: Feed, member: Member) -> Member:
 
 
 class InFeed:
-    """See hybrid.watch.live_query.Events. member: None before it begins, and once no more events are for it.
-
-    Who reads the past first has no place in the feed meanwhile: see hybrid.watch.backfill.Filling."""
+    """See hybrid.watch.live_query.Events. member: None before it begins, and once no more events are for it; it has no
+    place in the feed while it reads the past, see hybrid.watch.backfill.Filling."""
 
     __slots__ = (
-        "_accepted_before", "_filling", "_spill", "_stuck_before", "begun", "factor", "member", "shedding", "stream",
-        "streams",
+        "_accepted_before", "_filling", "_spill", "_stuck_before", "begun", "factor", "left", "member", "shedding",
+        "stream", "streams",
     )  # fmt: skip
 
     def __init__(self, factor: FactorPlan, stream: Stream, spill: Spill | None, from_us: int | None = None) -> None:
@@ -68,6 +67,7 @@ class InFeed:
         self.begun = Begun.now(self.streams, from_us)
         self.member: Member | None = None
         self.shedding: Shedding | None = None
+        self.left = False
         self._spill = spill
         self._filling: Filling | None = None
         self._accepted_before = stream.on_time_count  # of the stream, when it began
@@ -83,11 +83,7 @@ class InFeed:
 
     @property
     def ended(self) -> bool:
-        return self.member is None or self.stream.ended
-
-    @property
-    def left(self) -> bool:
-        return self.member is None
+        return self.left or self.stream.ended
 
     @property
     def accepted(self) -> int:
@@ -104,6 +100,7 @@ class InFeed:
         plan, from_us, shedder = self.factor.plan, self.begun.from_us, self._new_shedder()
         if from_us is not None:
             self._filling = Filling(plan, from_us, shedder)
+            self.member = self._filling.member
         else:
             self._take_place(self._feed().add(plan, self._since_seq, shedder))
 
@@ -116,24 +113,14 @@ class InFeed:
             self.shedding.shedder = member.shedder
             self.shedding.looked_count = self.stream.live.accepted_count
 
-    @property
-    def quiet(self) -> bool:
-        member = self.member
-        return member is None or (not member.found and member.failure is None)
-
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
         if self._filling is not None and batch is not None:
             self._filling.take(batch)
-        member = self._member
-        return [] if member is None else member.take_found()
-
-    @property
-    def _member(self) -> Member | None:
-        return self.member if self._filling is None else self._filling.member
+        return [] if self.member is None else self.member.take_found()
 
     @property
     def failure(self) -> Exception | None:
-        return None if self._member is None else self._member.failure
+        return None if self.member is None else self.member.failure
 
     def columns(self, stream: str) -> Collection[str] | None:
         return self.factor.plan.columns
@@ -151,7 +138,7 @@ class InFeed:
         feed, member = self.stream.feed, self.member
         if feed is None or member is None:
             return
-        self._stuck_before, self.member = member.matcher.stuck, None
+        self._stuck_before, self.member, self.left = member.matcher.stuck, None, True
         feed.remove(member)
         if not len(feed):
             self.stream.feed = None
@@ -172,7 +159,7 @@ class InFeed:
             shedder = self.shedding.shedder = old.anew(plan.partition_by)
             self._note_all_keys()
         events, whole = events_had(self.stream, self.begun, needed_from(plan, feed.advanced_us))
-        self.member = feed.replay(plan, self._since_seq, events, shedder, self.begun.from_us)
+        self.member, self.left = feed.replay(plan, self._since_seq, events, shedder, self.begun.from_us), False
         return whole
 
     def succeed(self, old: Events, fresh: bool) -> bool:

@@ -73,10 +73,6 @@ class Events(Protocol):
         to be pushed and followed by `enter`. shed: how keys may be left out, for a query that hybrid.watch.shedding
         does not refuse."""
 
-    @property
-    def quiet(self) -> bool:
-        """Returns whether a push has nothing to give, and may be left out."""
-
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
         """Takes on-time events of a stream, or None, and its watermark after them (END_US: it has ended, None: none
         yet). Returns the matches decided by now, in order of emission. A feed has taken them for its members."""
@@ -197,8 +193,9 @@ class LiveQuery:
         found = self.events.push(stream, batch, watermark_us)
         if found:
             self.take(found)
-        if self.events.failure is not None:
-            raise self.events.failure
+        failure = self.events.failure
+        if failure is not None:
+            raise failure
 
     def take(self, found: list[Matches]) -> None:
         """Hands on matches: to the driver, or as alerts."""
