@@ -21,7 +21,7 @@ from live.stream import LiveStream
 from matching.batch import EventBatch
 from matching.feed import Feed, Member
 from matching.ordering import in_sources
-from query.plan.plan import Plan, QueryPlan
+from query.plan.plan import Plan
 
 if TYPE_CHECKING:
     from matching.shedding import Shedder
@@ -104,9 +104,8 @@ def steps(
 class Past:
     """What a live query reads of the archive before it begins. Raises DataError for files that are gone."""
 
-    def __init__(self, query: LiveQuery, plan: QueryPlan, from_us: int) -> None:
+    def __init__(self, query: LiveQuery, from_us: int) -> None:
         self.query = query
-        self.plan = plan
         self.streams = query.events.streams
         self._low_us = dict.fromkeys(self.streams, from_us)
         self._look()

@@ -19,17 +19,18 @@ from query.errors import DataError, first_line
 
 
 class Flow:
-    """The streams of a database, by name in lower case, the live queries, and those of their rows that are the events
-    of a stream. The caller holds the database's lock.
+    """The streams of a database, by name in lower case, the live queries, those of them that have a name (also when
+    they are over), and the rows that are the events of a stream. The caller holds the database's lock.
 
     An event is taken when history has it (History.append), and not before. What could not be archived is given as
     text."""
 
-    __slots__ = ("pours", "queries", "streams")
+    __slots__ = ("named", "pours", "queries", "streams")
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
         self.queries: list[LiveQuery] = []
+        self.named: dict[str, LiveQuery] = {}
         self.pours: list[Pour] = []
 
     def reads(self, stream: Stream) -> bool:
@@ -44,6 +45,10 @@ class Flow:
     def target(self, alerts: Alerts) -> str | None:
         """Returns the stream that the rows of a query go into, by name in lower case, if they do."""
         return next((p.target for p in self.pours if p.alerts is alerts), None)
+
+    def interrupted(self) -> list[str]:
+        """Returns the names of the queries that an interrupt ended in the middle of a batch."""
+        return [name for name, query in self.named.items() if query.alerts.interrupted]
 
     def take(
         self, state: Stream, data: Any, source: str = "default", offset: int | Int64Array | None = None,

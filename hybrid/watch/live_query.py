@@ -25,7 +25,7 @@ from hybrid.watch.waits import endless_of
 from matching.batch import EventBatch, Matches
 from matching.feed import Member, Unread
 from matching.spill import SpillStats
-from query.plan.plan import FactorPlan
+from query.plan.plan import FactorPlan, QueryPlan
 from query.schema import Schema
 
 #: Events of a stream, or None, and its watermark after them, or None.
@@ -162,22 +162,25 @@ class Events(Protocol):
 
 
 class LiveQuery:
-    """One live query. factor: its last pattern; reads: the streams whose changes may decide something, those of its
-    histories too, by name in lower case; driver: what joins history, if it does; asked: how it was asked, if it has a
-    name."""
+    """One live query. plan: all of it; factor: its last pattern; reads: the streams whose changes may decide something,
+    those of its histories too, by name in lower case; driver: what joins history, if it does; asked: how it was asked,
+    if it has a name."""
 
-    __slots__ = ("alerts", "asked", "asking", "driver", "events", "factor", "histories", "reads")
+    __slots__ = ("alerts", "asked", "asking", "driver", "events", "factor", "histories", "plan", "reads")
 
     def __init__(
-        self, factor: FactorPlan, events: Events, histories: Mapping[str, Stream], strategy: Strategy,
-        in_order: bool = False, spark: LargeRanges | None = None,
+        self, plan: QueryPlan, events: Events, histories: Mapping[str, Stream], strategy: Strategy,
+        spark: LargeRanges | None = None,
     ) -> None:  # fmt: skip
-        """histories: the streams that it joins. strategy, in_order, spark: see Driver."""
-        self.factor = factor
+        """histories: the streams that it joins. strategy, spark: see Driver."""
+        self.plan = plan
+        self.factor = factor = plan.factors[-1]
         self.events = events
         self.histories = dict(histories)
         self.reads = frozenset((*events.streams, *histories))
-        self.driver = Driver(factor, strategy, live_matcher, in_order, spark=spark) if factor.histories else None
+        self.driver = None
+        if factor.histories:
+            self.driver = Driver(factor, strategy, live_matcher, plan.alert is not None, spark=spark)
         self.alerts: Alerts
         self.asked: Asked | None = None
         self.asking: Asking | None = None
@@ -220,6 +223,15 @@ class LiveQuery:
         are found again."""
         if self.driver is not None and self.events.names_sequences:
             self.driver.forget_from(seq)
+
+    def rows_from(self) -> int | None:
+        """Returns the time below which no row's last event can be that still comes, for ALERT ONCE; None: any may."""
+        lag_us = None if self.plan.alert is None else self.plan.alert.lag_us
+        watermark_us = self.events.watermark_us
+        if lag_us is None or watermark_us is None:
+            return None
+        waiting_us = None if self.driver is None else self.driver.waiting_from_us()
+        return watermark_us - lag_us if waiting_us is None else min(watermark_us - lag_us, waiting_us)
 
     def lookups(self) -> Lookups:
         """Returns where the events of its matches are found again."""

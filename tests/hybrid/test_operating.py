@@ -251,7 +251,7 @@ def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkey
     bench.pass_s(11)
     bench.step()
     source.given += [piece(7, first=1)]
-    watch = bench.service.db._named["rises"]
+    watch = bench.service.db._flow.named["rises"]
     with monkeypatch.context() as patch:
 
         def full(*given: Any) -> None:
@@ -267,10 +267,10 @@ def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkey
     new.given += [piece(3, first=2)]
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(7, 3)]
-    before = bench.service.db._checkpointed[0]
+    before = bench.service.db._checkpoints.number
     bench.pass_s(11)
     bench.step()
-    assert bench.service.db._checkpointed[0] > before
+    assert bench.service.db._checkpoints.number > before
     assert bench.status()["trouble"] == {}
 
 
@@ -280,12 +280,12 @@ def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeyp
     bench.step(2)
 
     def full(query: Any, found: Any) -> None:
-        if "rises" in bench.service.db._named and query is bench.service.db._named["rises"]:
+        if "rises" in bench.service.db._flow.named and query is bench.service.db._flow.named["rises"]:
             raise MemoryError("no memory for 8 GiB")
         take(query, found)
 
-    take = type(bench.service.db._named["rises"]).take
-    monkeypatch.setattr(type(bench.service.db._named["rises"]), "take", full)
+    take = type(bench.service.db._flow.named["rises"]).take
+    monkeypatch.setattr(type(bench.service.db._flow.named["rises"]), "take", full)
     for i in range(4):
         bench.sources["feed"].given += [piece(7 + i, first=1 + i)]
         bench.step(2)
@@ -295,10 +295,10 @@ def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeyp
     bench.sources["feed"].given += [piece(1, first=9)]
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(10, 1)]
-    before = bench.service.db._checkpointed[0]
+    before = bench.service.db._checkpoints.number
     bench.pass_s(11)
     bench.step()
-    assert bench.service.db._checkpointed[0] > before, "checkpoints go on"
+    assert bench.service.db._checkpoints.number > before, "checkpoints go on"
     assert list(bench.service.db.watching()) == ["falls"]
 
 
