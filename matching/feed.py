@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
-from matching.drive import ROWS_MAX
+from matching.drive import parts, pushed
 from matching.ordering import Ordering, in_sources
 from matching.spill import BY_REFERENCE, Spill, SpillStats
 from matching.state import pack, unpack
@@ -108,9 +108,8 @@ class _Group:
 
     def push_all(self, batch: EventBatch) -> None:
         """Takes the next events of the total order, however many."""
-        for start in range(0, len(batch), ROWS_MAX):
-            whole = len(batch) <= ROWS_MAX
-            self.push(batch if whole else batch.slice(start, min(start + ROWS_MAX, len(batch))))
+        for part in parts(batch):
+            self.push(part)
 
     def own(self, batch: EventBatch | None, watermark_us: int | None, ended: bool, feeds: Ordering) -> None:
         """Takes events in order of arrival through its own ordering, which is given up when all that the feed did not
@@ -276,8 +275,8 @@ class Feed:
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():
             events = events.take(np.flatnonzero(~held))
-        for start in range(0, len(events), ROWS_MAX):
-            matcher.push(events.slice(start, min(start + ROWS_MAX, len(events))))
+        for _ in pushed(matcher, [events]):
+            pass  # it has come out
         if self._advanced_us is not None:
             matcher.advance(self._advanced_us)
         member = Member(matcher, shedder)

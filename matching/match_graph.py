@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from matching.batch import EventBatch, Matches
 from matching.decode import Decode
+from matching.drive import run
 from matching.kernels import graph
 from matching.kernels.graph import Kept, Narrow, Unfolding, Wide
 from matching.kernels.integers import MANY
@@ -34,9 +35,8 @@ class MatchGraph:
     def __init__(self, plan: Plan, program: Program, batches: Iterable[EventBatch]) -> None:
         self._matcher = KernelMatcher(plan, program, gives=Gives.GRAPH)
         self._matcher.rows.compact_at = sys.maxsize  # all rows are kept
-        for batch in batches:
-            self._matcher.push(batch)
-        self._matcher.advance(None)
+        for _ in run(self._matcher, batches):
+            pass  # its matches are in the graph
         assert isinstance(self._matcher.engine, RunGraph)
         self._engine = self._matcher.engine
 

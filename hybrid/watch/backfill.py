@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archive.snapshot import HistorySnapshot
-from hybrid.rows.inputs import SORTED_MAX, slices
+from hybrid.rows.inputs import SORTED_MAX
 from hybrid.statement.statement import live_matcher
 from hybrid.watch.live_query import LiveQuery, Step, guarded
 from hybrid.watch.query_spec import END_US
 from live.stream import LiveStream
 from matching.batch import EventBatch
+from matching.drive import parts
 from matching.feed import Feed, Member
 from matching.ordering import in_sources
 from query.plan.plan import Plan
@@ -57,7 +58,7 @@ class Filling:
         self.count += len(batch)
         named = in_sources(batch, self._sources)
         self._sources = named.sources
-        for part in slices(named):
+        for part in parts(named):
             self.member.guarded(self.member.matcher.push, part)
 
     def enter(self, feed: Feed, snapshot: HistorySnapshot, live: LiveStream) -> Member:
