@@ -1,4 +1,7 @@
-"""The database: streams that are pushed to, kept and watched; and statements over what was kept."""
+"""The database: streams that are pushed to, kept and watched; and statements over what was kept.
+
+This is the public face: each method takes the lock, lets the files beside this one act, and hands out warnings. It is
+long because half of it is signatures and what users read of them."""
 
 from __future__ import annotations
 
@@ -66,10 +69,6 @@ if TYPE_CHECKING:
     from archive.keeper import Keeper
     from archive.log import Policy
     from hybrid.database.backup import Copied
-
-
-#: What the thread that writes checkpoints is called, at its beginning.
-CHECKPOINTS = "hybrid-checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
