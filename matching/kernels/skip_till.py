@@ -164,7 +164,7 @@ STATIC = frozenset({
     "some_bad", "b", "cannot", "passed", "spent", "e", "v", "q", "absent", "leads", "trails", "one_by_one",
 })  # fmt: skip
 #: Of what `step` calls, that which a specialised kernel has in the place of the call.
-UNFOLDED = frozenset()
+UNFOLDED: frozenset[str] = frozenset()
 
 
 @inlined
