@@ -124,7 +124,7 @@ class Rows:
 
     def _join(self) -> None:
         """Brings together the expressions that have the same values for several tenants."""
-        joint: dict[_Joint, dict[Expression, None]] = {}
+        joint: dict[_Joint, dict[Expression, int]] = {}
         codes: dict[_Joint, Codes] = {}
         self._places, self._attempts = {}, {}
         for tenant in self._tenants if len(self._tenants) > 1 else ():
@@ -137,8 +137,7 @@ class Rows:
                 elif any(isinstance(x, Navigation) for x in walk(e)):
                     together = ("near", tenant.floor)
                 known = joint.setdefault(together, {})
-                known.setdefault(e)
-                places.append((together, list(known).index(e)))
+                places.append((together, known.setdefault(e, len(known))))
             self._places[id(tenant)] = tuple(places)
         settings = self._tenants[0].values.settings if self._tenants else ()  # live: they have no connection
         self._joint = {key: RowValues(tuple(known), codes.get(key), settings) for key, known in joint.items()}

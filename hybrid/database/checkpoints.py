@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from functools import cache
 
 from archive.interrupts import Deferred
@@ -36,6 +37,7 @@ class Checkpoints:
         self._writing: Future[int] | None = None
         #: Whether a checkpoint was written when a query with a name began or ended last.
         self.names_kept = True
+        self._joined, self._waiting = 0, False
 
     def resumed(self, number: int, notes: dict[str, str]) -> None:
         """Goes on from the checkpoint with that number."""
@@ -61,8 +63,23 @@ class Checkpoints:
         if self._writing is not None:
             self._writing.exception()  # it is written by then, or could not be
 
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Inside, `keep_names` waits: one checkpoint, at the end, is for all queries that have begun or ended."""
+        self._joined += 1
+        try:
+            yield
+        finally:
+            self._joined -= 1
+            if not self._joined and self._waiting:
+                self._waiting = False
+                self.keep_names()
+
     def keep_names(self) -> None:
         """Takes a checkpoint when a query with a name has begun or ended: what runs then goes on after a crash."""
+        if self._joined:
+            self._waiting = True
+            return
         failed = self._tried()
         self.names_kept = not failed
         for message in failed:

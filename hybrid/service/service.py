@@ -243,9 +243,13 @@ class Service:
         for name, table in app.sinks.items():
             self._open_sink(name, table)
         self._go_on_removed()
-        for name, query in app.queries.items():
-            self._doing = f"starting query {name}"
-            self._watch(name, query)
+        with self._warned("queries"), self.db.one_checkpoint():
+            for i, (name, query) in enumerate(app.queries.items(), 1):
+                self._doing = f"starting query {name}, {i:,} of {len(app.queries):,}"
+                self._watch(name, query)
+            self._doing = "keeping the queries"
+        if not self.db.names_kept:
+            self._unkept = {name: running.query.reads for name, running in self._queries.items()}
         self._doing = "opening sources"
         for name, source in app.sources.items():
             self._open_source(name, source)
