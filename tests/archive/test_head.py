@@ -60,7 +60,7 @@ def test_the_last_commit_and_its_head_are_missed_by_the_log(tmp_path):
     first.close()
     last_entry(tmp_path).unlink()
     max((tmp_path / "_head").glob("*.head")).unlink()
-    with pytest.raises(DataError, match="it was begun; 10 events are missing, number 10"):
+    with pytest.raises(DataError, match="that precede the log; 10 events are missing, number 10"):
         History(TICKS, tmp_path, log="os")
     assert [str(one.missing) for one in log_repair.faults(tmp_path, True)] == ["; 10 events are missing, number 10 on"]
     (done,) = repair(place_of(tmp_path), TICKS)
@@ -106,7 +106,7 @@ def test_a_log_that_is_gone_is_not_begun_anew(tmp_path):
     with pytest.raises(DataError, match=r"_delta_log/0+\.json is gone, and 5 more; without it 40 events"):
         History(TICKS, tmp_path)
     shutil.rmtree(tmp_path / "_head")
-    with pytest.raises(DataError, match=r"has data files, 2024-01-01/.* among them, but no log that names them"):
+    with pytest.raises(DataError, match=r"has data files, 2024-01-01/.* among them, but no log that lists them"):
         History(TICKS, tmp_path)
 
 
