@@ -261,7 +261,7 @@ def test_verify_says_what_is_wrong(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         history.snapshot().read(RangeRequest())
     (tmp_path / first).unlink()
-    assert broken(tmp_path) == [(first, f"is gone{lost}")]
+    assert broken(tmp_path) == [(first, f"is missing{lost}")]
     (tmp_path / first).write_bytes(whole)
     other = pq.ParquetFile(tmp_path / second).read().slice(0, 3)
     pq.write_table(other, tmp_path / first)
