@@ -153,7 +153,7 @@ def test_no_log_at_all(tmp_path):
     before = events(where)
     shutil.rmtree(where / "_delta_log")
     shutil.rmtree(where / "_head")
-    with pytest.raises(DataError, match="the stream.s declaration are lost"):
+    with pytest.raises(DataError, match="stream's declaration are lost"):
         repair(place_of(where))
     assert len(mend(where)) == 5
     assert events(where) == before

@@ -278,7 +278,7 @@ def test_verify_counts_each_event_once(tmp_path):
     some = rows.slice(5, 2)
     table.replace(before, [], layout.write_files(some, tmp_path, TICKS))
     offsets = sorted(some["_offset"].to_pylist())
-    assert broken(tmp_path, deep=True) == [("", f"event {i} of source default is there 2 times") for i in offsets]
+    assert broken(tmp_path, deep=True) == [("", f"event {i} of source default is archived 2 times") for i in offsets]
     assert broken(tmp_path) == []
 
 

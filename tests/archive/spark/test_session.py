@@ -46,7 +46,7 @@ def test_what_failed(text: str, why: str, hint: str) -> None:
 
 def test_addresses_that_are_none() -> None:
     for address in ("flink://host", "localhorse", "http://127.0.0.1"):
-        with pytest.raises(DataError, match=r"no address of Spark|runs in this process"):
+        with pytest.raises(DataError, match=r"invalid Spark address|runs in this process"):
             spark_session(address)
 
 
