@@ -27,12 +27,13 @@ from archive.search.partitions import ROWS_TOGETHER
 from archive.search.slices import SLICE, Slices, reach, slices
 from archive.spark.session import functions, ignore_pandas, in_words
 from archive.spark.ship import task
-from archive.spark.task import COUNT, Gives, Search
+from archive.spark.task import COUNT, Search
 from archive.spark.told import hear, hear_matches
 from archive.spark.types import quoted, spark_type
 from archive.sums import FOOTERS
 from archive.table import TableSnapshot
 from matching.batch import Int64Array, Matches
+from matching.engines.engine import Purpose
 from matching.ipc import from_ipc
 from matching.matcher import make_matcher
 from matching.types import arrow_schema, arrow_type
@@ -90,7 +91,7 @@ def rows(
     too, if allowed (None: if it pays). Raises DataError and QueryError as the search in one process does, and DataError
     if Spark fails."""
     out = arrow_schema(Schema("", output_columns(plan)))
-    return _stacked(_search(session, archived, plan, Gives.ROWS, tasks, sliced), out)
+    return _stacked(_search(session, archived, plan, Purpose.ROWS, tasks, sliced), out)
 
 
 def matches(
@@ -99,15 +100,15 @@ def matches(
 ) -> list[Matches]:  # fmt: skip
     """Returns matches with their rows and events; parameters as in `rows`. told: the caller has already issued the
     warnings about the kernel's limits."""
-    return [hear_matches(part) for part in _search(session, archived, plan, Gives.MATCHES, tasks, sliced, told)]
+    return [hear_matches(part) for part in _search(session, archived, plan, Purpose.MATCHES, tasks, sliced, told)]
 
 
 def counts(session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None) -> pa.Table:
     """Returns the partition columns and COUNT, one row per partition with a match. For plans whose matches can be
-    counted without being built (matching.program.tables.counts_paths)."""
+    counted without being built (matching.engines.choose.choose_engine)."""
     fields = [(c.name, arrow_type(c.type)) for c in plan.partition_by]
     out = pa.schema([*fields, (COUNT, pa.int64())])
-    return _stacked(_search(session, archived, replace(plan, measures=()), Gives.COUNTS, tasks, False), out)
+    return _stacked(_search(session, archived, replace(plan, measures=()), Purpose.COUNTS, tasks, False), out)
 
 
 def _stacked(parts: Sequence[bytes], out: pa.Schema) -> pa.Table:
@@ -119,7 +120,7 @@ def _stacked(parts: Sequence[bytes], out: pa.Schema) -> pa.Table:
 
 
 def _search(
-    session: SparkSession, archived: Archived, plan: Plan, gives: Gives, tasks: int | None, by_time: bool | None,
+    session: SparkSession, archived: Archived, plan: Plan, purpose: Purpose, tasks: int | None, by_time: bool | None,
     told: bool = False,
 ) -> list[bytes]:  # fmt: skip
     """Returns the payloads of the answer."""
@@ -133,7 +134,7 @@ def _search(
         return []
     plan = narrowed(plan)
     keys = cut_by(plan)
-    wanted = Search(plan, table.sources, table.only_source(index), keys, gives, None, ROWS_TOGETHER)
+    wanted = Search(plan, table.sources, table.only_source(index), keys, purpose, None, ROWS_TOGETHER)
     frame = _read(session, archived, wanted, [table.paths[i] for i in index])
     if tasks is None:
         tasks_max = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
