@@ -1,5 +1,5 @@
-"""Files against the declaration of a stream: how each is read, and its rows, checked. What a value means is said in
-matching.values, for files that are archived and for live sources alike."""
+"""Checks files against the declaration of a stream: plans how to read each file, and checks its rows. matching.values
+defines the values, for archived files and live sources."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ from query.errors import DataError, first_line, nearest
 from query.language.duck import quiet_connection
 from query.schema import Field, Schema
 
-#: Bad rows of a batch as a table.
+#: Table of the bad rows of a batch.
 BAD = pa.schema([("record", pa.int64()), ("reason", pa.string()), ("raw", pa.string())])
 _DELIMITERS = (",", ";", "\t", "|")
-#: A file is looked at so far to find out which members its JSON objects have.
+#: Lines read to find the members of a file's JSON objects.
 _SAMPLE_LINES = 1000
 _SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How files are to be read.
+    """Options for reading files.
 
-    delimiter: what stands between the fields of CSV; None: of , ; tab and | the one that makes the declared names of
-    the first line. header: whether the first line of CSV has names; otherwise the fields are the declared columns in
-    their order. nulls: texts of CSV, without quotes, that are no value. timestamp_format: of times in text as strptime
-    has it, or the unit of numbers that count from 1970: s, ms, us or ns. extra: what becomes of columns that are not
-    declared. missing: what becomes of declared columns that a file lacks. finer: of times that are
-    finer than a microsecond: they are bad, or cut.
+    delimiter: separator of CSV fields; None: the one of comma, semicolon, tab and | by which the first line has most
+    declared names. header: True if the first line of CSV has the column names; else the fields are the declared columns
+    in order. nulls: unquoted CSV texts that mean null. timestamp_format: a strptime format for times in text, or the
+    unit (s, ms, us, ns) of numbers since 1970. extra: undeclared columns are ignored or an error. missing: missing
+    declared columns are null or an error. finer: times finer than a microsecond are bad or truncated.
     """
 
     delimiter: str | None = None
@@ -57,19 +56,19 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class InFile:
-    """The column of a field of CSV (`f0`, ...) or of Parquet."""
+    """A column of the file: a CSV field (`f0`, ...) or a Parquet column."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class InJson:
-    """The member of the column's name of each object."""
+    """The member of each JSON object with the column's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class InPath:
-    """One text for all rows of a file: it stands in its path as `name=value`."""
+    """A constant text for all rows of a file, from `name=value` in its path."""
 
     text: str
 
@@ -84,8 +83,8 @@ Origin: TypeAlias = InFile | InJson | InPath | Nowhere
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How one file is read. origins: where the value of each declared column comes from; width, delimiter: of CSV;
-    ignored: columns that are not declared."""
+    """Plan for reading one file. origins: the origin of each declared column. width: number of CSV fields. delimiter:
+    of CSV. ignored: undeclared columns."""
 
     file: File
     origins: tuple[Origin, ...]
@@ -95,14 +94,14 @@ class Reading:
 
     @property
     def constants(self) -> tuple[tuple[int, str], ...]:
-        """What the path says of the rows: with its bytes all that the file is."""
+        """(column index, text) for the columns from the path; together with the bytes they identify the file."""
         return tuple((i, origin.text) for i, origin in enumerate(self.origins) if isinstance(origin, InPath))
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRecords:
-    """rows: those that fit, in the declared Arrow types; ts_us: int64 (n,), their times; numbers: int64 (n,), of their
-    records. bad: a table of BAD. blank: records in which nothing stands."""
+    """A checked batch. rows: the valid rows, in the declared Arrow types. ts_us: int64 (n,), their times. numbers:
+    int64 (n,), their record numbers. bad: the bad rows, as BAD. blank: number of empty records."""
 
     rows: pa.RecordBatch
     ts_us: Int64Array
@@ -115,8 +114,8 @@ class CheckedRecords:
 
 
 def plan_reading(file: File, schema: Schema, options: Options) -> Reading:
-    """Looks at the head of a file. Raises DataError for one that cannot be read, that lacks a declared column, has one
-    of a type that cannot be cast, or undeclared ones where they are refused."""
+    """Plans how to read a file from its beginning. Raises DataError if the file cannot be read, lacks a declared
+    column, has a column of a type that cannot be cast, or has undeclared columns with extra="error"."""
     match file.format:
         case Format.csv:
             return _plan_csv(file, schema, options)
@@ -129,9 +128,9 @@ def plan_reading(file: File, schema: Schema, options: Options) -> Reading:
 
 
 def check_options(schema: Schema, options: Options) -> None:
-    """Raises DataError for options that cannot be followed."""
+    """Raises DataError for invalid options."""
     if options.delimiter is not None and (len(options.delimiter) != 1 or options.delimiter in '"\r\n'):
-        raise DataError(f"{options.delimiter!r} cannot stand between fields", "give one character, for example ';'")
+        raise DataError(f"invalid delimiter {options.delimiter!r}", "give one character, for example ';'")
     form = options.timestamp_format
     if form is not None and form not in UNITS:
         try:
@@ -139,7 +138,7 @@ def check_options(schema: Schema, options: Options) -> None:
         except duckdb.Error as error:
             message = first_line(error)
             hint = "for example '%d/%m/%Y', or s, ms, us, ns"
-            raise DataError(f"{form!r} is no form of a time: {message}", hint) from None
+            raise DataError(f"invalid timestamp format {form!r}: {message}", hint) from None
 
 
 def _plan_csv(file: File, schema: Schema, options: Options) -> Reading:
@@ -152,8 +151,8 @@ def _plan_csv(file: File, schema: Schema, options: Options) -> Reading:
         fields = [f for f in schema.fields if f.name.lower() not in _lowered(file.hive)]
         if width != len(fields):
             raise DataError(
-                f"{file.path} has {width} fields a line, and {len(fields)} columns are declared",
-                "without a header the fields are the declared columns, in their order",
+                f"{file.path} has {width} fields per line, but {len(fields)} columns are declared",
+                "without a header the fields are the declared columns, in order",
             )
         names = [f.name for f in fields]
     else:
@@ -173,7 +172,7 @@ def _plan_csv(file: File, schema: Schema, options: Options) -> Reading:
 
 
 def _first_record(file: File) -> str | None:
-    """The first record of a CSV file, or None if there is none."""
+    """Returns the first record of a CSV file, or None if it is empty."""
     system, inner = opened(file.path, file.store)
     try:
         with system.open_input_stream(inner, compression="detect") as stream:
@@ -214,8 +213,8 @@ def _plan_ndjson(file: File, schema: Schema, options: Options) -> Reading:
     start = lines[0].decode(errors="replace").strip() if lines else ""
     if lines and (not found or start[:1] == "["):
         raise DataError(
-            f"{file.path} does not begin with JSON objects, one a line: {_cut(start)}",
-            "an array of objects must be rewritten, one object a line" if start[:1] == "[" else "check the format",
+            f"{file.path} does not begin with JSON objects, one per line: {_cut(start)}",
+            "rewrite the array with one object per line" if start[:1] == "[" else "check the format",
         )
     if not lines:
         return Reading(file, tuple(InJson() for _ in schema.fields))
@@ -239,8 +238,8 @@ def _plan_parquet(file: File, schema: Schema, options: Options) -> Reading:
         type = read_as(column.type)
         if not _castable(type, field, options.timestamp_format):
             raise DataError(
-                f"{file.path}: column {column.name} is {column.type}, and {field.type} is declared",
-                "convert it before, or declare it otherwise",
+                f"{file.path}: column {column.name} is {column.type}, but declared {field.type}",
+                "convert the column, or declare another type",
             )
         found[column.name] = InFile(column.name)
     origins, ignored = _origins(file, schema, options, found)
@@ -248,7 +247,7 @@ def _plan_parquet(file: File, schema: Schema, options: Options) -> Reading:
 
 
 def _castable(type: pa.DataType, field: Field, timestamp_format: str | None) -> bool:
-    """Whether values of the type may be meant where the field is declared."""
+    """Returns True if values of the type can be cast to the declared field."""
     target = arrow_type(field.type)
     if pa.types.is_null(type):
         return True
@@ -296,7 +295,7 @@ def _lowered(hive: Sequence[tuple[str, str]]) -> dict[str, str]:
 def _origins(
     file: File, schema: Schema, options: Options, found: dict[str, Origin]
 ) -> tuple[tuple[Origin, ...], tuple[str, ...]]:
-    """Where each declared column comes from, and which of the found ones are ignored."""
+    """Returns the origin of each declared column, and the names of the ignored ones."""
     declared = {field.name.lower(): field.name for field in schema.fields}
     by_name = {name.lower(): origin for name, origin in found.items()}
     in_path = _lowered(file.hive)
@@ -310,7 +309,7 @@ def _origins(
             null = in_path[name] == "__HIVE_DEFAULT_PARTITION__"
             origins.append(Nowhere() if null else InPath(in_path[name]))
         elif options.missing == "null" and field.name != time_name(schema):
-            # Of JSON a later object may have it.
+            # A later JSON object may have it.
             origins.append(InJson() if file.format is Format.ndjson else Nowhere())
         else:
             near = nearest(field.name, ignored)
@@ -329,13 +328,13 @@ def _origins(
 
 
 def read_checked(reading: Reading, part: Part, schema: Schema, options: Options) -> Iterator[CheckedRecords]:
-    """The rows of a part of a file, checked, in batches in the order of the file. Raises DataError if it cannot be
-    read."""
+    """Yields the checked rows of a part of a file in batches, in the order of the file. Raises DataError if the file
+    cannot be read."""
     file = reading.file
     columns = tuple(dict.fromkeys(o.name for o in reading.origins if isinstance(o, InFile)))
     header = file.format is Format.csv and options.header
     if file.format is Format.csv and all(isinstance(o, Nowhere) for o in reading.origins):
-        return  # nothing is in it
+        return  # an empty file
     rules = rules_of(options)
     fixed = {i: None if isinstance(o, Nowhere) else o.text for i, o in enumerate(reading.origins)
              if isinstance(o, InPath | Nowhere)}  # fmt: skip
@@ -346,12 +345,12 @@ def read_checked(reading: Reading, part: Part, schema: Schema, options: Options)
         if header and len(records.numbers) and records.numbers[0] == 0:
             records = replace(records, columns=records.columns.slice(1), numbers=records.numbers[1:])
         if header and records.broken and records.broken[0][0] == 0:
-            raise DataError(f"{file.path}: its header cannot be read", "it has another number of fields than it says")
+            raise DataError(f"{file.path}: the header is malformed", "check its quotes and its delimiter")
         yield _of_lines(records, objects) if objects is not None else _of_columns(records, reading, schema, rules)
 
 
 def rules_of(options: Options) -> Rules:
-    """How values are read."""
+    """Returns the rules for reading values."""
     return Rules(options.timestamp_format or "iso", options.missing, options.finer)
 
 

@@ -1,7 +1,7 @@
-"""Faults of a table, and how they are found: a closed set, each with one repair (archive.repair).
+"""Finds the faults of a table: a closed set of kinds, each with one repair (archive.repair).
 
-`head.LogFault`: an entry of the log, or its head. `FileFault`: a data file. `LostRows`: a data file with events that no
-file of the table has. `ListFault`: the list of the input files that were archived."""
+`head.LogFault`: a log entry or a head. `FileFault`: a data file. `LostRows`: an uncommitted data file with events that
+no file of the table has. `ListFault`: the list of archived input files."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from archive.sums import Damaged, inspect, said
 from archive.table import Table, TableSnapshot
 from query.errors import DataError, first_line
 
-#: Offsets of rows of files: the number of the file, so many bits further left, and that of the record.
+#: The offset of a row of an input file is (file number << RECORD_BITS) + record number.
 RECORD_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class FileFault:
-    """A data file of which rows are lost: gone, of another size, or with other bytes. groups: the row groups that are
-    damaged; None: all of it."""
+    """A missing or damaged data file. path: relative to the table. groups: the damaged row groups; None: the whole
+    file."""
 
     path: str
     message: str
@@ -41,8 +41,8 @@ class FileFault:
 
 @dataclass(frozen=True, slots=True)
 class LostRows:
-    """A data file outside of the table, with events that no file of the table has. committed: there was a commit of
-    them, or of later ones, and it is lost; else a process may have ended before it made one."""
+    """An uncommitted data file with events that no file of the table has. committed: True if a commit of these events
+    or of later ones was lost; else a process may have ended before its commit."""
 
     path: str
     message: str
@@ -51,7 +51,7 @@ class LostRows:
 
 @dataclass(frozen=True, slots=True)
 class ListFault:
-    """The list of the input files that were archived."""
+    """A fault of the list of archived input files."""
 
     message: str
 
@@ -60,7 +60,7 @@ Fault: TypeAlias = LogFault | FileFault | LostRows | ListFault
 
 
 def data_faults(table: Table, snapshot: TableSnapshot) -> Iterator[FileFault]:
-    """The data files that are not what was written; reads all bytes of those that have checksums."""
+    """Yields the faults of data files. Reads all bytes."""
     for path, size in zip(snapshot.paths, snapshot.sizes.tolist()):
         fault = data_fault(table, snapshot, path, int(size))
         if fault is not None:
@@ -89,7 +89,7 @@ def data_fault(
     except Damaged as error:
         damaged = error
     except FileNotFoundError:
-        damaged = Damaged(path, "is gone")
+        damaged = Damaged(path, "is missing")
     except (OSError, pa.ArrowException) as error:
         damaged = Damaged(path, f"cannot be read: {first_line(error)}")
     groups = None if damaged.groups is None else tuple(damaged.groups)
@@ -98,9 +98,9 @@ def data_fault(
 
 
 def lost_rows(table: Table, waiting: bool) -> Iterator[tuple[LostRows, pa.Table]]:
-    """Data files that no commit names, with the rows of them that no file of the table has. Not rows of input files
-    that are in no list, nor events that were taken out for their age. waiting: those too that were taken out when
-    others took their place, and still wait to be deleted. What is taken in meanwhile is seen."""
+    """Yields uncommitted data files with their rows that no file of the table has. Leaves out rows of input files
+    outside of the list, and expired events. waiting: includes files that were removed from the table and are not yet
+    deleted. Reads the table anew for each file, so the caller may add rows in between."""
     orphans = set(table.removable(0))
     if not waiting or table.gaps is None:
         orphans -= set(table.removable(0, orphans=False))
@@ -116,7 +116,7 @@ def lost_rows(table: Table, waiting: bool) -> Iterator[tuple[LostRows, pa.Table]
             if rows.schema != stored_schema(table.schema):
                 continue
         except (Damaged, OSError, pa.ArrowException):
-            continue  # of which nothing can be read, or it is deleted already
+            continue  # unreadable, or already deleted
         rows = rows.filter(pc.greater_equal(rows.column(time_name(table.schema)).cast(pa.int64()), table.expired_us))
         from_files = pc.equal(rows.column(SOURCE), FILES)
         if pc.any(from_files).as_py():
@@ -133,13 +133,13 @@ def lost_rows(table: Table, waiting: bool) -> Iterator[tuple[LostRows, pa.Table]
 
 
 def _are_committed(snapshot: TableSnapshot, rows: pa.Table) -> bool:
-    """Whether the table has gone past one of the rows of events."""
+    """Returns True if the table has archived offsets beyond one of these rows, or if rows are from input files."""
     firsts = rows.group_by(SOURCE).aggregate([(OFFSET, "min")]).to_pylist()
     return any(one[f"{OFFSET}_min"] < snapshot.offsets.get(one[SOURCE], 0) or one[SOURCE] == FILES for one in firsts)
 
 
 def _absent(table: Table, snapshot: TableSnapshot, rows: pa.Table) -> pa.Table:
-    """Those of some rows that no file of the table has."""
+    """Returns the rows that no file of the table has."""
     if not rows.num_rows or not snapshot.paths:
         return rows
     offsets = pc.min_max(rows.column(OFFSET)).as_py()
@@ -162,10 +162,10 @@ def span(rows: pa.Table) -> str:
 
 
 def sequence_gaps(table: Table, snapshot: TableSnapshot) -> list[tuple[int, int]]:
-    """Ingest sequences, from and to, that were given and that no event has; none where some were taken out for their
-    age."""
+    """Returns the missing ingest sequences as (first, last) pairs, without the recorded gaps. Empty for a table with a
+    retention or with expired events, in which missing ones are expected."""
     if table.gaps is None or table.schema.retention_us is not None or snapshot.boundary_sequence < 0:
-        return []  # what is too old may go from memory, and never come into a file
+        return []  # expired events may leave memory without coming into a file
     if table.expired_us > np.iinfo(np.int64).min:
         return []
     rows = identities(table, snapshot.paths) if snapshot.paths else pa.table({SEQ: pa.array([], pa.int64())})
@@ -197,7 +197,7 @@ def list_fault(table: Table) -> ListFault | None:
 
 
 def identities(table: Table, paths: Sequence[str]) -> ds.Dataset:
-    """Source, offset and ingest sequence of all events in some files."""
+    """Returns source, offset and ingest sequence of all events in some files."""
     columns = pa.schema([(SOURCE, pa.string()), (OFFSET, pa.int64()), (SEQ, pa.int64())])
     keys = [(table.directory / path).key for path in paths]
     return ds.dataset(keys, schema=columns, format="parquet", filesystem=table.directory.filesystem)

@@ -1,4 +1,4 @@
-"""The columns of a stream that is not declared yet, from a file of it: its names, and types as DuckDB says."""
+"""Infers the columns of a new stream from a file: names, and types by DuckDB."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from matching.types import arrow_type, duckdb_type
 from query.errors import DataError, first_line
 
 _SAMPLE_BYTES = 4 << 20
-#: Where several columns are times, the first of these names.
+#: Preferred names of the time column, in order, if several columns are times.
 _TIME_NAMES = ("ts", "time", "timestamp", "event_time", "datetime", "date")
 
 
 def guess_columns(file: File, options: Options) -> dict[str, str]:
-    """Column -> DuckDB type, from the first 4 MB of text or from Parquet's own schema; what cannot be archived as it is
-    becomes VARCHAR. Raises DataError."""
+    """Returns column -> DuckDB type, from the first 4 MB of text or from the Parquet schema. Types that cannot be
+    archived become VARCHAR. Raises DataError."""
     if file.format is Format.parquet:
         system, inner = opened(file.path, file.store)
         try:
@@ -40,7 +40,7 @@ def guess_columns(file: File, options: Options) -> dict[str, str]:
 
 
 def guess_time(columns: Mapping[str, str]) -> str:
-    """The column that is the time of events. Raises DataError where it is not clear."""
+    """Returns the name of the time column. Raises DataError if there is none or several."""
     times = [name for name, type in columns.items() if type.startswith("TIMESTAMP") or type == "DATE"]
     by_name = {name.lower(): name for name in times}
     named = [by_name[name] for name in _TIME_NAMES if name in by_name]
@@ -48,7 +48,7 @@ def guess_time(columns: Mapping[str, str]) -> str:
         return (named or times)[0]
     shown = ", ".join(f"{name} {type}" for name, type in columns.items())
     what = f"several columns are times: {', '.join(times)}" if times else "no column is a time"
-    raise DataError(f"{what} (found {shown})", "say which with --time, and --columns for other types")
+    raise DataError(f"{what} (found {shown})", "name it with --time, and give --columns for other types")
 
 
 def _kept(type: str) -> str:
@@ -84,7 +84,7 @@ def _sniffed(file: File, options: Options) -> dict[str, str]:
         try:
             rows = connection.execute(f"DESCRIBE SELECT * FROM {call})", values).fetchall()
         except duckdb.Error as error:
-            message = f"the columns of {file.path} cannot be found out: {first_line(error)}"
+            message = f"the columns of {file.path} cannot be inferred: {first_line(error)}"
             raise DataError(message, 'declare them: --columns "ts TIMESTAMP, ..."') from None
         finally:
             connection.close()

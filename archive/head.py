@@ -1,13 +1,13 @@
-"""The head of a table's log: how far the log goes, and what stands in it, written beside it after each commit.
+"""The head of a table's log: a record of its entries, written beside it after each commit.
 
-A Delta log ends where its last entry is: one that was removed or emptied takes its files with it, and nothing says so.
-So each commit of ours leaves `_head/<version>.head` behind: the entries that a reader needs at that version (the newest
-checkpoint, and what came after it) with their SHA-256, and copies of them. A head is written once and never changed,
-under a name that grows: writers that race cannot take it back.
+A Delta log ends with its last entry. If that is removed or emptied, its data files are lost silently. So each of our
+commits is followed by a file `_head/<version>.head` with the entries that a reader needs at that version (the newest
+checkpoint and the later entries), their SHA-256 and their contents. A head is written once under an increasing name
+and never changed, so concurrent writers cannot revert it.
 
-A log that goes further than its head is no fault: another program has written to it, or a process has ended between
-commit and head; the next commit of ours takes it over. A log that has less is one, and so is an entry with other bytes:
-`faults` names them, and `restore` puts the copies in their place.
+A log with more entries than its head is not a fault: another program has written to it, or a process has ended between
+commit and head; our next commit adds them to the head. A missing or changed entry is a fault: `faults` returns it with
+its copy, and archive.repair restores it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from archive.place import Place
 from query.errors import DataError
 
 HEAD, LOG = "_head", "_delta_log"
-#: What spares a reader of the log the look at all names.
+#: File of the log that names the newest checkpoint, so that readers need not list the log.
 HINT = "_last_checkpoint"
 _MAGIC = b"hybrid head 1 "
 _SUFFIX = ".head"
 _ENTRY = re.compile(r"^(\d{20})\.(json|checkpoint\..*parquet)$")
-#: So many are left of _TIDY_FROM: to remove a file costs more than to write one.
+#: When there are _TIDY_FROM heads, all but _KEPT are removed: in batches, because removing costs more than writing.
 _KEPT, _TIDY_FROM = 2, 8
 _ATTEMPTS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file of the log. copy: its bytes, or None where they are in a file of their own beside the head."""
+    """A file of the log. copy: its bytes; None for a checkpoint, whose copy is a separate file beside the head."""
 
     name: str
     sha256: str
@@ -64,14 +64,14 @@ class Head:
 
     @property
     def checkpoint(self) -> int:
-        """The version of the checkpoint that it goes on from, -1 if there was none."""
+        """Version of its checkpoint, -1 without one."""
         return max((e.version for e in self.entries if e.is_checkpoint), default=-1)
 
 
 @dataclass(frozen=True, slots=True)
 class LogFault:
-    """A file of the log, or of its heads, that is not what was written. path: below the table; copy: what stood in it,
-    None if that is not known; needed: whether the log is not whole without it."""
+    """A missing or damaged file of the log or of its heads. path: relative to the table. copy: its original bytes, None
+    if unknown. needed: True if the log is incomplete without it."""
 
     path: str
     what: Literal["missing", "damaged"]
@@ -79,15 +79,15 @@ class LogFault:
     needed: bool = True
 
     def __str__(self) -> str:
-        return f"{self.path} is {'gone' if self.what == 'missing' else 'damaged'}"
+        return f"{self.path} is {self.what}"
 
 
 # ---- written
 
 
 def advance(directory: Place) -> None:
-    """Writes the head for the newest version of the log, if it has none yet. OSError where that cannot be done: the
-    commit stands, and the next one does it."""
+    """Writes the head for the newest version of the log, if it does not exist. Raises OSError if it cannot be written;
+    the commit stays valid, and the next one writes the head."""
     log, heads = directory / LOG, directory / HEAD
     for _ in range(_ATTEMPTS_MAX):
         names = log.names()
@@ -97,7 +97,7 @@ def advance(directory: Place) -> None:
             return
         wanted = [n for n in names if (m := _ENTRY.match(n)) and _is_needed(int(m[1]), m[2], checkpoint)]
         old = {} if known is None else {entry.name: entry for entry in known.entries}
-        # An entry that was there and is needed, but is gone, stays in the head: so it is missed when the log is read.
+        # A needed entry that was removed stays in the head, so that the fault is found when the log is read.
         wanted += [n for n, e in old.items() if e.version > checkpoint and n not in wanted]
         heads.make()
         try:
@@ -105,14 +105,14 @@ def advance(directory: Place) -> None:
             body = _packed(Head(version, tuple(entries)))
             _put(heads, f"{version:020}{_SUFFIX}", _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         except FileNotFoundError:
-            continue  # another writer has gone on, with a newer checkpoint or this very head
-        # Its name need not be on disk: a head that a loss of power takes is behind the log, and no fault.
+            continue  # another writer has written a newer checkpoint or the same head
+        # The directory is not synced: a head lost in a power failure leaves an older one, which is not a fault.
         _tidy(heads)
         return
 
 
 def _put(heads: Place, name: str, data: bytes) -> None:
-    """Writes a file whole or not at all, also where two processes write it at once."""
+    """Writes a file atomically, also if two processes write it at once."""
     if not heads.on_disk:
         (heads / name).write_bytes(data)
         return
@@ -122,14 +122,15 @@ def _put(heads: Place, name: str, data: bytes) -> None:
 
 
 def newest(names: list[str]) -> tuple[int, int]:
-    """The last version that a log has, and that of its newest checkpoint; -1 for none."""
+    """Returns the last version of a log and the version of its newest checkpoint; -1 for none."""
     found = [(int(m[1]), m[2] != "json") for name in names if (m := _ENTRY.match(name))]
     return max((v for v, _ in found), default=-1), max((v for v, whole in found if whole), default=-1)
 
 
 def needed(directory: Place) -> dict[str, bytes]:
-    """The entries that a reader or a writer needs now, by name: the newest checkpoint, what came after it, and that of
-    its own version with the hint, without one of which Delta appends nothing to a log that ends there."""
+    """Returns name -> bytes of the entries that a reader or a writer needs: the newest checkpoint, the later entries,
+    the JSON entry of the checkpoint's version, and the hint. Without the last two Delta refuses to append to a log that
+    ends with the checkpoint. Raises DataError if the log changes too fast."""
     log = directory / LOG
     for _ in range(_ATTEMPTS_MAX):
         names = log.names()
@@ -139,12 +140,12 @@ def needed(directory: Place) -> dict[str, bytes]:
         try:
             found = {name: (log / name).read_bytes() for name in wanted}
         except FileNotFoundError:
-            continue  # a newer checkpoint has made it superfluous meanwhile
+            continue  # deleted after a newer checkpoint
         found |= {name: data for name in (own, HINT) if (data := _content(log, name)) is not None}
         if HINT in found and _hinted(found[HINT]) != checkpoint:
             del found[HINT]
         return found
-    raise DataError(f"the log of {directory} changes all the time", "try again when less is written")
+    raise DataError(f"the log of {directory} changes faster than it can be read", "try again when less is written")
 
 
 def _is_needed(version: int, kind: str, checkpoint: int) -> bool:
@@ -156,7 +157,7 @@ def _entry(directory: Place, name: str) -> Entry:
     digest = hashlib.sha256(data).hexdigest()
     if name.endswith(".json"):
         return Entry(name, digest, data)
-    (directory / LOG / name).sync()  # which Delta does not
+    (directory / LOG / name).sync()  # Delta does not sync it
     _put(directory / HEAD, name, data)
     return Entry(name, digest, None)
 
@@ -167,7 +168,7 @@ def _packed(head: Head) -> bytes:
 
 
 def _tidy(heads: Place) -> None:
-    """Removes all but the last heads and the last copies of checkpoints, and what was never finished."""
+    """Removes all but the last heads and the last copies of checkpoints; also removes unfinished files."""
     names = heads.names()
     if len(names) < _TIDY_FROM:
         return
@@ -183,20 +184,20 @@ def _tidy(heads: Place) -> None:
 
 
 def _numbered(names: list[str]) -> list[int]:
-    """The versions of heads, the newest first."""
+    """Returns the versions of heads, newest first."""
     stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
     return sorted((int(stem) for stem in stems if stem.isdigit()), reverse=True)
 
 
 def _readable(directory: Place, broken: list[str] | None = None) -> Iterator[Head]:
-    """The heads that are whole, the newest first. broken: takes the paths of the others."""
+    """Yields the intact heads, newest first. broken: list to which the paths of damaged ones are added."""
     heads = directory / HEAD
     for number in _numbered(heads.names()):
         name = f"{number:020}{_SUFFIX}"
         try:
             data = (heads / name).read_bytes()
         except FileNotFoundError:
-            continue  # another writer has gone on
+            continue  # removed by another writer
         head, _, body = data.partition(b"\n")
         if head != _MAGIC + hashlib.sha256(body).hexdigest().encode():
             if broken is not None:
@@ -208,14 +209,14 @@ def _readable(directory: Place, broken: list[str] | None = None) -> Iterator[Hea
 
 
 def faults(directory: Place) -> list[LogFault]:
-    """Entries of the log that are missing or damaged, as far as its head knows; the head itself included."""
+    """Returns the missing or damaged entries of the log by its newest head, and damaged heads."""
     broken: list[str] = []
     head = next(_readable(directory, broken=broken), None)
     found = [LogFault(path, "damaged", None, False) for path in broken]
     if head is None:
         return found
     log = directory / LOG
-    names = set(log.names())  # behind the head: it has all that the head has, or something newer in its place
+    names = set(log.names())  # read after the head: has all entries of the head, or newer ones in their place
     for _ in range(_ATTEMPTS_MAX):
         torn = _torn_checkpoints(log, names, head.checkpoint)
         _, checkpoint = newest(sorted(names - torn))
@@ -224,13 +225,13 @@ def faults(directory: Place) -> list[LogFault]:
         again = set(log.names())
         if again == names or None not in read:
             break
-        names = again  # a newer checkpoint may have made superfluous what was not there any more
+        names = again  # missing entries may have been deleted after a newer checkpoint
     found += [LogFault(f"{LOG}/{name}", "damaged", None, False) for name in sorted(torn)]
     for entry, data in zip(wanted, read):
         if data is None or hashlib.sha256(data).hexdigest() != entry.sha256:
             what: Literal["missing", "damaged"] = "missing" if data is None else "damaged"
             found.append(LogFault(f"{LOG}/{entry.name}", what, _copy(directory, entry)))
-    # A hint that leads past the log is wrong itself, if what it names is not what is gone.
+    # A hint to a checkpoint after the end of the log is damaged, unless entries of the log are missing.
     if HINT in names and not any(fault.path.startswith(LOG) for fault in found):
         if _hinted(_content(log, HINT) or b"") > checkpoint:
             found.append(LogFault(f"{LOG}/{HINT}", "damaged", None, False))
@@ -238,7 +239,7 @@ def faults(directory: Place) -> list[LogFault]:
 
 
 def _hinted(data: bytes) -> int:
-    """The version that a hint names: Delta reads nothing before it. -1 for one that is none, which does no harm."""
+    """Returns the version in a hint, before which Delta reads nothing; -1 for an unreadable hint, which is harmless."""
     try:
         return int(json.loads(data).get("version", -1))
     except (ValueError, TypeError, AttributeError):
@@ -246,7 +247,7 @@ def _hinted(data: bytes) -> int:
 
 
 def _torn_checkpoints(log: Place, names: set[str], above: int) -> set[str]:
-    """Checkpoints behind a version that are no Parquet files: their writer has lost its power."""
+    """Returns the names of checkpoints after version `above` that are not Parquet files, after a power failure."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -264,7 +265,7 @@ def _torn_checkpoints(log: Place, names: set[str], above: int) -> set[str]:
 
 
 def _contents(log: Place, names: list[str]) -> list[bytes | None]:
-    """The bytes of some entries, None for those that are not there; from a store several at a time."""
+    """Returns the bytes of entries, None for missing ones; reads several at a time from a store."""
     if log.on_disk:
         return [_content(log, name) for name in names]
     with ThreadPoolExecutor(8) as pool:
@@ -279,14 +280,14 @@ def _content(log: Place, name: str) -> bytes | None:
 
 
 def _copy(directory: Place, entry: Entry) -> bytes | None:
-    """The bytes of an entry, if they are still known."""
+    """Returns the original bytes of an entry, or None if its copy is missing or damaged."""
     data = _content(directory / HEAD, entry.name) if entry.copy is None else entry.copy
     return data if data is not None and hashlib.sha256(data).hexdigest() == entry.sha256 else None
 
 
 def copies_damaged(directory: Place) -> list[LogFault]:
-    """Copies of checkpoints beside the head that are gone or damaged: nothing is missing without them, as long as the
-    log is whole."""
+    """Returns the missing or damaged copies of checkpoints beside the head. Nothing is lost as long as the log is
+    intact."""
     head = next(_readable(directory), None)
     found = []
     for entry in () if head is None else head.entries:
@@ -297,39 +298,40 @@ def copies_damaged(directory: Place) -> list[LogFault]:
 
 
 def copy_again(directory: Place, path: str) -> None:
-    """Makes the copy of a checkpoint anew, from the log."""
+    """Copies a checkpoint from the log again."""
     name = path.removeprefix(f"{HEAD}/")
     _put(directory / HEAD, name, (directory / LOG / name).read_bytes())
 
 
 def knows(directory: Place) -> bool:
-    """Whether there is a head, so that a commit that is lost would be missed."""
+    """Returns True if there is a head, by which a lost commit is noticed."""
     return next(_readable(directory), None) is not None
 
 
 def has_log(directory: Place) -> bool:
-    """Whether there are entries, damaged or not."""
+    """Returns True if the log has entries, damaged or not."""
     return newest((directory / LOG).names()) != (-1, -1)
 
 
 def check(directory: Place) -> list[str]:
-    """Raises DataError where the log has less than its head says. Returns what is damaged but not needed."""
+    """Raises DataError if entries of the log are missing or damaged. Returns texts about damaged heads, which are not
+    needed."""
     found = faults(directory)
     lost = [fault for fault in found if fault.path.startswith(LOG)]
     if lost:
         fault = lost[0]
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
         raise DataError(
-            f"the log of {directory} is not what was written: {fault}{more}{_missing(lost)}",
-            "nothing was changed: hybrid archive repair puts the log in order again"
+            f"the log of {directory} is damaged: {fault}{more}{_missing(lost)}",
+            "nothing was changed: hybrid archive repair restores the log"
             if all(one.copy is not None or not one.needed for one in lost)
-            else f"restore {fault.path} from a copy, or let hybrid archive repair take in the files that it can read",
+            else f"restore {fault.path} from a copy, or run hybrid archive repair to add the readable files",
         )
-    return [f"{fault} in {directory}; the log is whole without it" for fault in found]
+    return [f"{fault} in {directory}; the log is complete without it" for fault in found]
 
 
 def _missing(lost: list[LogFault]) -> str:
-    """The events that entries have added, in words."""
+    """Describes the events that lost entries had added."""
     rows, sources, offsets = 0, [], []
     for action in (action for fault in lost for action in entry_actions(fault.copy or b"")):
         add = action.get("add")
@@ -347,7 +349,7 @@ def _missing(lost: list[LogFault]) -> str:
 
 
 def entry_actions(data: bytes) -> Iterator[Mapping[str, dict[str, Any]]]:
-    """The actions of an entry of the log; none of a checkpoint."""
+    """Yields the actions of a log entry; none for a checkpoint."""
     if data[:1] == b"{":
         for line in data.splitlines():
             if line.strip():

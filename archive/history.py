@@ -1,4 +1,4 @@
-"""History of one stream: recent memory and table as one; append, flush, consistent snapshots."""
+"""History of one stream: the buffer in memory and the table as one; append, flush, consistent snapshots."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ if TYPE_CHECKING:
     from archive.log import Contents, Log, Policy
     from archive.table import Table, TableSnapshot
 
-#: Rows in memory that an append writes to the table, unless it is told otherwise.
+#: Default limit of buffered rows; the append that reaches it flushes.
 MEMORY_ROWS_MAX = 100_000
-#: And so many bytes.
+#: Default limit of buffered bytes.
 MEMORY_BYTES_MAX = 256 << 20
-#: What is in memory is in files after so many seconds.
+#: Seconds after which the keeper flushes buffered events.
 AGE_MAX_S = 5.0
-#: In the directory of a stream's table: its log.
+#: Directory of the write-ahead log, in the directory of the table.
 LOG = "_log"
-#: What the thread is called that sees to it.
+#: Name of the keeper's thread (archive.keeper).
 KEEPER = "hybrid-keeper"
 
 
 class History:
-    """The kept events of one stream. append and flush from one thread or several, snapshots and reads from any.
+    """The archived events of one stream. Thread safe: append, flush, snapshot and read from any thread.
 
-    schema: the stream as declared. directory: where its table is or will be, one directory per stream; None keeps
-    all in memory. memory_rows_max, memory_bytes_max: so much in memory is written to the table by the append that
-    reaches it; what is older than AGE_MAX_S, by the keeper of the database (archive.keeper). log: whether an append
-    returns when the events are in a log on disk, and what that survives (archive.log); None: they are in memory
-    alone until the flush. Opening a directory goes on where its last commit or its log ended. logged_watermark_us:
-    the watermark that the log ended with, or None. epoch: that of the writer (archive.writer), None without one.
-    read_only: nothing is written; `refresh` takes over what another process has appended since. Raises DataError if the
-    directory holds another stream, another declaration or a newer format, for columns that cannot be archived, and for
-    a log that is broken; HybridWarning for an end of a log that cannot be read.
+    schema: the declared stream. directory: the directory of its table, one per stream; None keeps all events in memory.
+    memory_rows_max, memory_bytes_max: the append that reaches one of them flushes; the keeper of the database
+    (archive.keeper) flushes events older than AGE_MAX_S. log: the policy of the write-ahead log, which has the events
+    on disk before append returns (archive.log); None: events are in memory only until the flush. epoch: the writer's
+    (archive.writer), or None. read_only: writes nothing; `refresh` reads events that another process has appended.
+    logged_watermark_us: the last watermark in the log, or None.
+
+    A directory that exists is continued after its last commit and its log. Raises DataError if the directory holds
+    another stream, a different declaration, a newer format or a broken log, or if a column cannot be archived. Warns
+    with HybridWarning if the end of the log is unreadable.
     """
 
     __slots__ = (
@@ -71,39 +72,39 @@ class History:
         self.memory_bytes_max = memory_bytes_max
         #: Greatest ingest sequence so far, -1 before the first event.
         self.last_seq = -1
-        # _lock guards what follows, for moments; _flushing is held while a flush writes.
+        # _lock guards the fields below and is held briefly; _flushing is held while a flush writes.
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self._recent = RBuffer()
         self._sealed: tuple[Piece, ...] = ()
-        # Of what is in memory: its bytes, and when the first of it came, on the clock of time.monotonic.
+        # Buffered bytes, and the arrival of the oldest buffered event (time.monotonic).
         self._bytes = 0
         self._oldest_s: float | None = None
         self._offsets: dict[str, int] = {}
         self._sources: tuple[str, ...] = ()
-        self._archived_seq = -1  # all events up to this one are in files; there may be more
+        self._archived_seq = -1  # all events up to this sequence are in files; later ones may be
         self._log: Log | None = None
         self._log_lost = False
         self.logged_watermark_us: int | None = None
-        #: Of sources whose last word in the log was no event, the offset of that.
+        #: Source -> skipped offset, for sources whose last log entry is a skip (archive.log).
         self.skipped: dict[str, int] = {}
-        #: How often something other than an append has changed which events are kept, or their columns.
+        #: Counts changes of the archived events or their columns other than appends.
         self.revision = 0
-        # Of the files as they were opened, which is looked up when it is asked for; and of all appended since.
+        # Time of the first on-time event in files ("unknown" until asked for), and of those appended since opening.
         self._first_archived_us: int | Literal["unknown"] | None = None
         self._first_appended_us: int | None = None
         self._table: Table | None = None
         self._table_snapshot: TableSnapshot | None = None
         self._read_only = read_only
-        #: Where set, an append that reaches the limit calls it and does not flush: somebody else does, in a thread.
+        #: If set, an append that reaches the limit calls it instead of flushing: another thread flushes.
         self.beside: Callable[[], None] | None = None
-        #: Where set, events before it are to be dropped by whoever flushes (drop_due).
+        #: If set, the thread that flushes drops events before this time (drop_due).
         self.expire_us: int | None = None
-        #: What the last flush failed of, None if it did not; and since when one runs, on the clock of time.time.
+        #: Error of the last flush, None if it succeeded; and the start of a running flush (time.time).
         self.failure: str | None = None
         self._written_since_s: float | None = None
         if self.directory is not None:
-            # Only here, so that a history in memory starts without them.
+            # Imported here: a history in memory starts without deltalake.
             from archive.table import Table
 
             self._first_archived_us = "unknown"
@@ -122,7 +123,7 @@ class History:
                 self._read_log(Path(self.directory) / LOG, log)
 
     def _read_log(self, directory: Path, policy: Policy | None) -> None:
-        """Takes the events into memory again that a process before this one had in its log and in no file."""
+        """Restores the buffer from the log: events that a previous process had logged but not yet flushed."""
         from archive.log import Log, read, segments
 
         found = read(directory, self.schema, self.last_seq + 1, self._offsets)
@@ -136,18 +137,18 @@ class History:
             )
         else:
             self.flush()
-        if not self._recent.row_count:  # what there was is in files
+        if not self._recent.row_count:  # all logged events are in files
             for path in segments(directory):
                 if self._log is None or not self._log.writes(path):
                     path.unlink()
 
     def _next_seq(self) -> int | None:
-        """The ingest sequence that the log says it goes on from. None with a retention: what is too old may go from
-        memory, and never come into a file."""
+        """The next ingest sequence, which a new segment of the log records; None with a retention, because expired
+        events may leave memory without coming into a file."""
         return self.last_seq + 1 if self.schema.retention_us is None else None
 
     def _take_in(self, found: Contents) -> None:
-        """Takes what a log has into memory."""
+        """Appends the entries of a log to the buffer."""
         from archive.log import Rows
 
         for message in found.dropped:
@@ -159,19 +160,19 @@ class History:
 
     @property
     def offsets(self) -> dict[str, int]:
-        """For each source the offset expected next: one above the last that was appended."""
+        """Source -> next expected offset: one above the last that was appended."""
         with self._lock:
             return dict(self._offsets)
 
     @property
     def table_snapshot(self) -> TableSnapshot | None:
-        """The table as snapshots see it now, or None without one."""
+        """The current snapshot of the table, or None without a table."""
         with self._lock:
             return self._table_snapshot
 
     @property
     def first_us(self) -> int | None:
-        """Time of the first on-time event that is kept, or None. The first call after opening looks into a file."""
+        """Time of the first archived event that is not late, or None. The first call after opening reads a file."""
         with self._lock:
             archived, table = self._first_archived_us, self._table_snapshot
         if archived == "unknown":
@@ -187,21 +188,21 @@ class History:
             return min((t for t in (archived, self._first_appended_us) if t is not None), default=None)
 
     def append(self, batch: EventBatch, late: BoolArray) -> None:
-        """Takes events as they arrived. late: bool (n,). An event whose offset is below the one expected next from its
-        source is a redelivery and left out.
+        """Appends events in order of arrival. late: bool (n,). Drops redelivered events: those whose offset is below
+        the next expected one of their source.
 
-        Held by reference: do not write into the arrays again. Costs a few passes over int64 columns, with a log a write
-        to disk, and every memory_rows_max rows a flush. Raises DataError, having taken nothing, if the columns are not
-        the declared ones or the log cannot be written; if the flush fails all events stay in memory, and the
-        next append or flush tries again.
+        Holds the arrays by reference: do not write to them again. Costs a few passes over int64 columns, a write to
+        disk with a log, and a flush every memory_rows_max rows. Raises DataError and appends nothing if the columns
+        differ from the declared ones or the log cannot be written. If the flush fails, it raises too, but all events
+        stay in memory and the next append or flush tries again.
         """
         if len(batch) != len(late):
             raise ValueError(f"{len(batch)} events, but {len(late)} marks")
         declared = arrow_schema(self.schema)
         if not batch.columns.schema.equals(declared):
             raise DataError(
-                f"these are not the columns of {self.schema.name}: {', '.join(map(str, batch.columns.schema))}",
-                f"they must be {', '.join(map(str, declared))}",
+                f"the columns differ from those of {self.schema.name}: {', '.join(map(str, batch.columns.schema))}",
+                f"declared: {', '.join(map(str, declared))}",
             )
         if self._log is not None and (self._log_lost or self._log.is_gone()):
             self._log_again()
@@ -212,11 +213,11 @@ class History:
                 self.beside()
 
     def _log_again(self) -> None:
-        """Somebody has removed the log: what was in it is still in memory, and goes into files."""
+        """Flushes the buffer and begins a new log after the log was removed: its events are still in memory."""
         assert self._log is not None
         gone = f"the log of {self.schema.name} in {self.directory} was removed while it was written"
         with self._lock:
-            self._log_lost = True  # until what is in memory is in files
+            self._log_lost = True  # until the buffer is flushed
             self._log.close()
             held = self._recent.row_count + sum(map(len, self._sealed))
         try:
@@ -224,37 +225,36 @@ class History:
         except DataError as error:
             raise NotKept(f"{gone}, and the {held:,} events in memory cannot be archived: {error}") from error
         self._log_lost = False
-        message = f"{gone}; the {held:,} events that were in memory are archived, and a new log begins"
+        message = f"{gone}; the {held:,} events in memory were archived and a new log was begun"
         warnings.warn(message, HybridWarning, stacklevel=2)
 
     def reach(self, watermark_us: int) -> None:
-        """The watermark was raised without events: that goes into the log, if there is one. Raises DataError."""
+        """Logs a watermark that was raised without events, if there is a log. Raises DataError."""
         with self._lock:
             if self._log is not None:
                 self._log.reach(watermark_us)
 
     def skip(self, source: str, offset: int) -> None:
-        """A source has sent nothing up to an offset that is an event: that goes into the log, if there is one. Raises
-        DataError."""
+        """Logs that a source had no events up to an offset, if there is a log. Raises DataError."""
         with self._lock:
             if self._log is not None:
                 self._log.skip(source, offset)
 
     def _keep(self, batch: EventBatch, late: BoolArray) -> bool:
-        """Takes events into memory, by way of the log; whether there are enough for a flush."""
+        """Logs and buffers events; returns True if the buffer has reached its limit."""
         with self._lock:
             fresh = fresh_rows(batch, self._offsets)
             if fresh is not None:
                 batch, late = batch.take(fresh), late[fresh]
             if len(batch) == 0:
                 return False
-            # All that may fail comes first: what follows the log is one step, so that an event is in both or in none.
+            # Steps that may fail come first. Log and buffer change together: an event is in both or in neither.
             piece = piece_of(batch, late)
             nbytes = batch.columns.nbytes + 28 * len(batch)
             oldest_s = time.monotonic() if self._oldest_s is None else self._oldest_s
             reached = next_offsets(batch)
             sources = self._sources
-            if any(name not in sources for name in reached):  # rows of files have one that no event has
+            if any(name not in sources for name in reached):  # rows of input files have the source FILES
                 sources = tuple(sorted({*sources, *reached}))
             offsets = {**self._offsets, **reached}
             last_seq = max(self.last_seq, int(batch.seq.max()))
@@ -285,20 +285,19 @@ class History:
 
     @property
     def held(self) -> tuple[int, int]:
-        """Rows and bytes that are in memory and in no file."""
+        """Buffered rows and bytes."""
         with self._lock:
             return self._recent.row_count + sum(map(len, self._sealed)), self._bytes
 
     @property
     def written_since_s(self) -> float | None:
-        """Since when files are written, on the clock of time.time; None: none are."""
+        """Start of the running flush (time.time), or None."""
         return self._written_since_s
 
     def flush(self, up_to: int | None = None) -> None:
-        """Writes all events in memory to the table, in one commit, and returns when they are on disk. Snapshots may be
-        taken meanwhile. up_to: the ingest sequence that is to be there; nothing is written if it is when the flush
-        before this one is over. Raises DataError if it fails; the events are then still in memory and part of
-        history."""
+        """Writes all buffered events to the table in one commit; returns when they are on disk. Does not block
+        snapshots. up_to: does nothing if events up to this ingest sequence are in files once a flush under way has
+        ended. Raises DataError if the flush fails; the events stay in memory and part of the history."""
         if self._table is None or self._read_only:
             return
         with self._flushing:
@@ -310,7 +309,7 @@ class History:
                 self._sealed, self._recent, self._oldest_s = sealed, RBuffer(), None
                 if not sealed:
                     return
-                # from here on events go into another segment: these are superfluous once what is sealed is in files
+                # New events go into another segment; the older ones are deleted once the sealed events are in files.
                 logged = self._log.rotate(self._next_seq()) if self._log is not None else []
             self._written_since_s = time.time()
             try:
@@ -326,7 +325,7 @@ class History:
                 self._written_since_s = None
             self.failure = None
             with self._lock:
-                # In one step, so that no snapshot sees the rows twice or not at all.
+                # One step: no snapshot sees the rows twice or not at all.
                 sources = tuple(sorted({*self._sources, *written.sources}))
                 self._archived_seq = sealed_seq
                 self._table_snapshot, self._sealed, self._bytes, self._sources = (
@@ -336,8 +335,8 @@ class History:
                 path.unlink(missing_ok=True)
 
     def flush_older(self, age_s: float) -> bool:
-        """Flushes if the oldest event in memory came longer ago, or if there are as many as memory may hold; whether it
-        did. Raises as flush does."""
+        """Flushes if the oldest buffered event arrived at least age_s ago or the buffer is full; returns True if it
+        flushed. Raises as flush does."""
         with self._lock:
             since_s, full = self._oldest_s, self._is_full()
         if self._table is None or (not full and (since_s is None or time.monotonic() - since_s < age_s)):
@@ -346,8 +345,8 @@ class History:
         return True
 
     def drop_due(self) -> None:
-        """Drops what `expire_us` says, if anything, and looks up the first event that is left: both may read a store.
-        Raises as drop_before does."""
+        """Drops events before `expire_us`, if set, and looks up the first remaining event: both may read an object
+        store. Raises as drop_before does."""
         expire_us = self.expire_us
         if expire_us is None:
             return
@@ -357,7 +356,7 @@ class History:
         _ = self.first_us
 
     def refresh(self) -> None:
-        """Takes over what others have committed to the table: compaction and files before all. Older snapshots stay."""
+        """Reads the newest version of the table, with commits of other processes. Older snapshots stay valid."""
         if self._read_only:
             self._read_anew()
             return
@@ -374,8 +373,8 @@ class History:
                     self._first_archived_us = "unknown"
 
     def _read_anew(self) -> None:
-        """Takes over the events of another process: first those in its log, then the table, which has by then those
-        that were in the log before. So each event that it has taken until now is seen, once."""
+        """Reads the events of another process: its log first, then its table. Events that leave the log in between are
+        in the table by then, so each event is seen exactly once."""
         from archive.log import read, read_beside
         from archive.table import Table, is_table
 
@@ -400,8 +399,8 @@ class History:
             self._take_in(found)
 
     def declare(self, schema: Schema) -> None:
-        """Goes on with another lateness or retention; nothing else may differ. Raises DataError, having changed
-        nothing, if the table cannot take it."""
+        """Changes the lateness or retention; nothing else may differ. Raises DataError and changes nothing if the
+        table cannot be changed."""
         with self._flushing:
             if self._table is not None:
                 self._table.declare(schema)
@@ -409,8 +408,8 @@ class History:
                 self.schema = schema
 
     def add_columns(self, schema: Schema) -> None:
-        """Goes on with more columns behind the others (Schema.widens); events so far have nulls there. Snapshots keep
-        the columns they have. Raises DataError, having changed nothing, if the table cannot take them."""
+        """Adds columns after the others (Schema.widens); earlier events have nulls there. Snapshots keep their
+        columns. Raises DataError and changes nothing if the table cannot be changed."""
         with self._flushing:
             if self._table is not None:
                 self._table.add_columns(schema)
@@ -426,9 +425,8 @@ class History:
                 )  # fmt: skip
 
     def mark_late(self, from_seq: int, late: Int64Array) -> None:
-        """Marks the events from an ingest sequence on anew: late are those whose sequences are given, ascending, and no
-        others. A watermark in the log is forgotten. Raises DataError; what is marked by then is said by the next call
-        that is the same."""
+        """Replaces the late marks of events from an ingest sequence on. late: int64, ascending, the sequences of the
+        late events. Removes the watermark from the log. Raises DataError; repeating the call completes it."""
         self.flush()
         with self._flushing:
             marked = None
@@ -452,7 +450,7 @@ class History:
                 path.unlink(missing_ok=True)
 
     def drop_before(self, time_us: int) -> None:
-        """Forgets files and pieces of memory whose every event is older than time_us. Older snapshots keep them."""
+        """Drops files and buffered pieces in which every event is older than time_us. Older snapshots keep them."""
         with self._flushing:
             table = self._table.drop_before(time_us) if self._table is not None else None
             with self._lock:
@@ -470,7 +468,7 @@ class History:
                 self._first_archived_us, self._first_appended_us = archived, first
 
     def snapshot(self) -> HistorySnapshot:
-        """Everything appended so far, as one immutable view. Costs microseconds."""
+        """Returns an immutable view of all events appended so far. Costs microseconds."""
         with self._lock:
             return HistorySnapshot(
                 self.schema, self._sealed + self._recent.pieces(), self._sources, self.directory, self._table_snapshot
@@ -482,7 +480,7 @@ class History:
         self.release()
 
     def release(self) -> None:
-        """Closes the log; writes nothing."""
+        """Closes the log without flushing."""
         if self._log is not None:
             self._log.close()
 
@@ -492,7 +490,8 @@ class History:
 
 
 def archived_schema(where: Place, schema: Schema) -> Schema:
-    """The schema, or that of the table at a place if it has more columns: a crash came before that was written down."""
+    """Returns the schema of the table if it has more columns than `schema`, else `schema`. The table is ahead after a
+    crash between the two steps of adding columns."""
     from archive.table import Table
 
     if not (where / "_delta_log").exists():
@@ -503,16 +502,16 @@ def archived_schema(where: Place, schema: Schema) -> Schema:
 
 
 def check_there(directory: Path, stream: str) -> None:
-    """Raises DataError if there is nothing of a log that must be there."""
+    """Raises DataError if a required log is missing."""
     from archive.log import REPAIR, segments
 
     if not segments(directory):
-        message = f"the log of {stream} in {directory} is missing, and with it events that are in no file yet"
+        message = f"the log of {stream} in {directory} is missing, and with it the events not yet flushed"
         raise DataError(message, REPAIR)
 
 
 def _widened(piece: Piece, schema: Schema) -> Piece:
-    """The piece with nulls in the columns that it lacks."""
+    """Returns the piece with nulls in its missing columns."""
     batch, columns = piece.batch, arrow_schema(schema)
     missing = [pa.nulls(len(batch), field.type) for field in list(columns)[batch.columns.num_columns :]]
     wide = pa.RecordBatch.from_arrays([*batch.columns.columns, *missing], schema=columns)

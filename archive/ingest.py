@@ -1,20 +1,20 @@
-"""Files archived in bulk: CSV, NDJSON and Parquet into the table of a stream, in one commit, each file once.
+"""Bulk archiving of files: CSV, NDJSON and Parquet into the table of a stream, in one commit, each file once.
 
-What one job leaves behind, and why it can be run again:
+Output of a job, which makes it repeatable:
 
-* Data files, with the rows of all its input files; their source is FILES. The input files of a stream are numbered in
-  the order in which they were archived; `_offset` is the number of the file times 2^32 plus that of the record in it,
-  `_seq` is `_offset` - 2^55. Events count their sequences from zero, so no writer of events, in whatever process, ever
-  has one of these: nothing needs to be agreed with it. Rows of files are never late.
-* `_ingest/<mark>.list`, the list of all input files so far: number, fingerprint, path, counts. The mark is a
-  transaction of the very commit that adds the data files, so list and rows become true together or not at all; a job
-  that was overtaken by another sees a mark it does not know, and begins again.
-* `_quarantine`, a Delta table of its own: the rows that did not fit, as they stood in the file, with the reasons. Its
-  files are written before the commit, and named by the list of the job; they are published behind it, by this job or,
-  where it died in between, by the next one.
+* Data files with the rows of all its input files; their source is FILES. The input files of a stream are numbered in
+  order of archiving. `_offset` is the file number times 2^32 plus the record number, and `_seq` is `_offset` - 2^55.
+  Sequences of events count from zero, so they never collide with these and need no coordination with a writer of
+  events. Rows of files are never late.
+* `_ingest/<mark>.list`, the list of all input files so far: number, fingerprint, path, counts. The commit that adds the
+  data files sets the mark as a transaction, so list and rows take effect together. A job overtaken by another one sees
+  an unknown mark and starts again.
+* `_quarantine`, a separate Delta table: the bad rows with their raw text and the reasons. Its files are written
+  before the commit and named in the job's list; this job publishes them after the commit, or the next job after a
+  crash.
 
-A source for each file would say more in a query, but the table has a transaction and a name for each source: looking
-2,000 of them up takes 0.75 s (`python -m benchmarks.spark.ingest`), at every opening, for ever.
+A source per file would be more informative in queries, but the table has a transaction and a name per source: looking
+up 2,000 of them takes 0.75 s at every opening (`python -m benchmarks.spark.ingest`).
 """
 
 from __future__ import annotations
@@ -70,11 +70,12 @@ from matching.batch import EventBatch
 from query.errors import DataError, first_line
 from query.schema import Schema
 
-#: Records of a file and files of a stream: offsets stay below 2^55, so that sequences times the members of a MERGE fit.
+#: Limits of records per file and files per stream. Offsets stay below 2^55, so that sequences times the members of a
+#: MERGE fit into int64.
 _RECORDS, _FILES_MAX = 1 << 32, 1 << 23
 _SEQ_BASE = -(1 << 55)
 _ATTEMPTS_MAX = 10
-#: Rows in memory before they are put on disk to be sorted there.
+#: Bytes of rows in memory before they are spilled to disk for sorting.
 _MEMORY_BYTES = 256 << 20
 _SORT_MEMORY = "512MB"
 _QUARANTINE_BYTES = 64 << 20
@@ -82,11 +83,11 @@ _QUARANTINE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Files to be archived in a stream.
+    """Files to archive in a stream.
 
-    directory: of the stream's table, which is made if it is not there. inputs: files, directories (all below them),
-    globs; paths or URLs. format None: by suffix. changed: what becomes of a file at the path of an archived one that
-    has other contents: an error, or one more file. max_bad: with more bad rows nothing is archived.
+    directory: the directory of the stream's table, created if missing. inputs: files, directories (recursive) and
+    globs, as paths or URLs. format: None: by suffix. changed: whether a file whose path was archived with other
+    contents is an error or is added as another file. max_bad: with more bad rows nothing is archived.
     """
 
     schema: Schema
@@ -100,7 +101,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is. step: what is being done; done, total: bytes of input in this step."""
+    """Progress of a job. step: the current step. done, total: bytes of input in this step, rows when writing. rows,
+    bad: good and bad rows so far."""
 
     step: Literal["look", "read", "write"]
     done: int
@@ -111,9 +113,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a job has done. files: newly archived; known: left out, because they are in the archive or twice among the
-    inputs; rows, bad: how many rows are archived and quarantined; blank: records in which nothing stood; quarantine:
-    the table of bad rows; messages: for people."""
+    """Result of a job. files: number of newly archived files. known: number of skipped files, which are in the archive
+    or twice among the inputs. rows, bad: numbers of archived and of quarantined rows. blank: number of empty records.
+    quarantine: the table of bad rows. messages: notes for the user."""
 
     files: int
     known: int
@@ -126,7 +128,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Todo:
-    """A file that is not in the archive yet. number: its number in the stream; parts: how it may be read."""
+    """A file to archive. number: its number in the stream. chunks: as found by `scan`."""
 
     number: int
     reading: Reading
@@ -136,7 +138,7 @@ class Todo:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a file gave."""
+    """Row counts of a file."""
 
     rows: int
     bad: int
@@ -151,7 +153,7 @@ NONE = Count(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The files that stand ready for a commit, and what each input file (by number) gave."""
+    """Data and quarantine files to commit, and the counts of each input file by its number."""
 
     files: list[DataFile]
     quarantined: list[DataFile]
@@ -159,30 +161,30 @@ class Written:
 
 
 Told = Callable[[Progress], None]
-#: Looks at all chunks of some files.
+#: Scans all chunks of files.
 Scan = Callable[[Sequence[Reading], Told], list[tuple[Chunk, ...]]]
 #: Reads, checks, sorts and writes the rows of files. The last argument is the number of the job.
 Write = Callable[[Job, Sequence[Todo], Told, int], Written]
 
 
 def ingest(job: Job, told: Told = lambda progress: None) -> Report:
-    """Archives what is new among the inputs, in one commit; in this process, in bounded memory.
+    """Archives the new files among the inputs in one commit; in this process, in bounded memory.
 
-    Running it again changes nothing, also after it was killed. Raises DataError, with nothing changed, for files that
-    cannot be read or do not have the declared columns, for too many bad rows, and where the archive cannot be written.
+    Idempotent, also after a crash. Raises DataError and changes nothing if a file cannot be read or lacks the declared
+    columns, if there are too many bad rows, or if the archive cannot be written.
     """
     return run(job, told, scan, write)
 
 
 def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
-    """`ingest` with other hands."""
+    """Runs `ingest` with the given scan and write steps (Spark)."""
     check_options(job.schema, job.options)
     files, left_out = find_files(job.inputs, job.format, job.directory.options)
     own = f"{job.directory}/"
     files = [file for file in files if not file.path.startswith(own)]
     planned: dict[str, Reading] = {}
     if not (job.directory / "_delta_log").exists():
-        # All are new: what is wrong with their columns is said before there is a table.
+        # All files are new: errors in their columns are reported before a table is created.
         planned = {file.path: plan_reading(file, job.schema, job.options) for file in files}
     table = Table.create(job.directory, job.schema)
     quarantine = job.directory / QUARANTINE
@@ -212,26 +214,26 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
     except (OSError, duckdb.Error, pa.ArrowException) as error:
         why = first_line(error)
         message = f"the archive of {job.schema.name} in {job.directory} cannot be written: {why}"
-        raise DataError(message, "nothing of the files is in it; make room or give permission") from error
-    raise DataError(f"other jobs were always faster in {job.directory}", "run it again when they are done")
+        raise DataError(message, "nothing was archived; make room or give permission, and run it again") from error
+    raise DataError(f"other jobs were always faster in {job.directory}", "run it again when they have ended")
 
 
 def format_of(name: str | None) -> Format | None:
-    """The format of that name. Raises DataError."""
+    """Returns the format of that name. Raises DataError for an unknown one."""
     try:
         return None if name is None else Format(name)
     except ValueError:
-        raise DataError(f"{name!r} is no format of files", f"there is {', '.join(Format)}") from None
+        raise DataError(f"unknown file format {name!r}", f"available: {', '.join(Format)}") from None
 
 
 def _messages(todo: Sequence[Todo], left_out: int) -> tuple[str, ...]:
     names = dict.fromkeys(name for one in todo for name in one.reading.ignored)
-    found = [f"left out {left_out} file{'s' * (left_out > 1)} of other suffixes"] if left_out else []
-    return (*found, *([f"columns that are not declared are left out: {', '.join(names)}"] if names else []))
+    found = [f"skipped {left_out} file{'s' * (left_out > 1)} with other suffixes"] if left_out else []
+    return (*found, *([f"skipped columns that are not declared: {', '.join(names)}"] if names else []))
 
 
 def too_bad(bad: int, limit: int, hint: str = "see them with a higher limit") -> DataError:
-    """The complaint about more bad rows than are allowed."""
+    """Returns the error for more bad rows than allowed."""
     return DataError(f"{bad:,} rows are bad, more than {limit:,}: nothing was archived", hint)
 
 
@@ -241,8 +243,8 @@ def too_bad(bad: int, limit: int, hint: str = "see them with a higher limit") ->
 def _choose(
     job: Job, files: Sequence[File], planned: dict[str, Reading], listed: pa.Table, told: Told, scan: Scan
 ) -> list[Todo]:
-    """The files that are not in the list. planned: how some are read, by path; all others that are looked into are
-    added."""
+    """Returns the files to archive: those whose fingerprint is not in the list. planned: path -> reading, extended by
+    the files that are opened here."""
     rows = listed.select(["path", "size", "modified_us", "fingerprint"]).to_pylist()
     at_path = {row["path"]: row for row in rows}
     known = {row["fingerprint"] for row in rows}
@@ -266,11 +268,11 @@ def _choose(
         row = at_path.get(file.path)
         if row is not None and job.changed == "error":
             raise DataError(
-                f"{file.path} was archived before with other contents",
-                "rows that are in both would be twice in it; if all are new, --changed add takes it as one more file",
+                f"{file.path} was archived before with different contents",
+                "rows in both would be duplicated; if all rows are new, --changed add archives it as another file",
             )
         if count == _FILES_MAX:
-            raise DataError(f"stream {job.schema.name} has {_FILES_MAX:,} files already", "put several files into one")
+            raise DataError(f"stream {job.schema.name} already has {_FILES_MAX:,} files", "merge several input files")
         known.add(mark)
         todo.append(Todo(count, reading, mark, chunks))
         count += 1
@@ -278,16 +280,16 @@ def _choose(
 
 
 def _unchanged(todo: Sequence[Todo]) -> None:
-    """Raises DataError if a file is no longer what was hashed."""
+    """Raises DataError if a file was changed after it was hashed."""
     for one in todo:
         file = one.reading.file
         if not is_as_it_was(file):
             message = f"{file.path} was changed while it was read: nothing was archived"
-            raise DataError(message, "ingest files that nobody writes to")
+            raise DataError(message, "archive only files that are complete")
 
 
 def scan(readings: Sequence[Reading], told: Told) -> list[tuple[Chunk, ...]]:
-    """Looks at all chunks of files, in a few threads: hashing lets others run."""
+    """Scans all chunks of files in up to four threads: hashing releases the interpreter lock."""
     places = [(r.file, start, end, r.delimiter) for r in readings for start, end in chunks_of(r.file)]
     total = sum(end - start for _, start, end, _ in places)
     done = 0
@@ -301,7 +303,7 @@ def scan(readings: Sequence[Reading], told: Told) -> list[tuple[Chunk, ...]]:
 
 
 def _listed(todo: Sequence[Todo], written: Written, number: int) -> pa.Table:
-    """The rows of new files in the list."""
+    """Returns the rows of the list for new files."""
     now_us = time.time_ns() // 1000
     rows = [
         {
@@ -319,17 +321,17 @@ def _listed(todo: Sequence[Todo], written: Written, number: int) -> pa.Table:
 
 
 def event_rows(checked: CheckedRecords, number: int, schema: Schema) -> pa.Table:
-    """Checked rows of the file of that number as they stand in the table, in its order."""
+    """Returns the checked rows of a file in stored form, in the order of the file. number: the file's number."""
     n = len(checked.ts_us)
     if n and int(checked.numbers[-1]) >= _RECORDS:
-        raise DataError(f"a file has more than {_RECORDS:,} records", "cut it in two")
+        raise DataError(f"a file has more than {_RECORDS:,} records", "split it")
     offset = checked.numbers + number * _RECORDS
     batch = EventBatch(checked.rows, checked.ts_us, np.zeros(n, np.int32), offset, offset + _SEQ_BASE, (FILES,))
     return to_stored(batch, np.zeros(n, np.bool_), schema)
 
 
 def bad_rows(checked: CheckedRecords, path: str, job: int) -> pa.Table:
-    """The bad rows of a batch as they stand in the quarantine; rows are numbered from 1 there, as lines are."""
+    """Returns the bad rows of a batch as rows of the quarantine, with row numbers from 1."""
     bad = checked.bad
     n = bad.num_rows
     now = pa.scalar(time.time_ns() // 1000, pa.timestamp("us", "UTC"))
@@ -343,7 +345,7 @@ def count_of(checked: CheckedRecords) -> Count:
 
 
 def write_bad(rows: pa.Table, directory: Place) -> DataFile:
-    """Writes bad rows into the quarantine of a table. Nobody sees them before they are published."""
+    """Writes bad rows into a file of the quarantine, which `publish` makes visible."""
     folder = directory / QUARANTINE
     folder.make()
     path = folder / f"{uuid.uuid4().hex}.parquet"
@@ -354,7 +356,7 @@ def write_bad(rows: pa.Table, directory: Place) -> DataFile:
 
 
 def write(job: Job, todo: Sequence[Todo], told: Told, number: int) -> Written:
-    """Reads, checks, sorts and writes in this process."""
+    """Reads, checks, sorts and writes the rows of files in this process."""
     total = sum(one.reading.file.size for one in todo)
     counts: dict[int, Count] = {}
     quarantined: list[DataFile] = []
@@ -402,7 +404,7 @@ def _last(rows: pa.Table) -> str:
 
 
 class _Spool:
-    """Stored rows on their way: in memory as long as they are few, then on disk; sorted at the end."""
+    """Collects stored rows, in memory up to _MEMORY_BYTES and else on disk, and sorts them at the end."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -434,13 +436,13 @@ class _Spool:
         return self._folder
 
     def write(self, directory: Place) -> Iterator[DataFile]:
-        """The rows as files of the table."""
+        """Sorts the rows and yields the files written."""
         if not self._rows:
             return
         unit = unit_of_days(self._days, self._rows)
         with sorting(str(self._disk()), _SORT_MEMORY) as connection:
             if self._files:
-                # All of them: of a union with rows in memory DuckDB 2.0 does not put enough on disk.
+                # Spills all rows: DuckDB 2.0 does not spill enough of a union with rows in memory.
                 if self._held:
                     self._spill()
                 files = ", ".join("'" + name.replace("'", "''") + "'" for name in self._files)
@@ -460,6 +462,6 @@ class _Spool:
 
 
 def unit_of_days(days: Iterable[int], rows: int) -> Unit:
-    """The periods that so many rows of these days, since 1970, are cut into."""
+    """Returns the period to cut so many rows into (layout.unit_of). days: day numbers since 1970."""
     first_us = np.array(sorted(days), np.int64) * DAY_US
     return unit_of(rows, first_us, first_us + DAY_US - 1)

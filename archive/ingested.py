@@ -1,5 +1,5 @@
-"""Which files were archived in a table, and the rows of them that did not fit; see archive/ingest.py for when each is
-written."""
+"""The list of archived input files of a table, and the quarantine of their bad rows. archive/ingest.py tells when each
+is written."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from query.errors import DataError, first_line
 
 LISTS, QUARANTINE = "_ingest", "_quarantine"
 _JOBS = "jobs"
-#: A list is _MAGIC, the SHA-256 of the rest, and an Arrow file; a copy lies beside it.
+#: A list is _MAGIC, the SHA-256 of the rest, and an Arrow file; there is a copy beside it.
 _MAGIC, _SUFFIX, _COPY = b"hybrid list 1\n", ".list", ".copy"
 _ATTEMPTS_MAX = 10
-#: What a job has left behind stays for so long: another may be reading it, or about to commit it.
+#: Age at which leftovers of jobs are removed: another job may be reading or about to commit younger ones.
 _LEFT_US = 7 * DAY_US
 
-#: A row of the list for each file.
+#: Columns of the list, one row per file.
 LISTED = pa.schema(
     [
         ("number", pa.int64()), ("path", pa.string()), ("size", pa.int64()), ("modified_us", pa.int64()),
@@ -44,13 +44,13 @@ BAD_ROWS = pa.schema(
 
 
 def ingested_files(directory: Place) -> pa.Table:
-    """The input files that are in the table in this directory, a row each: number, path, fingerprint, counts, job and
-    time. Raises DataError."""
+    """Returns the archived input files of the table in a directory, as LISTED: one row per file. Raises DataError."""
     return read_list(directory, Table.open(directory).ingest_mark())[0]
 
 
 def read_list(directory: Place, mark: int | None) -> tuple[pa.Table, list[DataFile]]:
-    """The files archived up to the job of that mark, and what that job quarantined."""
+    """Returns the files archived up to the job of that mark, as LISTED, and the quarantine files of that job. Raises
+    DataError if the list cannot be read."""
     if mark is None:
         return LISTED.empty_table(), []
     path = directory / LISTS / f"{mark}{_SUFFIX}"
@@ -61,19 +61,19 @@ def read_list(directory: Place, mark: int | None) -> tuple[pa.Table, list[DataFi
         else:
             found = _body(path.read_bytes())
             if found is None:
-                raise pa.ArrowInvalid("it is not what was written")
+                raise pa.ArrowInvalid("wrong checksum")
             body = found
         table = feather.read_table(pa.BufferReader(body))
     except (OSError, pa.ArrowException) as error:
         message = f"the list of archived files, {path}, cannot be read: {first_line(error)}"
-        hint = "restore it from a copy, or let hybrid archive repair make one: without it files could be archived twice"
+        hint = "restore it from a copy, or run hybrid archive repair: without the list files could be archived twice"
         raise DataError(message, hint) from error
     quarantined = json.loads(table.schema.metadata[b"quarantine"])
     return table.replace_schema_metadata(None), [DataFile(*one) for one in quarantined]
 
 
 def write_list(directory: Place, mark: int, files: pa.Table, quarantined: Iterable[DataFile]) -> None:
-    """Puts down which files are archived once the commit of that mark is made; rows as LISTED."""
+    """Writes the list of archived files, valid once the commit with that mark is made. files: rows as LISTED."""
     named = json.dumps([[f.path, f.size, f.rows, f.statistics] for f in quarantined])
     folder = directory / LISTS
     folder.make()
@@ -86,8 +86,8 @@ def write_list(directory: Place, mark: int, files: pa.Table, quarantined: Iterab
 
 
 def restore_list(directory: Place, mark: int | None, aside: Callable[[str], str]) -> str | None:
-    """Puts the copy of a list in its place; gives its path, or None if the copy is no better. aside: moves away what
-    is at a path."""
+    """Replaces a list by its copy; returns its path, or None if the copy is damaged too. aside: moves the file at a
+    path away."""
     path, copy = f"{LISTS}/{mark}{_SUFFIX}", directory / LISTS / f"{mark}{_COPY}"
     data = copy.read_bytes() if copy.exists() else b""
     if _body(data) is None:
@@ -98,7 +98,7 @@ def restore_list(directory: Place, mark: int | None, aside: Callable[[str], str]
 
 
 def newest_mark(directory: Place) -> int | None:
-    """The mark of the last list that is whole, for a log that no longer says it."""
+    """Returns the mark of the newest readable list, for a log that has lost it; None without one."""
     marks = {int(name.partition(".")[0]) for name in (directory / LISTS).names() if name.partition(".")[0].isdigit()}
     for mark in sorted(marks, reverse=True):
         try:
@@ -110,14 +110,14 @@ def newest_mark(directory: Place) -> int | None:
 
 
 def _body(data: bytes) -> bytes | None:
-    """The Arrow file in a list, or None if it is not what was written."""
+    """Returns the Arrow file in a list, or None if its checksum is wrong."""
     body = data[len(_MAGIC) + 32 :]
     return body if data == _MAGIC + hashlib.sha256(body).digest() + body else None
 
 
 def tidy(directory: Place, mark: int) -> None:
-    """Removes what older jobs have left behind: their lists, each part of ours, and what was written in vain. Not what
-    a job that runs may need."""
+    """Removes old leftovers of earlier jobs: their lists, and quarantine files that were never published. Keeps all
+    that a running job may need."""
     before_us = time.time_ns() // 1000 - _LEFT_US
     try:
         for entry in (directory / LISTS).entries():
@@ -133,7 +133,8 @@ def tidy(directory: Place, mark: int) -> None:
 
 
 def publish(directory: Place, mark: int | None, files: Iterable[DataFile]) -> None:
-    """Adds the files that the job of that mark has quarantined to the table of bad rows, if they are not there yet."""
+    """Adds the quarantine files of the job of that mark to the table of bad rows, unless they are in it already. Raises
+    DataError."""
     files = list(files)
     if mark is None or not files:
         return
@@ -166,5 +167,5 @@ def publish(directory: Place, mark: int | None, files: Iterable[DataFile]) -> No
     except (DeltaError, OSError) as error:
         raise DataError(
             f"the quarantine in {directory} cannot be written: {first_line(error)}",
-            "the good rows are archived; the bad ones follow when the same command is run again",
+            "the good rows are archived; run the same command again to store the bad ones",
         ) from error

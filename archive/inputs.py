@@ -1,13 +1,12 @@
-"""Files to be archived: which ones are meant, what is in them whatever they are called, and their records in batches.
+"""Input files of the archive: finds them, fingerprints their contents, and reads their records in batches.
 
-A file is known again by what it holds, not by its name: its fingerprint is a hash of its bytes, made of those of its
-chunks so that several tasks can share the work. A record is known by its number in its file, from 0, the header of a
-CSV file and empty lines included: for CSV and NDJSON the line, one less than an editor says, as long as no quoted value
-holds a line end.
+A file is identified by its contents, not by its name: its fingerprint is a hash over the hashes of its chunks, so that
+several tasks can share the work. A record is identified by its number in the file, counted from 0 with the header and
+empty lines of CSV. For CSV and NDJSON this is the line number minus one, unless a quoted value contains a line end.
 
-Parts of a file: chunks of CSV and NDJSON, row groups of Parquet. The records of the parts of a file are those of the
-file, with the same numbers (tests/archive/test_ingest.py). In CSV a line may end within quotes; which line ends do is
-known from the number of quotes before them, as long as every quote begins, ends or doubles something.
+Parts of a file are chunks of CSV and NDJSON, and row groups of Parquet. The parts together have the records of the
+file, with the same numbers (tests/archive/test_ingest.py). A CSV record does not end at a line end within quotes: the
+number of preceding quotes tells, provided that every quote begins or ends a quoted value or doubles another quote.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from matching.batch import Int64Array
 from matching.csv_records import EXCERPT_BYTES, RECORD_BYTES_MAX, TOO_LONG, cut, without_long
 from query.errors import DataError, first_line, nearest
 
-#: Files are hashed and cut in chunks of so many bytes. Part of what a fingerprint is: never change it.
+#: Size of the chunks in which files are hashed and cut. Part of the definition of a fingerprint: never change it.
 CHUNK_BYTES = 1 << 26
-#: CSV and NDJSON are read in blocks of so many bytes.
+#: Size of the blocks in which CSV and NDJSON are read.
 BLOCK_BYTES = 1 << 24
 _MARK = b"\xef\xbb\xbf"
 _PARQUET_BATCH_ROWS = 1 << 16
 
 
 class Format(StrEnum):
-    """What a file is written in."""
+    """Format of an input file."""
 
     csv = "csv"
     ndjson = "ndjson"
@@ -62,8 +61,8 @@ _COMPRESSED = (".gz", ".zst", ".bz2", ".lz4")
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One input file. path: absolute, or a URL; modified_us: when it was last written, 0 if nobody knows; hive: values
-    that stand in the path as directories `name=value`; store: how an S3-compatible store is reached (archive.place)."""
+    """One input file. path: absolute, or a URL. size: bytes. modified_us: time of the last change, 0 if unknown. hive:
+    (name, value) of directories `name=value` in the path. store: options of an S3-compatible store (archive.place)."""
 
     path: str
     size: int
@@ -76,10 +75,10 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one chunk of a file says, where it begins outside of quotes and where it begins within.
+    """Scan result of one chunk. Pairs hold the value if the chunk begins outside of quotes, and if it begins inside.
 
-    quotes: how many are in it; record_ends: line ends outside of quotes; exact: whether quotes stand only where they
-    begin, end or double, and carriage returns only before line ends. Then the number of quotes says what is within."""
+    quotes: number of quotes. record_ends: number of line ends outside of quotes. exact: True if each quote begins, ends
+    or doubles another, and carriage returns occur only before line ends; then counting quotes is reliable."""
 
     digest: bytes
     quotes: int = 0
@@ -89,9 +88,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a file. CSV and NDJSON: the records whose first byte lies in [start, end), numbered from `first` on
-    (where `start` cuts a record in two: from the one behind it); quoted: whether `start` lies within quotes. Parquet:
-    the row groups [start, end). end None: all."""
+    """A part of a file. CSV and NDJSON: the records whose first byte is in [start, end). first: number of the record at
+    `start`; if `start` is inside a record, of that one, which belongs to the part before. quoted: `start` is inside
+    quotes. Parquet: the row groups [start, end). end: None for the rest of the file."""
 
     start: int = 0
     end: int | None = None
@@ -104,11 +103,11 @@ WHOLE = Part()
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """n records as they were read, and those that could not be.
+    """A batch of n records, and the unreadable ones.
 
-    columns: the fields of CSV as texts, null where one is a null text without quotes; one column `line`, binary, for
-    NDJSON; typed columns of Parquet. numbers: int64 (n,). broken: (number, reason, text) of records without columns.
-    blank: of CSV, how many with nothing in them were left out.
+    columns: CSV fields as texts, null for an unquoted null text; one binary column `line` for NDJSON; typed columns for
+    Parquet. numbers: int64 (n,). broken: (number, reason, text) of unreadable records. blank: number of skipped empty
+    CSV records.
     """
 
     columns: pa.Table
@@ -123,12 +122,12 @@ class Records:
 def find_files(
     inputs: Sequence[str], format: Format | None, store: StoreOptions = ()
 ) -> tuple[list[File], int]:
-    """The files that are meant by files, directories (all below them) and globs, local or URLs, each once and sorted
-    by path; and how many files of directories and globs were left out for their suffix.
+    """Returns the files named by inputs, sorted by path without duplicates, and the number of files skipped for their
+    suffix. inputs: files, directories (recursive) and globs, as local paths or URLs.
 
-    format None: by suffix, .csv .tsv .ndjson .jsonl .json .parquet .pq, and .gz .zst .bz2 .lz4 behind it. Names that
-    begin with a dot or an underscore are left out below directories and globs. Raises DataError if an input is not
-    there, or no file is meant."""
+    format: None: by suffix, .csv .tsv .ndjson .jsonl .json .parquet .pq, each optionally followed by .gz .zst .bz2
+    .lz4. Skips names that begin with a dot or an underscore below directories and globs. Raises DataError if an input
+    does not exist or no file is found."""
     found: dict[str, File] = {}
     left_out = 0
     for text in inputs:
@@ -136,7 +135,7 @@ def find_files(
             known = _format_of(path)
             if known is None and format is None:
                 if named:
-                    raise DataError(f"{path}: the suffix does not say what is in it", "give its --format")
+                    raise DataError(f"{path}: the suffix does not say the format", "give --format")
                 left_out += 1
                 continue
             modified = 0 if info.mtime_ns is None else info.mtime_ns // 1000
@@ -144,7 +143,7 @@ def find_files(
             one = format or known
             assert one is not None
             if compressed and one is Format.parquet:
-                raise DataError(f"{path} is compressed as a whole", "Parquet is compressed inside: unpack it")
+                raise DataError(f"{path} is compressed as a whole", "Parquet is compressed internally: unpack the file")
             found[path] = File(path, info.size, modified, one, compressed, _hive(path), store)
     if not found:
         what = ", ".join(map(str, inputs)) or "nothing"
@@ -154,7 +153,7 @@ def find_files(
 
 
 def opened(path: str, store: StoreOptions) -> tuple[fs.FileSystem, str]:
-    """The file system of a path or URL, and the path in it."""
+    """Returns the file system of a path or URL, and the path in it. Raises DataError."""
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
         return fs.LocalFileSystem(), path
     url = re.sub(r"^s3[an]://", SCHEME, path)
@@ -168,7 +167,7 @@ def opened(path: str, store: StoreOptions) -> tuple[fs.FileSystem, str]:
 
 
 def _listed(text: str, store: StoreOptions) -> Iterator[tuple[str, fs.FileInfo, bool]]:
-    """(path, info, whether it was named itself) of the files one input means."""
+    """Yields (path, info, True if the input names the file itself) for the files of one input."""
     url = re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text)
     base = text if url else os.path.abspath(os.path.expanduser(text))
     system, inner = opened(base, store)
@@ -184,7 +183,7 @@ def _listed(text: str, store: StoreOptions) -> Iterator[tuple[str, fs.FileInfo, 
                     yield prefix + one.path, one, False
             return
         if not glob.has_magic(inner):
-            raise DataError(f"there is no file {text}", _near(inner) if not url else "check the URL")
+            raise DataError(f"there is no file {text}", "check the URL" if url else _near(inner))
         root = re.split(r"[*?[]", inner)[0].rpartition("/")[0]
         if url:
             below = system.get_file_info(fs.FileSelector(root, recursive=True))
@@ -223,19 +222,19 @@ def _hive(path: str) -> tuple[tuple[str, str], ...]:
 
 
 def chunks_of(file: File) -> list[tuple[int, int]]:
-    """[start, end) of the chunks of a file."""
+    """Returns the chunks of a file as [start, end) in bytes."""
     return [(start, min(start + CHUNK_BYTES, file.size)) for start in range(0, file.size, CHUNK_BYTES)]
 
 
 def scan_chunk(file: File, start: int, end: int, delimiter: str = ",") -> Chunk:
-    """Reads one chunk. delimiter: of CSV. Several 100 MB/s. Raises DataError if it cannot be read."""
+    """Scans one chunk, at several 100 MB/s. delimiter: of CSV. Raises DataError if it cannot be read."""
     before = min(start, 1)
     data = read_range(file, start - before, end + 1)
-    # What is not there stands for a line end.
+    # Before the first byte and after the last one counts as a line end.
     left, right = data[:before] or b"\n", data[before + end - start :] or b"\n"
     data = data[before : before + end - start]
     if len(data) < end - start:
-        raise DataError(f"{file.path} has become shorter while it was read", "ingest files that nobody writes to")
+        raise DataError(f"{file.path} was truncated while it was read", "archive only files that are complete")
     digest = hashlib.blake2b(data, digest_size=32).digest()
     if file.format is Format.parquet or file.compressed:
         return Chunk(digest)
@@ -251,13 +250,13 @@ def scan_chunk(file: File, start: int, end: int, delimiter: str = ",") -> Chunk:
     if not start and data.startswith(_MARK):
         left, data = b"\n", data[len(_MARK) :]
     outside, within = _well_quoted(left + data + right, delimiter) if quotes else (True, True)
-    # Behind a record that is too long, the next line is a record, whatever quote is open.
+    # After a record that is too long, the next line begins a record even inside a quote.
     short = [np.diff(at, prepend=-1, append=len(data)).max() <= RECORD_BYTES_MAX // 2 for at in found]
     return Chunk(digest, quotes, ends, (outside and bool(short[0] or not quotes), within and bool(short[1])))
 
 
 def record_ends(data: bytes, quoted: bool) -> Int64Array:
-    """Positions of the line ends outside of quotes; quoted: whether the data begins within."""
+    """Returns the positions of line ends outside of quotes, int64. quoted: True if the data begins inside quotes."""
     buffer = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(buffer == 10)
     if b'"' in data:
@@ -266,8 +265,8 @@ def record_ends(data: bytes, quoted: bool) -> Int64Array:
 
 
 def _well_quoted(data: bytes, delimiter: str) -> tuple[bool, bool]:
-    """Whether all quotes but those at the edges of the data begin, end or double a quoted value, where the data begins
-    outside of quotes, and where it begins within."""
+    """Returns whether all quotes, except the first and last byte, begin or end a quoted value or double a quote; if the
+    data begins outside of quotes, and if it begins inside."""
     buffer = np.frombuffer(data, np.uint8)
     at = np.flatnonzero(buffer[1:-1] == 34) + 1
     edge = np.zeros(256, np.bool_)
@@ -280,12 +279,12 @@ def _well_quoted(data: bytes, delimiter: str) -> tuple[bool, bool]:
 
 
 def fingerprint(size: int, digests: Sequence[bytes]) -> str:
-    """Of a file with these chunks: equal for files of equal bytes, for no others."""
+    """Returns the fingerprint of a file with these chunk digests: equal for files with equal bytes only."""
     return hashlib.blake2b(b"".join([size.to_bytes(8, "big"), *digests]), digest_size=16).hexdigest()
 
 
 def read_range(file: File, start: int, end: int) -> bytes:
-    """The bytes [start, end) of a file, fewer at its end. Raises DataError."""
+    """Returns the bytes [start, end) of a file, fewer at its end. Raises DataError."""
     system, inner = opened(file.path, file.store)
     try:
         with system.open_input_file(inner) as source:
@@ -296,7 +295,7 @@ def read_range(file: File, start: int, end: int) -> bytes:
 
 
 def is_as_it_was(file: File) -> bool:
-    """Whether size and time of change are those of when the file was found."""
+    """Returns True if size and time of change are as when the file was found. Raises DataError."""
     system, inner = opened(file.path, file.store)
     try:
         info = system.get_file_info(inner)
@@ -307,8 +306,8 @@ def is_as_it_was(file: File) -> bool:
 
 
 def parts_of(file: File, chunks: Sequence[Chunk]) -> list[Part]:
-    """The parts in which a CSV or NDJSON file may be read; the whole where it cannot be cut exactly: a compressed file,
-    and CSV with quotes in the middle of values. Parquet: see row_groups."""
+    """Returns the parts of a CSV or NDJSON file; the whole file if it cannot be cut exactly (a compressed file, or CSV
+    with quotes in the middle of values). For Parquet see row_groups."""
     parts = []
     records, quoted = 0, False
     for (start, end), chunk in zip(chunks_of(file), chunks):
@@ -321,7 +320,7 @@ def parts_of(file: File, chunks: Sequence[Chunk]) -> list[Part]:
 
 
 def row_groups(file: File, rows: int) -> list[Part]:
-    """The parts of a Parquet file, of about so many rows each."""
+    """Returns the parts of a Parquet file, each with at least `rows` rows but the last. Raises DataError."""
     system, inner = opened(file.path, file.store)
     try:
         metadata = pq.read_metadata(inner, filesystem=system)
@@ -346,11 +345,11 @@ def read_records(
     file: File, part: Part, *, width: int = 0, delimiter: str = ",", nulls: Sequence[str] = ("",),
     columns: Sequence[str] = (),
 ) -> Iterator[Records]:
-    """The records of a part in batches, in the order of the file.
+    """Yields the records of a part in batches, in the order of the file.
 
-    width, delimiter, nulls: of CSV, the number of fields, what stands between them, and texts that are no value. A
-    quoted value may hold a line end. columns: of Parquet. Memory: a few blocks, and for Parquet a row group. Raises
-    DataError if the file cannot be read."""
+    width, delimiter, nulls: of CSV: number of fields, separator, and texts that mean null. A quoted value may contain a
+    line end. columns: the Parquet columns to read. Memory: a few blocks; for Parquet a row group. Raises DataError if
+    the file cannot be read."""
     try:
         match file.format:
             case Format.csv:
@@ -364,9 +363,9 @@ def read_records(
 
 
 def unreadable(file: File, error: BaseException) -> DataError:
-    """The complaint about a file that cannot be read."""
+    """Returns the error for a file that cannot be read."""
     message = first_line(error)
-    hint = "is it complete, and of the format that its suffix says?"
+    hint = "check that it is complete and has the format of its suffix"
     if isinstance(error, PermissionError):
         hint = "check its permissions"
     return DataError(f"{file.path} cannot be read: {message}", hint)
@@ -374,7 +373,7 @@ def unreadable(file: File, error: BaseException) -> DataError:
 
 def _csv(file: File, part: Part, width: int, delimiter: str, nulls: Sequence[str]) -> Iterator[Records]:
     source, number = _source(file, part)
-    rest, long = b"", None  # the beginning of a line that is too long, while its end is looked for
+    rest, long = b"", None  # long: the beginning of a line that is too long, until its end is found
     while source is not None:
         block = source.read(BLOCK_BYTES)
         last = len(block) < BLOCK_BYTES
@@ -384,7 +383,7 @@ def _csv(file: File, part: Part, width: int, delimiter: str, nulls: Sequence[str
             if not end and not last:
                 continue
             parts, long, data = [(long, True)], None, data[end or len(data) :]
-        # Of whole lines, unless carriage returns end them: what a torn one means is not known yet.
+        # Only complete lines, unless carriage returns end them: an incomplete line cannot be parsed yet.
         end = len(data) if last or (b"\n" not in data and b"\r" in data) else data.rfind(b"\n") + 1
         torn = b""
         if len(data) > RECORD_BYTES_MAX and (b"\n" in data or b"\r" not in data):
@@ -418,7 +417,7 @@ def _too_long(number: int, data: bytes) -> tuple[int, str, str]:
 
 def _ndjson(file: File, part: Part) -> Iterator[Records]:
     source, number = _source(file, part)
-    rest, long = b"", None  # the beginning of a line that is too long, while its end is looked for
+    rest, long = b"", None  # long: the beginning of a line that is too long, until its end is found
     while source is not None:
         block = source.read(BLOCK_BYTES)
         data, broken = rest + block, list[tuple[int, str, str]]()
@@ -446,7 +445,7 @@ def _ndjson(file: File, part: Part) -> Iterator[Records]:
 
 
 def _lines(data: bytes) -> pa.Array:
-    """The lines of a text, each with its line end, as binary; no copy."""
+    """Returns the lines of a text, each with its line end, as a binary array without a copy."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10).astype(np.int64) + 1
     if data and (not len(ends) or ends[-1] != len(data)):
         ends = np.append(ends, len(data))
@@ -455,7 +454,8 @@ def _lines(data: bytes) -> pa.Array:
 
 
 def _source(file: File, part: Part) -> tuple[Any, int]:
-    """The text of a part without a byte order mark, and the number of its first record; None if nothing is in it."""
+    """Returns a stream of a part without byte order mark, and the number of its first record; None as stream if the
+    part is empty."""
     if part.end is None:
         system, inner = opened(file.path, file.store)
         stream = system.open_input_stream(inner, compression="detect", buffer_size=1 << 20)
@@ -465,7 +465,7 @@ def _source(file: File, part: Part) -> tuple[Any, int]:
     data, left, number = data[before:], data[:before], part.first
     quoting = file.format is Format.csv
     if part.start and (part.quoted or left != b"\n"):
-        # A record that began before goes on here.
+        # Skips the rest of a record that begins before the part.
         ends = _ends(data, part.quoted, quoting)
         if not len(ends) or ends[0] + 1 == len(data):
             return None, number
@@ -475,7 +475,7 @@ def _source(file: File, part: Part) -> tuple[Any, int]:
     pieces = [data]
     at = part.end
     while at < file.size:
-        # The last record ends behind the part, unless it ends with it.
+        # The last record ends after the part, unless it ends exactly with it.
         quoted ^= quoting and bool(pieces[-1].count(b'"') % 2)
         if len(pieces) == 1 and data.endswith(b"\n") and not quoted:
             break
@@ -494,14 +494,14 @@ def _ends(data: bytes, quoted: bool, quoting: bool) -> Int64Array:
 
 
 class _Peeked:
-    """A stream whose first bytes were looked at."""
+    """A stream that puts its first bytes, which were already read, back in front."""
 
     def __init__(self, head: bytes, rest: Any) -> None:
         self._head, self._rest = head, rest
         self.closed = False
 
     def read(self, n: int = -1) -> bytes:
-        """As many bytes as asked for, fewer only at the end: Arrow takes a short read for a whole block."""
+        """Returns n bytes, fewer only at the end: Arrow takes a short read as the end of the stream."""
         whole = n is None or n < 0
         parts, self._head = [self._head if whole else self._head[:n]], b"" if whole else self._head[n:]
         missing = -1 if whole else n - len(parts[0])
@@ -521,7 +521,7 @@ class _Peeked:
 
 
 def _without_mark(stream: Any) -> Any:
-    """The stream without a byte order mark, as an Arrow file; None if it is empty."""
+    """Returns the stream as an Arrow file without byte order mark; None if it is empty."""
     head = bytes(stream.read(3))
     if head == _MARK:
         head = bytes(stream.read(1))
@@ -537,7 +537,7 @@ def _parquet(file: File, part: Part, columns: Sequence[str]) -> Iterator[Records
     with system.open_input_file(inner) as source:
         reader = pq.ParquetFile(source, page_checksum_verification=True)
         groups = range(part.start, reader.num_row_groups if part.end is None else part.end)
-        # One row group at a time: what is read of them is kept as long as the iterator.
+        # One iterator per row group: an iterator keeps all bytes that it has read.
         batches = (reader.iter_batches(_PARQUET_BATCH_ROWS, row_groups=[i], columns=list(columns)) for i in groups)
         for batch in itertools.chain.from_iterable(batches):
             numbers = np.arange(number, number + batch.num_rows, dtype=np.int64)
@@ -546,5 +546,5 @@ def _parquet(file: File, part: Part, columns: Sequence[str]) -> Iterator[Records
 
 
 def read_as(type: pa.DataType) -> pa.DataType:
-    """The type in which a column of Parquet is declared: times in microseconds, as all times here."""
+    """Returns the type in which a Parquet column is read: nanosecond times become microseconds."""
     return pa.timestamp("us", type.tz) if type == pa.timestamp("ns", getattr(type, "tz", None)) else type

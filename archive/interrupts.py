@@ -1,7 +1,7 @@
-"""Ctrl-C waits until a change is whole: a block that changes several things runs to its end, then it is interrupted.
+"""Defers Ctrl-C to the end of a block, so that a change of several objects is complete.
 
-Python raises KeyboardInterrupt in the main thread, between any two instructions. A block in another thread is not
-interrupted, and needs nothing. Blocks that may wait long (for a slow archive, for a reader) stay outside.
+Python raises KeyboardInterrupt in the main thread, between any two instructions. Blocks in other threads are never
+interrupted. Code that may wait long (for a slow archive or a reader) stays outside of such blocks.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 
 class Deferred:
-    """A context manager in which SIGINT is noted, and handed to its handler at the end of the block.
+    """Context manager that records SIGINT and calls its handler at the end of the block.
 
-    Blocks may be nested: the outermost one decides. Entering and leaving costs about a microsecond. Not reusable while
-    it is entered."""
+    Blocks may be nested: the outermost one calls the handler. Entering and leaving cost about a microsecond. One
+    instance cannot be entered twice at a time."""
 
     __slots__ = ("_handler", "_noted")
 
@@ -30,11 +30,11 @@ class Deferred:
             return
         handler = signal.getsignal(signal.SIGINT)
         if not callable(handler) or isinstance(getattr(handler, "__self__", None), Deferred):
-            return  # ignored, the system's own, or an outer block holds it already
+            return  # ignored, the system's default, or deferred by an outer block
         self._handler = handler
         try:
             signal.signal(signal.SIGINT, self._note)
-        except ValueError:  # an interpreter beside the main one gets no signals
+        except ValueError:  # a subinterpreter gets no signals
             self._handler = None
 
     def __exit__(self, *_: object) -> None:

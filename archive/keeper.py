@@ -1,5 +1,5 @@
-"""Two threads beside a database: one flushes what has waited, one keeps its tables in order (compacts, vacuums). So a
-long compaction, or a slow store, holds up no flush."""
+"""Two background threads of a database: one flushes buffered events, the other compacts and vacuums tables. A long
+compaction does not delay a flush."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from archive import upkeep
 from archive.history import AGE_MAX_S, KEEPER, History
 from archive.table import Table
 
-#: How often it looks, and how often it vacuums, in seconds.
+#: Seconds between checks, and between vacuums of a table.
 EVERY_S = 1.0
 VACUUM_EVERY_S = 3600.0
-#: How long its end is waited for, in seconds.
+#: Seconds for which `stop` waits for the threads.
 STOP_S = 5.0
 
 
 class Keeper:
-    """Started by start, stopped by stop; in between it works on its own. histories: gives those it looks after, as they
-    are. What it could not do is told by take_trouble, once, and tried again; of a history that is flushed `beside`
-    appends, a flush that failed is told by the history itself (`failure`)."""
+    """Background maintenance between `start` and `stop`. histories: returns the current histories. Failures are retried
+    and reported once by take_trouble; except failed flushes of a history with `beside`, which are in its
+    `failure`."""
 
     def __init__(self, histories: Callable[[], Iterable[History]], every_s: float = EVERY_S) -> None:
         self._histories = histories
@@ -31,7 +31,7 @@ class Keeper:
         self._full = threading.Event()
         self._trouble: dict[str, str] = {}
         self._failing: dict[str, str] = {}
-        # Per table, by its place: the handle, the version it was last looked at, and when it was last vacuumed.
+        # By place of the table: its handle, the last version that was checked, and the time of its last vacuum.
         self._tables: dict[str, Table] = {}
         self._seen: dict[str, int] = {}
         self._vacuumed_s: dict[str, float] = {}
@@ -43,8 +43,8 @@ class Keeper:
             thread.start()
 
     def stop(self) -> None:
-        """Returns when the threads have ended; a rewrite under way is given up. A thread that a disk or a store keeps
-        for longer than STOP_S is left alone: what it does is a commit or nothing, as from another process."""
+        """Stops the threads and waits for them up to STOP_S; a running rewrite is abandoned. A thread that is blocked
+        longer by a disk or a store is left to itself: it commits or does nothing, like another process."""
         self._stopping.set()
         self._full.set()
         until = time.monotonic() + STOP_S
@@ -53,11 +53,11 @@ class Keeper:
         self._threads = []
 
     def wake(self) -> None:
-        """Memory of a history is full: it is flushed at once."""
+        """Wakes the flushing thread, because the buffer of a history is full."""
         self._full.set()
 
     def take_trouble(self) -> list[str]:
-        """What went wrong since this was last asked."""
+        """Returns the new failures since the last call."""
         with self._lock:
             found, self._trouble = list(self._trouble.values()), {}
         return found
@@ -81,11 +81,11 @@ class Keeper:
                 self._guarded(history, self._tend, "its table stays as it is")
 
     def _guarded(self, history: History, act: Callable[[History], object], so: str) -> bool:
-        """Whether it could be done; what went wrong is told where it is new."""
+        """Calls act; returns True if it succeeded, else records a new failure."""
         what = f"{history.schema.name} {so}"
         try:
             act(history)
-        except Exception as error:  # noqa: BLE001  (the thread goes on, whatever one table has)
+        except Exception as error:  # noqa: BLE001  (the thread goes on after any failure of one table)
             said = f"{history.schema.name}: {so}: {error}"
             with self._lock:
                 by_itself = history.beside is not None and history.failure == str(error)
@@ -98,7 +98,7 @@ class Keeper:
         return True
 
     def _tend(self, history: History) -> None:
-        """Compacts and vacuums one table, if there is something new and nobody else does."""
+        """Compacts and vacuums one table if it has changed or is due, unless another process does."""
         snapshot = history.table_snapshot
         if history.directory is None or snapshot is None:
             return
@@ -118,7 +118,7 @@ class Keeper:
                 table = self._tables[place] = Table.open(history.directory)
             for _ in upkeep.compact(table, stopped=self._stopping.is_set):
                 history.refresh()
-            _ = history.first_us  # looked up here, and not by a query that waits
+            _ = history.first_us  # looked up here, so that no query waits for it
             if overdue:
                 upkeep.vacuum(table)
                 self._vacuumed_s[place] = time.monotonic()

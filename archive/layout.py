@@ -1,24 +1,23 @@
-"""What a data file looks like: stored types, hidden columns, how rows are cut into files and sorted, statistics.
+"""Format of the data files: stored types, hidden columns, cutting of rows into files, sort order, statistics.
 
-The parts that cannot be changed once there are tables:
+Fixed once there are tables:
 
-* Four hidden columns stand behind the declared ones: `_source` (string) and `_offset` (int64), with the stream the
-  identity of an event; `_seq` (int64), its ingest sequence, the seam between memory and files; `_late` (bool), whether
-  it came behind the watermark. Tie columns are declared columns, so they are there anyway.
-* Every TIMESTAMP is stored as timestamp[us, UTC], because a naive one would ask readers for a newer Delta protocol, and
-  is handed back naive. The time column is written from `ts_us`, whatever its declared type. Strings are plain, never
-  Arrow dictionaries (Parquet makes its own dictionary; the Arrow one costs readers their statistics). Types that Delta
-  lacks are stored in the next wider one that holds every value (STORED_AS).
+* Four hidden columns follow the declared ones: `_source` (string) and `_offset` (int64), which identify an event of a
+  stream; `_seq` (int64), its ingest sequence, which separates memory from files; `_late` (bool), True if it arrived
+  after the watermark had passed it. Tie columns are declared columns and need no hidden one.
+* Every TIMESTAMP is stored as timestamp[us, UTC] and returned without time zone: a naive stored type would require a
+  newer Delta protocol of readers. The time column is written from `ts_us` for any declared type. Strings are plain,
+  never Arrow dictionaries, which cost readers their statistics; Parquet makes its own dictionary. Types that Delta
+  lacks are stored as the next wider type that holds every value (STORED_AS).
 
-The parts that may change from file to file, because readers look at statistics only: directories, sort order and
-encodings. The table has no Delta partition column: one would fix a single width for ever, and a day is right for ticks
-but gives thousands of tiny files for daily prices. Instead rows are cut by hour, day, month or year, the finest that
-still leaves files of one row group on average, into directories of that name; the statistics of each file prune just
-as well.
+Free to change per file, because readers use statistics only: directories, sort order and encodings. The table has no
+Delta partition column, because it would fix one period: a day suits ticks but gives thousands of tiny files for daily
+prices. Instead rows are cut by hour, day, month or year into directories of that name: the finest period whose files
+have a row group on average. The statistics of each file prune as well as a partition column.
 
-Inside a file that was flushed rows stand by (time bucket, key, time): nearly as good as time order for a time range,
-several times better for one key. When their period is over, `upkeep` rewrites them by (key, time): one key over many
-days then takes a few row groups a day. Such files have names with BY_KEY in front.
+A flushed file is sorted by (time bucket, key, time): nearly as good as time order for a time range, and several times
+better for one key. When its period is over, `upkeep` rewrites it by (key, time): one key over many days then takes a
+few row groups a day. Names of such files begin with BY_KEY.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from matching.types import arrow_schema
 from query.errors import DataError
 from query.schema import Schema
 
-#: Version of everything this file and `table` write. A table with a higher one is refused.
+#: Version of the format of this module and of `table`. A table with a higher version is refused.
 FORMAT_VERSION = 1
 
 SOURCE, OFFSET, SEQ, LATE = "_source", "_offset", "_seq", "_late"
@@ -57,25 +56,25 @@ HIDDEN: tuple[tuple[str, pa.DataType], ...] = (
     (LATE, pa.bool_()),
 )
 
-#: 16k rows: smaller groups cost more metadata than they save, larger ones prune worse. A column of one is a page: with
-#: pages of 16 kB a read of a few keys takes 3 to 16 % less, and one of whole files a quarter more.
+#: 16k rows: smaller groups cost more metadata than they save, larger ones prune worse. Each column of a group is one
+#: page: pages of 16 kB would make a read of a few keys 3 to 16 % faster and one of whole files a quarter slower.
 ROW_GROUP_ROWS = 16_384
-#: Rows of a file at most. One by key covers a range of keys then, which its statistics say, and its footer stays small.
+#: Limit of rows per file: statistics of a file by key then bound a range of keys, and its footer stays small.
 FILE_ROWS_MAX = 64 * ROW_GROUP_ROWS
-#: A day of more rows is cut into hours.
+#: A day with more rows is cut into hours.
 DAY_ROWS_MAX = 50_000_000
-#: What the name of a file begins with whose rows stand by (key, time).
+#: Prefix of the names of files sorted by (key, time).
 BY_KEY = "k-"
 DAY_US = 86_400_000_000
-#: Lengths of the periods that rows are cut into.
+#: Periods that rows are cut into: hours, days, months, years, or all of time.
 Unit = Literal["h", "D", "M", "Y", "all"]
-#: Rows that a period must have on average.
+#: Minimum of rows per period, on average.
 _ENOUGH: dict[Unit, int] = {"h": DAY_ROWS_MAX // 24, "D": ROW_GROUP_ROWS, "M": ROW_GROUP_ROWS, "Y": ROW_GROUP_ROWS}
-#: Widths of a time bucket; the first that holds _BUCKET_ROWS on average is taken, otherwise the file is one bucket.
-#: With fewer rows a key would stand in most row groups; with more, a short range would read many.
+#: Widths of a time bucket: the first with _BUCKET_ROWS on average is used, else the file is one bucket.
+#: With fewer rows per bucket a key would be in most row groups; with more, a short time range would read many.
 _BUCKET_ROWS = 4 * ROW_GROUP_ROWS
 _BUCKETS_US = (300_000_000, 3_600_000_000, DAY_US)
-#: Longer strings are left out of the statistics of a file; the row groups have their own.
+#: A column with longer bounds has no file statistics; row groups have their own.
 _STATISTICS_STRING_LENGTH_MAX = 256
 
 _UTC_US = pa.timestamp("us", "UTC")
@@ -85,7 +84,7 @@ _AS_IS = frozenset(
         pa.date32(), _UTC_US,
     )
 )  # fmt: skip
-#: Types that Delta lacks -> the type that holds every value of them.
+#: Types that Delta lacks -> the stored type, which holds every value.
 STORED_AS: dict[pa.DataType, pa.DataType] = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -99,21 +98,22 @@ STORED_AS: dict[pa.DataType, pa.DataType] = {
 
 
 def time_name(schema: Schema) -> str:
-    """The time column's name as declared; names compare without case."""
+    """Returns the declared name of the time column; names compare without case."""
     return schema.column(schema.time or "").name
 
 
 @cache
 def stored_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of the stream's files: declared columns in stored types, then the hidden ones.
+    """Returns the Arrow schema of the stream's files: declared columns in stored types, then the hidden ones.
 
-    Raises DataError for a stream that cannot be archived: no time, a hidden name, a type without a stored form."""
+    Raises DataError if the stream cannot be archived: no time column, the name of a hidden column, or a type without a
+    stored form."""
     hidden = {name for name, _ in HIDDEN}
     for field in schema.fields:
         if field.name.lower() in hidden:
             raise DataError(
                 f"stream {schema.name}: column {field.name} has the name of a hidden column of the archive",
-                f"rename it; {', '.join(sorted(hidden))} are taken",
+                f"rename it; reserved: {', '.join(sorted(hidden))}",
             )
     if schema.time is None:
         raise DataError(f"stream {schema.name} has no time column", "an archived stream needs one: time='ts'")
@@ -125,14 +125,14 @@ def stored_schema(schema: Schema) -> pa.Schema:
             nanoseconds = plain.type == pa.timestamp("ns")
             raise DataError(
                 f"stream {schema.name}: column {field.name} of type {field.type} cannot be archived",
-                "declare it TIMESTAMP (microseconds)" if nanoseconds else "keep it as VARCHAR or BLOB",
+                "declare it TIMESTAMP (microseconds)" if nanoseconds else "declare it VARCHAR or BLOB",
             )
         columns.append((field.name, stored))
     return pa.schema([*columns, *HIDDEN])
 
 
 def _stored_type(type: pa.DataType) -> pa.DataType | None:
-    """The stored form of a declared type, or None. What is nested must be stored as it is."""
+    """Returns the stored form of a declared type, or None. Inner types of a nested type must be stored unchanged."""
     if type in _AS_IS or pa.types.is_decimal128(type):
         return type
     if pa.types.is_list(type):
@@ -147,12 +147,12 @@ def _stored_type(type: pa.DataType) -> pa.DataType | None:
 
 
 def storable(type: pa.DataType) -> bool:
-    """Whether a column of that type can be archived."""
+    """Returns True if a column of that type can be archived."""
     return _stored_type(type) is not None
 
 
 def to_stored(batch: EventBatch, late: np.ndarray, schema: Schema) -> pa.Table:
-    """The rows of a batch as they stand in files, in the batch's order. late: bool (n,)."""
+    """Returns the rows of a batch in stored form, in the batch's order. late: bool (n,)."""
     stored = stored_schema(schema)
     columns: list[pa.Array] = []
     time = time_name(schema)
@@ -167,7 +167,7 @@ def to_stored(batch: EventBatch, late: np.ndarray, schema: Schema) -> pa.Table:
 
 
 def from_stored(column: pa.ChunkedArray, type: pa.DataType) -> pa.Array:
-    """A stored column in its declared type."""
+    """Returns a stored column in its declared type."""
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if array.type == _UTC_US and pa.types.is_timestamp(type) and type.tz is None:
         array = array.view(pa.timestamp("us"))
@@ -177,11 +177,11 @@ def from_stored(column: pa.ChunkedArray, type: pa.DataType) -> pa.Array:
 def from_stored_rows(
     rows: pa.Table, columns: pa.Schema, time: str, sources: tuple[str, ...], source: str | None = None
 ) -> EventBatch:
-    """Stored rows as events, in their order. columns: which of the declared columns, in their declared types; time: the
-    name of the time column, which is among the rows. sources: names that `source` of the result points into. source:
-    the one that all rows are of, if that is known; then the rows need not say it.
+    """Returns stored rows as events, in the same order. columns: the declared columns to return, in their declared
+    types. time: the name of the time column, which the rows must have. sources: the `sources` of the result. source:
+    the source of all rows, if known; the rows then need no source column.
 
-    Raises DataError for a row of a source that is not among them."""
+    Raises DataError if the source of a row is not among `sources`."""
     if source is None:
         index = pc.index_in(rows.column(SOURCE), value_set=pa.array(sources, pa.string()))
         unknown = index.null_count > 0
@@ -191,8 +191,8 @@ def from_stored_rows(
         codes = np.full(rows.num_rows, 0 if unknown else sources.index(source), np.int32)
     if unknown:
         raise DataError(
-            "there are rows of sources that the archive does not name",
-            "they were added by another program; its rows need `_source` values of the list `hybrid.sources`",
+            "some rows have a source that the archive does not list",
+            "another program added them; their `_source` must be in the table property `hybrid.sources`",
         )
     return EventBatch(
         pa.RecordBatch.from_arrays([from_stored(rows.column(f.name), f.type) for f in columns], schema=columns),
@@ -206,7 +206,8 @@ def from_stored_rows(
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A written file that no commit names yet. path: below the table's directory; statistics: Delta's JSON."""
+    """A written file that is not committed yet. path: relative to the table's directory. size: bytes. statistics:
+    Delta's JSON."""
 
     path: str
     size: int
@@ -215,20 +216,20 @@ class DataFile:
 
 
 def is_by_key(path: str) -> bool:
-    """Whether the rows of a file, given by its path below the table, stand by (key, time)."""
+    """Returns True if a file is sorted by (key, time). path: relative to the table's directory."""
     return path.rsplit("/", 1)[-1].startswith(BY_KEY)
 
 
 def key_names(schema: Schema) -> tuple[str, ...]:
-    """The key columns' names as declared; names compare without case."""
+    """Returns the declared names of the key columns; names compare without case."""
     wanted = {key.lower() for key in schema.keys}
     return tuple(field.name for field in schema.fields if field.name.lower() in wanted)
 
 
 def write_files(rows: pa.Table, where: str | PathLike[str] | Place, schema: Schema) -> list[DataFile]:
-    """Cuts stored rows into files, sorts and writes each, and forces it to disk. Nobody sees them before a commit.
+    """Cuts stored rows into files, sorts and writes each, and forces it to disk. Readers see the files after a commit.
 
-    100k rows in one file take about 30 ms, most of it compression and fsync."""
+    100k rows in one file take about 30 ms, mostly compression and fsync."""
     directory = place_of(where)
     ts_us = rows.column(time_name(schema)).combine_chunks().view(pa.int64()).to_numpy()
     files: list[DataFile] = []
@@ -242,10 +243,10 @@ def write_files(rows: pa.Table, where: str | PathLike[str] | Place, schema: Sche
 def write_sorted(
     batches: Iterable[pa.RecordBatch], where: str | PathLike[str] | Place, schema: Schema, unit: Unit
 ) -> Iterator[DataFile]:
-    """Writes stored rows that stand by (period, key, time) already, each file once it is full or its period is over.
+    """Writes stored rows that are sorted by (period, key, time); yields each file when it is full or its period ends.
 
-    unit: of the periods, see `unit_of`. Holds no more than a file of rows. A consumer that stops early leaves files
-    that no commit names."""
+    unit: the period, see `unit_of`. Holds at most the rows of one file. A consumer that stops early leaves uncommitted
+    files."""
     directory = place_of(where)
     open_period: str | None = None
     held: list[pa.RecordBatch] = []
@@ -270,7 +271,7 @@ def write_sorted(
 
 
 def _period_runs(ts_us: Int64Array, unit: Unit) -> Iterator[tuple[str, int, int]]:
-    """(directory name, first row, row behind the last) for each run of rows in one period."""
+    """Yields (directory name, start, stop) for each run of rows in one period."""
     if not len(ts_us):
         return
     codes = period_codes(ts_us, unit)
@@ -280,21 +281,21 @@ def _period_runs(ts_us: Int64Array, unit: Unit) -> Iterator[tuple[str, int, int]
 
 
 def period_codes(ts_us: Int64Array, unit: Unit) -> Int64Array:
-    """For each time the number of its period: hours ("h"), days ("D"), months ("M") or years ("Y") since 1970; 0 for
-    all of time ("all")."""
+    """Returns the period number of each time, int64 (n,): hours ("h"), days ("D"), months ("M") or years ("Y") since
+    1970; 0 for "all"."""
     if unit == "all":
         return np.zeros(len(ts_us), np.int64)
     return ts_us.view("datetime64[us]").astype(f"datetime64[{unit}]").view(np.int64)
 
 
 def period_name(code: int, unit: Unit) -> str:
-    """The directory of a period."""
+    """Returns the directory name of a period."""
     return "all" if unit == "all" else str(np.datetime64(code, unit))
 
 
 def unit_of(rows: int, first_us: Int64Array, last_us: Int64Array) -> Unit:
-    """The periods that so many rows are cut into, of which stretches of time are known, from first to last: the finest
-    unit that leaves a row group for each of the periods on average; hours only for days of more than DAY_ROWS_MAX."""
+    """Returns the period to cut so many rows into: the finest with a row group per period on average; hours only for
+    days with more than DAY_ROWS_MAX rows. first_us, last_us: int64 (n,), time ranges that contain all rows."""
     for unit, enough in _ENOUGH.items():
         low, high = period_codes(first_us, unit), period_codes(last_us, unit)
         order = np.argsort(low, kind="stable")
@@ -307,9 +308,9 @@ def unit_of(rows: int, first_us: Int64Array, last_us: Int64Array) -> Unit:
 
 
 def cut_periods(ts_us: Int64Array) -> list[tuple[str, Int64Array | None]]:
-    """(directory name, index of its rows) per file to write; index None for all rows.
+    """Returns (directory name, row indexes) per period; None as indexes for all rows.
 
-    By day, month or year, whichever is the finest that leaves one row group per file on average; else all in one."""
+    Cuts by the finest of day, month and year with a row group per period on average; else does not cut."""
     units: tuple[Unit, ...] = ("D", "M", "Y")
     for unit in units:
         codes = period_codes(ts_us, unit)
@@ -323,7 +324,7 @@ def cut_periods(ts_us: Int64Array) -> list[tuple[str, Int64Array | None]]:
 
 
 def sort_order(rows: pa.Table, ts_us: Int64Array, keys: tuple[str, ...]) -> Int64Array:
-    """The order in which rows stand in their file: (time bucket, keys, time); as they came where these are equal."""
+    """Returns the sort order of a file's rows, int64 (n,): by (time bucket, keys, time), ties in order of arrival."""
     first, last = int(ts_us.min()), int(ts_us.max())
     width = next((w for w in _BUCKETS_US if (last - first) // w * _BUCKET_ROWS < len(ts_us)), last - first + 1)
     code = ts_us // width - first // width
@@ -336,7 +337,7 @@ def sort_order(rows: pa.Table, ts_us: Int64Array, keys: tuple[str, ...]) -> Int6
         code = code * count + rank
         cardinality *= count
     order = np.arange(len(ts_us)) if bool((ts_us[1:] >= ts_us[:-1]).all()) else np.argsort(ts_us, kind="stable")
-    # A stable sort of 16-bit digits is a radix sort in numpy, ten times faster than one of int64.
+    # numpy sorts 16-bit integers stably by radix sort, ten times faster than int64.
     for shift in range(0, int(cardinality - 1).bit_length(), 16):
         digit = ((code[order] >> shift) & 0xFFFF).astype(np.uint16)
         order = order[np.argsort(digit, kind="stable")]
@@ -344,7 +345,7 @@ def sort_order(rows: pa.Table, ts_us: Int64Array, keys: tuple[str, ...]) -> Int6
 
 
 def _rank(column: pa.ChunkedArray) -> tuple[Int64Array, int]:
-    """For each row the rank of its value, nulls last, and the number of ranks; a nested column has one rank for all."""
+    """Returns the rank of each row's value (nulls last) and the number of ranks; one rank for a nested column."""
     array = column.combine_chunks()
     try:
         encoded = array.dictionary_encode()
@@ -358,7 +359,7 @@ def _rank(column: pa.ChunkedArray) -> tuple[Int64Array, int]:
 
 
 def _written(rows: pa.Table, directory: Place, schema: Schema, period: str, mark: str = "") -> Iterator[DataFile]:
-    """Writes sorted rows as files of at most FILE_ROWS_MAX rows; mark: what their names begin with."""
+    """Writes sorted rows as files of at most FILE_ROWS_MAX rows. mark: prefix of their names."""
     bounded = (time_name(schema), *key_names(schema), SOURCE, OFFSET, SEQ)
     for start in range(0, rows.num_rows, FILE_ROWS_MAX):
         yield _write_file(rows.slice(start, FILE_ROWS_MAX), directory, period, mark, bounded)
@@ -371,7 +372,7 @@ def _write_file(rows: pa.Table, directory: Place, period: str, mark: str, bounde
     dictionaries: list[str] = []
     deltas: dict[str, str] = {}
     for field in rows.schema:
-        # Only encodings that every Parquet reader knows; dictionaries of numbers cost more time than they save bytes.
+        # Only encodings that every Parquet reader supports. Dictionaries of numbers cost time and save few bytes.
         if pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
             deltas[field.name] = "DELTA_BINARY_PACKED"
         elif pa.types.is_string(field.type) or pa.types.is_binary(field.type):
@@ -403,9 +404,8 @@ def _put(path: Place, data: memoryview) -> None:
 
 
 def with_statistics(rows: pa.Table) -> list[str]:
-    """The columns whose row groups get statistics: flat ones without NaN. Parquet leaves NaN out of them, Arrow writes
-    them all the same, and DuckDB, where NaN is the largest number, would skip a row group with the row it looks for
-    (its issue 25521)."""
+    """Returns the columns whose row groups get statistics: flat ones without NaN. Statistics exclude NaN, but NaN is
+    the largest number in DuckDB, so DuckDB would skip row groups with matching NaN rows (its issue 25521)."""
     return [
         name
         for name, column in zip(rows.column_names, rows.columns)
@@ -415,7 +415,8 @@ def with_statistics(rows: pa.Table) -> list[str]:
 
 
 def file_statistics(rows: pa.Table) -> str:
-    """Delta's statistics of a file: row count, nulls of flat columns, bounds of times, numbers and strings."""
+    """Returns Delta's statistics of a file as JSON: row count, nulls of flat columns, bounds of times, numbers and
+    strings."""
     least: dict[str, object] = {}
     greatest: dict[str, object] = {}
     nulls: dict[str, int] = {}
@@ -430,7 +431,7 @@ def file_statistics(rows: pa.Table) -> str:
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[object, object] | None:
-    """Least and greatest value as Delta writes them in JSON; None where there is none or JSON cannot say it."""
+    """Returns the least and greatest value in Delta's JSON form; None without a value, or if JSON cannot express it."""
     type = column.type
     if column.null_count == len(column):
         return None
@@ -438,7 +439,7 @@ def _bounds(column: pa.ChunkedArray) -> tuple[object, object] | None:
         unit, number = ("us", pa.int64()) if pa.types.is_timestamp(type) else ("D", pa.int32())
         both = pc.min_max(column.cast(number)).as_py()
         low, high = np.array([both["min"], both["max"]], f"datetime64[{unit}]")
-        # Delta's text form of a time has years of four digits; a file without these statistics is always read.
+        # Delta's text form of a time has a year of four digits; a file without these statistics is always read.
         if low < np.datetime64("0001-01-01") or high >= np.datetime64("10000-01-01"):
             return None
         suffix = "Z" if unit == "us" else ""
@@ -448,7 +449,7 @@ def _bounds(column: pa.ChunkedArray) -> tuple[object, object] | None:
         return both["min"], both["max"]
     if pa.types.is_floating(type):
         both = pc.min_max(column).as_py()
-        # NaN sorts above all numbers and stands in no statistics; JSON has no infinities.
+        # NaN sorts above all numbers and is excluded from statistics; JSON has no infinities.
         nan = pc.any(pc.is_nan(column)).as_py()
         finite = all(value is not None and math.isfinite(value) for value in both.values())
         return (both["min"], both["max"]) if finite and not nan else None
@@ -459,7 +460,7 @@ def _bounds(column: pa.ChunkedArray) -> tuple[object, object] | None:
 
 
 def events_in_words(rows: int, first: str | None, last: str | None, low: int | None, high: int | None) -> str:
-    """So many events of sources from first to last, with offsets from low to high."""
+    """Describes a number of events, with their first and last source and offset if known."""
     said = f"{rows:,} event{'s' * (rows != 1)}"
     if first is None or low is None:
         return said

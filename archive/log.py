@@ -1,12 +1,11 @@
-"""The write-ahead log of one stream: what is in memory and in no file yet, on disk before a push returns.
+"""The write-ahead log of one stream: buffered events, on disk before a push returns.
 
-A directory of segments (archive.log_frames says what one looks like). A segment begins when events are sealed to be
-written to the table, and those before it go once the commit that has them is made: the log is as long as memory. The
-newest one stays, so that a log that somebody has removed is told from one that is empty.
+A directory of segments (format: archive.log_frames). A flush begins a new segment and deletes the older ones after its
+commit: the log is as long as the buffer. The newest segment is kept, to tell an empty log from a removed one.
 
-Nothing is ever cut off. What a crash has left half written at the end is passed over, for nobody was answered for it;
-whatever else does not fit its checksums, its numbers or the archive is a fault (`Contents.faults`), for events would be
-missed in silence; `archive.log_repair` sets it aside.
+Reading never truncates a segment. A frame that a crash left unfinished at the end is skipped: its push has not
+returned. Any other mismatch with checksums, frame numbers or the archive is a fault (`Contents.faults`), because events
+would be lost silently; `archive.log_repair` sets damaged segments aside.
 """
 
 from __future__ import annotations
@@ -58,19 +57,19 @@ from matching.types import arrow_schema
 from query.errors import DataError, NotKept, first_line
 from query.schema import Schema
 
-#: When a log is forced to disk. fsync: before a push returns, so that it survives a loss of power; os: it survives the
-#: end of the process, and of the machine what the operating system has written by then.
+#: fsync: the log is forced to disk before a push returns, and survives a power failure. os: it survives the end of the
+#: process; after a power failure, as far as the operating system has written it.
 Policy = Literal["fsync", "os"]
 POLICIES: tuple[Policy, ...] = ("fsync", "os")
-#: What is set aside.
+#: Suffixes of files set aside: an unreadable end of a log, and damaged segments.
 TORN, DAMAGED = ".torn", ".damaged"
-REPAIR = "hybrid archive repair sets what is damaged aside and keeps every other event; or restore it from a copy"
+REPAIR = "hybrid archive repair sets damaged segments aside and keeps all readable events; or restore from a copy"
 
 
 class Log:
     """Appends to the newest segment. Not thread safe.
 
-    Raises NotKept where it cannot be written; what was being appended is then not in it."""
+    Raises NotKept if it cannot be written; the appended entry is then not in the log."""
 
     __slots__ = (
         "_begun", "_directory", "_file", "_first", "_length", "_next", "_policy", "_schema", "_segment", "_seq",
@@ -81,9 +80,11 @@ class Log:
         self, directory: Path, schema: Schema, policy: Policy, segment: int = 0, next_frame: int = 0,
         watermark_us: int | None = None, seq: int | None = None, skipped: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
-        """Goes on after what is there, in a segment of its own. segment: the number of the last one; next_frame: that
-        of the frame expected next; watermark_us: the last that was logged; seq: the ingest sequence of the next
-        event, if that is to be held against the archive; skipped: see Contents."""
+        """Begins a new segment after the existing ones.
+
+        segment: number of the last segment. next_frame: number of the next frame. watermark_us: the last logged
+        watermark. seq: ingest sequence of the next event, to be checked against the archive when the log is read; None:
+        no check. skipped: as in Contents."""
         self._directory = directory
         self._schema, self._timed = schema, tells_time(schema)
         self._policy = policy
@@ -94,34 +95,33 @@ class Log:
         self._seq = seq
         self._segment = segment
         self._first = self._next = next_frame
-        self._used = False  # whether the segment has more than it began with
-        self._begun = 0, next_frame  # its length and the number of the frame expected next, when it began
+        self._used = False  # True after the first append to the segment
+        self._begun = 0, next_frame  # length and next frame number when the segment was begun
         with self._told():
             self._begin()
 
     def append(self, batch: EventBatch, late: BoolArray) -> None:
-        """Rows in the order in which they came. late: bool (n,)."""
+        """Appends events in order of arrival. late: bool (n,)."""
         file = self._ready()
         self._write(file, rows_frame(self._next, batch, late, self._timed))
         for code in np.unique(batch.source) if self._skipped else ():
-            self._skipped.pop(batch.sources[code], None)  # the events themselves say how far it has come
+            self._skipped.pop(batch.sources[code], None)  # the offsets of the events replace it
 
     def skip(self, source: str, offset: int) -> None:
-        """A source has sent nothing up to an offset that is an event, since the last one that was."""
+        """Appends that a source had no events after its last one, up to an offset."""
         file = self._ready()
         self._write(file, skip_frame(self._next, source, offset))
         self._skipped[source] = offset
 
     def reach(self, watermark_us: int) -> None:
-        """The watermark was raised without events."""
+        """Appends a watermark that was raised without events."""
         file = self._ready()
         self._write(file, mark_frame(self._next, watermark_us))
         self._watermark_us = watermark_us
 
     def rotate(self, seq: int | None = None, schema: Schema | None = None) -> list[Path]:
-        """Goes on in a new segment; gives the older ones. seq: as in `__init__`; schema: of the rows from now on, if it
-        is another. Where no segment can be begun, what is appended goes into the one that there is, which is not among
-        those given then."""
+        """Begins a new segment; returns the paths of the older ones. seq: as in `__init__`. schema: the schema of the
+        following rows, if it changes. If no segment can be begun, the current one stays in use and is not returned."""
         self._seq = seq
         if schema is not None:
             self._schema, self._timed = schema, tells_time(schema)
@@ -130,38 +130,39 @@ class Log:
                 self._begin()
             except OSError:
                 if schema is not None:
-                    self.close()  # it has the columns of before: the next append begins one
+                    self.close()  # it has the old columns: the next append begins a segment
         return [path for path in segments(self._directory) if number_of(path) < self._segment]
 
     def forget_watermark(self, seq: int | None) -> list[Path]:
-        """Goes on in a new segment that knows of no watermark, with all events in files; gives the older ones. seq: as
-        in `__init__`. Raises NotKept where none can be begun."""
+        """Begins a new segment without a watermark, after all events are in files; returns the paths of the older ones.
+        seq: as in `__init__`. Raises NotKept if no segment can be begun."""
         self._seq, self._watermark_us = seq, None
         with self._told():
             self._begin()
         return [path for path in segments(self._directory) if number_of(path) < self._segment]
 
     def writes(self, path: Path) -> bool:
-        """Whether it is the segment that is written to."""
+        """Returns True if the path is the current segment."""
         return number_of(path) == self._segment
 
     def is_gone(self) -> bool:
-        """Whether somebody has removed the file that is written to."""
+        """Returns True if the file of the current segment was removed."""
         return self._file is not None and os.fstat(self._file).st_nlink == 0
 
     def mark(self) -> tuple[int, int, int] | None:
-        """Where the next frame will stand, for `rewind`: segment, position, number; None where a segment must begin."""
+        """Returns the position of the next frame for `rewind`: segment, byte, frame number; None without a segment."""
         return None if self._file is None else (self._segment, self._length, self._next)
 
     def rewind(self, mark: tuple[int, int, int] | None) -> None:
-        """Takes back what was appended since the mark, none of which anybody has been told of."""
+        """Removes the entries appended since the mark, none of which was acknowledged."""
         if self._file is None:
             return
         length, number = self._begun if mark is None or mark[0] != self._segment else mark[1:]
         self._cut(self._file, length, number)
 
     def _cut(self, file: int, length: int, number: int) -> None:
-        """Ends the segment there, before the frame of that number. If that fails, the next segment begins with it."""
+        """Truncates the segment to `length` bytes, before the frame `number`. If that fails, the next segment begins
+        with that frame number, which supersedes the rest."""
         self._next = number
         try:
             os.pwrite(file, count(number), COUNT_AT)
@@ -177,7 +178,7 @@ class Log:
             self._file = None
 
     def _ready(self) -> int:
-        """The file to append to: after an append that could not be taken back a new segment."""
+        """Returns the file descriptor to append to; begins a new segment if the current one could not be truncated."""
         if self._file is None:
             with self._told():
                 self._begin()
@@ -191,7 +192,7 @@ class Log:
                 if self._policy == "fsync":
                     os.fsync(file)
             except BaseException:
-                self._cut(file, self._length, self._next)  # what is half written goes
+                self._cut(file, self._length, self._next)  # removes a partial frame
                 raise
             self._length += length
             self._next += 1
@@ -199,15 +200,15 @@ class Log:
             try:
                 os.pwrite(file, count(self._next), COUNT_AT)
             except OSError:
-                pass  # it is in place already, and only finds damage
+                pass  # the frame is complete; the count only helps to detect damage
 
     def _begin(self) -> None:
-        """Begins a segment, whole or not at all, and says in the one before where it goes on."""
+        """Begins a segment atomically, and appends its number to the one before."""
         self._directory.mkdir(parents=True, exist_ok=True)
         number, first = self._segment + 1, self._next
         parts: list[Buffer] = [*schema_frame(first, self._schema, self._seq)]
         following = first + 1
-        if self._watermark_us is not None:  # the segment that had it may go
+        if self._watermark_us is not None:  # the segment with it may be deleted
             parts += mark_frame(following, self._watermark_us)
             following += 1
         for source, offset in self._skipped.items():
@@ -223,16 +224,16 @@ class Log:
                 if before is not None:
                     _write_all(before, next_frame(first, number))
             except OSError:
-                pass  # it can be done without: what is there is in order
+                pass  # optional: the log is valid without it
             self._segment, self._first, self._next, self._file, self._length, self._used, self._begun = (
                 number, first, following, file, length, False, (length, following)
             )  # fmt: skip
         except FileExistsError:
-            raise  # another process has taken the log for its own
+            raise  # another process writes to this log
         except BaseException:
             path.unlink(missing_ok=True)
             if before is not None:
-                self._cut(before, self._length, first)  # it may say already where it goes on
+                self._cut(before, self._length, first)  # it may have the number of this segment already
             raise
         if before is not None:
             os.close(before)
@@ -243,7 +244,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """Makes NotKept of an OSError."""
+    """Context manager that turns an OSError into NotKept."""
 
     stream: str
     directory: Path
@@ -255,19 +256,19 @@ class _Told:
         if isinstance(error, OSError):
             raise NotKept(
                 f"the log of {self.stream} in {self.directory} cannot be written: {first_line(error)}",
-                "nothing was taken: make room or give permission, and push it again",
+                "nothing was stored: make room or give permission, and push it again",
             ) from error
 
 
 def write_segment(path: Path, number: int, first: int, following: int, parts: list[Buffer]) -> tuple[int, int]:
-    """A segment with frames, in place whole or not at all: its descriptor, for appending, and its length. first,
-    following: the numbers of its first frame and of the one after its last."""
+    """Writes a segment atomically; returns its file descriptor, for appending, and its length. first, following:
+    numbers of its first frame and of the one after its last."""
     part = path.with_suffix(f".{os.getpid()}.part")
     file = open_private(part, os.O_WRONLY | os.O_TRUNC)
     try:
         begun = head(number, first)
         length = _write_all(file, [begun[:COUNT_AT], count(following), *parts])
-        os.fsync(file)  # a segment without a head would be one that somebody has emptied
+        os.fsync(file)  # a segment without a head counts as emptied, a fault
         _name(part, path)
     except BaseException:
         os.close(file)
@@ -278,7 +279,7 @@ def write_segment(path: Path, number: int, first: int, following: int, parts: li
 
 
 def _name(part: Path, path: Path) -> None:
-    """Gives a file its name, which no other has: another process may take this log for its own."""
+    """Renames a file; raises FileExistsError if the name is taken by another process that writes to this log."""
     try:
         os.link(part, path)
     except FileExistsError:
@@ -290,7 +291,7 @@ def _name(part: Path, path: Path) -> None:
 
 
 def _write_all(file: int, parts: list[Buffer]) -> int:
-    """Writes all parts, without copying them; how many bytes that were."""
+    """Writes all parts without copying them; returns the number of bytes."""
     left = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
     length = sum(part.nbytes for part in left)
     while left:
@@ -307,9 +308,9 @@ def _write_all(file: int, parts: list[Buffer]) -> int:
 
 @dataclass(slots=True)
 class Fault:
-    """Something that is wrong with a log. path, at, size: the file, the byte, and how many it has. events: the ingest
-    sequence of the first one that is missing, and of the first after it; None where that is not known. sources: for
-    each the offset of the first one that is missing, and of the first after it that there is."""
+    """A fault of a log. path, at, size: the file, the byte of the fault, and the file's size. events: ingest sequence
+    of the first missing event, and of the first one after the gap; None if unknown. sources: source -> the offsets of
+    these two events."""
 
     path: Path
     at: int
@@ -323,7 +324,7 @@ class Fault:
 
     @property
     def missing(self) -> str:
-        """The missing events, in words."""
+        """Text about the missing events, or an empty string."""
         if self.events is None:
             return ""
         number = self.events[1] - self.events[0]
@@ -334,10 +335,10 @@ class Fault:
 
 @dataclass(slots=True)
 class Contents:
-    """The contents of a log. entries: events and watermarks in the order in which they came; a fault stands where
-    something is missing. skipped: of sources whose last word was no event the offset of that. dropped: what is to be
-    said of its end; torn: the file and the byte from which on nothing could be read, or None. segment: the number of
-    the last; next_frame: that of the frame expected next."""
+    """The contents of a log. entries: events and watermarks in order of arrival, with a fault in the place of missing
+    entries. skipped: source -> offset, for sources whose last entry is a skip. dropped: warnings about an unreadable
+    end. torn: the file and the byte where the unreadable end begins, or None. segment: number of the last segment.
+    next_frame: number of the next frame. watermark_us: the last watermark, or None."""
 
     entries: list[Rows | int | Fault] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
@@ -352,42 +353,42 @@ class Contents:
         return [entry for entry in self.entries if isinstance(entry, Fault)]
 
     def check(self) -> None:
-        """Raises DataError if something is missing that was answered for."""
+        """Raises DataError if acknowledged entries are missing."""
         found = self.faults
         if found:
             more = f"; and {len(found) - 1:,} more faults" if len(found) > 1 else ""
             raise DataError(f"{found[0]}{more}", REPAIR)
 
     def set_aside(self) -> None:
-        """Keeps a copy of an end that could not be read: the segment goes with the next flush."""
+        """Copies an unreadable end to a file, because the next flush deletes the segment."""
         if self.torn is not None:
             path, at = self.torn
             Path(f"{path}{TORN}").write_bytes(path.read_bytes()[at:])
-            self.dropped[-1] += f"; what stands there is kept in {path}{TORN}"
+            self.dropped[-1] += f"; the rest is kept in {path}{TORN}"
 
 
 def read(
     found: Path | list[Segment], schema: Schema, next_seq: int | None = None, offsets: Mapping[str, int] | None = None
 ) -> Contents:
-    """All that was appended. found: the directory, or its segments. schema: the stream as declared now. next_seq,
-    offsets: the ingest sequence and the offset of each source that the archive expects next; without them the log
-    itself says where it begins. Changes nothing. Raises DataError for a newer format, and OSError."""
+    """Reads a log. found: the directory, or its segments. schema: the current declaration. next_seq, offsets: the next
+    ingest sequence and the next offset of each source in the archive; if None, the beginning of the log is not checked.
+    Changes nothing. Raises DataError for a newer format, and OSError."""
     whole = [read_segment(path) for path in segments(found)] if isinstance(found, Path) else found
     return _Reading(schema, next_seq, dict(offsets or {})).all(whole)
 
 
 def read_beside(directory: Path) -> list[Segment]:
-    """The segments of a log that another process may be writing, as they stood together at some moment. Raises
-    DataError, and OSError."""
+    """Returns a consistent view of the segments of a log that another process may be writing. Raises DataError and
+    OSError."""
     for _ in range(100):
         paths = segments(directory)
         try:
             found = [read_segment(path) for path in paths]
         except FileNotFoundError:
-            continue  # it is in the table by now
+            continue  # its events are in the table by now
         if segments(directory) == paths:
             return found
-    raise DataError(f"the log in {directory} is written faster than it can be read", "try again")
+    raise DataError(f"the log in {directory} changes faster than it can be read", "try again")
 
 
 class _Reading:
@@ -398,10 +399,10 @@ class _Reading:
         self._found = Contents()
         self._expected: int | None = None  # the number of the next frame
         self._columns: pa.Schema | None = None
-        # The fault whose missing events the next rows tell; of each source what was expected when it was found.
+        # The fault whose missing events follow from the next rows; next expected offsets when it was found.
         self._open: Fault | None = None
         self._before: dict[str, int] = {}
-        self._accepted = False  # a repair has said that events are missing here
+        self._accepted = False  # a repair has recorded that events are missing here
 
     def all(self, found: list[Segment]) -> Contents:
         for i, segment in enumerate(found):
@@ -416,14 +417,14 @@ class _Reading:
         self._columns = None
         first = segment.first
         if first is None and segment.frames and segment.frames[0].tag == SCHEMA:
-            first = segment.frames[0].number  # its head is damaged, but a segment begins with that
+            first = segment.frames[0].number  # the head is damaged, but a schema is always the first frame
         if before is not None and segment.number != before.number + 1:
             self._fault(before, before.end, f"segments {before.number + 1} to {segment.number - 1} are missing")
             self._expected = first
         elif segment.format and (first is None or not segment.frames or segment.frames[0].number != first):
             self._fault(segment, 0, "its head is damaged")
         elif first is not None and self._expected is not None and before is not None and first > self._expected:
-            self._fault(before, before.end, f"{first - self._expected:,} appends are not readable there")
+            self._fault(before, before.end, f"{first - self._expected:,} appends are unreadable")
         if first is not None:
             self._expected = first
         end = 0
@@ -438,21 +439,21 @@ class _Reading:
             elif after is None or after.first is None or frame.number < after.first:
                 if self._expected is not None and frame.number > self._expected:
                     at = end or frame.at
-                    self._fault(segment, at, f"{frame.number - self._expected:,} appends are not readable there")
+                    self._fault(segment, at, f"{frame.number - self._expected:,} appends are unreadable")
                 if self._expected is None or frame.number >= self._expected:
                     self._expected = frame.number + 1
                     self._frame(segment, frame)
             end = frame.end
         if after is None:
             if goes_on is not None:
-                self._fault(segment, segment.end, f"segment {goes_on}, which goes on there, is missing")
+                self._fault(segment, segment.end, f"the following segment {goes_on} is missing")
             else:
                 self._end(segment)
         elif not segment.format and not after.format and end != len(segment.data):
             self._fault(segment, end, "a frame does not fit its checksum")
 
     def _end(self, segment: Segment) -> None:
-        """The end of the last segment: what a crash leaves half written is no fault."""
+        """Checks the end of the last segment: a frame that a crash left unfinished is not a fault."""
         rest = segment.data[segment.end :].rstrip(b"\0")
         if segment.format == 0:
             lost = bool(rest) and not is_unfinished_0(segment.data, segment.end)
@@ -473,7 +474,7 @@ class _Reading:
     def _frame(self, segment: Segment, frame: Frame) -> None:
         if frame.tag == SCHEMA:
             self._columns = pa.ipc.read_schema(pa.py_buffer(frame.payload))
-            self._follows(segment, frame, seq_of(self._columns), "the archive has less than when it was begun")
+            self._follows(segment, frame, seq_of(self._columns), "the archive lacks events that precede the log")
         elif frame.tag == MARK:
             self._found.watermark_us = struct.unpack("<q", frame.payload)[0]
             self._found.entries.append(self._found.watermark_us)
@@ -487,15 +488,15 @@ class _Reading:
             try:
                 rows = rows_of(frame, columns, self._schema)
             except (pa.ArrowException, ValueError, KeyError, IndexError) as error:
-                self._fault(segment, frame.at, f"events are not readable there ({first_line(error)})")
+                self._fault(segment, frame.at, f"events are unreadable ({first_line(error)})")
                 return
             self._rows(segment, frame, rows)
         else:
-            self._fault(segment, frame.at, f"a frame has the unknown tag {frame.tag!r}")
+            self._fault(segment, frame.at, f"unknown frame tag {frame.tag!r}")
 
     def _rows(self, segment: Segment, frame: Frame, rows: Rows) -> None:
         batch = rows.batch
-        self._follows(segment, frame, int(batch.seq.min()), "its events do not follow on those of the archive")
+        self._follows(segment, frame, int(batch.seq.min()), "its events do not follow those of the archive")
         if self._before:
             fault = self._found.faults[-1]
             for code in dict.fromkeys(batch.source.tolist()):
@@ -511,7 +512,7 @@ class _Reading:
         self._found.entries.append(rows)
 
     def _follows(self, segment: Segment, frame: Frame, seq: int, what: str) -> None:
-        """Notes that the events before this ingest sequence are missing, if some are."""
+        """Records a fault if events before this ingest sequence are missing."""
         if self._next_seq is None or seq <= self._next_seq or self._accepted:
             return
         if self._open is None:

@@ -1,31 +1,30 @@
-"""What a segment of a log looks like: a head, then frames, each with a checksum of its own over what it says of itself.
+"""Format of a log segment: a head, then frames, each with a checksum of its header and of its payload.
 
-A segment begins with MAGIC, the number of the format, the number of the segment, the number of its first frame, and the
-CRC-32 of these; then, written over after each append, the number of the frame expected next, and its CRC-32: so it is
-seen if a file was cut, and what a crash has left half written is told from damage. A frame begins with FRAME, a tag,
-its number, the length of its payload, the CRC-32 of the payload, and the CRC-32 of all that. Numbers are little-endian.
-Frames are numbered through all segments, without a gap: so it is seen if one is missing, and where a length is damaged
-the next frame is found by its magic. Frames that the next segment begins with again do not count: their append failed.
+The head is MAGIC, the format number, the segment number, the number of the first frame, and the CRC-32 of these. Then
+follow the number of the next expected frame, overwritten after each append, and its CRC-32: they reveal a truncated
+file and tell an unfinished append from damage. A frame is FRAME, a tag, its number, the length of its payload, the
+CRC-32 of the payload, the CRC-32 of these fields, and the payload. Numbers are little-endian.
+Frames are numbered without a gap through all segments, which reveals missing ones. If a length is damaged, the next
+frame is found by its magic. Frames with numbers from the next segment's first one on are ignored: their append failed.
 
 | tag | payload |
 |---|---|
-| `SCHM` | an Arrow schema: the declared columns of the rows that follow in this segment; its first frame |
+| `SCHM` | an Arrow schema: the declared columns of the following rows of this segment; its first frame |
 | `ROWS` | length (4 bytes) and text of a JSON object, padded to 8 bytes, then an Arrow record batch of events |
 | `MARK` | a watermark, 8 bytes |
-| `SKIP` | a JSON object: a `source`, and an `offset` up to which it has sent nothing more that is an event |
-| `NEXT` | the number of the segment that goes on from here, 8 bytes; not counted among the frames |
-| `LOST` | a JSON object: what a repair could not find; stands in the place of those frames |
+| `SKIP` | a JSON object: a `source`, and an `offset` up to which it had no further events |
+| `NEXT` | the number of the following segment, 8 bytes; not counted as a frame |
+| `LOST` | a JSON object: entries that a repair could not read; replaces their frames |
 
-The metadata `seq` of a schema, where it is there: the events before this ingest sequence are in files, or in segments
-before this one. So a database that was closed, with nothing in its log, misses what its archive has lost.
+The optional metadata `seq` of a schema: events before this ingest sequence are in files or in earlier segments. It
+reveals events lost from the archive even if the log of a closed database is empty.
 
-The object of `ROWS` says what all rows have in common: `rows`, how many there are; `seq` and `offset`, those of the
-first row, where they count on from there; `source`; `late`. What is not there is a column of that name (`_seq`,
-`_offset`, `_source`, `_late`) after the declared ones, as `extra` says; `_ts` has event times that the time column
-does not give.
+The object of `ROWS` has the values common to all rows: `rows` (their number); `seq` and `offset` (of the first row, if
+the others count on from it); `source`; `late`. An absent member is a column (`_seq`, `_offset`, `_source`, `_late`)
+after the declared ones, listed in `extra`. A column `_ts` has event times that the time column cannot express.
 
-Format 0, of the releases before: no head; frames of length and CRC-32 of the payload (4 bytes each), then a letter and
-what it stands for: S a schema and R a batch of stored columns, W a watermark.
+Format 0 (earlier releases) has no head. Its frames are length and CRC-32 of the payload (4 bytes each), then a letter
+and its content: S an Arrow schema, R a batch of stored columns, W a watermark.
 """
 
 from __future__ import annotations
@@ -59,23 +58,23 @@ _HEAD = struct.Struct("<12sIQQI4x")
 _COUNT = struct.Struct("<QI4x")
 _FRAME = struct.Struct("<4s4sQQII")
 _FRAME_0 = struct.Struct("<II")
-#: Where the count stands in a segment, and where its first frame begins.
+#: Positions of the count and of the first frame in a segment.
 COUNT_AT = _HEAD.size
 _BEGIN = _HEAD.size + _COUNT.size
 _TAGS_0 = {b"S": SCHEMA, b"R": ROWS, b"W": MARK}
-#: Where a frame of format 0 may begin: an Arrow message or a watermark follows its head.
+#: Possible beginning of a frame of format 0: a header followed by an Arrow message or a watermark.
 _LIKE_FRAME_0 = re.compile(rb"(?s)........[SR]\xff\xff\xff\xff|\x09\x00\x00\x00....W")
 _TS = "_ts"
 _SEQ = b"seq"
 _EXTRA = {SEQ: pa.int64(), OFFSET: pa.int64(), SOURCE: pa.string(), LATE: pa.bool_(), _TS: pa.int64()}
 
-#: What can be written as it is; Arrow's buffers are such too.
+#: Any object with the buffer protocol, Arrow's buffers included.
 Buffer: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """at: its place in the segment; number: None in format 0."""
+    """A complete frame. at, end: its byte range in the segment. number: None in format 0."""
 
     number: int | None
     tag: bytes
@@ -86,9 +85,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment as it was read. first: the number of its first frame, None where its head does not say it; count: that
-    of the frame expected next when something was last appended, None where that is not known. frames: those that are
-    whole, in order."""
+    """A segment as read. first: number of its first frame, None if the head is damaged. count: number of the next
+    expected frame after the last append, None if unknown. frames: the complete ones, in order."""
 
     path: Path
     number: int
@@ -100,13 +98,13 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """Where its last frame ends."""
+        """End of its last complete frame, in bytes."""
         return self.frames[-1].end if self.frames else min(_BEGIN, len(self.data)) if self.format else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Events of one frame, as they came. late: bool (n,)."""
+    """Events of one frame, in order of arrival. late: bool (n,)."""
 
     batch: EventBatch
     late: BoolArray
@@ -121,12 +119,12 @@ def head(segment: int, first: int) -> bytes:
 
 
 def count(expected: int) -> bytes:
-    """What stands at COUNT_AT: the number of the frame expected next."""
+    """Returns the bytes at COUNT_AT: the number of the next expected frame, and its CRC-32."""
     return _COUNT.pack(expected, zlib.crc32(expected.to_bytes(8, "little")))
 
 
 def frame(number: int, tag: bytes, *parts: Buffer) -> list[Buffer]:
-    """A frame to be written: its head, and the parts of its payload as they are."""
+    """Returns a frame to write: its header and the unchanged parts of its payload."""
     length = crc = 0
     for part in parts:
         length += memoryview(part).nbytes
@@ -136,13 +134,13 @@ def frame(number: int, tag: bytes, *parts: Buffer) -> list[Buffer]:
 
 
 def schema_frame(number: int, schema: Schema, seq: int | None = None) -> list[Buffer]:
-    """seq: the metadata of that name."""
+    """Returns a schema frame. seq: its metadata `seq`, or None."""
     columns = arrow_schema(schema)
     return frame(number, SCHEMA, (columns if seq is None else columns.with_metadata({_SEQ: str(seq)})).serialize())
 
 
 def seq_of(columns: pa.Schema) -> int:
-    """Returns the seq of a schema frame; -1 where it has none."""
+    """Returns the metadata `seq` of a schema frame; -1 without it."""
     return int((columns.metadata or {}).get(_SEQ, -1))
 
 
@@ -163,7 +161,8 @@ def lost_frame(number: int, said: dict[str, Any]) -> list[Buffer]:
 
 
 def rows_frame(number: int, batch: EventBatch, late: BoolArray, timed: bool) -> list[Buffer]:
-    """A frame of events. late: bool (n,). timed: whether their time column tells their times (`tells_time`)."""
+    """Returns a frame of events. late: bool (n,). timed: True if the time column gives the event times
+    (`tells_time`)."""
     n = len(batch)
     same: dict[str, Any] = {"rows": n}
     extra: dict[str, pa.Array] = {}
@@ -201,7 +200,7 @@ def _padded(text: bytes) -> bytes:
 
 
 def tells_time(schema: Schema) -> bool:
-    """Whether the time column alone says when an event was, to the microsecond."""
+    """Returns True if the time column stores event times exactly, in microseconds."""
     type = arrow_schema(schema).field(time_name(schema)).type
     return bool(pa.types.is_timestamp(type) and type.unit == "us")
 
@@ -214,14 +213,14 @@ def number_of(path: Path) -> int:
 
 
 def segments(directory: Path) -> list[Path]:
-    """The segments in a directory, the oldest first."""
+    """Returns the paths of the segments in a directory, oldest first."""
     if not directory.is_dir():
         return []
     return sorted((p for p in directory.glob(f"*{SUFFIX}") if p.stem.isdigit()), key=number_of)
 
 
 def read_segment(path: Path) -> Segment:
-    """Raises DataError for one of a newer format, and OSError."""
+    """Reads a segment. Raises DataError for a newer format, and OSError."""
     data = path.read_bytes()
     number = number_of(path)
     if len(data) >= _HEAD.size:
@@ -248,7 +247,7 @@ def _count_of(data: bytes) -> int | None:
 
 
 def _frames(data: bytes) -> Iterator[Frame]:
-    """All frames that are whole: each after the one before, or the next one that is found after damage."""
+    """Yields the complete frames; after damage continues at the next frame found by its magic."""
     view = memoryview(data)
     at = data.find(FRAME)
     while at >= 0:
@@ -274,7 +273,8 @@ def _frame_at(data: memoryview, at: int) -> Frame | None:
 
 
 def _frames_0(data: bytes) -> Iterator[Frame]:
-    """The same of format 0, whose frames have no magic: what could be one is looked for by what stands in all."""
+    """Yields the complete frames of format 0; after damage searches for bytes like the beginning of a frame, because
+    frames have no magic."""
     view = memoryview(data)
     at = 0
     while at >= 0:
@@ -299,7 +299,7 @@ def _frame_0_at(data: memoryview, at: int) -> Frame | None:
 
 
 def is_unfinished_0(data: bytes, at: int) -> bool:
-    """Whether what follows the last frame of a segment of format 0 is a frame that was not written to its end."""
+    """Returns True if the rest of a segment of format 0 is an unfinished frame."""
     if at + _FRAME_0.size > len(data) or not any(data[at:]):
         return True
     length, _ = _FRAME_0.unpack_from(data, at)
@@ -307,13 +307,13 @@ def is_unfinished_0(data: bytes, at: int) -> bool:
 
 
 def said_of(payload: memoryview) -> tuple[dict[str, Any], int]:
-    """What all rows of a frame have in common, and where its record batch begins."""
+    """Returns the JSON object of a `ROWS` frame, and the position of its record batch."""
     (length,) = struct.unpack_from("<I", payload)
     return json.loads(bytes(payload[4 : 4 + length])), (4 + length + 7) // 8 * 8
 
 
 def rows_of(found: Frame, columns: pa.Schema, schema: Schema) -> Rows:
-    """The events of a frame. columns: those of its segment; declared ones that it lacks are null."""
+    """Returns the events of a frame. columns: the columns of its segment; missing declared columns are null."""
     if found.number is None:
         return _rows_0(found, columns, schema)
     said, begin = said_of(found.payload)
@@ -353,7 +353,7 @@ def rows_of(found: Frame, columns: pa.Schema, schema: Schema) -> Rows:
 def _rows_0(found: Frame, columns: pa.Schema, schema: Schema) -> Rows:
     rows = pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(found.payload), columns)])
     for field in arrow_schema(schema):
-        if field.name not in rows.column_names:  # it was declared later
+        if field.name not in rows.column_names:  # declared later
             rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
     sources = tuple(dict.fromkeys(rows.column(SOURCE).to_pylist()))
     batch = from_stored_rows(rows, arrow_schema(schema), time_name(schema), sources)

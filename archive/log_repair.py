@@ -1,8 +1,8 @@
-"""What is wrong with the log of a stream, and how it is set right: what is damaged is set aside, other events stay.
+"""Finds and repairs faults of a stream's log: sets damaged segments aside and keeps the readable events.
 
-Nothing is deleted. The segments that are damaged get names that end in DAMAGED, and all that could be read of the log
-stands in a new one after them, which says by a frame of its own that something is missing there: a database opens with
-that, and its events go into files with the next flush.
+Nothing is deleted. A repair renames all segments to names that end in DAMAGED and copies their readable entries into a
+new segment, with a `LOST` frame in the place of missing ones. The database then opens, and the next flush writes the
+events to files.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from query.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was done. faults: what was wrong, and what is missing by it; aside: the files as they were; events: how many
-    could be read."""
+    """Result of a repair. faults: the faults with the missing events. aside: the renamed original segments. events:
+    number of events that were kept."""
 
     faults: tuple[Fault, ...]
     aside: tuple[Path, ...]
@@ -42,16 +42,16 @@ class Repaired:
 
 
 def faults(table: Path, must_be: bool) -> list[Fault]:
-    """What is wrong with the log of a stream. table: the directory of its table; must_be: whether its declaration says
-    that there is a log. Changes nothing. Raises DataError for a table that cannot be opened, and for a newer format."""
+    """Returns the faults of a stream's log. table: the directory of its table. must_be: True if the stream is declared
+    with a log. Changes nothing. Raises DataError if the table cannot be opened or the log has a newer format."""
     schema, next_seq, offsets = _expected(table)
     missing = _missing(table / LOG) if must_be else []
     return missing or read(table / LOG, schema, next_seq, offsets).faults
 
 
 def repair(table: Path, must_be: bool) -> Repaired:
-    """Sets the log right, see `faults`; nothing is done where nothing is wrong. The database must not be open. Where it
-    is interrupted it is begun again. Raises as `faults` does, and OSError."""
+    """Repairs the log; does nothing without faults. Parameters and errors as in `faults`; also raises OSError. The
+    database must not be open. An interrupted repair can be repeated."""
     schema, next_seq, offsets = _expected(table)
     directory = table / LOG
     old = segments(directory)
@@ -85,11 +85,11 @@ def repair(table: Path, must_be: bool) -> Repaired:
 
 
 def _missing(directory: Path) -> list[Fault]:
-    return [] if segments(directory) else [Fault(directory, 0, 0, "the log is missing, with events in no file yet")]
+    return [] if segments(directory) else [Fault(directory, 0, 0, "the log and its unflushed events are missing")]
 
 
 def _expected(table: Path) -> tuple[Schema, int, Mapping[str, int]]:
-    """The stream, and what its archive expects next: ingest sequence and offsets."""
+    """Returns the schema, the next ingest sequence and the next offset of each source, by the archive."""
     opened = Table.open(table)
     snapshot = opened.snapshot()
     return opened.schema, snapshot.boundary_sequence + 1, snapshot.offsets

@@ -1,12 +1,11 @@
 """Partial matches on disk: an append-only log of records, in segments. A matching.spill.SpillStore.
 
-A segment is MAGIC, then frames (matching.records.frame): a word with length and checksum, and the record. Who puts a
-record keeps its place, so there is no index here, only how many bytes of each segment are still asked for. Nothing is
-ever written over: a record that was read back is still there for a restart from an older checkpoint.
+A segment is MAGIC, then frames (matching.records.frame): a word with length and checksum, and the record. The caller of
+`put` keeps the places, so there is no index here, only the number of live bytes per segment. Records are never
+overwritten: a record that was read back is still there for a restart from an older checkpoint.
 
-What a manifest names stays until two later ones have been kept (`kept`), and what stood there when a process began
-until the next one is. A process writes into segments of its own, so that what a crash has torn at the end of one is
-never read.
+Segments in a manifest are kept until two later manifests are durable (`kept`); segments found at the start of a process
+until the next one is. A process writes only into its own segments, so an end torn by a crash is never read.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from matching.batch import Int64Array
 from matching.records import WORD, frame, unframe
 from query.errors import DataError, first_line
 
-#: In the directory of a database.
+#: Directory of the segments, in the directory of a database.
 PARTIALS = "_partials"
 MAGIC = b"hybrid partials\n"
 SUFFIX = ".partials"
-#: A segment is closed when it has so many bytes.
+#: Size at which a segment is closed.
 SEGMENT_BYTES = 1 << 26
-#: Records that lie no further apart are read in one go.
+#: Records with smaller gaps are read together.
 GAP_BYTES = 1 << 12
-#: A segment of which less is asked for is worn.
+#: A segment with a smaller share of live bytes is worn.
 WORN = 0.25
-#: A place is (segment << SHIFT) + the byte of its frame.
+#: A place is (segment << SHIFT) + the position of its frame in bytes.
 SHIFT = 40
 
 
 class PartialStore:
-    """The records of one database, below one directory on disk. Not thread safe. One process at a time."""
+    """The records of one database, in one directory on disk. Not thread safe; one process at a time."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        """Nothing is read or written before it is used."""
+        """Reads and writes nothing until first use."""
         self._directory = Path(directory)
         self._files: dict[int, int] = {}  # descriptors
         self._sizes: dict[int, int] = {}
@@ -48,15 +47,15 @@ class PartialStore:
         self._active = -1  # the segment that is written, -1 none
         self._next: int | None = None
         self._unforced: set[int] = set()
-        self._current: frozenset[int] = frozenset()  # what the last manifest names
-        self._named: list[frozenset[int]] = []  # and those before that are to be kept
+        self._current: frozenset[int] = frozenset()  # segments of the last manifest
+        self._named: list[frozenset[int]] = []  # segments of earlier manifests that are to be kept
         self._restored: bytes | None = None
         self._anew = False
 
     # ---- records
 
     def put(self, bounds: Int64Array, data: np.ndarray) -> Int64Array:
-        """See matching.spill.SpillStore. One write for all."""
+        """See matching.spill.SpillStore. Writes all records at once."""
         places, framed = frame(bounds, data)
         segment = self._writable()
         begin = self._sizes[segment]
@@ -73,7 +72,7 @@ class PartialStore:
         return (segment << SHIFT) + begin + places
 
     def read(self, places: Int64Array, lengths: Int64Array) -> tuple[Int64Array, np.ndarray]:
-        """See matching.spill.SpillStore. In the order of the disk, neighbours together."""
+        """See matching.spill.SpillStore. Reads in disk order, neighbouring records together."""
         order = np.argsort(places, kind="stable")
         segment, at = places[order] >> SHIFT, places[order] & ((1 << SHIFT) - 1)
         end = at + WORD + lengths[order]
@@ -121,10 +120,10 @@ class PartialStore:
     def bytes_on_disk(self) -> int:
         return sum(self._sizes.values())
 
-    # ---- what outlives the process
+    # ---- checkpoints
 
     def manifest(self) -> bytes:
-        """See matching.spill.SpillStore. Forces to disk what has been written since the last one."""
+        """See matching.spill.SpillStore. Forces records written since the last manifest to disk."""
         for segment in sorted(self._unforced):
             os.fsync(self._files[segment])
         if self._unforced:
@@ -135,7 +134,7 @@ class PartialStore:
         return json.dumps({"segments": live}).encode()
 
     def kept(self) -> None:
-        """The last manifest is in a checkpoint that is durable."""
+        """Records that the last manifest is in a durable checkpoint; deletes segments that no kept manifest needs."""
         self._named = [*self._named, self._current][-2:]
         self._remove_dead()
 
@@ -144,7 +143,7 @@ class PartialStore:
         if manifest == self._restored:
             return
         if self._restored is not None:
-            raise DataError("two parts of a checkpoint name other partial matches", "go on from the one before it")
+            raise DataError("parts of a checkpoint name different partial matches", "restore an older checkpoint")
         named = {int(n): size for n, size in json.loads(manifest)["segments"].items()}
         there = self._numbers()
         for number, size in named.items():
@@ -157,8 +156,8 @@ class PartialStore:
         self._named = [frozenset(there), self._current]
 
     def clear(self) -> None:
-        """Nothing of what is there is asked for: there is no checkpoint to go on from. It is removed when something is
-        written, not before: another process may only look at the database."""
+        """Starts without a checkpoint: all existing segments are unused. They are deleted at the first write, not now,
+        because this process may only read the database."""
         assert not self._sizes
         self._anew = True
 
@@ -180,7 +179,7 @@ class PartialStore:
         return sorted(int(stem) for stem in stems if stem.isdigit())
 
     def _writable(self) -> int:
-        """The segment that is written, a new one if there is none."""
+        """Returns the number of the current segment; begins one if needed."""
         if self._active >= 0:
             return self._active
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -203,7 +202,7 @@ class PartialStore:
         return number
 
     def _give_up(self, segment: int) -> None:
-        """A write has failed in the middle; what is behind it is cut off, or written elsewhere from now on."""
+        """Truncates a segment after a failed write; if that fails, the next write begins a new segment."""
         try:
             os.ftruncate(self._files[segment], self._sizes[segment])
         except OSError:
@@ -231,7 +230,7 @@ class PartialStore:
             self._live[number] += sign * size
 
     def _remove_dead(self) -> None:
-        """Removes the segments of which nothing is asked for, by anybody."""
+        """Deletes segments without live records that no kept manifest names."""
         dead = [n for n, live in self._live.items() if not live and n != self._active]
         if not dead:
             return
@@ -247,11 +246,11 @@ class PartialStore:
             try:
                 self._path(number).unlink(missing_ok=True)
             except OSError:
-                pass  # it is removed with what is there when a process begins without a checkpoint
+                pass  # deleted later, when a process starts without a checkpoint
 
     def _spoilt(self, number: int) -> DataError:
-        message = f"partial matches in {self._path(number)} are spoilt"
-        return DataError(message, "restore the file; or go on from the checkpoint before, without the newest one")
+        message = f"partial matches in {self._path(number)} are damaged"
+        return DataError(message, "restore the file, or remove the newest checkpoint to start from the one before")
 
 
 def _write_all(file: int, data: np.ndarray) -> None:
@@ -261,8 +260,8 @@ def _write_all(file: int, data: np.ndarray) -> None:
 
 
 def check(directory: str | os.PathLike[str]) -> list[str]:
-    """What is wrong with the segments below a directory, frame by frame; a torn end is nothing wrong: nobody asks for
-    it."""
+    """Checks all frames of the segments in a directory; returns texts about the faults. A torn end is not a fault,
+    because no manifest needs it."""
     from matching.kernels.records import checksum
 
     found = []
@@ -282,6 +281,6 @@ def check(directory: str | os.PathLike[str]) -> list[str]:
             if at + 1 + length > len(words):
                 break
             if checksum(words, at + 1, at + 1 + length) != (int(words[at]) >> 32) & 0xFFFFFFFF:
-                found.append(f"{path}: the record at byte {at * WORD} is spoilt")
+                found.append(f"{path}: the record at byte {at * WORD} is damaged")
             at += 1 + length
     return found

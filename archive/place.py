@@ -1,8 +1,8 @@
-"""Where an archive lies: a directory on disk, or a prefix in an S3-compatible store. The one place that knows which.
+"""Location of an archive: a directory on disk, or a prefix in an S3-compatible store.
 
-Arrow's file systems do the reading and writing of bytes for both. What differs is said here: how deltalake and DuckDB
-are told the place, what must be forced to disk (a store has taken what it has answered for), and how a small file is
-replaced (a store does that by itself).
+Other modules need not know which of the two it is. Arrow's file systems read and write bytes in both. This module
+handles the differences: addresses for deltalake and DuckDB, forcing files to disk (a store has stored what it has
+acknowledged), and atomic replacement of small files (built into a store).
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 SCHEME = "s3://"
-#: A store that does not answer is given up after this, unless the options say otherwise; deltalake's own patience is
-#: three minutes for each request.
+#: Default timeouts for a store; deltalake's own are three minutes per request.
 PATIENCE = {"timeout": "30s", "connect_timeout": "5s", "max_retries": "3", "retry_timeout": "20s"}
 
 Options = tuple[tuple[str, str], ...]
 
 
 class Entry(NamedTuple):
-    """A file: its path below the place, its size in bytes, and when it was last written, in microseconds UTC."""
+    """A file: path relative to the place, size in bytes, and time of the last change in microseconds UTC."""
 
     path: str
     size: int
@@ -38,9 +37,9 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """root: an absolute path, or s3://bucket/prefix. options: of a store, as deltalake and polars take them
-    (aws_endpoint_url, aws_region, aws_access_key_id, ...), in lower case; what is not among them comes from the
-    environment (AWS_ENDPOINT_URL and so on). For a directory there are none."""
+    """A directory or file on disk or in a store. root: an absolute path, or s3://bucket/prefix. options: of a store, as
+    for deltalake and polars (aws_endpoint_url, aws_region, aws_access_key_id, ...), in lower case; missing ones come
+    from the environment (AWS_ENDPOINT_URL and so on). Empty for a directory."""
 
     root: str
     options: Options = ()
@@ -64,11 +63,11 @@ class Place:
     def name(self) -> str:
         return self.root.rstrip("/").rsplit("/", 1)[-1]
 
-    # ---- as others take it
+    # ---- addresses for other libraries
 
     @property
     def filesystem(self) -> FileSystem:
-        """Arrow's file system, in which `key` is the place."""
+        """Arrow's file system, in which `key` is the path of the place."""
         return _filesystem(self.on_disk, self.options)
 
     @property
@@ -77,12 +76,12 @@ class Place:
 
     @property
     def storage_options(self) -> dict[str, str] | None:
-        """As deltalake takes it: None for a directory."""
+        """Storage options for deltalake; None for a directory."""
         return None if self.on_disk else {**PATIENCE, **dict(self.options)}
 
     @property
     def delta_uri(self) -> str:
-        """As deltalake takes it. It undoes percent signs in a path, but not in all places: refused."""
+        """The address for deltalake. Raises DataError for percent escapes, which deltalake decodes inconsistently."""
         if urllib.parse.unquote(self.root) != self.root:
             message = f"an archive cannot be in {self.root}: the path has a percent sign"
             raise DataError(message, "use another directory")
@@ -91,12 +90,12 @@ class Place:
     # ---- files
 
     def make(self) -> None:
-        """Makes the directory, where there are directories."""
+        """Creates the directory and its parents; does nothing in a store."""
         if self.on_disk:
             Path(self.root).mkdir(parents=True, exist_ok=True)
 
     def sync(self) -> None:
-        """Forces a file, or the names in a directory, to disk. Delta itself forces nothing."""
+        """Forces a file, or the names in a directory, to disk; does nothing in a store. Delta itself does not sync."""
         if not self.on_disk:
             return
         descriptor = os.open(self.root, os.O_RDONLY)
@@ -106,24 +105,24 @@ class Place:
             os.close(descriptor)
 
     def exists(self) -> bool:
-        """Whether there is a file or a directory. OSError where that cannot be found out."""
+        """Returns True if the file or directory exists. Raises OSError if that cannot be checked."""
         from pyarrow.fs import FileType
 
         return bool(self.filesystem.get_file_info(self.key).type != FileType.NotFound)
 
     def size(self) -> int:
-        """Of a file, in bytes. FileNotFoundError where there is none."""
+        """Returns the size of a file in bytes. Raises FileNotFoundError."""
         size = self.filesystem.get_file_info(self.key).size
         if size is None:
             raise FileNotFoundError(f"there is no file {self}")
         return int(size)
 
     def written_us(self) -> int:
-        """When a file was last written, in microseconds UTC."""
+        """Returns the time of a file's last change, in microseconds UTC."""
         return int(self.filesystem.get_file_info(self.key).mtime_ns) // 1000
 
     def entries(self) -> Iterator[Entry]:
-        """All files below, in order of their paths; none where there is nothing."""
+        """Yields all files below, recursively, sorted by path; none if the place does not exist."""
         from pyarrow.fs import FileSelector, FileType
 
         found = self.filesystem.get_file_info(FileSelector(self.key, allow_not_found=True, recursive=True))
@@ -133,25 +132,25 @@ class Place:
                 yield Entry(info.path.removeprefix(below), info.size, info.mtime_ns // 1000)
 
     def names(self) -> list[str]:
-        """What lies directly in it, files and directories, in order."""
+        """Returns the sorted names of files and directories directly in it."""
         from pyarrow.fs import FileSelector
 
         found = self.filesystem.get_file_info(FileSelector(self.key, allow_not_found=True))
         return sorted(info.base_name for info in found)
 
     def remove(self) -> None:
-        """Deletes a file; nothing if it is gone."""
+        """Deletes a file; does nothing if it does not exist."""
         try:
             self.filesystem.delete_file(self.key)
         except FileNotFoundError:
             pass
         except OSError:
-            # Arrow makes an empty object of a folder that it leaves without files, which not every store takes.
+            # Arrow replaces an emptied folder by an empty object, which some stores refuse.
             if self.on_disk or self.exists():
                 raise
 
     def move(self, to: Place) -> None:
-        """Gives a file or a directory another name in the same place."""
+        """Moves a file or a directory within the same disk or store."""
         from pyarrow.fs import FileType
 
         if self.on_disk:
@@ -172,12 +171,12 @@ class Place:
             return bytes(file.read())
 
     def write_text(self, text: str) -> None:
-        """Writes a small file whole or not at all, over what was there."""
+        """Writes or replaces a small file atomically."""
         self.write_bytes(text.encode())
 
     def write_bytes(self, data: bytes, private: bool = False) -> None:
-        """Writes a file whole or not at all, over what was there. The name of a new one is on disk with `sync` of its
-        directory. private: for its owner alone, on disk."""
+        """Writes or replaces a file atomically. The name of a new file is durable after `sync` of its directory.
+        private: on disk, readable by its owner only."""
         if not self.on_disk:
             with self.filesystem.open_output_stream(self.key) as file:
                 file.write(data)
@@ -191,12 +190,12 @@ class Place:
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:
-    """Opens a local file, which is made where there is none, for its owner alone, whatever the umask: a descriptor."""
+    """Opens or creates a local file that only its owner may read, regardless of the umask; returns its descriptor."""
     file = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(file, 0o600)
     except PermissionError:
-        pass  # another's, who lets us write it
+        pass  # owned by another user, but writable
     except BaseException:
         os.close(file)
         raise
@@ -204,14 +203,15 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def place_of(where: str | os.PathLike[str] | Place, options: Mapping[str, str] | None = None) -> Place:
-    """The place of a path or of an s3:// address. options: of a store, see Place."""
+    """Returns the place of a path or of an s3:// address. options: of a store, see Place. Raises DataError for other
+    addresses."""
     if isinstance(where, Place):
         return where
     text = os.fspath(where)
     if text.startswith(SCHEME):
         return Place(text.rstrip("/"), tuple(sorted((k.lower(), str(v)) for k, v in (options or {}).items())))
     if "://" in text:
-        raise DataError(f"{text} is neither a directory nor an s3:// address", "archives lie on disk or in S3")
+        raise DataError(f"{text} is neither a directory nor an s3:// address", "archives are on disk or in S3")
     return Place(os.path.abspath(text))
 
 

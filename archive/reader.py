@@ -1,4 +1,4 @@
-"""A range of a history as one object, and who can read one."""
+"""Request for a range of a history, and the protocol of its readers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Values: TypeAlias = "Sequence[Any] | np.ndarray | pa.Array"
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
-    """The events with low_us <= time < high_us of a history (<= if closed; None: no bound).
+    """Events of a history with low_us <= time < high_us (<= if closed; None: unbounded).
 
-    keys: column -> values; an event has one of them, in each column (None among them: a null). late: late events too.
-    columns: those that are needed (None: all); a reader may return more.
+    keys: column -> values; an event must have one of the values in each of the columns (None matches null). late:
+    includes late events. columns: the required columns (None: all); a reader may return more.
     """
 
     low_us: int | None = None
@@ -32,7 +32,7 @@ class RangeRequest:
 
 
 def positions_in(ts_us: np.ndarray, request: RangeRequest) -> tuple[int, int]:
-    """Where a range begins and ends in ascending times, int64 (n,)."""
+    """Returns start and stop of a range in ascending times. ts_us: int64 (n,)."""
     start = 0 if request.low_us is None else int(ts_us.searchsorted(request.low_us, "left"))
     if request.high_us is None:
         return start, len(ts_us)
@@ -40,7 +40,7 @@ def positions_in(ts_us: np.ndarray, request: RangeRequest) -> tuple[int, int]:
 
 
 class HistoryReader(Protocol):
-    """A history as of one moment: a snapshot of an archive, or a bounded input."""
+    """A history at one moment: a snapshot of an archive, or a bounded input."""
 
     def read(self, request: RangeRequest, /) -> EventBatch:
-        """The events of a range, in the total order. Raises DataError for files that were removed."""
+        """Returns the events of a range in the total order. Raises DataError if a file was removed."""

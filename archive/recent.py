@@ -1,4 +1,4 @@
-"""Recent events in memory: immutable pieces, held by reference, looked up by their least and greatest time."""
+"""Recent events in memory: immutable pieces, held by reference, selected by their least and greatest time."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from query.schema import Schema
 
 BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
-#: The source of all rows that were archived from files (archive/ingest.py); no writer of events has its name.
+#: Source of all rows that were archived from files (archive/ingest.py); no source of events may use this name.
 FILES = "(files)"
-#: So many pieces of a kind are copied into one, so that pushes of single events leave few pieces to look through.
+#: Number of small pieces that are joined into one, so that pushes of single events leave few pieces to search.
 FAN_OUT = 64
-#: DuckDB's finite timestamps; what lies outside bounds nothing.
+#: Limits of DuckDB's finite timestamps; a bound outside of them bounds nothing.
 TIME_MIN_US, TIME_MAX_US = -9_223_372_022_400_000_000, 9_223_372_036_854_775_806
-#: Pieces of so many rows are never copied.
+#: Pieces with this many rows are never copied.
 SEALED_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """low <= value < end of a column of strings or integers, in its declared type; None: no bound there. No null is
-    in it."""
+    """Range low <= value < end of a column of strings or integers, in its declared type; None: unbounded. Excludes
+    nulls."""
 
     column: str
     low: str | int | None
@@ -38,11 +38,12 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows of time of some partitions. columns: what tells these apart. stretch_us: time is cut into such stretches
-    (from 1970 on either side), so that rows and windows are joined by being equal in something, however many windows a
-    partition has. table: a row for each window and stretch that it touches: the values of the columns (a null is a
-    value like any other), the number of the stretch, then the first and last instant of the window, timestamp[us, UTC];
-    those of one partition do not overlap."""
+    """Time windows of partitions.
+
+    columns: the partition columns. stretch_us: length of the stretches that time is cut into (from 1970 in both
+    directions), so that rows and windows are joined by equality, however many windows a partition has. table: one row
+    per window and stretch that it touches: the values of the columns (null is an ordinary value), the number of the
+    stretch, the first and the last instant of the window, timestamp[us, UTC]. Windows of a partition do not overlap."""
 
     columns: tuple[str, ...]
     stretch_us: int
@@ -50,7 +51,8 @@ class Windows:
 
     @staticmethod
     def around(columns: Sequence[str], rows: pa.RecordBatch, ts_us: Int64Array, reach_us: int) -> Windows:
-        """Those within reach_us of some rows, which stand in order of time; merged where they overlap or touch."""
+        """Returns the windows within reach_us of rows in time order; merges windows that overlap or touch. ts_us:
+        int64 (n,), the times of the rows."""
         code = np.zeros(len(ts_us), np.int64)
         for name in columns:
             encoded = rows.column(name).dictionary_encode(null_encoding="encode")
@@ -63,7 +65,7 @@ class Windows:
         last = np.append(first[1:], len(order))[: len(first)] - 1
         low = np.maximum(times[first], TIME_MIN_US + reach_us) - reach_us
         high = np.minimum(times[last], TIME_MAX_US - reach_us) + reach_us
-        # A window of one row touches two stretches at most, and one of many rows no more than two for each.
+        # A window touches at most two stretches per row in it.
         stretch_us = 2 * reach_us + 1
         begins, ends = _stretch(low, stretch_us), _stretch(high, stretch_us)
         touched = ends - begins + 1
@@ -76,7 +78,7 @@ class Windows:
 
     @property
     def condition(self) -> str:
-        """SQL that joins a row to its window, where they stand beside each other and `time` is written {time}."""
+        """SQL condition that joins rows to their windows; the time column is the placeholder {time}."""
         names = window_names(len(self.columns))
         tests = []
         for column, name in zip(self.columns, names):
@@ -87,23 +89,24 @@ class Windows:
 
 
 def _stretch(ts_us: Int64Array, stretch_us: int) -> Int64Array:
-    """The number of the stretch of each instant: rounded towards zero, as DuckDB's // does."""
+    """Returns the stretch number of each instant, rounded towards zero as by DuckDB's //."""
     down = ts_us // stretch_us
     return down + ((ts_us < 0) & (ts_us % stretch_us != 0))
 
 
 def window_names(columns: int) -> list[str]:
-    """What the columns of a table of windows are called: no declared column may be called that."""
+    """Returns the column names of a table of windows, which are reserved."""
     return [*(f"__hybrid_value{i}" for i in range(columns)), "__hybrid_stretch", "__hybrid_low", "__hybrid_high"]
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked of the history of a stream: low_us <= time < end_us, and in each column of `keys` one of the
-    values (null matches a null value). late: late rows too. columns: the declared columns to read, in their order, the
-    time and the tie columns among them. where: an expression over declared columns, true for the rows asked for; it
-    reads one row only and fails on none. span: values that it must have in one column. windows: it must lie in one of
-    them."""
+    """A resolved request to a history: low_us <= time < end_us, and one of the values in each column of `keys` (null
+    matches null).
+
+    late: includes late rows. columns: the declared columns to read, in declared order, with the time and the tie
+    columns. where: a condition on single rows over declared columns that raises for none. span: the range of values of
+    one column. windows: rows must lie in one of them."""
 
     low_us: int | None
     end_us: int | None
@@ -116,23 +119,24 @@ class Wanted:
 
     @property
     def filtered(self) -> bool:
-        """Whether it asks of rows more than a time."""
+        """True if it has conditions other than the time range and late."""
         return bool(self.keys) or self.where is not None or self.span is not None or self.windows is not None
 
     def between(self, low_us: int | None, end_us: int | None) -> Wanted:
-        """The same of a part of its range."""
+        """Returns the same request with another time range."""
         return replace(self, low_us=low_us, end_us=end_us)
 
 
 def columns_schema(schema: Schema, columns: tuple[str, ...]) -> pa.Schema:
-    """Some of the declared columns, in declared types."""
+    """Returns the Arrow schema of some declared columns."""
     declared = arrow_schema(schema)
     return pa.schema([declared.field(name) for name in columns])
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Events as they arrived, never changed. late: bool (n,), None if none is. min_us, max_us: over all rows."""
+    """Events in order of arrival, immutable. late: bool (n,), or None if no event is late. min_us, max_us: of all
+    rows."""
 
     batch: EventBatch
     late: BoolArray | None
@@ -143,7 +147,7 @@ class Piece:
         return len(self.batch)
 
     def first_on_time_us(self) -> int | None:
-        """Least time of an event that is not late, or None."""
+        """Returns the least time of an event that is not late, or None."""
         if self.late is None:
             return self.min_us
         on_time = self.batch.ts_us[~self.late]
@@ -151,25 +155,25 @@ class Piece:
 
 
 def piece_of(batch: EventBatch, late: BoolArray) -> Piece:
-    """A piece of at least one event. Holds both arguments by reference: the caller must not write into them again."""
+    """Makes a piece of at least one event. Holds both arguments by reference: do not write to them again."""
     ts_us = batch.ts_us
     return Piece(batch, late if late.any() else None, int(ts_us.min()), int(ts_us.max()))
 
 
 class RBuffer:
-    """The pieces not in files yet. append costs O(1), and each event is copied at most twice on its way to a piece of
-    SEALED_ROWS rows. Not thread safe; what `pieces` returns never changes."""
+    """The buffer of pieces that are not in files yet. append costs O(1) amortized; each event is copied at most twice
+    until its piece has SEALED_ROWS rows. Not thread safe; the tuple that `pieces` returns never changes."""
 
     __slots__ = ("_levels", "_pieces", "row_count")
 
     def __init__(self) -> None:
-        # Sealed pieces, pieces of FAN_OUT small ones, small pieces: in this order they are in order of arrival.
+        # Sealed pieces, then pieces joined of FAN_OUT small ones, then small pieces: this is the order of arrival.
         self._levels: tuple[list[Piece], list[Piece], list[Piece]] = ([], [], [])
         self._pieces: tuple[Piece, ...] | None = ()
         self.row_count = 0
 
     def append(self, piece: Piece) -> None:
-        """Takes a piece, or raises and has not."""
+        """Appends a piece; changes nothing if it raises."""
         sealed, middle, small = self._levels
         more: list[Piece] = []  # of sealed ones
         if len(piece) >= SEALED_ROWS:
@@ -193,7 +197,7 @@ class RBuffer:
             raise
 
     def pieces(self) -> tuple[Piece, ...]:
-        """All pieces, in order of arrival. O(number of pieces) after an append, else nothing."""
+        """Returns all pieces in order of arrival. O(number of pieces) after an append, else O(1)."""
         if self._pieces is None:
             sealed, middle, small = self._levels
             self._pieces = (*sealed, *middle, *small)
@@ -201,7 +205,7 @@ class RBuffer:
 
 
 def joined(pieces: Iterable[Piece]) -> Piece:
-    """The events of several pieces, in order, as one piece (one copy)."""
+    """Joins pieces into one, in order (one copy)."""
     pieces = tuple(pieces)
     if len(pieces) == 1:
         return pieces[0]
@@ -217,8 +221,8 @@ def joined(pieces: Iterable[Piece]) -> Piece:
 
 
 def select(piece: Piece, asked: Wanted) -> tuple[EventBatch | None, int]:
-    """The wanted events of a piece, in order of arrival; or None. The second result counts the late ones left out. Zero
-    copy where a whole piece is asked for or its events stand in order of time."""
+    """Returns the wanted events of a piece in order of arrival, or None; and the number of late ones left out. Does not
+    copy if the whole piece is wanted, or if a time range selects from events in time order."""
     low_us, end_us = asked.low_us, asked.end_us
     if (low_us is not None and piece.max_us < low_us) or (end_us is not None and piece.min_us >= end_us):
         return None, 0
@@ -262,7 +266,7 @@ def select(piece: Piece, asked: Wanted) -> tuple[EventBatch | None, int]:
 
 
 def _inside(columns: pa.RecordBatch, span: KeyRange) -> BoolArray:
-    """For each row whether its value is in the range."""
+    """Returns for each row True if its value is in the range."""
     column = columns.column(span.column)
     found = column.is_valid()
     if span.low is not None:
@@ -273,7 +277,7 @@ def _inside(columns: pa.RecordBatch, span: KeyRange) -> BoolArray:
 
 
 def _in_windows(batch: EventBatch, windows: Windows) -> BoolArray:
-    """For each row whether it lies in one of the windows."""
+    """Returns for each row True if it lies in one of the windows."""
     from query.language.duck import quiet_connection
 
     cursor = quiet_connection()
@@ -290,7 +294,7 @@ def _in_windows(batch: EventBatch, windows: Windows) -> BoolArray:
 
 
 def meets(columns: pa.RecordBatch, condition: Expression) -> BoolArray:
-    """For each row whether it meets a condition on single rows, as DuckDB computes it."""
+    """Returns for each row True if it meets a condition on single rows, computed by DuckDB."""
     from query.language.duck import quiet_connection
 
     read = dict.fromkeys(e.name for e in walk(condition) if isinstance(e, Column)) or columns.schema.names[:1]
@@ -301,7 +305,7 @@ def meets(columns: pa.RecordBatch, condition: Expression) -> BoolArray:
 
 
 def by_source(batch: EventBatch) -> Iterator[tuple[str, slice | Int64Array]]:
-    """For each source of the batch's rows its name and its rows. Nearly free for the common case of one."""
+    """Yields (name, rows) for each source of the batch. Nearly free for a single source, the common case."""
     source = batch.source
     if len(source) and bool((source == source[0]).all()):
         yield batch.sources[source[0]], slice(None)
@@ -311,7 +315,7 @@ def by_source(batch: EventBatch) -> Iterator[tuple[str, slice | Int64Array]]:
 
 
 def fresh_rows(batch: EventBatch, offsets: Mapping[str, int]) -> Int64Array | None:
-    """Rows whose offset is not below the one expected next from their source; None if that is all of them."""
+    """Returns the indexes of rows whose offset is not below the next expected one of their source; None if all."""
     fresh: np.ndarray | None = None
     for name, rows in by_source(batch):
         expected = offsets.get(name, 0)
@@ -323,5 +327,5 @@ def fresh_rows(batch: EventBatch, offsets: Mapping[str, int]) -> Int64Array | No
 
 
 def next_offsets(batch: EventBatch) -> dict[str, int]:
-    """For each source of the rows the offset expected next."""
+    """Returns source -> next expected offset after these rows."""
     return {name: int(batch.offset[rows].max()) + 1 for name, rows in by_source(batch)}

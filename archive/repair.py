@@ -1,8 +1,7 @@
-"""What is done about damage to a table: what is spoilt is set aside, what can be had is put back, the rest is named.
+"""Repairs a damaged table: sets damaged files aside, restores copies and readable rows, and reports the lost events.
 
-Each fault (archive.faults) has one repair, and each repair is said in a `Repaired`. Nothing is deleted: damaged files
-go to `_aside`, which vacuum leaves alone. Whatever opens a table only reads it, so that nothing here is worse for
-having been opened first.
+Each fault (archive.faults) has one repair, which is reported as a `Repaired`. Nothing is deleted: damaged files are
+moved to `_aside`, which vacuum ignores. Opening a table changes nothing, so a table can be opened before a repair.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from archive.table import Table
 from query.errors import DataError
 from query.schema import Schema
 
-#: In the directory of a table: what was damaged.
+#: Directory of damaged files, in the directory of a table.
 ASIDE = "_aside"
-_AGAIN = "unless something below has them, put them into a file and archive it: hybrid archive ingest"
+_AGAIN = "unless restored below, write them to a file and archive it: hybrid archive ingest"
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was done about one fault. path: below the table; done: what became of it; missing: the events that are lost,
-    in words, or nothing; again: how to take these in again."""
+    """The repair of one fault. path: relative to the table. done: the repair, in words. missing: the lost events, in
+    words, or empty. again: how to archive these again."""
 
     path: str
     done: str
@@ -56,10 +55,10 @@ class Repaired:
 
 
 def repair(directory: Place, schema: Schema | None = None) -> list[Repaired]:
-    """Repairs the table in a directory as far as it can be; says what it did. schema: as the stream is declared, if
-    that is known, for a log of which nothing is left. No other process may write to it meanwhile.
+    """Repairs the table in a directory as far as possible; returns the repairs. schema: the declaration of the stream,
+    if known, needed if the log is lost. No other process may write to the table meanwhile.
 
-    Raises DataError where nothing can be done; what was set aside until then stays there."""
+    Raises DataError if the table cannot be repaired; files already set aside stay there."""
     done = list(_log(directory, schema))
     table = Table.open(directory)
     fault = list_fault(table)
@@ -72,12 +71,12 @@ def repair(directory: Place, schema: Schema | None = None) -> list[Repaired]:
     gaps = sequence_gaps(table, table.snapshot())
     if gaps:
         table.note_gaps([*(table.gaps or []), *gaps])
-        if not any(one.missing for one in done):  # else they are told already
+        if not any(one.missing for one in done):  # else they are reported already
             done += [_gap(low, high) for low, high in gaps]
     for one in head.copies_damaged(directory):
         aside(directory, one.path)
         head.copy_again(directory, one.path)
-        done.append(Repaired(one.path, f"was {_was(one.what)} and is written anew"))
+        done.append(Repaired(one.path, f"was {one.what} and was rewritten"))
     head.advance(directory)
     return done
 
@@ -85,11 +84,11 @@ def repair(directory: Place, schema: Schema | None = None) -> list[Repaired]:
 def _gap(low: int, high: int) -> Repaired:
     count = high - low + 1
     missing = f"{count:,} event{'s' if count > 1 else ''}, ingest sequences {low:,} to {high:,}"
-    return Repaired("the table", "has not all events that it was given; this is noted", missing)
+    return Repaired("the table", "lacks events that were archived; the gap is recorded", missing)
 
 
 def aside(directory: Place, path: str) -> str:
-    """Moves a file of a table, if it is there, to where nobody reads it; gives its new path."""
+    """Moves a file of a table, if it exists, to ASIDE; returns its new path."""
     place, number = directory / path, 0
     folder = directory / ASIDE
     folder.make()
@@ -104,8 +103,7 @@ def aside(directory: Place, path: str) -> str:
     return f"{ASIDE}/{name}"
 
 
-def _was(what: str) -> str:
-    return "gone" if what == "missing" else "damaged"
+
 
 
 def _log(directory: Place, schema: Schema | None) -> Iterator[Repaired]:
@@ -119,35 +117,37 @@ def _log(directory: Place, schema: Schema | None) -> Iterator[Repaired]:
         if fault.copy is not None:
             (directory / fault.path).write_bytes(fault.copy)
             (directory / head.LOG).sync()
-        put = " and its copy put back" if fault.copy is not None else "; nothing is missing without it"
-        yield Repaired(fault.path, f"was {_was(fault.what)}: {f'it is {where} now' if where else 'it is'}{put}")
+        moved = f"moved to {where}, " if where else ""
+        put = "restored from its copy" if fault.copy is not None else "nothing is lost without it"
+        yield Repaired(fault.path, f"was {fault.what}: {moved}{put}")
     if any(fault.path.startswith(head.LOG) for fault in faults):
-        yield from _log(directory, schema)  # the hint, if it named a checkpoint that was torn
+        yield from _log(directory, schema)  # repairs a hint that names an incomplete checkpoint
     head.advance(directory)
 
 
 def _anew(directory: Place, schema: Schema | None, lost: Sequence[str]) -> Repaired:
-    """A log of which a part is lost for good: a new one, for the files that `_orphans` takes in then."""
+    """Replaces a log with lost entries by a new one, to which `_orphans` then adds the data files."""
     if schema is None:
-        raise DataError(f"the log of {directory} is lost, and the declaration of the stream", "restore one from a copy")
+        raise DataError(f"the log of {directory} and the stream's declaration are lost", "restore one from a copy")
     moved = [aside(directory, name) for name in (head.LOG, head.HEAD) if (directory / name).exists()]
     Table.begin(directory, schema)
     mark = ingested.newest_mark(directory)
     if mark is not None:
         Table.open(directory).ingest([], None, mark)
     what = ", ".join(lost) or head.LOG
-    return Repaired(what, f"was lost, without a copy: the log is {' and '.join(moved) or 'gone'}, and a new one begun")
+    old = f"the log was moved to {' and '.join(moved)}, and" if moved else "there was no log, and"
+    return Repaired(what, f"was lost without a copy: {old} a new one was begun")
 
 
 def _list(table: Table, fault: ListFault) -> Repaired:
     path = ingested.restore_list(table.directory, table.ingest_mark(), lambda path: aside(table.directory, path))
     if path is None:
-        raise DataError(fault.message, "restore it from a copy: its own copy is lost too")
-    return Repaired(path, "was damaged: its copy is put back")
+        raise DataError(fault.message, "restore it from a backup: its copy in the archive is lost too")
+    return Repaired(path, "was damaged: it was restored from its copy")
 
 
 def _data_file(table: Table, fault: FileFault) -> Repaired:
-    """Takes a damaged file out of the table; its row groups that are whole become another file."""
+    """Removes a damaged file from the table and writes its intact row groups to another file."""
     snapshot = table.snapshot()
     written: list[DataFile] = []
     place = table.directory / fault.path
@@ -163,13 +163,13 @@ def _data_file(table: Table, fault: FileFault) -> Repaired:
         raise DataError(f"{table.directory} was changed meanwhile", "end the other process, and repair it again")
     where = aside(table.directory, fault.path)
     what, _, missing = fault.message.partition(", with ")
-    so = "it is out of the table" if what == "is gone" else f"it is {where} now"
-    more = f", its other {kept:,} events in another file" if kept else ""
+    so = "removed from the table" if what == "is missing" else f"moved to {where}"
+    more = f", its other {kept:,} events written to another file" if kept else ""
     return Repaired(fault.path, f"{what}: {so}{more}", missing, _AGAIN)
 
 
 def _orphans(table: Table, waiting: bool) -> Iterator[Repaired]:
-    """Takes the events in that only files outside of the table have."""
+    """Adds the events that only uncommitted files have."""
     for fault, rows in lost_rows(table, waiting):
         place = table.directory / fault.path
         with pq.ParquetFile(place.key, filesystem=place.filesystem) as file:
@@ -179,11 +179,11 @@ def _orphans(table: Table, waiting: bool) -> Iterator[Repaired]:
         else:
             files = write_files(rows, table.directory, table.schema)
         table.take_in(files, rows)
-        yield Repaired(fault.path, f"was not in the table: {span(rows)} of it are there again")
+        yield Repaired(fault.path, f"was not in the table: {span(rows)} were added from it")
 
 
 def _incomplete(table: Table) -> list[Repaired]:
-    """Takes out all rows of the input files of which some are lost, so that these can be archived again."""
+    """Removes all rows of input files with lost rows, so that these files can be archived again."""
     mark = table.ingest_mark()
     if mark is None:
         return []
@@ -195,7 +195,7 @@ def _incomplete(table: Table) -> list[Repaired]:
         counts: dict[int, int] = dict(connection.execute(text).fetchall()) if snapshot.paths else {}
     torn = [row for row in listed.to_pylist() if counts.get(row["number"], 0) < row["rows"]]
     if not torn or table.gaps is None or table.expired_us > 0:
-        return []  # what is not there may have been taken out for its age
+        return []  # missing rows may have expired
     numbers = pa.array([row["number"] for row in torn])
     removed, added = [], []
     for i in snapshot.select(None, None, {}, KeyRange(OFFSET, min(numbers.to_pylist()) << RECORD_BITS, None)):
@@ -214,6 +214,6 @@ def _incomplete(table: Table) -> list[Repaired]:
     ingested.write_list(table.directory, next_mark, kept, [])
     if table.set_aside(snapshot, removed, added, mark=next_mark) is None:
         raise DataError(f"{table.directory} was changed meanwhile", "end the other process, and repair it again")
-    done = "is an input file of which not all events are left: the others are taken out"
+    done = "is an input file with lost events: its other events were removed"
     again = "archive it again: hybrid archive ingest"
     return [Repaired(row["path"], done, f"all of its {row['rows']:,} events", again) for row in torn]

@@ -1,5 +1,5 @@
-"""Rows out of files: the pruned file list through DuckDB's Parquet reader, time range and keys pushed down; files of
-which nothing is left out through Arrow's."""
+"""Reads archived events: pruned files through DuckDB with time range and keys pushed down; files that are wanted as a
+whole through Arrow."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from query.plan.expression import Column, Expression, quote, to_sql, walk
 from query.schema import Schema
 
 _INT64 = np.iinfo(np.int64)
-#: What reading through DuckDB raises: Arrow hands its errors on as its own.
+#: Errors of reads through DuckDB; Arrow raises some of them as its own.
 _ERRORS = (duckdb.Error, pa.ArrowException, OSError)
-#: Memory of DuckDB when it sorts more rows than it is handed out at a time; it keeps the rest on disk.
+#: Memory limit of DuckDB for sorting; the rest is spilled to disk.
 SORT_MEMORY = "192MB"
-#: Up to so many key values stand in the query text, where they prune row groups; more are joined.
+#: Up to this many key values are parameters of the query text, which prune row groups; more are joined.
 _VALUES_IN_TEXT_MAX = 64
-#: Cursors for reads from disk that wait for their next read, see `query.language.duck.lent`.
+#: Idle cursors for reads from disk, see `query.language.duck.lent`.
 _idle: list[duckdb.DuckDBPyConnection] = []
-#: Parquet, the checksums of its pages looked at: all that is done for files in a store.
+#: Parquet with verified page checksums, the only check of files in a store.
 CHECKED = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
@@ -48,9 +48,9 @@ CHECKED = ds.ParquetFileFormat(
 
 @cache
 def _database(store: Place | None) -> duckdb.DuckDBPyConnection:
-    """One database for all reads of this process from disk, one for each store; each read uses a cursor of its own,
-    because a shared connection gives one thread the rows of another. Files never change, so what was read of their
-    footers stays good."""
+    """Returns the DuckDB database for reads from disk or from a store, one each per process. Each read uses its own
+    cursor, because threads that share a connection get each other's rows. Files never change, so cached footers stay
+    valid."""
     database = _connect(store)
     if store is not None:
         atexit.register(_let_go, database)
@@ -58,7 +58,7 @@ def _database(store: Place | None) -> duckdb.DuckDBPyConnection:
 
 
 def _connect(store: Place | None) -> duckdb.DuckDBPyConnection:
-    """A database of its own that reads from disk or from a store."""
+    """Opens a new DuckDB database that reads from disk or from a store."""
     database = duckdb.connect(":memory:")
     database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL parquet_metadata_cache=true")
     hide_progress(database)
@@ -74,11 +74,11 @@ def _cursor(directory: Place | None) -> duckdb.DuckDBPyConnection:
 
 
 def _readable(store: Place) -> Any:
-    """The store as DuckDB takes one: its own reader of s3:// is an extension that has to be fetched."""
+    """Returns the store as a file system for DuckDB, whose own s3:// reader is an extension that must be downloaded."""
     try:
         from fsspec.implementations.arrow import ArrowFSWrapper
     except ImportError:
-        raise DataError("archives in S3 are read through fsspec, which is missing", "pip install -e '.[s3]'") from None
+        raise DataError("reading archives in S3 requires fsspec", "pip install -e '.[s3]'") from None
 
     class Store(ArrowFSWrapper):
         protocol = "s3"
@@ -91,7 +91,7 @@ def _readable(store: Place) -> Any:
 
 
 def _let_go(database: duckdb.DuckDBPyConnection) -> None:
-    """Database and file system hold each other, which the interpreter would complain of when it ends."""
+    """Closes a database of a store. Database and file system refer to each other, which fails at interpreter exit."""
     database.unregister_filesystem("s3")
     database.close()
 
@@ -99,10 +99,10 @@ def _let_go(database: duckdb.DuckDBPyConnection) -> None:
 def scan(
     directory: Place, table: TableSnapshot, schema: Schema, wanted: Wanted, sources: tuple[str, ...]
 ) -> tuple[EventBatch | None, int]:
-    """The archived events that are wanted, in no order; or None. The second result counts the late ones left out.
+    """Returns the wanted archived events in undefined order, or None; and the number of late ones left out.
 
-    sources: names that `source` of the result points into; all sources in the files are among them.
-    Raises DataError if a file is gone or cannot be read."""
+    sources: the `sources` of the result; must contain all sources in the files. Raises DataError if a file was removed
+    or cannot be read."""
     index = table.select(wanted.low_us, wanted.end_us, wanted.keys, wanted.span)
     if not len(index):
         return None, 0
@@ -126,15 +126,15 @@ def scan(
 
 
 def _read_whole(directory: Place, table: TableSnapshot, index: Int64Array, wanted: Wanted) -> BoolArray:
-    """Which of the files at `index` are wanted with all their events: Arrow reads those in half the time of DuckDB,
-    which is there to leave events out."""
+    """Returns for each file at `index` True if all its events are in the wanted range: Arrow reads these in half the
+    time of DuckDB."""
     if wanted.filtered or table.added or not directory.on_disk:
         return np.zeros(len(index), np.bool_)
     return _inside(table.min_us[index], table.max_us[index], wanted)
 
 
 def _inside(first_us: Int64Array, last_us: Int64Array, wanted: Wanted) -> BoolArray:
-    """Which stretches of time, from first to last, lie in the wanted range."""
+    """Returns for each time range [first, last] True if it is inside the wanted range."""
     inside = np.ones(len(first_us), np.bool_)
     if wanted.low_us is not None:
         inside &= first_us >= wanted.low_us
@@ -144,7 +144,7 @@ def _inside(first_us: Int64Array, last_us: Int64Array, wanted: Wanted) -> BoolAr
 
 
 def _whole_file(path: Place, schema: Schema, wanted: Wanted, with_source: bool) -> pa.Table | None:
-    """The rows of a file in stored types; None where it has others, which DuckDB converts."""
+    """Returns the rows of a file; None if its columns differ from the stored types, which DuckDB converts."""
     stored, names = stored_schema(schema), _read_columns(wanted, with_source)
     with pq.ParquetFile(path.key) as file:
         types = file.schema_arrow
@@ -155,7 +155,7 @@ def _whole_file(path: Place, schema: Schema, wanted: Wanted, with_source: bool) 
 
 
 def _none_late(footer: pq.FileMetaData) -> bool:
-    """Whether statistics say that no row of a file is late."""
+    """Returns True if the statistics of a file show that no row is late."""
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
         late = group.column(group.num_columns - 1)
@@ -165,7 +165,7 @@ def _none_late(footer: pq.FileMetaData) -> bool:
 
 
 def _cores() -> int:
-    """Where a process has one, Arrow's threads stand in each other's way."""
+    """Returns the number of cores. With a single one Arrow's threads slow each other down."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -177,10 +177,10 @@ def _asked(
     directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: Wanted, source: str | None,
     sources: tuple[str, ...],
 ) -> tuple[EventBatch | None, int]:  # fmt: skip
-    """The wanted events of the files at `index`, by DuckDB; see `scan`."""
+    """Reads the wanted events of the files at `index` through DuckDB; see `scan`."""
     registers = wanted.windows is not None or any(len(v) > _VALUES_IN_TEXT_MAX for v in wanted.keys.values())
     pushed = _by_hand(table, index, wanted)
-    # To make a cursor costs half a millisecond, so one is kept where all is read at once and nothing is registered.
+    # Making a cursor costs half a millisecond, so cursors without registered tables are reused.
     alone = registers or not directory.on_disk
     with nullcontext(_cursor(directory)) if alone else lent(_idle, lambda: _cursor(None)) as cursor:
         rows = pa.table(_query(cursor, directory, table, index, schema, pushed, source is None))
@@ -194,8 +194,8 @@ def _asked(
 def scan_in_order(
     directory: Place, table: TableSnapshot, schema: Schema, wanted: Wanted, sources: tuple[str, ...], rows: int
 ) -> Iterator[tuple[EventBatch | None, int]]:
-    """As `scan`, but in the total order and in batches of about `rows` rows, however many there are: DuckDB sorts them,
-    on disk where they are more than SORT_MEMORY (in the directory for temporary files)."""
+    """Yields the result of `scan` in the total order, in batches of about `rows` rows. DuckDB sorts any number of rows
+    within SORT_MEMORY and spills to the directory for temporary files."""
     index = table.select(wanted.low_us, wanted.end_us, wanted.keys, wanted.span)
     if not len(index):
         return
@@ -221,10 +221,10 @@ def scan_in_order(
 def _events(
     directory: Place, schema: Schema, wanted: Wanted, rows: pa.Table, source: str | None, sources: tuple[str, ...]
 ) -> tuple[EventBatch | None, int]:
-    """Stored rows as events, without the late ones unless they are wanted, and how many of these there are. source: the
-    one that all are of, if that is known."""
+    """Returns stored rows as events, without late ones unless wanted, and the number of late ones left out. source: the
+    source of all rows, if known."""
     left_out = 0
-    if not wanted.late and LATE in rows.column_names:  # else there are none
+    if not wanted.late and LATE in rows.column_names:  # without the column no row is late
         marked = rows.column(LATE)
         if pc.any(marked).as_py():
             left_out = pc.sum(marked).as_py()
@@ -239,8 +239,8 @@ def _events(
 
 
 def _by_hand(table: TableSnapshot, index: Int64Array, wanted: Wanted) -> Wanted:
-    """What DuckDB is asked for, the time range being looked at behind it: to compare times costs it a quarter of a read
-    of few keys, and saves little where most of what is read lies inside anyway."""
+    """Returns the request without its time range if that is cheaper to apply to the result: DuckDB's comparison of
+    times takes a quarter of a read of few keys, and saves little if most rows read are in the range."""
     if not wanted.keys or (wanted.low_us is None and wanted.end_us is None):
         return wanted
     inside, rows = _inside(table.min_us[index], table.max_us[index], wanted), table.rows[index]
@@ -248,7 +248,8 @@ def _by_hand(table: TableSnapshot, index: Int64Array, wanted: Wanted) -> Wanted:
 
 
 def first_time_us(directory: Place, table: TableSnapshot, schema: Schema) -> int | None:
-    """Time of the first on-time event in the files, or None. Reads a file or two. Raises DataError as scan does."""
+    """Returns the time of the first event in the files that is not late, or None. Reads a file or two. Raises DataError
+    as scan does."""
     first: int | None = None
     name = quote(time_name(schema))
     for i in np.argsort(table.min_us, kind="stable"):
@@ -267,8 +268,8 @@ def first_time_us(directory: Place, table: TableSnapshot, schema: Schema) -> int
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """The row groups of some files: how many rows, the bounds of their times, and the least and greatest value of one
-    column (objects; whether these are known)."""
+    """Row groups of files: numbers of rows, bounds of times, and least and greatest value of one column (object arrays;
+    known: True if both are)."""
 
     rows: Int64Array
     min_us: Int64Array
@@ -278,7 +279,7 @@ class RowGroups:
     known: BoolArray
 
     def touched(self, span: KeyRange) -> BoolArray:
-        """For each whether it may hold a value of the range."""
+        """Returns for each row group True if it may hold a value of the range."""
         found = np.ones(len(self.rows), np.bool_)
         if span.end is not None:
             found[self.known] &= (self.least[self.known] < span.end).astype(np.bool_)
@@ -290,7 +291,7 @@ class RowGroups:
 def row_groups(
     directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, column: str
 ) -> RowGroups:
-    """The row groups of the files at `index`, from their footers. column: of strings or integers."""
+    """Reads the row groups of the files at `index` from their footers. column: of strings or integers."""
     time = time_name(schema)
     text = (
         "SELECT row_group_num_rows, path_in_schema, stats_min_value, stats_max_value, "
@@ -308,7 +309,7 @@ def row_groups(
     which = np.asarray(found.column(1).to_numpy(), object)
     times, values = found.filter(pa.array(which == time)), found.filter(pa.array(which == column))
     bounds = [np.array(values.column(i).to_pylist(), object) for i in (2, 3)]
-    if len(bounds[0]) != times.num_rows:  # some files lack the column: nothing is known of any
+    if len(bounds[0]) != times.num_rows:  # some files lack the column: treat all bounds as unknown
         bounds = [np.full(times.num_rows, None), np.full(times.num_rows, None)]
     known = np.array([a is not None and b is not None for a, b in zip(*bounds)], np.bool_)
     if pa.types.is_integer(arrow_schema(schema).field(column).type):
@@ -324,7 +325,7 @@ def count(
     directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: Wanted,
     conditions: list[Expression],
 ) -> list[int]:  # fmt: skip
-    """How many of the wanted events of the files at `index` there are, and how many meet each of the conditions."""
+    """Returns the number of wanted events in the files at `index`, then the numbers that meet each condition."""
     read: dict[Expression, str] = {
         e: declared_sql(schema, e.name) for c in conditions for e in walk(c) if isinstance(e, Column)
     }
@@ -340,11 +341,11 @@ def count(
 def key_cuts(
     directory: Place | None, table: TableSnapshot | None, schema: Schema, wanted: Wanted, recent: pa.Array, parts: int
 ) -> list[Any]:
-    """Values at which a column is cut into `parts` ranges, or fewer, of about equally many rows; ascending.
+    """Returns ascending values that cut a column into at most `parts` ranges with about equally many rows.
 
-    wanted: its column, and which rows count. recent: the column of those that are in no file. Reads that column alone:
-    a tenth of a second for 10 M rows."""
-    # A range begins with the first value of which the rows begin in it.
+    wanted: the rows, and the column as its only one. recent: the column of the buffered rows. Reads only that column: a
+    tenth of a second for 10 M rows."""
+    # A range begins with the first value whose rows begin in it.
     text = (
         "SELECT min(value) FROM "
         "(SELECT value, sum(n) OVER (ORDER BY value) - n AS start, sum(n) OVER () AS total "
@@ -358,7 +359,7 @@ def key_cuts(
 def distinct(
     directory: Place | None, table: TableSnapshot | None, schema: Schema, wanted: Wanted, recent: pa.Array
 ) -> int:
-    """About how many values a column has. wanted, recent: as of key_cuts."""
+    """Returns the approximate number of distinct values of a column. wanted, recent: as in key_cuts."""
     text = "SELECT approx_count_distinct(value) FROM ({rows})"
     return int(_of_values(directory, table, schema, wanted, recent, text)[0][0])
 
@@ -366,7 +367,7 @@ def distinct(
 def _of_values(
     directory: Place | None, table: TableSnapshot | None, schema: Schema, wanted: Wanted, recent: pa.Array, text: str
 ) -> list[tuple[Any, ...]]:
-    """The rows of a SELECT over the values of a column, {rows} in it."""
+    """Returns the rows of a SELECT over the values of a column. text: SQL with {rows} in the place of their SQL."""
     (column,) = (quote(name) for name in wanted.columns)
     cursor = _cursor(directory)
     try:
@@ -386,13 +387,13 @@ def _query(
     cursor: duckdb.DuckDBPyConnection, directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema,
     wanted: Wanted, with_source: bool, in_order: bool = False,
 ) -> duckdb.DuckDBPyRelation:  # fmt: skip
-    """The wanted rows of the files at `index`, in stored types."""
+    """Returns a DuckDB relation of the wanted rows of the files at `index`, in stored types."""
     checked(directory, table, index, schema, wanted)
     stored = stored_schema(schema)
     values: dict[str, object] = {"files": table.uris(directory, index)}
     where: list[str] = []
     time = quote(time_name(schema))
-    # make_timestamptz of a constant is a constant to DuckDB, so the bound is pushed down, whatever the year.
+    # DuckDB folds make_timestamptz of a constant, so the bound is pushed down, for any year.
     if wanted.low_us is not None and wanted.low_us > TIME_MIN_US:
         where.append(f"{time} >= make_timestamptz($low::BIGINT)")
         values["low"] = min(wanted.low_us, TIME_MAX_US)
@@ -418,7 +419,7 @@ def _query(
                 where.append(f"{column} {sign} ${bound}")
                 values[bound] = value
     if wanted.where is not None:
-        # Columns are declared ones there: those that are stored otherwise are converted.
+        # Conditions use declared types: columns with another stored type are converted.
         columns = [e for e in walk(wanted.where) if isinstance(e, Column)]
         read: dict[Expression, str] = {e: declared_sql(schema, e.name) for e in columns}
         where.append(f"({to_sql(wanted.where, read)})")
@@ -430,15 +431,15 @@ def _query(
     if where:
         text += " WHERE " + " AND ".join(where)
     if in_order:
-        # The total order, as matching.ordering has it: bytes for strings, -0 = 0, NaN last.
+        # The total order of matching.ordering: strings by bytes, -0 = 0, NaN last.
         ties = [f"{quote(schema.column(column).name)} ASC NULLS FIRST" for column in schema.order]
         text += " ORDER BY " + ", ".join([time, *ties, *([SOURCE] if with_source else []), OFFSET])
     return cursor.sql(text, params=values)
 
 
 def select_sql(directory: Place, table: TableSnapshot, schema: Schema, late: bool) -> str:
-    """SQL of all archived events in their declared columns, for a connection whose time zone is UTC. late: late ones
-    too."""
+    """Returns SQL of all archived events with their declared columns, for a connection in UTC. late: includes late
+    ones."""
     index = np.argsort(table.min_us, kind="stable")
     checked(directory, table, index, schema, None)
     uris = table.uris(directory, index)
@@ -449,7 +450,7 @@ def select_sql(directory: Place, table: TableSnapshot, schema: Schema, late: boo
 
 
 def _files_sql(files: str, table: TableSnapshot, schema: Schema) -> str:
-    """SQL of the rows of files, with nulls in the columns that they lack. files: SQL of a list of them."""
+    """Returns SQL of the rows of files, with nulls in their missing columns. files: SQL of the list of files."""
     if not table.added:
         return f"read_parquet({files}, hive_partitioning=false)"
     stored = stored_schema(schema)
@@ -460,14 +461,14 @@ def _files_sql(files: str, table: TableSnapshot, schema: Schema) -> str:
 
 
 def declared_sql(schema: Schema, name: str) -> str:
-    """SQL of a stored column in its declared type, for a connection whose time zone is UTC."""
+    """Returns SQL of a stored column in its declared type, for a connection in UTC."""
     field = schema.column(name)
     stored, declared = stored_schema(schema).field(field.name).type, arrow_schema(schema).field(field.name).type
     column = quote(field.name)
     if stored == declared:
         return column
     if declared == pa.time64("us"):
-        midnight = 86_400_000_000  # the end of a day, which is a TIME but no time of day
+        midnight = 86_400_000_000  # 24:00, which DuckDB's TIME allows but make_timestamp maps to 00:00
         return f"CASE {column} WHEN {midnight} THEN TIME '24:00:00' ELSE CAST(make_timestamp({column}) AS TIME) END"
     if field.name == time_name(schema):
         # DuckDB prunes row groups through these two functions, but not through a cast; no event is at infinity.
@@ -478,21 +479,21 @@ def declared_sql(schema: Schema, name: str) -> str:
 def checked(
     directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: Wanted | None
 ) -> None:
-    """Raises DataError where a file is gone or damaged whose row groups may hold what is wanted (None: any); it says
-    which events are missing. Each row group is looked at once in a process: about 3 GB/s."""
+    """Raises DataError, with the missing events, if a file was removed or is damaged in row groups that the request may
+    touch (None: in any). Each row group is checked once per process, at about 3 GB/s."""
     try:
         sums.check(directory, ((table.paths[i], int(table.sizes[i])) for i in index), wanted, time_name(schema))
     except sums.Damaged as error:
         raise DataError(
             f"the archive of {schema.name} in {directory} cannot be read: {error}; missing: {table.missing(error)}",
-            "restore the file from a copy, or let hybrid archive repair set it aside: the rest can be read then",
+            "restore the file from a copy, or run hybrid archive repair, which sets it aside",
         ) from None
 
 
 def _unreadable(directory: Place | None, schema: Schema, error: Exception) -> DataError:
-    hint = "a file of it was removed or changed"
+    hint = "a file was removed or changed"
     if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
-        hint = "it needs more memory, or room for what is sorted on disk: TMPDIR says where"
+        hint = "it needs more memory, or disk space for sorting in TMPDIR"
     return DataError(f"the archive of {schema.name} in {directory} cannot be read: {first_line(error)}", hint)
 
 
@@ -500,7 +501,8 @@ def scan_since(
     directory: Place, table: TableSnapshot, schema: Schema, index: Int64Array, low: int, end: int,
     sources: tuple[str, ...],
 ) -> tuple[EventBatch, BoolArray]:
-    """The events in the files at `index` with low <= ingest sequence < end, by that, and whether they are late."""
+    """Returns the events in the files at `index` with low <= ingest sequence < end, sorted by it, and for each True if
+    it is late."""
     stored = stored_schema(schema)
     columns = Wanted(None, None, {}, True, (), span=KeyRange(SEQ, low, end))
     checked(directory, table, index, schema, columns)

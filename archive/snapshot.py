@@ -1,4 +1,4 @@
-"""History of one stream at one instant: memory and table as one, read by time, key and condition, or piece by piece."""
+"""Snapshot of the history of one stream: buffer and table as one, read by time, key and condition, or in batches."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from archive.scan import RowGroups
     from archive.table import TableSnapshot
 
-#: Rows of a batch of HistorySnapshot.batches, unless it is told otherwise; and of what DuckDB sorts for them.
+#: Default limit of rows in a batch of HistorySnapshot.batches; and of the batches that DuckDB sorts for them.
 BATCH_ROWS_MAX = 1 << 18
 SORT_BATCH_ROWS = 1 << 17
-#: So many rows are read in the time that a read of its own takes.
+#: Rows read in the time that a separate read costs.
 GAP_ROWS = 1 << 15
-#: How much longer each part of a range is that is read from its end.
+#: Growth of the parts of a range that is read from its end (newest_first).
 GROWTH = 16
-#: Events that `since` gives at a time.
+#: Limit of events in a batch of `since`.
 SINCE_ROWS = 1 << 20
 
 
 class HistorySnapshot:
-    """The history at one instant, never changed by what comes later: the files up to a commit, the memory after it.
+    """Immutable view of a history at one instant: the files up to a commit and the buffered events after it.
 
-    Made by History.snapshot; any number of threads may read it, also after the History is closed. late_left_out: how
-    many late rows its reads have left out so far.
+    Made by History.snapshot. Any number of threads may read it, also after the History is closed. late_left_out: number
+    of late rows that its reads have skipped so far.
     """
 
     __slots__ = ("_counting", "_directory", "_groups", "_pieces", "_sources", "_table", "late_left_out", "schema")
@@ -73,14 +73,14 @@ class HistorySnapshot:
         self.late_left_out = 0
 
     def read(self, request: RangeRequest, where: Expression | None = None) -> EventBatch:
-        """The events of a range, in the total order of the stream.
+        """Returns the events of a range in the total order of the stream.
 
-        The result has the columns of the request, the time and the tie columns, in the declared order, and no others
-        are read. where: a condition on single events, which fails on none.
-        `sources` of the result are all sources of the history, by name, whatever the range.
-        Pieces and files outside range or keys are not looked at. Files are read through DuckDB, in all its threads;
-        what was in order of time in memory is sliced, not searched.
-        Raises DataError for a column that does not exist, values that do not fit it, and files that are gone.
+        The result has the requested columns, the time and the tie columns, in the declared order; no others are read.
+        Its `sources` are all sources of the history, sorted by name, for any range. where: a condition on single
+        events that raises for none of them.
+        Skips pieces and files outside the range or the keys. DuckDB reads the files with all its threads; buffered
+        pieces in time order are sliced without a search per row.
+        Raises DataError if a column does not exist, if values do not fit its type, or if a file was removed.
         """
         return self._read(self._asked(request, where))
 
@@ -99,8 +99,8 @@ class HistorySnapshot:
         columns: Collection[str] | None = None,
         where: Expression | None = None,
     ) -> list[EventBatch]:
-        """What `read` gives for each of several ranges. Those that overlap, or lie so near each other that a read of
-        its own would cost more than the rows between, are read together, and are slices of one batch."""
+        """Returns the result of `read` for each range. Ranges that overlap, or whose gap costs less to read than a
+        separate read (gap_us), are read together and are slices of one batch."""
         low = np.asarray(low_us, np.int64)
         last = np.asarray(high_us, np.int64) - (not closed)
         empty = _nothing(self.schema, self._sources, self._columns(columns))
@@ -117,8 +117,8 @@ class HistorySnapshot:
     def read_times(
         self, ts_us: np.ndarray, *, late: bool = False, columns: Collection[str] | None = None
     ) -> EventBatch:
-        """The events that have one of these times, in the total order. Reads the ranges they lie in. columns: see
-        read."""
+        """Returns the events at these times, in the total order. Reads the ranges that contain them. columns: as in
+        `read`."""
         times = np.unique(np.asarray(ts_us, np.int64))
         found: list[EventBatch] = []
         for group in merged(times, times, self.gap_us()):
@@ -131,8 +131,8 @@ class HistorySnapshot:
     def key_cuts(
         self, column: str, parts: int, low_us: int | None = None, high_us: int | None = None, *, late: bool = False
     ) -> list[Any]:
-        """Values at which a column of strings or integers is cut into `parts` ranges, or fewer, of about equally many
-        events; ascending. Reads that column."""
+        """Returns ascending values that cut a column of strings or integers into at most `parts` ranges with about
+        equally many events. Reads that column."""
         from archive.scan import key_cuts
 
         name = self._column(column)
@@ -145,8 +145,8 @@ class HistorySnapshot:
         self, conditions: Sequence[Expression], low_us: int | None, high_us: int | None, *, late: bool = False,
         files_max: int | None = None,
     ) -> tuple[int, list[int]]:  # fmt: skip
-        """How many events there are in a range, and how many of them meet each condition on single events, which fails
-        on none. files_max: in so many of the files, for a guess; recent memory counts too."""
+        """Returns the number of events in a range, and of those that meet each condition. conditions: on single events,
+        raising for none. files_max: counts in at most so many files and in the buffer, for an estimate."""
         columns = {e.name for c in conditions for e in walk(c) if isinstance(e, Column)}
         wanted = self._wanted(low_us, high_us, False, None, late, columns, None)
         recent = self._recent(wanted)
@@ -162,7 +162,7 @@ class HistorySnapshot:
         return int(counts[0]), counts[1:].tolist()
 
     def count_in(self, windows: Windows, low_us: int | None, high_us: int | None, *, late: bool = False) -> int:
-        """How many events of a range lie in windows. Reads their columns and the time."""
+        """Returns the number of events of a range inside the windows. Reads the columns of the windows and the time."""
         wanted = replace(self._wanted(low_us, high_us, False, None, late, windows.columns, None), windows=windows)
         found = len(self._recent(wanted))
         if self._table is not None and self._directory is not None:
@@ -174,7 +174,7 @@ class HistorySnapshot:
         return found
 
     def distinct(self, column: str) -> int:
-        """About how many values a column has. Reads that column."""
+        """Returns the approximate number of distinct values of a column. Reads that column."""
         from archive.scan import distinct
 
         name = self._column(column)
@@ -183,7 +183,7 @@ class HistorySnapshot:
         return distinct(self._directory, self._table, self.schema, wanted, recent)
 
     def extent(self) -> tuple[tuple[int, int] | None, int, int]:
-        """First and last time of the events (None without any), how many files there are, and their bytes."""
+        """Returns ((first, last) time or None without events, number of files, their bytes)."""
         bounds = [(piece.min_us, piece.max_us) for piece in self._pieces]
         files = size = 0
         if self._table is not None:
@@ -195,7 +195,7 @@ class HistorySnapshot:
         return (min(low for low, _ in bounds), max(high for _, high in bounds)), files, size
 
     def time_before_last(self, events: int) -> int | None:
-        """A time from which on there are about so many events, by the statistics of files; None: all of them."""
+        """Returns a time from which on there are about so many events, by file statistics; None: all events."""
         recent = self.recent(late=True)
         if len(recent) > events:
             return int(recent.ts_us[-events])
@@ -206,15 +206,15 @@ class HistorySnapshot:
             if left < rows:
                 if low is None or self._table is None:
                     return None
-                behind = self._table.max_us[self._table.min_us >= low].max()
-                return int(behind) - (int(behind) - low) * max(left, 0) // rows
+                newest = int(self._table.max_us[self._table.min_us >= low].max())
+                return newest - (newest - low) * max(left, 0) // rows
             left -= rows
         return None
 
     def touched_rows(
         self, spans: Sequence[KeyRange], low_us: int | None = None, high_us: int | None = None
     ) -> int:
-        """How many archived rows are looked at when each of some ranges of one column is read."""
+        """Returns the number of archived rows scanned by reading each of these ranges of one column."""
         wanted = self._wanted(low_us, high_us, False, None, True, None, None)
         if self._table is None or not spans:
             return 0
@@ -225,24 +225,24 @@ class HistorySnapshot:
         return sum(int(groups.rows[groups.touched(span)].sum()) for span in spans)
 
     def stretch_rows(self, low_us: int | None = None, high_us: int | None = None) -> tuple[int, int]:
-        """No more events than the first are in a range, and no more than the second in files of it that overlap."""
+        """Returns upper bounds: of the events in a range, and of those in files of it that overlap in time."""
         wanted = self._wanted(low_us, high_us, False, None, True, None, None)
         stretches = [rows for _, _, rows in self._stretches(wanted, 0)]
         return sum(stretches) + len(self._recent(wanted)), max(stretches, default=0)
 
     def looked_at(self, low_us: int, last_us: int, keys: int) -> int:
-        """About how many events in files a read of so many keys in [low_us, last_us] has to look at: those of the row
-        groups that have one, where files stand by key."""
+        """Estimates the archived events scanned by a read of so many keys in [low_us, last_us]: one row group per file
+        and key, as in files sorted by key."""
         if self._table is None:
             return 0
-        from archive.layout import ROW_GROUP_ROWS  # what loads pyarrow.parquet is not needed before there are files
+        from archive.layout import ROW_GROUP_ROWS  # loads pyarrow.parquet, which is not needed without files
 
         rows = self._table.rows[self._table.select(low_us, last_us + 1, {})]
         return int(np.minimum(rows, keys * ROW_GROUP_ROWS).sum())
 
     def about_rows(self, low_us: int, last_us: int) -> int:
-        """How many events there are in [low_us, last_us], late ones among them, if those of each file and of each piece
-        in memory are spread evenly over its time."""
+        """Estimates the number of events in [low_us, last_us], with late ones: assumes that the events of each file
+        and buffered piece are spread evenly over its time range."""
         spans = [(piece.min_us, piece.max_us, len(piece)) for piece in self._pieces]
         starts, ends, rows = (np.array([span[k] for span in spans], np.float64) for k in range(3))
         if self._table is not None:
@@ -252,8 +252,8 @@ class HistorySnapshot:
         return int(np.sum(rows * np.clip(inside / (ends - starts + 1), 0, 1)))
 
     def newest_first(self, low_us: int, last_us: int, events: int) -> Iterator[tuple[int, int]]:
-        """[low_us, last_us] in parts that lie between files, the last one first: that has so many events or somewhat
-        more, and each further one GROWTH times as many as the one behind it."""
+        """Cuts [low_us, last_us] between files; yields the parts, newest first. The first has at least `events` events,
+        each following one GROWTH times as many, as far as there are cuts."""
         found, wanted = 0, self._wanted(low_us, last_us, True, None, True, None, None)
         for begin_us, _, rows in reversed(self._stretches(wanted, 0)):
             found += rows
@@ -264,18 +264,18 @@ class HistorySnapshot:
 
     @property
     def rows_max(self) -> int:
-        """No more events than this are in it, late ones among them."""
+        """Upper bound of the number of events, with late ones."""
         archived = 0 if self._table is None else int(self._table.rows.sum())
         return archived + sum(map(len, self._pieces))
 
     def recent(self, late: bool = False) -> EventBatch:
-        """The events that are in no file, in the total order. late: the late ones too."""
+        """Returns the buffered events in the total order. late: includes late ones."""
         return self._recent(self._wanted(None, None, False, None, late, None, None))
 
     def since(self, seq: int) -> Generator[tuple[EventBatch, BoolArray]]:
-        """The events with an ingest sequence of `seq` or more in the order in which they came, and for each whether it
-        is late; rows of files, which never came, are not among them. In batches of at most SINCE_ROWS, none empty.
-        Raises DataError for files that cannot be read."""
+        """Yields (events, late) with ingest sequences from `seq` on, in order of arrival. late: bool (n,). Leaves out
+        rows that were archived from files. No batch of files has more than SINCE_ROWS events; none is empty. Raises
+        DataError if a file cannot be read."""
         if self._table is not None and self._directory is not None:
             from archive.layout import SEQ
             from archive.scan import scan_since
@@ -296,9 +296,9 @@ class HistorySnapshot:
                 yield (piece.batch, late) if whole else (piece.batch.take(at), late[at])
 
     def select_sql(self, memory: str, late: bool = False) -> str | None:
-        """DuckDB SQL of all events, in no order, in their declared columns, for a connection whose time zone is UTC:
-        what is asked of it is pushed down into the files. memory: what it calls `recent`. None where there are no
-        files, or files that such a connection cannot read (in a store)."""
+        """Returns DuckDB SQL of all events with their declared columns, in undefined order, for a connection in UTC;
+        DuckDB pushes filters and projections down into the files. memory: the SQL name of the buffered events
+        (`recent`). None if there are no files, or if they are in an object store."""
         if self._table is None or self._directory is None or not self._directory.on_disk or not self._table.paths:
             return None
         from archive.scan import select_sql
@@ -308,14 +308,14 @@ class HistorySnapshot:
         return f"{archived} UNION ALL SELECT {columns} FROM {memory}"
 
     def paths(self) -> list[str]:
-        """The files that `select_sql` names."""
+        """Returns the URIs of the files that `select_sql` reads."""
         if self._table is None or self._directory is None or not self._directory.on_disk:
             return []
         return list(self._table.uris(self._directory, np.arange(len(self._table.paths))))
 
     def gap_us(self) -> int:
-        """Ranges that lie no further apart than this cost less in one read than in two: in that time there are about
-        GAP_ROWS events."""
+        """Returns the gap up to which two ranges are read faster together than apart: the time of about GAP_ROWS
+        events."""
         if self._table is None or not len(self._table.paths):
             return 0
         rows = int(self._table.rows.sum())
@@ -337,15 +337,14 @@ class HistorySnapshot:
         rows_max: int | None = None,
         sorted_max: int | None = None,
     ) -> Generator[EventBatch]:
-        """What `read` gives, in batches that are not empty, one after the other in the total order: for more events
-        than fit into memory. All events of one instant are in one batch; but for those of a single instant a batch has
-        at most rows_max (None: BATCH_ROWS_MAX). span: values that they must have in one column; windows: they
-        lie in one of them.
+        """Yields the result of `read` in non-empty batches, in the total order: for more events than fit into memory.
+        All events of one instant are in one batch. A batch has at most rows_max rows (None: BATCH_ROWS_MAX), unless a
+        single instant has more. span: the range of values of one column. windows: events must lie in one of them.
 
-        Memory: some batches, and archive.scan.SORT_MEMORY where files that overlap in time have more rows than a batch,
-        or than sorted_max, up to which they are read and sorted at once, in half the time: twice that many rows. Such
-        files are sorted by DuckDB, on disk if need be (in the directory for temporary files). An iterator that is
-        closed, or no longer referred to, lets all of it go."""
+        Files that overlap in time with at most max(rows_max, sorted_max) rows are read and sorted at once, in half the
+        time, with memory for twice these rows. DuckDB sorts larger ones within archive.scan.SORT_MEMORY, spilling to
+        the directory for temporary files. Otherwise memory holds a few batches. Closing or dropping the iterator frees
+        all of it."""
         wanted = self._wanted(low_us, high_us, closed, keys, late, columns, where)
         wanted = replace(
             wanted, span=None if span is None else replace(span, column=self._column(span.column)), windows=windows
@@ -355,7 +354,7 @@ class HistorySnapshot:
 
     def _batches(self, wanted: Wanted, rows_max: int, sorted_max: int) -> Generator[EventBatch]:
         recent = self._recent(wanted)
-        at = 0  # how far they have been handed out
+        at = 0  # rows of `recent` already yielded
         for low_us, end_us, rows in self._stretches(wanted, rows_max):
             part = wanted.between(low_us, end_us)
             if rows <= sorted_max:
@@ -364,7 +363,7 @@ class HistorySnapshot:
                 yield from _cut(self._together(wanted, [events, recent.slice(at, stop)]), rows_max)
                 at = stop
                 continue
-            held: list[EventBatch] = []  # of one instant, of which more may come
+            held: list[EventBatch] = []  # of one instant, which may continue in the next batch
             for batch in self._sorted(part, min(rows_max, SORT_BATCH_ROWS)):
                 last_us = int(batch.ts_us[-1])
                 if held and int(held[0].ts_us[0]) == last_us:
@@ -380,8 +379,8 @@ class HistorySnapshot:
         yield from _cut(recent.slice(at, len(recent)), rows_max)
 
     def _stretches(self, wanted: Wanted, rows_max: int) -> list[tuple[int | None, int | None, int]]:
-        """The range cut at instants: (low, end, how many rows the files of it have at most). Files that overlap in time
-        are in one stretch, and small ones are put together."""
+        """Cuts the range between files; returns (low, end, upper bound of rows) per stretch. Files that overlap in time
+        are in one stretch; small stretches are merged up to rows_max."""
         table = self._table
         if table is None:
             return []
@@ -397,7 +396,7 @@ class HistorySnapshot:
         reach = np.maximum.accumulate(max_us)
         begins = np.concatenate([[0], np.flatnonzero(min_us[1:] > reach[:-1]) + 1])
         if wanted.filtered and wanted.span is None:
-            begins = begins[:1]  # how many rows of each file that leaves nobody knows
+            begins = begins[:1]  # the number of rows that pass the filter is unknown
         sizes = np.add.reduceat(rows, begins)
         cuts, room = [0], rows_max
         for group, size in enumerate(sizes):
@@ -414,7 +413,7 @@ class HistorySnapshot:
         assert wanted.span is not None
         from archive.scan import row_groups
 
-        # All parts of one search ask for the same column and range.
+        # Cached: all parts of one search request the same column and range.
         asked = (wanted.span.column, wanted.low_us, wanted.end_us)
         known = self._groups.get(asked)
         if known is None:
@@ -427,7 +426,7 @@ class HistorySnapshot:
         return self._together(wanted, [self._archived(wanted), self._recent(wanted)])
 
     def _archived(self, wanted: Wanted) -> EventBatch | None:
-        """Wanted events in files, in no order."""
+        """Returns the wanted events in files, in undefined order."""
         if self._table is None or self._directory is None:
             return None
         from archive.scan import scan
@@ -437,7 +436,7 @@ class HistorySnapshot:
         return part
 
     def _sorted(self, wanted: Wanted, rows: int) -> Iterator[EventBatch]:
-        """Wanted events in files, in the total order."""
+        """Yields the wanted events in files, in the total order."""
         assert self._table is not None
         assert self._directory is not None
         from archive.scan import scan_in_order
@@ -448,10 +447,10 @@ class HistorySnapshot:
                 yield part
 
     def _recent(self, wanted: Wanted) -> EventBatch:
-        """Wanted events in memory, in the total order."""
+        """Returns the wanted events in memory, in the total order."""
         parts = []
         pieces = self._pieces
-        if wanted.filtered:  # to look through many small ones costs more than to put them together
+        if wanted.filtered:  # filtering many small pieces costs more than joining them
             small = [piece for piece in pieces if len(piece) < SEALED_ROWS]
             large = [piece for piece in pieces if len(piece) >= SEALED_ROWS]
             pieces = (*large, joined(small)) if len(small) > 1 else pieces
@@ -463,7 +462,7 @@ class HistorySnapshot:
         return self._together(wanted, parts)
 
     def _together(self, wanted: Wanted, parts: Sequence[EventBatch | None]) -> EventBatch:
-        """Wanted events in several parts, in the total order."""
+        """Joins parts of the wanted events, in the total order."""
         some = [part for part in parts if part is not None and len(part)]
         if not some:
             return _nothing(self.schema, self._sources, wanted.columns)
@@ -484,7 +483,7 @@ class HistorySnapshot:
         return Wanted(low_us, end_us, wanted, late, self._columns(columns), where)
 
     def _columns(self, columns: Collection[str] | None) -> tuple[str, ...]:
-        """Names of columns, in their declared order; the time and the tie columns are always among them."""
+        """Returns column names in declared order, with the time and the tie columns."""
         if columns is None:
             return self.schema.names
         always = [name for name in (self.schema.time, *self.schema.order) if name is not None]
@@ -492,7 +491,7 @@ class HistorySnapshot:
         return tuple(name for name in self.schema.names if name in read)
 
     def files(self) -> tuple[Place, TableSnapshot] | None:
-        """Where the files are and which they are; None where they are not all of it: before memory is flushed, and
+        """Returns the directory and the table snapshot if all events are in files; None with buffered events or
         without a directory."""
         if self._table is None or self._directory is None or self._pieces:
             return None
@@ -525,8 +524,8 @@ def _nothing(schema: Schema, sources: tuple[str, ...], columns: tuple[str, ...])
 
 
 def merged(low_us: np.ndarray, last_us: np.ndarray, gap_us: int = 0) -> Iterator[np.ndarray]:
-    """Which of n ranges [low, last] are to be read together: groups of their numbers, each ascending, of ranges that
-    overlap or touch, or lie at most gap_us apart. Ranges with nothing in them (low > last) are in none."""
+    """Groups n ranges [low, last] that overlap, touch, or lie at most gap_us apart; yields the ascending indexes of
+    each group. Empty ranges (low > last) are in no group."""
     rows = np.flatnonzero(low_us <= last_us)
     if not len(rows):
         return
@@ -538,7 +537,7 @@ def merged(low_us: np.ndarray, last_us: np.ndarray, gap_us: int = 0) -> Iterator
 
 
 def _cut(batch: EventBatch, rows_max: int) -> Iterator[EventBatch]:
-    """Slices of at most rows_max rows, not inside of an instant; none that is empty."""
+    """Yields non-empty slices of at most rows_max rows that do not split an instant."""
     start = 0
     while start < len(batch):
         stop = start + rows_max

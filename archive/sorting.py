@@ -17,7 +17,7 @@ MEMORY_LIMIT = "1GB"
 
 @contextmanager
 def sorting(scratch: str, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB of its own that sorts what does not fit into memory in a directory."""
+    """Opens a separate DuckDB that sorts within a memory limit and spills into the directory `scratch`."""
     connection = duckdb.connect(":memory:", config={"memory_limit": memory_limit, "temp_directory": scratch})
     try:
         connection.execute("SET TimeZone='UTC'")
@@ -28,7 +28,7 @@ def sorting(scratch: str, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnecti
 
 
 def sorted_by(schema: Schema, unit: Unit) -> str:
-    """The order of a file by key, in SQL: (period, keys, time)."""
+    """Returns the SQL sort order of a file by key: (period, keys, time)."""
     time = quote(time_name(schema))
     parts = [f"{quote(key)} NULLS LAST" for key in key_names(schema)]
     names = {"h": "hour", "D": "day", "M": "month", "Y": "year"}

@@ -1,13 +1,12 @@
-"""Checksums of data files: what a disk has spoilt is found before a reader sees it.
+"""Checksums of data files: detect damage before a reader returns damaged rows.
 
-Parquet's own checksums cover the contents of pages, and DuckDB does not look at them. So a file of ours carries, under
-SUMS in its footer, the CRC-32 of each row group, with the bounds of the columns by which readers leave row groups out;
-and its name ends with a digest of the footer. The log names the file, so the footer is known by the log, and the row
-groups by the footer. A reader checks the row groups that it is about to read, each once in a process.
+Parquet's own checksums cover only page contents, and DuckDB ignores them. So our files store in their footer, under
+SUMS, the CRC-32 of each row group and the bounds of the columns by which readers skip row groups; and their names end
+with a digest of the footer. The log lists the names, so it authenticates the footers, and these the row groups. A
+reader checks the row groups that it is about to read, each once per process.
 
-Files of a store are not checked while they are read: a store checks what it keeps and what it sends. `hybrid archive
-verify --deep` checks all of them. Files without a digest in their name are older, or of another writer: only their
-sizes are known.
+Files in a store are not checked when read: a store checks what it stores and sends. `hybrid archive verify --deep`
+checks all files. Files without a digest in the name are older or of another writer: only their sizes are known.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ SUMS = "hybrid.sums"
 #: Hexadecimal digits of the digest in a name.
 _DIGITS = 16
 _NAME = re.compile(rf"\.([0-9a-f]{{{_DIGITS}}})\.parquet$")
-#: Longer strings have no bounds: their row groups are always checked.
+#: Longer strings get no bounds: their row groups are always checked.
 _LENGTH_MAX = 256
-#: Of more values than this DuckDB is told by a join, and leaves row groups out by the least and the greatest of them.
+#: DuckDB gets more values than this as a join, and then prunes row groups by the least and the greatest value.
 _VALUES_MAX = 64
-#: So many bytes are checked by several threads.
+#: More bytes than this are checked by several threads.
 _THREADS_FROM = 32 << 20
 
 
@@ -46,8 +45,8 @@ _THREADS_FROM = 32 << 20
 
 
 def sums_text(data: bytes | memoryview, ends: list[int], groups: Iterable[pa.Table], columns: Iterable[str]) -> str:
-    """What stands under SUMS. data: the bytes of all row groups, with the file's head; ends: where each group ends;
-    groups: their rows; columns: those that get bounds, if they are integers, times or strings."""
+    """Returns the JSON text under SUMS. data: the file up to the end of its last row group. ends: end of each group in
+    bytes. groups: the rows of each group. columns: the columns that get bounds, if integers, times or strings."""
     crcs = [zlib.crc32(data[start:end]) for start, end in zip([0, *ends], ends)]
     groups = list(groups)
     bounds: dict[str, list[list[Any]]] = {name: [[], [], []] for name in columns}
@@ -74,25 +73,25 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def digest_of(footer: bytes | memoryview) -> str:
-    """What the name of a file says of its bytes behind the last row group."""
+    """Returns the digest in a file's name: of the bytes after the last row group."""
     return hashlib.sha256(footer).hexdigest()[:_DIGITS]
 
 
 def has_sums(path: str) -> bool:
-    """Whether a file, by its name, can be checked."""
+    """Returns True if the name of a file has a digest, so that the file can be checked."""
     return _NAME.search(path) is not None
 
 
 # ---- read
 
 
-#: Nothing: only that the files are there, with the footers that they had.
+#: A request that matches no row group: checks only that the files exist with their original footers.
 FOOTERS = Wanted(2**62, -(2**62), {}, True, ())
 
 
 class Damaged(Exception):
-    """A file whose bytes are not those that were written. path: below the table; what: in words. groups: the numbers of
-    the row groups that are damaged, with the sums of the file; None: all that is in it."""
+    """A missing or damaged file. path: relative to the table. what: the end of a sentence that begins with the path.
+    sums, groups: the file's sums and the numbers of its damaged row groups; None if the whole file is damaged."""
 
     def __init__(self, path: str, what: str, sums: Sums | None = None, groups: list[int] | None = None) -> None:
         super().__init__(f"{path} {what}")
@@ -103,8 +102,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one column, for each row group: least and greatest value, whether these are known, and whether there is a
-    null."""
+    """Bounds of one column, one item per row group. known: least and greatest are known. null: there is a null."""
 
     least: np.ndarray
     greatest: np.ndarray
@@ -112,7 +110,7 @@ class Bounds:
     null: BoolArray
 
     def may_hold(self, values: pa.Array) -> BoolArray:
-        """For each row group whether it may hold one of the values."""
+        """Returns for each row group True if it may hold one of the values."""
         some = sorted(set(values.drop_null().to_pylist()))
         found = ~self.known
         if values.null_count:
@@ -132,8 +130,8 @@ class Bounds:
 
 @dataclass(slots=True)
 class Sums:
-    """Of one file: where its row groups end, their CRC-32 and rows, the bounds of some columns in each, and
-    which groups have been found whole."""
+    """Checksums of one file, per row group: end in bytes, CRC-32, number of rows, and bounds of some columns. whole:
+    groups that were checked and found intact."""
 
     ends: Int64Array
     crcs: list[int]
@@ -142,7 +140,7 @@ class Sums:
     whole: BoolArray = field(repr=False)
 
     def may_hold(self, wanted: Wanted, time: str) -> BoolArray:
-        """For each row group whether it may be read for what is wanted."""
+        """Returns for each row group True if a read of the request may touch it."""
         found = np.ones(len(self.crcs), np.bool_)
         if time in self.bounds and (wanted.low_us is not None or wanted.end_us is not None):
             of = self.bounds[time]
@@ -163,18 +161,20 @@ class Sums:
         return found
 
     def range_of(self, group: int) -> tuple[int, int]:
-        """Where the bytes of a row group stand."""
+        """Returns the byte range [start, end) of a row group."""
         return int(self.ends[group - 1]) if group else 0, int(self.ends[group])
 
 
 _KNOWN_MAX = 20_000
-#: What is known of the files of this process: by path, with what the operating system says of the file.
+#: Cache of this process: full path -> (file's time of change, size and inode; sums, or None if nothing is to check).
 _known: dict[str, tuple[tuple[int, int, int], Sums | None]] = {}
 
 
 def check(directory: Place, files: Iterable[tuple[str, int]], wanted: Wanted | None, time: str) -> None:
-    """Raises Damaged for the first file that is not what was written, or is gone. files: paths below the directory with
-    their sizes, of which the row groups that hold what is wanted are about to be read (None: all)."""
+    """Checks files before a read; raises Damaged for the first missing or damaged one. Does nothing for a store.
+
+    files: (path relative to the directory, size). wanted: the request; only row groups that it may touch are checked
+    (None: all). time: name of the time column."""
     if not directory.on_disk:
         return
     todo: list[tuple[str, Sums, list[int]]] = []
@@ -197,12 +197,12 @@ def check(directory: Place, files: Iterable[tuple[str, int]], wanted: Wanted | N
 
 
 def _sums_on_disk(full: str, path: str, size: int) -> Sums | None:
-    """What is to be checked of a file; None where nothing is left, or nothing is known but its size."""
+    """Returns the sums of a file; None if all row groups are checked, or if the file has no sums. Raises Damaged."""
     try:
         status = os.stat(full)
     except OSError as error:
         gone = isinstance(error, FileNotFoundError)
-        raise Damaged(path, "is gone" if gone else f"cannot be read: {error.strerror}") from None
+        raise Damaged(path, "is missing" if gone else f"cannot be read: {error.strerror}") from None
     stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
     known = _known.get(full)
     if known is None or known[0] != stamp:
@@ -212,19 +212,20 @@ def _sums_on_disk(full: str, path: str, size: int) -> Sums | None:
         if has_sums(path):
             with open(full, "rb", buffering=0) as file:
                 sums = read_sums(path, size, lambda start, end: os.pread(file.fileno(), end - start, start))
-        if len(_known) > _KNOWN_MAX:  # files come and go for as long as a process lives
+        if len(_known) > _KNOWN_MAX:  # a process may see any number of files
             for old in list(_known)[: _KNOWN_MAX // 2]:
                 _known.pop(old, None)
         known = _known[full] = (stamp, sums)
     sums = known[1]
     if sums is not None and sums.whole.all():
-        _known[full] = (stamp, None)  # nothing of it is needed any more
+        _known[full] = (stamp, None)  # nothing is left to check
         return None
     return sums
 
 
 def read_sums(path: str, size: int, read: Any) -> Sums:
-    """The sums of a file whose name has a digest. read: gives the bytes from one place to another. Raises Damaged."""
+    """Returns the sums of a file whose name has a digest. read: returns the bytes [start, end). Raises Damaged if the
+    footer is damaged."""
     match = _NAME.search(path)
     assert match is not None
     tail = bytes(read(max(size - 8, 0), size))
@@ -254,7 +255,7 @@ def _check_groups(directory: Place, path: str, sums: Sums, groups: list[int]) ->
 
 
 def damaged_groups(sums: Sums, groups: Iterable[int], read: Any) -> list[int]:
-    """Those of some row groups whose bytes are not what was written; the others are marked as whole."""
+    """Returns the damaged ones of some row groups; marks the others as whole."""
     bad = []
     for group in groups:
         start, end = sums.range_of(group)
@@ -266,15 +267,15 @@ def damaged_groups(sums: Sums, groups: Iterable[int], read: Any) -> list[int]:
 
 
 def said(groups: list[int], of: int) -> str:
-    """Row groups in words."""
+    """Returns a text that names row groups, counted from 1. of: number of row groups of the file."""
     if len(groups) == of:
         return "all row groups" if of > 1 else "its only row group"
     return f"row group{'s' * (len(groups) > 1)} {', '.join(str(g + 1) for g in groups)} of {of}"
 
 
 def inspect(place: Place, path: str, size: int, deep: bool = True) -> tuple[Sums, list[int]] | None:
-    """The sums of a file, on disk or in a store, and which of its row groups are damaged (none if not deep: these are
-    not read then); None for one that has no sums. Raises Damaged where the footer is, and OSError."""
+    """Returns the sums of a file, on disk or in a store, and its damaged row groups (deep=False: not checked, empty);
+    None for a file without sums. Raises Damaged if its size or footer is wrong, and OSError."""
     if not has_sums(path):
         return None
     with (place / path).filesystem.open_input_file((place / path).key) as file:
@@ -289,7 +290,7 @@ def inspect(place: Place, path: str, size: int, deep: bool = True) -> tuple[Sums
 
 
 def inspect_bytes(path: str, size: int, data: bytes) -> None:
-    """Raises Damaged where these are not the bytes of a file. size: what the log says, negative if it says nothing."""
+    """Raises Damaged if the bytes of a file are damaged. size: its size by the log, negative if unknown."""
     if size >= 0 and len(data) != size:
         raise Damaged(path, f"has {len(data):,} bytes, not {size:,}")
     if size >= 0 and has_sums(path):

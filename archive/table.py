@@ -1,20 +1,20 @@
-"""One Delta Lake table per stream, through deltalake, as a thin commit log: our files, one atomic commit each.
+"""One Delta Lake table per stream, through deltalake: our own data files, added by atomic commits.
 
-What is in the log besides files, from format version 1 on:
+Besides files, format version 1 keeps in the Delta log:
 
-* table properties `hybrid.format` (this version), `hybrid.stream` (the declared schema as JSON), `hybrid.sources` (the
-  names of all sources, as JSON), `hybrid.added` (the columns that older files may lack, as JSON) and `hybrid.gaps` (the
-  ingest sequences that are known to be lost, from and to, as JSON; older tables lack it). They are metadata
-  of the table rather than a file beside it: written by the very commit that creates it, they cannot be torn, forgotten
-  in a copy, or missing on an object store.
-* application transactions: `<stream>/<source>` with the last offset taken, `seq` with the last ingest sequence, and
-  `maintenance`, counted up by every commit that removes files; `ingest`, the mark of the last job that archived files
-  (archive/ingest.py), which names the list of them; `writer`, the epoch of who appends (archive/writer.py); `expired`,
-  the time before which events were taken out.
+* Table properties: `hybrid.format` (the version), `hybrid.stream` (the declared schema as JSON), `hybrid.sources` (the
+  names of all sources, as JSON), `hybrid.added` (columns that older files may lack, as JSON) and `hybrid.gaps` (ingest
+  sequences known to be lost, from and to, as JSON; absent in older tables). The commit that creates the table writes
+  them, so they cannot be torn, forgotten in a copy, or missing in an object store, as a separate file could.
+* Application transactions: `<stream>/<source>` (the last archived offset), `seq` (the last ingest sequence),
+  `maintenance` (counts commits that remove files), `ingest` (the mark of the last job that archived files, which names
+  their list; archive/ingest.py), `writer` (the epoch of the writer; archive/writer.py) and `expired` (events before
+  this time were removed).
 
-deltalake records transactions but compares them only between commits that raced: so each verb loads, compares, commits,
-and starts again on a conflict. Every append carries `seq`, so two writers always conflict, and each row goes in once.
-Never optimize.compact() or z_order() here: they drop the transactions, and two that race double every row.
+deltalake records transactions but compares them only between commits that raced. So each method loads, compares and
+commits, and starts again on a conflict. Every append carries `seq`, so two writers always conflict and each row is
+archived once. Never call optimize.compact() or z_order() here: they drop the transactions, and two concurrent calls
+duplicate every row.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _FORMAT, _STREAM, _SOURCES, _ADDED = "hybrid.format", "hybrid.stream", "hybrid.s
 _GAPS = "hybrid.gaps"
 _SEQ, _MAINTENANCE, _INGEST, _WRITER, _EXPIRED = "seq", "maintenance", "ingest", "writer", "expired"
 _CONFIGURATION = {"delta.checkpointInterval": "10"}
-#: How long entries of the log stay that a checkpoint has made superfluous: every commit looks through them. Clocks of a
-#: store and of those who write to it differ.
+#: Retention of log entries that a checkpoint has replaced. Short, because every commit lists the entries; longer in a
+#: store, because its clock and those of its writers differ.
 _LOG_SECONDS_ON_DISK, _LOG_SECONDS_IN_STORE = 10, 600
-#: Only appends delete old entries: two that do so at once find that the other was first.
+#: Only appends delete old log entries: two concurrent appends conflict.
 _KEEP_LOG = PostCommitHookProperties(cleanup_expired_logs=False)
-#: A commit that took longer may have been made behind entries that were deleted meanwhile, and is looked up.
+#: A slower commit is verified: entries that it should have conflicted with may have been deleted meanwhile.
 _STALL_SECONDS = 5
-#: Delta lets writers cut the time statistics of a file to milliseconds.
+#: Delta lets writers truncate the time statistics of a file to milliseconds.
 _STATISTICS_SLACK_US = 999
 _COMMIT_ATTEMPTS_MAX = 100
 _INT64 = np.iinfo(np.int64)
@@ -75,12 +75,13 @@ _INT64 = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """The table at one version, never changed: files with their statistics, and how far each source got.
+    """The table at one version, immutable: files with their statistics, and the progress of each source.
 
-    sizes: int64 (n files,), in bytes. min_us, max_us: int64 (n files,), bounds of the time column; the widest where a
-    file has none. statistics: columns `min.x`, `max.x`, `null_count.x`, a row per file. sources: all that ever wrote;
-    offsets: source -> offset expected next. boundary_sequence: last ingest sequence in files, -1 if none. maintenance:
-    commits that removed files. added: columns that a file may lack, with nulls in their place.
+    sizes: int64 (n files,), bytes. rows: int64 (n files,). min_us, max_us: int64 (n files,), bounds of the time column;
+    the int64 limits for a file without statistics. statistics: columns `min.x`, `max.x`, `null_count.x`, one row per
+    file. sources: all sources that ever appended; offsets: source -> next expected offset. boundary_sequence: last
+    ingest sequence in files, -1 if none. maintenance: number of commits that removed files. added: columns that a file
+    may lack; they read as null.
     """
 
     version: int
@@ -98,17 +99,18 @@ class TableSnapshot:
     _known: dict[str, _Bounds | None] = field(default_factory=dict, compare=False, repr=False)
 
     def span_us(self) -> tuple[int, int] | None:
-        """Times of the first and the last event, the last to a millisecond, or None without events. What files without
-        statistics hold is not known."""
+        """Returns the times of the first and the last event, the last exact to a millisecond; None without events.
+        Ignores files without statistics."""
         low, high = self.min_us[self.min_us > _INT64.min], self.max_us[self.max_us < _INT64.max]
         return (int(low.min()), int(high.max()) - _STATISTICS_SLACK_US) if len(low) and len(high) else None
 
     def select(
         self, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array], span: KeyRange | None = None
     ) -> Int64Array:
-        """Numbers of the files that may hold a row with low_us <= time < end_us and these values, in order of time.
+        """Returns the indexes of files that may hold a row with low_us <= time < end_us and these values, sorted by
+        min_us. int64.
 
-        Half a millisecond for 2,000 files and one value; a sort of the values comes to that."""
+        Costs half a millisecond for 2,000 files and one value, plus a sort of the values."""
         keep = np.ones(len(self.paths), np.bool_)
         if low_us is not None:
             keep &= self.max_us >= low_us
@@ -125,22 +127,22 @@ class TableSnapshot:
         return index[np.argsort(self.min_us[index], kind="stable")]
 
     def files(self, low_us: int | None, end_us: int | None, keys: Mapping[str, pa.Array]) -> list[str]:
-        """Their paths below the table's directory."""
+        """Returns the paths of the selected files (`select`), relative to the table's directory."""
         return [self.paths[i] for i in self.select(low_us, end_us, keys)]
 
     def uris(self, directory: Place, index: Int64Array) -> list[str]:
-        """The files with these numbers, as DuckDB takes them."""
+        """Returns the URIs of the files with these indexes, for DuckDB."""
         root = str(directory).rstrip("/") + "/"
         return [root + self.paths[i] for i in index]
 
     def only_source(self, index: Int64Array) -> str | None:
-        """The source of all rows of these files, if their statistics say that there is only one."""
+        """Returns the only source of these files by their statistics, or None."""
         bounds = self._bounds(SOURCE)
         return None if bounds is None else bounds.only_value(index)
 
     def missing(self, damaged: Damaged) -> str:
-        """The events that cannot be read of a damaged file, in words: how many, of which source, from which offset to
-        which; by the bounds of its row groups, or else of the file."""
+        """Describes the unreadable events of a damaged file: number, sources, first and last offset. Uses the bounds of
+        its damaged row groups if known, else those of the file."""
         at = self.paths.index(damaged.path)
         if damaged.sums is not None and damaged.groups is not None and {SOURCE, OFFSET} <= damaged.sums.bounds.keys():
             rows = sum(damaged.sums.rows[group] for group in damaged.groups)
@@ -156,7 +158,7 @@ class TableSnapshot:
         return events_in_words(int(self.rows[at]), first, last, low, high)
 
     def _bounds(self, name: str) -> _Bounds | None:
-        """The bounds of a column of strings or integers, or None where there are none."""
+        """Returns the bounds of a column of strings or integers, or None without statistics."""
         if name not in self._known:
             self._known[name] = _Bounds.of(self.statistics, name, self.rows)
         return self._known[name]
@@ -164,8 +166,8 @@ class TableSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """Of one column, for each file: least and greatest value (objects, which compare as DuckDB and Parquet do), whether
-    these are known, whether there may be a null, and whether there is nothing else."""
+    """Statistics of one column, one item per file. least, greatest: object arrays, which compare as in DuckDB and
+    Parquet. known: both bounds exist. null: there may be a null. only_null: all values are null."""
 
     least: np.ndarray
     greatest: np.ndarray
@@ -185,7 +187,7 @@ class _Bounds:
         return _Bounds(least, greatest, known, null, only_null)
 
     def may_hold(self, index: Int64Array, values: pa.Array) -> BoolArray:
-        """For each of these files whether it may hold one of the values, or a null if that is among them."""
+        """Returns for each of these files True if it may hold one of the values (null included)."""
         wanted = np.array(sorted(values.drop_null().to_pylist()), object)
         found = self.null[index] & (values.null_count > 0)
         if len(wanted):
@@ -198,7 +200,7 @@ class _Bounds:
         return found
 
     def overlaps(self, index: Int64Array, span: KeyRange) -> BoolArray:
-        """For each of these files whether it may hold a value of the range."""
+        """Returns for each of these files True if it may hold a value of the range."""
         found = ~self.only_null[index]
         known = self.known[index]
         some = index[known]
@@ -209,7 +211,7 @@ class _Bounds:
         return found
 
     def only_value(self, index: Int64Array) -> str | None:
-        """The value of all rows of these files, if there is only one."""
+        """Returns the only value of these files, or None."""
         value = self.least[index[0]]
         same = (self.least[index] == value) & (self.greatest[index] == value) & self.known[index] & ~self.null[index]
         return value if bool(same.all()) else None
@@ -218,8 +220,8 @@ class _Bounds:
 class Table:
     """The table of one stream in one directory. Not thread safe; several processes may have it open.
 
-    epoch: that of its writer: appends are refused once a later one has claimed the table. None: it claims nothing.
-    Raises DataError where the directory cannot be read or written, or holds something else."""
+    epoch: the epoch of its writer, or None. Appends are refused after a writer with a later epoch has claimed the
+    table. Raises DataError if the directory cannot be read or written, or holds something else."""
 
     __slots__ = ("_delta", "_snapshot", "directory", "epoch", "schema")
 
@@ -232,8 +234,8 @@ class Table:
 
     @classmethod
     def create(cls, where: str | PathLike[str] | Place, schema: Schema) -> Table:
-        """A new table, or the one that is there already if its stream is declared the same or has more columns now,
-        behind the others; older rows have nulls there. Lateness and retention are as declared from then on."""
+        """Creates a table, or opens an existing one with the same declaration. Applies a new lateness or retention, and
+        adds new columns after the others; older rows have nulls there."""
         directory = place_of(where)
         stored_schema(schema)
         if not is_table(directory):
@@ -251,16 +253,15 @@ class Table:
         if table.schema != schema:
             difference = _difference(table.schema, schema)
             raise DataError(
-                f"{directory} archives stream {table.schema.name} with another declaration: {difference}",
-                "declare it as it is archived, with new columns behind the others if there are any, or give it another "
-                "name",
+                f"{directory} archives stream {table.schema.name} with a different declaration: {difference}",
+                "use the archived declaration, with new columns only after the others, or choose another name",
             )
         _take_over(directory)
         return table
 
     @staticmethod
     def begin(directory: Place, schema: Schema) -> None:
-        """Begins a log in which there is no file yet."""
+        """Creates the log of an empty table."""
         columns = stored_schema(schema)
         try:
             directory.make()
@@ -281,17 +282,17 @@ class Table:
             )
             _committed(directory, 0, 0)
         except (DeltaError, OSError) as error:
-            # Another process may have been first: then its table is the one.
+            # Another process may have created the table first: that one is used.
             if not is_table(directory):
                 raise _no_table(directory, error) from error
 
     @classmethod
     def open(cls, where: str | PathLike[str] | Place, version: int | None = None) -> Table:
-        """The table that is there. version: as it was then, to be read only."""
+        """Opens an existing table. version: an older version, for reading only."""
         directory = place_of(where)
         try:
             for fault in head.check(directory):
-                warnings.warn(f"{fault}: hybrid archive repair writes it anew", HybridWarning, stacklevel=2)
+                warnings.warn(f"{fault}: hybrid archive repair rewrites it", HybridWarning, stacklevel=2)
             delta = DeltaTable(directory.delta_uri, version, storage_options=directory.storage_options)
             configuration = delta.metadata().configuration
             protocol = delta.protocol()
@@ -302,7 +303,8 @@ class Table:
             raise _no_table(directory, error) from error
         if _FORMAT not in configuration:
             raise DataError(
-                f"{directory} is a Delta table, but no archived stream", "read it with read_parquet or another engine"
+                f"{directory} is a Delta table, but not an archived stream",
+                "read it with read_parquet or another engine",
             )
         format = configuration[_FORMAT]
         if not format.isdigit() or int(format) > FORMAT_VERSION:
@@ -310,7 +312,7 @@ class Table:
                 f"{directory} has archive format {format}; this program reads formats up to {FORMAT_VERSION}",
                 "open it with a newer release",
             )
-        # The files are read directly: a feature that changes what they mean (deletion vectors, say) must be refused.
+        # Files are read directly, so features that change their meaning (deletion vectors, for example) are refused.
         features = sorted(set(protocol.reader_features or ()) - {"timestampNtz"})
         if features:
             raise DataError(
@@ -320,11 +322,11 @@ class Table:
         return cls(directory, schema_from_json(configuration[_STREAM]), delta)
 
     def opened(self) -> TableSnapshot:
-        """The table as it was opened."""
+        """Returns the table at the version it was opened with."""
         return self._read()
 
     def snapshot(self) -> TableSnapshot:
-        """The newest version of the table. Costs under a millisecond if nothing is new, else O(files)."""
+        """Returns the newest version of the table. Costs under a millisecond if nothing is new, else O(files)."""
         self._update()
         known = self._snapshot
         if known is None or known.version != self._delta.version():
@@ -332,30 +334,30 @@ class Table:
         return known
 
     def last_offset(self, source: str) -> int | None:
-        """Offset of the last row of a source that is in the table, or None. As of the last verb."""
+        """Returns the last archived offset of a source, or None. As of the last call that read the log."""
         return self._delta.transaction_version(self._application(source))
 
     @property
     def last_seq(self) -> int:
-        """Greatest ingest sequence ever appended, -1 before the first row. As of the last verb."""
+        """Greatest ingest sequence ever appended, -1 before the first row. As of the last call that read the log."""
         version = self._delta.transaction_version(_SEQ)
         return -1 if version is None else version
 
     def append(self, batch: EventBatch, late: BoolArray) -> TableSnapshot:
-        """Adds rows in one atomic commit and returns the table with them. late: bool (n,).
+        """Adds rows in one atomic commit; returns the table with them. late: bool (n,).
 
-        Idempotent: a row whose offset is not above the last one of its source is there already and left out, also if
-        another process put it there a moment ago. Nothing has changed if it raises."""
+        Idempotent: skips rows whose offset is not above the last archived one of their source, also if another process
+        has just added them. Raises DataError and changes nothing if the table cannot be written."""
         files: list[DataFile] | None = None
         for _ in range(_COMMIT_ATTEMPTS_MAX):
             try:
-                # Before anything is compared: a new name is a commit, and with it come those of other writers.
+                # Before the comparison: registering a source is a commit, which brings those of other writers.
                 self._register([batch.sources[i] for i in np.unique(batch.source)])
                 before = self.snapshot()
                 self._check_epoch()
                 fresh = fresh_rows(batch, before.offsets)
                 if fresh is not None:
-                    # Files written for all rows stay behind without a commit: no reader ever sees them.
+                    # Files already written for all rows are never committed: no reader sees them.
                     batch, late, files = batch.take(fresh), late[fresh], None
                 if len(batch) == 0:
                     return before
@@ -375,17 +377,17 @@ class Table:
 
     @property
     def last_epoch(self) -> int:
-        """Of the writer that claimed the table last, 0 without one. As of the last verb."""
+        """Epoch of the last writer that claimed the table, 0 without one. As of the last call that read the log."""
         return self._delta.transaction_version(_WRITER) or 0
 
     def claim(self) -> None:
-        """Makes the epoch known in a commit of its own, so that those who wrote before are refused from then on.
-        Raises DataError if a later one was faster."""
+        """Commits the epoch, so that appends of earlier writers are refused from now on. Raises DataError if a writer
+        with the same or a later epoch has claimed the table."""
         for _ in range(_COMMIT_ATTEMPTS_MAX):
             try:
                 self._update()
                 self._check_epoch(claiming=True)
-                # with the sequence, so that it meets an append that is under way
+                # with the sequence, to conflict with a concurrent append
                 sequence = [Transaction(_SEQ, self.last_seq)] if self.last_seq >= 0 else []
                 self._commit([], [*sequence, *self._claimed()])
                 return
@@ -398,51 +400,52 @@ class Table:
     def _check_epoch(self, claiming: bool = False) -> None:
         if self.epoch is not None and self.last_epoch + claiming > self.epoch:
             raise DataError(
-                f"another process has taken over {self.directory}: what this one appends is refused",
-                "close this database; events that are in no file yet are in its log, if it has one, or lost",
+                f"another process has taken over {self.directory}: appends of this one are refused",
+                "close this database; events not yet flushed are in its log, if it has one, or lost",
             )
 
     def _claimed(self) -> list[Transaction]:
         return [] if self.epoch is None else [Transaction(_WRITER, self.epoch)]
 
     def ingest_mark(self, *, newest: bool = True) -> int | None:
-        """The mark of the last job that archived files, now; or as of the last verb."""
+        """Returns the mark of the last job that archived files. newest: reads the log first."""
         if newest:
             self._update()
         return self._delta.transaction_version(_INGEST)
 
     def ingest(self, files: Iterable[DataFile], before: int | None, mark: int) -> TableSnapshot | None:
-        """Adds files of the source FILES in one atomic commit that leaves `mark` behind. Their rows have sequence
-        numbers below zero, so that writers of events, who count from zero, never meet them.
+        """Adds files of the source FILES in one atomic commit that sets the mark. Their rows have negative sequence
+        numbers, so they never conflict with events, which count from zero.
 
-        Returns None, with nothing changed, if the mark is not `before` any more: another job was faster."""
+        Returns None and changes nothing if the current mark is not `before`: another job was faster."""
         actions: list[AddAction | RemoveAction] = [_added(file) for file in files]
         for _ in range(_COMMIT_ATTEMPTS_MAX):
             try:
                 self._register([FILES])
                 now = self.ingest_mark()
                 if now == mark:
-                    return self.snapshot()  # the log has taken it, and only its answer was lost
+                    return self.snapshot()  # committed before; only the response was lost
                 if now != before:
                     return None
                 self._commit(actions, [Transaction(_INGEST, mark)])
             except CommitFailedError:
                 continue
             except (DeltaError, OSError) as error:
-                raise self._not_written(error, "nothing of the files is in it; make room or give permission") from error
+                hint = "nothing was archived; make room or give permission, and run it again"
+                raise self._not_written(error, hint) from error
             return self.snapshot()
         raise self._not_written("other writers were always faster")
 
     def replace(self, before: TableSnapshot, removed: Iterable[str], added: Iterable[DataFile]) -> TableSnapshot | None:
-        """Puts files with the same rows in the place of others, in one commit: what compaction does.
+        """Replaces files by others with the same rows, in one commit (compaction).
 
-        before: the snapshot the decision was made on. Returns None, with nothing changed, if any commit has removed
-        files since: the loser of a race must decide again."""
+        before: the snapshot on which the choice of files is based. Returns None and changes nothing if another commit
+        has removed files since: choose again on a new snapshot."""
         out = [_removed(path, data_change=False) for path in removed]
         return self._maintain(before, [*out, *(_added(file, data_change=False) for file in added)])
 
     def drop_before(self, time_us: int) -> TableSnapshot:
-        """Takes out the files whose every row is older than time_us. They stay on disk for old snapshots."""
+        """Removes files in which every row is older than time_us; they stay on disk for older snapshots."""
         for _ in range(_COMMIT_ATTEMPTS_MAX):
             before = self.snapshot()
             old = [path for path, last_us in zip(before.paths, before.max_us) if last_us < time_us]
@@ -456,13 +459,13 @@ class Table:
 
     @property
     def gaps(self) -> list[tuple[int, int]] | None:
-        """Ingest sequences that are known to be lost, from and to; None for a table of an earlier release, of which it
-        is not known what was taken out for its age."""
+        """Ingest sequences known to be lost, (first, last) pairs; None for a table of an earlier release, in which
+        expired events cannot be told from lost ones."""
         text = self._delta.metadata().configuration.get(_GAPS)
         return None if text is None else [(low, high) for low, high in json.loads(text)]
 
     def note_gaps(self, gaps: Iterable[tuple[int, int]]) -> None:
-        """Puts down which ingest sequences are lost: they are no fault any more."""
+        """Records lost ingest sequences, so that they are no longer reported as faults."""
         try:
             self._alter({_GAPS: json.dumps(list(gaps))})
         except (DeltaError, OSError) as error:
@@ -470,20 +473,21 @@ class Table:
 
     @property
     def expired_us(self) -> int:
-        """Events before this time were taken out, as far as is known. As of the last verb."""
+        """Events before this time were removed; the int64 minimum if none is known. As of the last call that read the
+        log."""
         return self._delta.transaction_version(_EXPIRED) or _INT64.min
 
     def set_aside(
         self, before: TableSnapshot, removed: Iterable[str], added: Iterable[DataFile], mark: int | None = None
     ) -> TableSnapshot | None:
-        """Takes files out that are damaged, with what could be read of them in their place. before: see replace. mark:
-        of the list of archived input files, if that changes with it."""
+        """Replaces damaged files by files of their readable rows. before: as in `replace`. mark: the new mark of the
+        list of archived input files, if it changes. Returns None as `replace` does."""
         out = [_removed(path, data_change=True) for path in removed]
         marked = [] if mark is None else [Transaction(_INGEST, mark)]
         return self._maintain(before, [*out, *(_added(file) for file in added)], marked)
 
     def take_in(self, files: Iterable[DataFile], rows: pa.Table) -> None:
-        """Adds files whose commit was lost. rows: theirs, as they are stored."""
+        """Adds files whose commit was lost. rows: their stored rows."""
         names = [name for name in pc.unique(rows.column(SOURCE)).to_pylist() if name != FILES]
         for _ in range(_COMMIT_ATTEMPTS_MAX):
             try:
@@ -503,7 +507,7 @@ class Table:
         raise self._not_written("other writers were always faster")
 
     def declare(self, schema: Schema) -> None:
-        """Declares the stream with another lateness or retention; nothing else may differ."""
+        """Changes the lateness or retention of the declaration; nothing else may differ."""
         try:
             self._update()
             self._alter({_STREAM: schema_to_json(schema)})
@@ -515,8 +519,8 @@ class Table:
         self.schema = schema
 
     def add_columns(self, schema: Schema) -> None:
-        """Declares the stream with more columns, see Schema.widens. In two commits: a table that has only the first
-        has columns that nobody reads yet, and the same call goes on from there. Files stay as they are."""
+        """Adds columns to the declaration (Schema.widens); files are not rewritten. Takes two commits: a table with
+        only the first has columns that nobody reads yet, and repeating the call completes it."""
         self._update()
         before = self._delta.version()
         added = [field.name for field in schema.fields[len(self.schema.fields) :]]
@@ -541,19 +545,19 @@ class Table:
 
     @property
     def added(self) -> tuple[str, ...]:
-        """Columns that came after the first rows: a file may lack them, its rows then have nulls there."""
+        """Columns that were added later: a file may lack them, and its rows have nulls there."""
         return tuple(json.loads(self._delta.metadata().configuration.get(_ADDED, "[]")))
 
     def vacuum(self, grace_hours: int, orphans: bool = True) -> list[str]:
-        """Deletes files that were taken out more than grace_hours ago, and with `orphans` those that were never in and
-        are older than that; those whose names begin with an underscore are not the table's. Returns their paths."""
+        """Deletes files removed from the table more than grace_hours ago; returns their paths. orphans: also deletes
+        files of that age that were never committed, except those whose names begin with an underscore."""
         old = self.removable(grace_hours, orphans)
         if old:
             self._vacuum(grace_hours, dry_run=False, full=orphans)
         return old
 
     def removable(self, grace_hours: int, orphans: bool = True) -> list[str]:
-        """What vacuum would delete; orphans: also what was never in."""
+        """Returns the paths that `vacuum` would delete."""
         return sorted(self._vacuum(grace_hours, dry_run=True, full=orphans))
 
     def _vacuum(self, grace_hours: int, dry_run: bool, full: bool) -> list[str]:
@@ -582,18 +586,18 @@ class Table:
         except CommitFailedError:
             now = self.snapshot()
             added = {action.path for action in actions if isinstance(action, AddAction)}
-            # The log may have taken it, and only its answer was lost: a store is asked again, and then refuses.
+            # The commit may have succeeded with its response lost: the retry of the store then conflicts with it.
             return now if added and added <= set(now.paths) else None
         except (DeltaError, OSError) as error:
             raise self._not_written(error) from error
         return self.snapshot()
 
     def _commit(self, actions: list[AddAction | RemoveAction], transactions: list[Transaction]) -> None:
-        """One entry of the log, or CommitFailedError: decide again on what is there now.
+        """Writes one entry of the log; raises CommitFailedError on a conflict.
 
-        An entry is put where none is yet, which is safe as long as entries stay. So a commit that took long enough for
-        others to have deleted theirs (the process was stopped, say), or that ended in an error which may come of such
-        deletions, counts if a fresh look at the table finds what it did, and only then."""
+        deltalake writes the entry with the next free version, which is safe as long as the entries of others exist.
+        They may have been deleted if the commit was slow (a stopped process, for example) or failed. Such a commit
+        counts only if the reloaded table shows its changes."""
         version, started = self._delta.version(), time.time()
         cleans = all(isinstance(action, AddAction) for action in actions)
         failed: Exception | None = None
@@ -620,7 +624,7 @@ class Table:
         _committed(self.directory, version + 1, self._delta.version())
 
     def _update(self) -> None:
-        """Catches up with the log. Entries may be deleted while it looks: then it begins with the last checkpoint."""
+        """Reads new entries of the log. If entries are deleted meanwhile, loads the table from the last checkpoint."""
         try:
             self._delta.update_incremental()
         except (DeltaError, OSError):
@@ -631,7 +635,7 @@ class Table:
         self._snapshot = None
 
     def _register(self, names: list[str]) -> None:
-        """Makes sure that the table names these sources: deltalake finds a transaction only by its name."""
+        """Adds new sources to the table property: deltalake finds a transaction only by its name."""
         self._update()
         known = self._sources()
         new = [name for name in names if name not in known]
@@ -677,14 +681,14 @@ class Table:
         )
 
     def _not_written(
-        self, why: object, hint: str = "the events are still in memory; make room or give permission, and flush again"
+        self, why: object, hint: str = "the events stay in memory; make room or give permission, and flush again"
     ) -> DataError:
         where = f"the archive of {self.schema.name} in {self.directory}"
         return DataError(f"{where} cannot be written: {first_line(why)}", hint)
 
 
 def schema_to_json(schema: Schema) -> str:
-    """A declaration as it stands in the table; `schema_from_json` gives an equal one."""
+    """Returns a declaration as stored in the table; `schema_from_json` reads it."""
     return json.dumps(schema.to_dict())
 
 
@@ -693,7 +697,7 @@ def schema_from_json(text: str) -> Schema:
 
 
 def _difference(archived: Schema, declared: Schema) -> str:
-    """What the two say differently, in words."""
+    """Describes the first difference of two declarations."""
     for ours, theirs in zip(archived.fields, declared.fields):
         if ours != theirs:
             return f"column {ours.name} {ours.type} is now {theirs.name} {theirs.type}"
@@ -712,7 +716,7 @@ def _removed(path: str, data_change: bool) -> RemoveAction:
 
 
 def _bound(actions: pa.Table, name: str, unknown: int, slack: int) -> Int64Array:
-    """A bound of the time column for each file, `unknown` where the file has none."""
+    """Returns a bound of the time column for each file, `unknown` for a file without statistics."""
     if actions.column_names.count(name) != 1:
         return np.full(actions.num_rows, unknown, np.int64)
     times = actions.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).combine_chunks()
@@ -721,17 +725,17 @@ def _bound(actions: pa.Table, name: str, unknown: int, slack: int) -> Int64Array
 
 
 def is_table(directory: Place) -> bool:
-    """Whether there is a Delta table."""
+    """Returns True if the directory holds a Delta table."""
     log = directory / "_delta_log"
     if not directory.on_disk:
-        # not by deltalake, which lets no other thread run meanwhile: a store may take its time
+        # without deltalake, which would block all other threads while a slow store responds
         return any(name.endswith((".json", ".parquet")) for name in log.names())
     if not log.exists():
         return False
     return bool(DeltaTable.is_deltatable(directory.delta_uri, storage_options=directory.storage_options))
 
 
-#: deltalake lets no other thread run while it alters a table, and a store may take its time: a service would be frozen.
+#: Runs in a child process: deltalake blocks all other threads while it alters a table, and a store may be slow.
 _CHILD = """
 import json, sys
 from deltalake import DeltaTable, PostCommitHookProperties
@@ -752,8 +756,8 @@ else:
 
 
 def _alter_in_child(directory: Place, version: int, properties: Mapping[str, str]) -> None:
-    """Sets properties of a table as it is at a version, in a process of its own. Raises CommitFailedError where the
-    table has gone on, and OSError."""
+    """Sets table properties in a child process. Raises CommitFailedError if the table has a newer version, and
+    OSError."""
     given = json.dumps([directory.delta_uri, directory.storage_options, version, properties])
     done = subprocess.run(
         [sys.executable, "-c", _CHILD], input=given, capture_output=True, text=True, start_new_session=True,
@@ -762,7 +766,7 @@ def _alter_in_child(directory: Place, version: int, properties: Mapping[str, str
     try:
         outcome, said = json.loads(done.stdout)
     except ValueError:
-        raise OSError(f"the process that alters {directory} has failed: {done.stderr.strip()[-200:]}") from None
+        raise OSError(f"the process that alters {directory} failed: {done.stderr.strip()[-200:]}") from None
     if outcome == "conflict":
         raise CommitFailedError(said)
     if outcome == "error":
@@ -774,34 +778,34 @@ def _log_retention(directory: Place) -> str:
 
 
 def _committed(directory: Place, first: int, last: int) -> None:
-    """Forces the entries of a commit to disk, and lets the head of the log name them."""
+    """Forces log entries to disk and updates the head (archive.head)."""
     _sync_log(directory, first, last)
     _take_over(directory)
 
 
 def _take_over(directory: Place) -> None:
-    """Lets the head name what is in the log, also of commits of others, and of one before whose head a crash came."""
+    """Updates the head to the newest log entry, also of other processes or of a commit that a crash cut short."""
     try:
         head.advance(directory)
     except OSError:
-        pass  # the commits stand; the next one tries it again
+        pass  # the commits are valid; the next one updates the head
 
 
 def _check_empty(directory: Place) -> None:
-    """Raises DataError where there is no log, but what belongs to one: a new table would hide it."""
+    """Raises DataError if the directory has data files or a head but no log: a new table would hide them."""
     if not directory.exists():
         return
     head.check(directory)
     left = next((e.path for e in directory.entries() if e.path.endswith(".parquet") and not e.path.startswith("_")), "")
     if left:
         raise DataError(
-            f"{directory} has data files, {left} among them, but no log that names them",
-            "restore _delta_log from a copy, or let hybrid archive repair take in the files that it can read",
+            f"{directory} has data files, {left} among them, but no log that lists them",
+            "restore _delta_log from a copy, or run hybrid archive repair to add the readable files",
         )
 
 
 def _sync_log(directory: Place, first: int, last: int) -> None:
-    """Forces the log entries of these versions to disk, where they are still there."""
+    """Forces the log entries of these versions to disk, skipping deleted ones."""
     log = directory / "_delta_log"
     for version in range(first, last + 1):
         try:

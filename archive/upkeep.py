@@ -1,12 +1,11 @@
-"""What is done to a table besides appending: compaction, retention, vacuum and verification.
+"""Maintenance of a table: compaction, late marks, retention, vacuum and verification.
 
-Compaction decides on the statistics of the files alone (`plan_rewrites`, pure) and takes effect in one commit each
-(`rewrite`). Files of a period that goes on are merged by size, so that a row is rewritten a few times on its way to a
-large file; when the period is over, its files become ones that stand by (key, time). A commit that finds that files
-have been removed since is refused and decides again, so that two that compact at once lose time and nothing else; the
-lock (`one_at_a_time`) spares them that on one machine.
+Compaction chooses files by their statistics (`plan_rewrites`, pure) and commits each rewrite (`rewrite`). Files of an
+open period are merged by size, so that each row is rewritten a few times until it is in a large file. Files of a closed
+period are rewritten sorted by (key, time). A rewrite is refused if files were removed since it was planned, and is then
+planned again: two concurrent compactions only waste time. The lock (`one_at_a_time`) avoids that on one machine.
 
-Nothing here deletes a file that a snapshot of the last hours may read, but `vacuum` with a grace of zero.
+Only `vacuum` with a grace of zero deletes files that recent snapshots may read.
 """
 
 from __future__ import annotations
@@ -54,16 +53,16 @@ from matching.batch import Int64Array
 from query.errors import DataError, HybridWarning, first_line
 from query.schema import Schema
 
-#: So many files of about one size are merged into one.
+#: Number of files of about one size that are merged into one.
 FAN_IN = 8
-#: A period that is over is rewritten when one row in so many is not in order of keys.
+#: A closed period is rewritten if at least one row in this many is in a file that is not sorted by key.
 LOOSE_ONE_IN = 4
-#: A file with fewer rows than one in so many of its period, and less than half full, is small: FAN_IN become one.
+#: A file is small if it has less than one in this many rows of its period and is less than half full; FAN_IN small
+#: files are merged.
 SMALL_ONE_IN = 10
-#: A file that no longer belongs to the table, or never did, stays for so long: a query may read it, a writer may be
-#: about to commit it.
+#: Hours for which removed and uncommitted files are kept: a query may read them, or a writer be about to commit them.
 GRACE_HOURS = 24
-#: How often marking late events begins anew where others have changed the table meanwhile.
+#: Limit of attempts to mark late events, if others change the table meanwhile.
 MARK_ATTEMPTS_MAX = 20
 LOCK = "_maintenance.lock"
 
@@ -73,8 +72,8 @@ LOCK = "_maintenance.lock"
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Files that become others with the same rows. unit: the periods of the new ones, whose rows stand by (key, time);
-    None: one file or two, by (time bucket, key, time)."""
+    """Files to replace by others with the same rows. unit: period of the new files, which are sorted by (key, time);
+    None: merge into one or two files, sorted by (time bucket, key, time)."""
 
     paths: tuple[str, ...]
     rows: int
@@ -82,15 +81,15 @@ class Rewrite:
 
 
 def closed_before_us(table: TableSnapshot, schema: Schema) -> int:
-    """The day of the newest event begins here, lateness taken off: periods before it are over. Late events of them
-    still come, and are found; there are few."""
+    """Returns the beginning of the day of the newest event minus the lateness: periods before it are closed. Their few
+    late events are still archived and found."""
     span_us = table.span_us()
     return 0 if span_us is None else (span_us[1] - schema.lateness_us) // DAY_US * DAY_US
 
 
 def plan_rewrites(table: TableSnapshot, closed_us: int) -> list[Rewrite]:
-    """What is worth rewriting, the oldest first. closed_us: periods that end before it are over. Doing one of them and
-    asking again comes to an end."""
+    """Returns the rewrites worth doing, oldest first. closed_us: periods that end before it are closed. Applying one
+    and planning again terminates."""
     over = np.flatnonzero(table.max_us < closed_us)
     found = _closed(table, over)
     open_ones = np.flatnonzero(table.max_us >= closed_us)
@@ -98,7 +97,7 @@ def plan_rewrites(table: TableSnapshot, closed_us: int) -> list[Rewrite]:
 
 
 def _closed(table: TableSnapshot, files: np.ndarray) -> list[Rewrite]:
-    """Of files whose time is over: by periods, or what hangs together where a file spans several."""
+    """Plans rewrites of closed files: per period, or per group of periods connected by files that span several."""
     if not len(files):
         return []
     low, high = table.min_us[files], table.max_us[files]
@@ -118,7 +117,7 @@ def _of_period(table: TableSnapshot, files: np.ndarray, unit: Unit) -> list[Rewr
     total = int(rows.sum())
     loose = np.array([not is_by_key(table.paths[i]) for i in files])
     if len(files) == 1 and total <= ROW_GROUP_ROWS:
-        return []  # one row group, whatever its order
+        return []  # one row group: the order does not matter
     if int(rows[loose].sum()) * LOOSE_ONE_IN >= total and loose.any():
         return [_rewrite(table, files, unit)]
     small = files[(rows * SMALL_ONE_IN < total) & (rows * 2 < FILE_ROWS_MAX)]
@@ -126,7 +125,7 @@ def _of_period(table: TableSnapshot, files: np.ndarray, unit: Unit) -> list[Rewr
 
 
 def _merges(table: TableSnapshot, files: np.ndarray) -> list[Rewrite]:
-    """Of files whose time goes on: FAN_IN or more of one size, which came one after the other."""
+    """Plans merges of files of open periods: of FAN_IN or more files of one size, consecutive in time."""
     found = []
     rows = table.rows[files]
     sizes = np.array([_size(int(n)) for n in rows], np.int64)
@@ -141,7 +140,8 @@ def _merges(table: TableSnapshot, files: np.ndarray) -> list[Rewrite]:
 
 
 def _size(rows: int) -> int:
-    """Files of one size differ by less than a factor of FAN_IN; a row group or less is the smallest."""
+    """Returns the size class of a file: sizes in a class differ by less than a factor of FAN_IN; 0 up to about a row
+    group."""
     return (rows // ROW_GROUP_ROWS).bit_length() // (FAN_IN.bit_length() - 1)
 
 
@@ -156,11 +156,11 @@ def compact(
     memory_limit: str = MEMORY_LIMIT,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Rewrite]:
-    """Rewrites until nothing is worth it; gives each rewrite that took effect. closed_us: see plan_rewrites; by default
-    the day of the newest event. stopped: asked often; True ends it soon, with the table as the last commit left it.
+    """Applies rewrites until none is worth doing; yields each one that was committed.
 
-    Bounded memory (memory_limit for sorting, and a file of rows); what does not fit is sorted on local disk. Raises
-    DataError where files cannot be read or written; the table is then as before."""
+    closed_us: see plan_rewrites; None: the day of the newest event. stopped: polled often; True ends the compaction
+    soon after, with the table as of the last commit. Memory: memory_limit for sorting, which spills to local disk, and
+    the rows of a file. Raises DataError if files cannot be read or written; the table is then unchanged."""
     while not stopped():
         before = table.snapshot()
         edge_us = closed_before_us(before, table.schema) if closed_us is None else closed_us
@@ -174,8 +174,8 @@ def compact(
 def rewrite(
     table: Table, before: TableSnapshot, what: Rewrite, memory_limit: str, stopped: Callable[[], bool]
 ) -> bool:
-    """Does one rewrite in one commit. False, and nothing has changed, if another has removed files meanwhile, or if it
-    was stopped."""
+    """Applies one rewrite in one commit. Returns False and changes nothing if another process has removed files
+    meanwhile, or if it was stopped. Raises DataError."""
     written: list[DataFile] = []
     try:
         for file in _files(table, before, what, memory_limit):
@@ -187,16 +187,16 @@ def rewrite(
         _forget(table.directory, written)
         raise DataError(
             f"the archive of {table.schema.name} in {table.directory} cannot be compacted: {first_line(error)}",
-            "nothing has changed; make room, or see what hybrid archive verify says",
+            "nothing has changed; make room, or run hybrid archive verify",
         ) from error
     if sum(file.rows for file in written) != what.rows:
         _forget(table.directory, written)
         raise DataError(
-            f"{len(what.paths)} files of {table.directory} have other rows than the table says",
-            "hybrid archive verify says which",
+            f"{len(what.paths)} files of {table.directory} have other row counts than the table says",
+            "hybrid archive verify names them",
         )
-    # From here on the log may name the new files, whatever it answers: they go only where it has clearly refused them,
-    # and a store may still be at it. What is left over is for vacuum.
+    # From here on the log may list the new files, even if the commit fails. They are deleted only after a clear
+    # refusal, and never in a store, which may still be committing. Vacuum deletes the rest.
     if table.replace(before, what.paths, written) is not None:
         return True
     if table.directory.on_disk:
@@ -205,7 +205,7 @@ def rewrite(
 
 
 def _forget(directory: Place, files: Iterable[DataFile]) -> None:
-    """Takes away what was written in vain; what cannot be is an orphan, for vacuum."""
+    """Deletes files that were not committed; those that cannot be deleted are left to vacuum."""
     for file in files:
         try:
             (directory / file.path).remove()
@@ -234,8 +234,8 @@ def _files(table: Table, before: TableSnapshot, what: Rewrite, memory_limit: str
 
 
 def mark_late(table: Table, from_seq: int, late: Int64Array) -> TableSnapshot:
-    """Marks the events from an ingest sequence on anew, in one commit: late are those whose sequences are given, and no
-    others. Files in which nothing changes stay. Raises DataError; the table is then as before."""
+    """Replaces the late marks of events from an ingest sequence on, in one commit. late: int64, the sequences of the
+    late events. Rewrites only files with changed marks. Raises DataError; the table is then unchanged."""
     stored = stored_schema(table.schema)
     for _ in range(MARK_ATTEMPTS_MAX):
         before = table.snapshot()
@@ -260,7 +260,7 @@ def mark_late(table: Table, from_seq: int, late: Int64Array) -> TableSnapshot:
             _forget(table.directory, written)
             raise DataError(
                 f"late events of {table.schema.name} in {table.directory} cannot be marked: {first_line(error)}",
-                "nothing has changed; make room, or see what hybrid archive verify says",
+                "nothing has changed; make room, or run hybrid archive verify",
             ) from error
         if not removed:
             return before
@@ -269,15 +269,16 @@ def mark_late(table: Table, from_seq: int, late: Int64Array) -> TableSnapshot:
             return after
         if table.directory.on_disk:
             _forget(table.directory, written)
-    raise DataError(f"late events of {table.schema.name} cannot be marked: others always change the table", "try again")
+    message = f"late events of {table.schema.name} cannot be marked: other writers were always faster"
+    raise DataError(message, "try again")
 
 
 # ---- retention and vacuum
 
 
 def expire(table: Table, before_us: int) -> tuple[int, int]:
-    """Takes the files out of the table whose every row is older; how many files and rows that were. They stay on disk
-    for the queries that read them, until vacuum."""
+    """Removes the files in which every row is older than before_us; returns the numbers of files and rows. The files
+    stay on disk until vacuum, for queries that read them."""
     before = table.snapshot()
     after = table.drop_before(before_us)
     gone = set(before.paths) - set(after.paths)
@@ -286,15 +287,15 @@ def expire(table: Table, before_us: int) -> tuple[int, int]:
 
 
 def vacuum(table: Table, grace_hours: int = GRACE_HOURS, dry_run: bool = False) -> list[str]:
-    """Deletes files that do not belong to the table: those that were taken out more than grace_hours ago, and those
-    that no commit ever named and that are older than that. Their paths; dry_run: only these.
+    """Deletes files that were removed from the table more than grace_hours ago, and uncommitted files older than that;
+    returns their paths. dry_run: deletes nothing.
 
-    Where a file that no commit names is the only one that has some events, no such file is deleted, and a HybridWarning
-    says so. A reader whose snapshot is older than the grace loses its files, and says so."""
+    If an uncommitted file has events that no other file has, no uncommitted file is deleted, with a HybridWarning. A
+    reader whose snapshot is older than the grace may raise DataError for a deleted file."""
     orphans = set(table.removable(grace_hours)) - set(table.removable(grace_hours, orphans=False))
     alone = [fault for fault, _ in faults.lost_rows(table, False) if fault.path in orphans] if orphans else []
     for fault in alone:
-        message = f"{table.directory}/{fault.path} {fault.message}: it stays; hybrid archive repair takes it in"
+        message = f"{table.directory}/{fault.path} {fault.message}: it is kept; hybrid archive repair adds its events"
         warnings.warn(message, HybridWarning, stacklevel=2)
     if dry_run:
         return table.removable(grace_hours, orphans=not alone)
@@ -306,8 +307,9 @@ def vacuum(table: Table, grace_hours: int = GRACE_HOURS, dry_run: bool = False) 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What verification found. kind: "broken" where rows are lost or wrong; "waiting" for a file that was taken out and
-    "orphan" for one that was never in, which vacuum deletes in time. path: of a file below the table, or empty."""
+    """A finding of verification. kind: "broken": rows are lost or wrong; "waiting": a file removed from the table;
+    "orphan": an uncommitted file. Vacuum deletes the last two later. path: of a file, relative to the table, or
+    empty."""
 
     kind: Literal["broken", "waiting", "orphan"]
     path: str
@@ -315,11 +317,11 @@ class Finding:
 
 
 def verify(table: Table, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> list[Finding]:
-    """Compares the table with its files: each is there, has the size, the rows and the columns that the log says, and
-    the list of the input files that were archived can be read. deep: reads all bytes and rows too: checksums, bounds of
-    the times, sources, sequences, each event once, and events that only files without a commit have.
+    """Verifies the table: each file exists with the size, the rows and the columns of the log, and the list of archived
+    input files is readable. deep: also reads all bytes: checks checksums, time bounds, sources, sequences, duplicate
+    events, and events that only uncommitted files have.
 
-    progress: called with (files done, files). Costs a request for each file, deep a read of all."""
+    progress: called with (files done, files). Costs a request per file; deep reads all files."""
     snapshot = table.snapshot()
     found: list[Finding] = []
     there = {entry.path for entry in table.directory.entries() if entry.path.endswith(".parquet")}
@@ -341,23 +343,23 @@ def verify(table: Table, deep: bool = False, progress: Callable[[int, int], None
     found += [Finding("broken", f.path, f"is {f.what}") for f in head.copies_damaged(table.directory)]
     lost = {fault.path: fault for fault, _ in faults.lost_rows(table, False)} if deep else {}
     for low, high in faults.sequence_gaps(table, snapshot) if deep and len(sound) == len(snapshot.paths) else ():
-        found.append(Finding("broken", "", f"events with ingest sequences {low:,} to {high:,} are in no file"))
+        found.append(Finding("broken", "", f"events with ingest sequences {low:,} to {high:,} are missing"))
     waiting = set(table.removable(0, orphans=False))
     for path in table.removable(0):
         if path not in there:
-            continue  # deleted already: the log remembers for a while
+            continue  # deleted already, but still in the log
         if path in waiting:
-            found.append(Finding("waiting", path, "was taken out of the table"))
+            found.append(Finding("waiting", path, "was removed from the table"))
         elif path in lost:
             kind: Literal["broken", "orphan"] = "broken" if lost[path].committed else "orphan"
-            found.append(Finding(kind, path, f"{lost[path].message}; hybrid archive repair takes them in"))
+            found.append(Finding(kind, path, f"{lost[path].message}; hybrid archive repair adds them"))
         else:
-            found.append(Finding("orphan", path, "was never in the table"))
+            found.append(Finding("orphan", path, "was never committed"))
     return found
 
 
 def _file_fault(table: Table, snapshot: TableSnapshot, number: int, deep: bool) -> str | None:
-    """What is wrong with the contents of a file whose bytes are what was written, or None."""
+    """Returns the fault in the contents of an undamaged file, or None."""
     place = table.directory / snapshot.paths[number]
     try:
         with pq.ParquetFile(place.key, filesystem=place.filesystem) as file:
@@ -377,24 +379,24 @@ def _file_fault(table: Table, snapshot: TableSnapshot, number: int, deep: bool) 
 def _rows_fault(table: Table, snapshot: TableSnapshot, number: int, rows: pa.Table) -> str | None:
     ts_us = rows.column(time_name(table.schema)).cast(pa.int64()).to_numpy()
     if int(ts_us.min()) < snapshot.min_us[number] or int(ts_us.max()) > snapshot.max_us[number]:
-        return "has events outside of the times that the table says"
+        return "has events outside of its time bounds in the log"
     if pc.max(rows.column(SEQ)).as_py() > snapshot.boundary_sequence:
-        return "has ingest sequences that the table has not given"
+        return "has ingest sequences after the last one of the table"
     unknown = set(pc.unique(rows.column(SOURCE)).to_pylist()) - set(snapshot.sources)
     if unknown:
-        return f"has rows of sources that the table does not name: {', '.join(map(str, sorted(unknown, key=str)))}"
+        return f"has rows of sources that the table does not list: {', '.join(map(str, sorted(unknown, key=str)))}"
     return None
 
 
 def _doubled(table: Table, paths: list[str]) -> list[Finding]:
-    """Events that are there twice."""
+    """Returns findings for up to ten duplicate events."""
     with tempfile.TemporaryDirectory(prefix="hybrid-sort-") as scratch, sorting(scratch, MEMORY_LIMIT) as connection:
         connection.register("stored", faults.identities(table, paths))
         twice = connection.execute(
             f"SELECT {SOURCE}, {OFFSET}, count(*) FROM stored GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 10"
         ).fetchall()
     return [
-        Finding("broken", "", f"event {offset} of source {source} is there {count} times")
+        Finding("broken", "", f"event {offset} of source {source} is archived {count} times")
         for source, offset, count in twice
     ]
 
@@ -404,8 +406,8 @@ def _doubled(table: Table, paths: list[str]) -> list[Finding]:
 
 @contextmanager
 def one_at_a_time(directory: Place) -> Iterator[bool]:
-    """Whether this process is the one that maintains a table, until the block ends or the process does. In a store
-    there is no lock: there the commits alone decide."""
+    """Yields True if this process has the maintenance lock of a table, held until the end of the block. Always True in
+    a store, which has no locks: there conflicts are detected by commits."""
     if not directory.on_disk:
         yield True
         return

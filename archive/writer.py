@@ -1,13 +1,13 @@
-"""Who writes a database: one process at a time pushes, logs and takes checkpoints. Commits of others to its tables
-(files that are archived, compaction, retention, Spark) go on beside it.
+"""The exclusive writer of a database: one process at a time pushes, logs and takes checkpoints. Other processes may
+still commit to its tables (bulk archiving, compaction, retention, Spark).
 
-On disk the file WRITER is held locked (flock): the lock goes with the process, however that ends. In a store, which has
-no locks, it is a lease: renewed every few seconds, and free when it has not been for LEASE_S.
+On disk the writer holds a lock (flock) on the file WRITER, which ends with the process. In a store, which has no locks,
+the file is a lease: renewed every RENEW_S, and free if not renewed for LEASE_S.
 
-Each writer has an epoch, above that of the last: milliseconds since 1970, so that it is new also where nobody knows the
-last. Where the one before may still be alive (a lease that ran out, a lock file that somebody has removed) the tables
-are claimed: a commit to each names the epoch, and from then on what an older writer appends is refused (archive.table).
-So two that take each other for dead never both write.
+Each writer has an epoch above the last one: milliseconds since 1970, so that it is new even if the last one is unknown.
+If the previous writer may still be alive (an expired lease, a removed lock file), the new one claims the tables: it
+commits its epoch to each, after which appends of older writers are refused (archive.table). So two writers that each
+take the other for dead never both append.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from pathlib import Path
 from archive.place import Place
 from query.errors import DataError, NotKept, first_line
 
-#: In the directory of a database.
+#: Lock or lease file in the directory of a database.
 WRITER = "_writer"
-#: In a store: a lease that was not renewed for so long is free, and how often it is renewed. Clocks may differ by the
-#: difference; where they differ by more the epoch still decides.
+#: Seconds after which a lease that was not renewed is free, and between renewals. Clocks may differ by LEASE_S -
+#: RENEW_S; if they differ by more, the epoch decides.
 LEASE_S, RENEW_S = 30.0, 5.0
-#: The thread that renews it.
+#: Name of the thread that renews the lease.
 RENEWER = "hybrid-lease"
 _RUN = uuid.uuid4().hex
-BESIDE = "close it there; or read beside it: hybrid.connect(path, read_only=True)"
+BESIDE = "close it there, or open it for reading: hybrid.connect(path, read_only=True)"
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What the file says. run: of one process, whose number others may have after it; token: of one opening; released:
-    it was closed."""
+    """Contents of the file WRITER. process: the process id. run: unique to one process, whose id may be reused. token:
+    unique to one opening. released: the writer has closed the database."""
 
     epoch: int
     process: int
@@ -56,10 +56,10 @@ class Holder:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its process is known to have ended."""
+        """True if its process is known to have ended."""
         if self.host != socket.gethostname() or self.run == _RUN:
             return False
-        if self.process == os.getpid():  # a container that was started again
+        if self.process == os.getpid():  # a restarted container reuses process ids
             return True
         try:
             os.kill(self.process, 0)
@@ -75,7 +75,7 @@ class Holder:
 
 
 class Locked(DataError):
-    """Another opening of the database writes it. mine: one of this process."""
+    """Another opening of the database has the right to write. mine: it is one of this process."""
 
     mine = False
 
@@ -88,7 +88,7 @@ def _locked(place: Place, holder: Holder | None) -> Locked:
 
 
 class Writer:
-    """The right to write a database, until it is released or the process ends. Threads may share it."""
+    """The right to write a database, until `release` or the end of the process. Threads may share it."""
 
     def __init__(self, place: Place, holder: Holder, file: int | None) -> None:
         self._place = place
@@ -103,7 +103,8 @@ class Writer:
         return self._holder.epoch
 
     def check(self) -> None:
-        """Raises NotKept if somebody else may write. On disk it costs a microsecond or two."""
+        """Raises NotKept if another process may write, and DataError after a fork. Costs a microsecond or two on
+        disk."""
         path = f"{self._place}/{WRITER}"
         if self._holder.process != os.getpid():
             raise DataError(
@@ -112,8 +113,8 @@ class Writer:
             )
         if self._lost is not None:
             raise NotKept(
-                f"{self._place} has been taken over by {self._lost}, as the lease was not renewed in time",
-                "close this database; events that were in no file yet were not taken over",
+                f"{self._place} has been taken over by {self._lost}, because the lease was not renewed in time",
+                "close this database; events not yet flushed were not taken over",
             )
         if self._file is not None:
             try:
@@ -122,8 +123,8 @@ class Writer:
             except FileNotFoundError:
                 same = False
             except OSError as error:
-                hint = "check the disk; what could not be kept may be given again"
-                raise NotKept(f"{path} cannot be looked at: {error.strerror}", hint) from None
+                hint = "check the disk, and push again"
+                raise NotKept(f"{path} cannot be checked: {error.strerror}", hint) from None
             if not same:
                 raise NotKept(
                     f"{path} was removed or replaced while the database is open: another process may write it",
@@ -131,7 +132,7 @@ class Writer:
                 )
 
     def release(self) -> None:
-        """Gives it back. Nothing if it was given back, or in a child of the process that holds it."""
+        """Releases the right to write. Does nothing if already released, or in a forked child."""
         file, self._file = self._file, None
         self._stopping.set()
         mine = self._holder.process == os.getpid()
@@ -142,7 +143,7 @@ class Writer:
                 if mine:
                     _say(file, _released(self._holder))
             except OSError:
-                pass  # a full disk: the lock goes with the descriptor
+                pass  # a full disk: closing the descriptor releases the lock
             finally:
                 os.close(file)
         elif self._thread is not None and mine and self._lost is None:
@@ -150,7 +151,7 @@ class Writer:
         self._thread = None
 
     def renew(self) -> None:
-        """A thread keeps the lease."""
+        """Starts the thread that renews the lease."""
         self._thread = threading.Thread(target=self._renew, name=RENEWER, daemon=True)
         self._thread.start()
 
@@ -163,17 +164,17 @@ class Writer:
                     return
                 _write(self._place, self._holder)
             except OSError:
-                continue  # the store does not answer: it is tried again, and the tables decide
+                continue  # the store does not respond: retried; meanwhile the epoch in the tables decides
 
 
 def claim(place: Place, tables: Sequence[Place]) -> Writer:
-    """The right to write the database at a place, whose tables these are. Raises Locked where another opening has it,
-    DataError, and OSError."""
+    """Acquires the right to write the database at a place. tables: the places of its tables. Raises Locked if another
+    opening has it, and DataError if it cannot be acquired."""
     try:
         return _lock(place, tables) if place.on_disk else _lease(place, tables)
     except OSError as error:
         message = f"{place} cannot be opened for writing: {first_line(error)}"
-        raise DataError(message, "give permission; or only read it: hybrid.connect(path, read_only=True)") from error
+        raise DataError(message, "give permission, or open it with hybrid.connect(path, read_only=True)") from error
 
 
 def _lock(place: Place, tables: Sequence[Place]) -> Writer:
@@ -197,11 +198,11 @@ def _lock(place: Place, tables: Sequence[Place]) -> Writer:
             there = None
         if there is not None and os.path.samestat(there, os.fstat(file)):
             break
-        os.close(file)  # it was removed meanwhile
+        os.close(file)  # the file was removed meanwhile
     try:
         before = _parsed(os.pread(file, 1 << 16, 0))
         holder = _mine(0 if before is None else before.epoch)
-        # a new database; or somebody has removed the file, or other hosts do not see the lock: its holder may be alive
+        # A removed file, or a host that does not see the lock: the last writer may be alive. Or a new database.
         if before is None or (not before.released and before.host != holder.host):
             holder = _claimed(holder, tables)
         _say(file, holder)
@@ -227,7 +228,7 @@ def _lease(place: Place, tables: Sequence[Place]) -> Writer:
             raise _locked(place, found)
         _write(place, holder)
     except BaseException:
-        _give_back(place, holder)  # or the next one would wait until it runs out
+        _give_back(place, holder)  # else the next writer waits until the lease expires
         raise
     writer = Writer(place, holder, None)
     writer.renew()
@@ -235,13 +236,13 @@ def _lease(place: Place, tables: Sequence[Place]) -> Writer:
 
 
 def _give_back(place: Place, holder: Holder) -> None:
-    """Ends a lease, if it is still this one."""
+    """Releases the lease if this writer still has it."""
     try:
         found = _read(place / WRITER)
         if found is not None and found.token == holder.token:
             _write(place, _released(holder))
     except OSError:
-        pass  # it runs out
+        pass  # the lease expires
 
 
 def _released(holder: Holder) -> Holder:
@@ -249,7 +250,7 @@ def _released(holder: Holder) -> Holder:
 
 
 def _claimed(holder: Holder, tables: Sequence[Place]) -> Holder:
-    """The holder with an epoch above that of all tables, which know it then."""
+    """Claims the tables with an epoch above theirs; returns the holder with it."""
     from archive.table import Table, is_table
 
     opened = [Table.open(where) for where in tables if is_table(where)]
@@ -271,7 +272,7 @@ def _say(file: int, holder: Holder) -> None:
     try:
         os.pwrite(file, text.ljust(512), 0)
     except OSError:
-        pass  # the disk is full: the lock holds, only nobody reads whose it is
+        pass  # the disk is full: the lock holds, but the file does not name its holder
 
 
 def _read(where: Place) -> Holder | None:

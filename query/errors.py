@@ -26,7 +26,7 @@ CODES: dict[str, str] = {
     "HQ100": "the text is not a query of this language",
     "HQ101": "a MATCH_RECOGNIZE clause could not be read",
     "HQ102": "a scalar expression could not be read",
-    "HQ103": "a clause stands twice or out of order",
+    "HQ103": "a clause appears twice or out of order",
     "HQ104": "a quantifier that can never be met",
     "HQ105": "an interval that is not a fixed length of time",
     "HQ200": "a table or stream that does not exist",
@@ -159,7 +159,7 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
     if close:
         return f"did you mean {next(k for k in known if k.lower() == close[0])}?"
-    return f"there is {', '.join(known[:12])}" if known else ""
+    return f"available: {', '.join(known[:12])}" if known else ""
 
 
 #: Stands before each cause of an error of deltalake, in colours.

@@ -1,5 +1,5 @@
-"""Seeded scenarios with planted ground truth: stock prices, RFID readings, highway tolls, and the faults of delivery.
+"""Seeded scenarios with known answers: stock prices, RFID readings, highway tolls, logins, and delivery faults.
 
-Everything is drawn from `numpy.random.Generator(PCG64(seed))`: the same seed and arguments give the same bytes. Times
-are event times; nothing here reads a clock, so playing a scenario at some rate is the business of whoever feeds it.
+All random values come from `numpy.random.Generator(PCG64(seed))`: the same seed and arguments give the same bytes.
+Times are event times. Nothing reads a clock: the caller plays a scenario at some rate.
 """

@@ -1,8 +1,8 @@
-"""What happens between a sensor and us: rows are delayed, sources interleave, batches come twice. Nothing is lost.
+"""Delivery faults: delayed rows, interleaved sources, redelivered batches. Nothing is lost.
 
-No fault makes a row late. A row is sent at most half the lateness after its event time, and a batch leaves when its
-last row is sent, at most the other half after its first: so when a row arrives, no row that has arrived is more than
-the lateness ahead of it, over all sources.
+No fault makes a row late. A row is sent at most half the lateness after its event time. A batch arrives when its last
+row is sent, at most the other half after its first one. So no row arrives after another row, of any source, whose event
+time is later by more than the lateness.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.scenario import Arrival, generator
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What one source sends: rows in the order of sending (row i has offset i), and when, int64 (n,), not falling."""
+    """Output of one source: rows in order of sending (row i has offset i). sent_us: int64 (n,), ascending."""
 
     source: str
     rows: pa.Table
@@ -27,9 +27,10 @@ class Log:
 
 
 def delayed(source: str, rows: pa.Table, time: str, delay_us_max: int, p_delay: float, rng: np.random.Generator) -> Log:
-    """The log of a source that sends a row at its event time or, with probability p_delay, up to delay_us_max later.
+    """Returns the log of a source that sends each row at its event time or, with probability p_delay, up to
+    delay_us_max later.
 
-    time: the time column of `rows`, TIMESTAMP. Rows sent at one time stay in the order of `rows`.
+    time: the time column of `rows`, TIMESTAMP. Rows sent at the same time keep the order of `rows`.
     """
     ts_us = rows[time].cast(pa.int64()).to_numpy()
     held = rng.random(len(ts_us)) < p_delay
@@ -41,10 +42,10 @@ def delayed(source: str, rows: pa.Table, time: str, delay_us_max: int, p_delay: 
 def interleaved(
     stream: str, logs: Sequence[Log], span_us: int, rows_max: int, rng: np.random.Generator
 ) -> tuple[Arrival, ...]:
-    """The batches of several sources in order of arrival; each source keeps its own order and its offsets.
+    """Returns the batches of several sources in order of arrival; each source keeps its order and offsets.
 
-    A batch has 1 to rows_max rows, sent within span_us of each other, and arrives when its last row is sent; what
-    arrives at one time is in random order. Another rng: another interleaving of the same events.
+    A batch has 1 to rows_max rows, sent within span_us, and arrives when its last row is sent. Batches that arrive at
+    the same time are in random order. A different rng gives a different interleaving of the same events.
     """
     arrivals: list[Arrival] = []
     arrived_us: list[int] = []
@@ -68,10 +69,10 @@ def interleaved(
 
 
 def redelivered(arrivals: Sequence[Arrival], p_redelivery: float, rng: np.random.Generator) -> tuple[Arrival, ...]:
-    """The same arrivals, some of them twice. A row that comes again has the offset it had.
+    """Returns the arrivals with redeliveries. Redelivered rows keep their offsets.
 
-    With probability p_redelivery each, a batch comes again whole up to eight arrivals later, or is sent once more
-    together with the next batch of its source, so that a batch begins with rows that are known and ends with new ones.
+    With probability p_redelivery each: a batch arrives again up to eight arrivals later; or its last rows are sent
+    again with the next batch of its source, which then begins with known rows and ends with new ones.
     """
     result: list[tuple[float, Arrival]] = []
     before: dict[tuple[str, str], Arrival] = {}
@@ -98,14 +99,14 @@ def deliver(
     p_redelivery: float = 0.05,
     interleaving: int = 0,
 ) -> tuple[Arrival, ...]:
-    """One stream delivered with all of these faults, within the lateness of its schema.
+    """Delivers one stream with all these faults, within the lateness of its schema.
 
-    sources: the rows of each source, in order of event time. `seed` draws the delays, and so the offsets; `seed` and
-    `interleaving` together draw batches, order of arrival and redeliveries: deliveries that differ in `interleaving`
-    only have the same events, with the same offsets.
+    sources: source -> its rows in order of event time. `seed` determines the delays and thus the offsets; `seed` and
+    `interleaving` determine batches, order of arrival and redeliveries. Deliveries that differ only in `interleaving`
+    have the same events with the same offsets.
     """
     if schema.time is None:
-        raise ValueError(f"{schema.name} has no time column, so nothing can be delayed")
+        raise ValueError(f"{schema.name} has no time column, which delays require")
     delay_us_max = schema.lateness_us // 2
     delays = generator(seed)
     logs = [

@@ -1,4 +1,4 @@
-"""A toll road: cars are read at toll points of known kilometre; some drive faster than the limit between two points.
+"""Highway scenario: toll points at known kilometres read cars, some of which exceed the speed limit between two points.
 
 Stream `tolls(ts TIMESTAMP, car VARCHAR, point BIGINT, km DOUBLE)`. The speed of a reading at point p at time t is
 
@@ -8,8 +8,8 @@ where previous is the latest reading of the car at point p - 1 with t - 2 hours 
 
     (km - previous.km) * 3600000000 > limit * (t - previous.t).
 
-Kilometres are multiples of 0.5, so both sides of the comparison are whole numbers below 2**53: exact in int64 and in
-double alike, and a reading exactly at the limit is not too fast.
+Kilometres are multiples of 0.5, so both sides of the comparison are integers below 2**53, exact in int64 and in double.
+A reading exactly at the limit is not too fast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from simulator.scenario import HOUR_US, MINUTE_US, SECOND_US, START_US, TIMESTAM
 
 FIELDS = (Field("ts", "TIMESTAMP"), Field("car", "VARCHAR"), Field("point", "BIGINT"), Field("km", "DOUBLE"))
 
-#: How far back the previous reading may lie: [t - RANGE_US, t).
+#: The previous reading is in [t - RANGE_US, t).
 RANGE_US = 2 * HOUR_US
 
 #: Microseconds in half an hour: half kilometres * HALF_US = kilometres * 3600000000.
@@ -34,7 +34,7 @@ HALF_US = 1_800_000_000
 
 
 def speed_query(limit_kmh: int = 120) -> str:
-    """The question of the scenario. NEAREST takes the latest row that meets ON; WHERE then looks at its speed."""
+    """Returns the query of the scenario. NEAREST takes the latest row that meets ON; WHERE then checks its speed."""
     return f"""\
 SELECT pl.car, pl.point, pl.ts, r.ts AS previous_ts,
        (pl.km - r.km) * 3600000000 / (epoch_us(pl.ts) - epoch_us(r.ts)) AS speed_kmh
@@ -54,10 +54,10 @@ WHERE (pl.km - r.km) * 3600000000 > {limit_kmh} * (epoch_us(pl.ts) - epoch_us(r.
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """What two cars read around a time t, in microseconds relative to it.
+    """Readings of a car, and of another one, around a time t. All times are in microseconds relative to t.
 
-    readings: (when, point). cases: (when, point, when the reading it joins with was, or None). other: readings of
-    another car.
+    readings: (time, point). cases: (time, point, time of the joined reading or None). other: readings of the other
+    car.
     """
 
     readings: tuple[tuple[int, int], ...]
@@ -66,15 +66,15 @@ class Passage:
 
 
 def highway_kinds(here: int, last: int, fast_us: int, slow_us: int, limit_us: int) -> dict[str, Passage]:
-    """Every kind of reading, for the one at point `here` at time 0.
+    """Returns every kind of reading at point `here` at time 0.
 
-    fast_us, slow_us, limit_us: how long a car takes from the point before when it is too fast, slow, exactly at the
-    limit. last: the end of the long stretch.
+    fast_us, slow_us, limit_us: travel time from the point before: too fast, slow, exactly at the limit. last: the point
+    at the end of the long stretch.
     """
     before = here - 1
 
     def after(*previous: int, joins: int | None) -> Passage:
-        """A reading here at 0, with readings at the point before at the times `previous`."""
+        """Returns a reading here at 0, with readings at the point before at the times `previous`."""
         return Passage((*((us, before) for us in previous), (0, here)), ((0, here, joins),))
 
     def long(previous: int, joins: int | None) -> Passage:
@@ -122,23 +122,23 @@ HIGHWAY_KINDS = tuple(highway_kinds(2, 9, 1, 2, 3))
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """The toll points and the limit. half_km[p]: where point p is, in half kilometres; the last stretch is long."""
+    """Toll points and speed limit. half_km[p]: position of point p in half kilometres; the last stretch is long."""
 
     half_km: tuple[int, ...]
     limit_kmh: int
 
     def travel_us(self, point: int, speed_kmh: float) -> int:
-        """How long the stretch that ends at `point` takes."""
+        """Returns the travel time of the stretch that ends at `point`."""
         return round((self.half_km[point] - self.half_km[point - 1]) * HALF_US / speed_kmh)
 
     def limit_us(self, point: int) -> int:
-        """How long it takes exactly at the limit."""
+        """Returns the travel time of the stretch that ends at `point`, exactly at the limit."""
         return (self.half_km[point] - self.half_km[point - 1]) * HALF_US // self.limit_kmh
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A reading at a point, which kind it is, and when the reading was that it joins with."""
+    """A reading at a point. kind: its kind, or None. joins_us: time of the joined reading, or None."""
 
     ts_us: int
     car: str
@@ -161,13 +161,13 @@ def highway(
     rows_max: int = 64,
     interleaving: int = 0,
 ) -> Scenario:
-    """Cars on a toll road for some hours. Which were too fast since their last reading at the previous point?
+    """Returns a scenario of cars on a toll road: which were too fast since their last reading at the previous point?
 
-    The answer (`speed_query(limit_kmh)`): see the head of this file. Points are 5 to 30 km apart, but the last one is
-    270 km away: there a previous reading of two hours ago is still too fast. Each of `cars` drives one to three trips
-    on the short stretches; of its readings some are missed or repeated. Of every kind of `HIGHWAY_KINDS` there are
-    `copies` at least, each on a car of its own. Three sources: point p is sent by gantry p % 3. cases: kind, car,
-    point, ts, expected; one row for each reading of a kind. truth: car, point, ts, previous_ts, speed_kmh; sorted by
+    The answer (`speed_query(limit_kmh)`) is defined in the module docstring. Points are 5 to 30 km apart; the last
+    stretch has 270 km, so that a previous reading of two hours ago is still too fast. Each of `cars` drives one to
+    three trips on the short stretches, with some missed and repeated readings. There are at least `copies` readings of
+    every kind of `HIGHWAY_KINDS`, each with a separate car. Three sources: gantry p % 3 sends point p. cases: kind,
+    car, point, ts, expected; one row per reading of a kind. truth: car, point, ts, previous_ts, speed_kmh; sorted by
     ts, car. interleaving: see `faults.deliver`.
     """
     if points < 8 or copies < 1 or not 60 <= limit_kmh <= 130 or HALF_US % limit_kmh:
@@ -225,7 +225,7 @@ def highway(
 
 
 def _too_fast(reading: Reading, road: Road) -> bool:
-    """The comparison at the head of this file, in whole numbers."""
+    """Returns the comparison of the module docstring, in integers."""
     return reading.joins_us is not None and reading.ts_us - reading.joins_us < road.limit_us(reading.point)
 
 
@@ -244,11 +244,12 @@ def _trip(
     p_repeated: float,
     rng: np.random.Generator,
 ) -> Iterator[Reading]:
-    """A drive over three points or more that begins at ts_us, in order of time, none missed at its ends."""
+    """Yields the readings of a trip over three points or more from ts_us on, in time order; the first and the last
+    point are never missed."""
     points = len(road.half_km)
     entry = int(rng.integers(0, points - 4))
     leave = int(rng.integers(entry + 2, points - 1))
-    reads_before: list[int] = []  # when the car was read at the point before
+    reads_before: list[int] = []  # times of the readings at the point before
     for point in range(entry, leave + 1):
         over = point > entry and rng.random() < p_over
         if point > entry:
@@ -260,7 +261,7 @@ def _trip(
         for i, read_us in enumerate(reads):
             speed = "over" if over else "under"
             if point == entry:
-                kind = "entered_here" if point > 0 else None  # the query does not ask about point 0
+                kind = "entered_here" if point > 0 else None  # the query excludes point 0
             elif not reads_before:
                 kind = "missed_previous"
             elif i > 0:
@@ -273,7 +274,7 @@ def _trip(
 
 
 def _planted(kind: str, car: str, other: str, time_us: int, road: Road, rng: np.random.Generator) -> Iterator[Reading]:
-    """One case of that kind on `car`, and what `other` does beside it."""
+    """Yields the readings of one case of a kind on `car`, and those of `other`."""
     here = int(rng.integers(2, len(road.half_km) - 3))
     passage = highway_kinds(
         here,

@@ -63,7 +63,7 @@ FROM readings MATCH_RECOGNIZE (
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What happens to one item around an exit, in microseconds relative to it. exits: (when, is it an alarm)."""
+    """Readings of one item around an exit, in microseconds relative to it. exits: (time, True for an alarm)."""
 
     registers: tuple[int, ...]
     exits: tuple[tuple[int, bool], ...]
@@ -71,7 +71,7 @@ class Visit:
 
 
 def shop_kinds(pay_us: int) -> dict[str, Visit]:
-    """Every kind of visit to the shop, for an item that is paid for pay_us before the exit. See PAID_US."""
+    """Returns every kind of visit to the shop. pay_us: time from payment to exit. See PAID_US."""
     quiet, alarm = (0, False), (0, True)
     return {
         "paid": Visit((-pay_us,), (quiet,)),
@@ -97,7 +97,7 @@ def shop_kinds(pay_us: int) -> dict[str, Visit]:
 
 SHOP_KINDS = tuple(shop_kinds(MINUTE_US))
 
-#: Kinds that another, paid tag takes part in: it leaves this long after the planted one.
+#: Kinds with a second, paid tag -> time by which it leaves after the planted one.
 _COMPANION_AFTER_US = {"register_of_other_tag": SECOND_US, "exit_at_time_of_paid_exit": 0}
 
 
@@ -111,15 +111,15 @@ def shop(
     rows_max: int = 64,
     interleaving: int = 0,
 ) -> Scenario:
-    """A shop for some days: items are read on the shelf, at the register and at the exit. Which left without paying?
+    """Returns a scenario of a shop over some days, with readers at shelf, register and exit: which items left unpaid?
 
-    The answer (`SHOP_QUERY`): every exit reading with no register reading of its tag in [exit - 10 days, exit). `items`
-    ordinary ones are paid or, with probability p_stolen, not; of every kind of `SHOP_KINDS` there are `copies` at
-    least. Three sources: shelf, register and exit. cases: kind, tag, exit_ts, expected; one row for each exit reading.
-    truth: tag, exit_ts; sorted by exit_ts, tag. interleaving: see `faults.deliver`.
+    The answer (`SHOP_QUERY`): every exit reading without a register reading of its tag in [exit - 10 days, exit). The
+    `items` ordinary items are stolen with probability p_stolen, else paid. There are at least `copies` items of every
+    kind of `SHOP_KINDS`. Three sources: shelf, register and exit. cases: kind, tag, exit_ts, expected; one row per exit
+    reading. truth: tag, exit_ts; sorted by exit_ts, tag. interleaving: see `faults.deliver`.
     """
     if days < 12 or copies < 1:
-        raise ValueError("days must be 12 or more, so that 10 days lie before an exit, and copies 1 or more")
+        raise ValueError("days must be 12 or more, to have 10 days before an exit, and copies 1 or more")
     rng = generator(seed)
     kinds = ["stolen" if stolen else "paid" for stolen in rng.random(items) < p_stolen]
     kinds += [kind for kind in SHOP_KINDS for _ in range(copies)]
@@ -189,7 +189,7 @@ def _readings(rows: list[tuple[int, str, str]]) -> pa.Table:
     )
 
 
-#: How the tags of the supply chain go through it.
+#: Kinds of tags in the supply chain.
 CHAIN_KINDS = (
     "complete",
     "missed_a_reader",
@@ -213,16 +213,17 @@ def supply_chain(
     mean_gap_us: int = SECOND_US,
     batch_rows: int = 65_536,
 ) -> Scenario:
-    """Tags that pass the readers A, B, C, D: `SEQ(A; B; C; D)` within 10 hours ([LIVE-ARCHIVE], [SASE]). Vectorised.
+    """Returns a scenario of tags that pass readers A, B, C, D: `SEQ(A; B; C; D)` within 10 hours ([LIVE-ARCHIVE],
+    [SASE]). Vectorised.
 
-    A new tag enters every mean_gap_us on average. A share match_ratio is read at all four readers in 1 to 9 hours; of
-    the rest, p_missed miss one reading of the four and the others take 10 to 20 hours. Each reading is repeated once or
-    twice within 20 s with probability p_repeated, always before the tag's next reader. Of each of `CHAIN_KINDS` there
-    are `copies` at least.
+    A new tag enters every mean_gap_us on average. A share match_ratio passes all four readers in 1 to 9 hours. Of the
+    rest, a share p_missed misses one of the four readings, and the others take 10 to 20 hours. Each reading is repeated
+    once or twice within 20 s with probability p_repeated, always before the tag's next reader. There are at least
+    `copies` tags of each of `CHAIN_KINDS`.
 
     The answer (`CHAIN_QUERY`), under skip till next match: for every reading at A the first at B, C and D, if the last
     is at most 10 hours (inclusive) after A. truth: tag, a_ts, b_ts, c_ts, d_ts; sorted by d_ts, a_ts, tag. cases: kind,
-    tag, expected (whether the tag has any match). One source, in order of time, lateness 0. O(n log n).
+    tag, expected (True if the tag has a match). One source, in time order, lateness 0. O(n log n).
     """
     planted = len(CHAIN_KINDS) * copies
     if tags < planted or copies < 1 or not 0 <= match_ratio <= 1:
@@ -240,7 +241,7 @@ def supply_chain(
     total_us[kind == _EXACT] = CHAIN_WITHIN_US
     total_us[(kind == _OVER) | (kind == _SECOND_A)] = CHAIN_WITHIN_US + 1
     total_us[kind == _UNDER] = CHAIN_WITHIN_US - 1
-    share = 0.2 + rng.random((tags, 3))  # the shortest gap is longer than all repeats of a reading take
+    share = 0.2 + rng.random((tags, 3))  # keeps the shortest gap longer than all repeats of a reading
     share /= share.sum(axis=1, keepdims=True)
     first_us = np.empty((tags, 4), np.int64)
     first_us[:, 0] = entry_us

@@ -1,4 +1,4 @@
-"""What a scenario is: the events in order of arrival, the question asked, its answer, and what was planted."""
+"""A scenario: events in order of arrival, a query, its exact answer, and the planted cases."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MINUTE_US = 60 * SECOND_US
 HOUR_US = 60 * MINUTE_US
 DAY_US = 24 * HOUR_US
 
-#: 2024-03-01 00:00 UTC, where scenarios begin.
+#: 2024-03-01 00:00 UTC, the beginning of all scenarios.
 START_US = 1_709_251_200 * SECOND_US
 
 TIMESTAMP = pa.timestamp("us")
 
 
 class Arrival(NamedTuple):
-    """A batch as it arrives: row i is the event (stream, source, offset + i). Offsets of a source begin at 0."""
+    """An arriving batch: row i is the event (stream, source, offset + i). Offsets of a source begin at 0."""
 
     stream: str
     source: str
@@ -37,9 +37,9 @@ class Arrival(NamedTuple):
 class Scenario:
     """Events with a known answer.
 
-    arrivals: in order of arrival; no row is late under the lateness of its schema, and a redelivered row has the offset
-    it had. query: the question, as text. truth: its exact answer, one row per output row, columns as `query` names
-    them, sorted. cases: what was planted, one row per case: `kind`, what identifies the case, and `expected`, whether
+    arrivals: in order of arrival; no row is late under the lateness of its schema, and redelivered rows keep their
+    offsets. query: the text of the query. truth: its exact answer, one row per output row, with the columns of `query`,
+    sorted. cases: the planted cases, one row each: `kind`, the columns that identify the case, and `expected`, True if
     it is in the answer.
     """
 
@@ -53,11 +53,11 @@ class Scenario:
 
     @property
     def kinds(self) -> dict[str, int]:
-        """How many cases of each kind were planted, by name."""
+        """Kind -> number of planted cases, sorted by name."""
         return dict(sorted(Counter(self.cases["kind"].to_pylist()).items()))
 
     def events(self, stream: str) -> pa.Table:
-        """Every event once, in total order: (time, tie columns, source, offset). The declared columns only."""
+        """Returns every event once, with the declared columns, in total order: (time, tie columns, source, offset)."""
         schema = next(s for s in self.schemas if s.name == stream)
         rows = pa.concat_tables(_identified(a) for a in self.arrivals if a.stream == stream)
         numbered_rows = rows.append_column("_row", pa.array(np.arange(rows.num_rows)))
@@ -68,7 +68,7 @@ class Scenario:
 
 
 def _identified(arrival: Arrival) -> pa.Table:
-    """The rows of one arrival with the source and offset of each."""
+    """Returns the rows of an arrival with their source and offset."""
     n = arrival.batch.num_rows
     return (
         pa.Table.from_batches([arrival.batch])
@@ -78,18 +78,18 @@ def _identified(arrival: Arrival) -> pa.Table:
 
 
 def generator(seed: int) -> np.random.Generator:
-    """The one kind of randomness in this package."""
+    """Returns the random generator of a seed, the only source of randomness in this package."""
     return np.random.Generator(np.random.PCG64(seed))
 
 
 def numbered(prefix: str, numbers: Sequence[int] | np.ndarray, digits: int) -> pa.Array:
-    """Names such as `tag00042`, one for each number."""
+    """Returns names such as `tag00042`, one per number."""
     text = pc.utf8_lpad(pa.array(numbers, pa.int64()).cast(pa.string()), digits, "0")
     return pc.binary_join_element_wise(pa.scalar(prefix), text, "")
 
 
 def in_batches(stream: str, source: str, table: pa.Table, rows_max: int) -> tuple[Arrival, ...]:
-    """A table as the arrivals of one source that sends its rows in their order. Zero copy."""
+    """Returns a table as arrivals of one source that sends its rows in order, without a copy."""
     arrivals = []
     offset = 0
     for batch in table.to_batches(max_chunksize=rows_max):

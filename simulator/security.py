@@ -1,6 +1,6 @@
-"""Logins: whose account was guessed from a device that it had never been used on?
+"""Login scenario: accounts whose password was guessed from a device that was new to them.
 
-A stream `logins(ts TIMESTAMP, account VARCHAR, device VARCHAR, ok BOOLEAN)`.
+Stream `logins(ts TIMESTAMP, account VARCHAR, device VARCHAR, ok BOOLEAN)`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIELDS = (
     Field("ts", "TIMESTAMP"), Field("account", "VARCHAR"), Field("device", "VARCHAR"), Field("ok", "BOOLEAN"),
 )  # fmt: skip
 
-#: From the first of the failures to the success, inclusive; and how far back a login makes a device a known one.
+#: Limit from the first failure to the success, inclusive; and age up to which a login makes a device known.
 WITHIN_US = 10 * MINUTE_US
 KNOWN_US = 90 * DAY_US
 
@@ -47,13 +47,13 @@ ANTI JOIN HISTORY OF logins FROM pl.first_ts - INTERVAL '90' DAY TO pl.first_ts 
   ON seen.account = pl.account AND seen.device = pl.device AND seen.ok
 """
 
-#: Where logins come in: each is a source of its own.
+#: The sources of logins.
 DOORS = ("mail", "vpn", "web")
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """An attempt, in microseconds relative to the last one of its case. account, device: 0 its own, 1 others."""
+    """An attempt. when_us: relative to time 0 of its case. account, device: 0 for those of the case, 1 for others."""
 
     when_us: int
     ok: bool
@@ -63,29 +63,30 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """What happens in a case. cases: when (always of account 0 on device 0), and the alarm it gives, as the time of its
-    first failure and how many there are; or None."""
+    """The attempts of a case. cases: (time, alarm), for account 0 on device 0; the alarm is (time of the first failure,
+    number of failures), or None."""
 
     logins: tuple[Login, ...]
     cases: tuple[tuple[int, tuple[int, int] | None], ...]
 
 
 def security_kinds(failures_us: tuple[int, ...]) -> dict[str, Attempts]:
-    """Every kind of case, where a password is guessed at eight times, ascending, in the 10 minutes before 0."""
+    """Returns every kind of case. failures_us: eight ascending times of failures, in the 10 minutes before 0."""
     eight, five, four = failures_us, failures_us[-5:], failures_us[-4:]
 
     def guessed(times: tuple[int, ...], *more: Login, counts: bool = True) -> Attempts:
-        """Failures at these times and a success at 0; it is an alarm with those of the last 10 minutes, or none."""
+        """Returns failures at these times and a success at 0. counts: it is an alarm, with the failures of the last 10
+        minutes."""
         inside = [t for t in times if t >= -WITHIN_US]
         fails = tuple(Login(t, False) for t in times)
         return Attempts((*more, *fails, Login(0, True)), ((0, (inside[0], len(inside)) if counts else None),))
 
     def seen(*days_us: int, counts: bool) -> Attempts:
-        """The device was logged in from, so long before the first failure."""
+        """Returns a case with logins from the device so many microseconds before the first failure."""
         return guessed(eight, *(Login(eight[0] - d, True) for d in days_us), counts=counts)
 
     def elsewhere(count: int, **which: int) -> Attempts:
-        """The first failures, so many, are those of another account or on another device."""
+        """Returns a case whose first `count` failures are of another account or on another device."""
         fails = tuple(Login(t, False, **(which if i < count else {})) for i, t in enumerate(eight))
         return Attempts((*fails, Login(0, True)), ((0, None),))
 
@@ -135,19 +136,19 @@ def security(
     rows_max: int = 64,
     interleaving: int = 0,
 ) -> Scenario:
-    """Logins of some months. Which accounts were guessed on a device without a login to them in the 90 days before?
+    """Returns a scenario of logins of some months: which passwords were guessed on a device without a login to the
+    account in the 90 days before?
 
-    The answer (`SECURITY_QUERY`): five failures or more of one account on one device with no success between, then a
-    success, at most 10 minutes after the first of them; where longer ago there are more, those of the last 10 minutes
-    count. And no success of that account on that device in [first failure - 90 days, first failure); failures make no
-    device a known one. `accounts` ordinary ones log in on one to three devices, with up to three failures; of every
-    kind of `SECURITY_KINDS` there are `copies`, each with an account and a device of its own. Three sources, `DOORS`.
-    cases: kind, account, device, success_ts, expected; one row for each success (without one: the last failure).
-    truth: account, device, first_ts, success_ts, failures; sorted by success_ts, account. interleaving: see
-    `faults.deliver`.
+    The answer (`SECURITY_QUERY`): five or more failures of one account on one device without a success in between, then
+    a success at most 10 minutes after the first of them; only failures of these 10 minutes count. And no success of
+    that account on that device in [first failure - 90 days, first failure); failures do not make a device known.
+    `accounts` ordinary accounts log in on one to three devices, with up to three failures. There are `copies` cases of
+    every kind of `SECURITY_KINDS`, each with a separate account and device. Three sources, `DOORS`. cases: kind,
+    account, device, success_ts, expected; one row per success (without one: per last failure). truth: account, device,
+    first_ts, success_ts, failures; sorted by success_ts, account. interleaving: see `faults.deliver`.
     """
     if days < 95 or copies < 1 or accounts < 0:
-        raise ValueError("days must be 95 or more, so that 91 days lie before a case, and copies 1 or more")
+        raise ValueError("days must be 95 or more, to have 91 days before a case, and copies 1 or more")
     rng = generator(seed)
     planted = len(SECURITY_KINDS) * copies
     people = iter(numbered("user", rng.permutation(accounts + 2 * planted), 4).to_pylist())

@@ -34,13 +34,12 @@ def sase(
     start_us: int = START_US,
     interval_us: int = SECOND_US,
 ) -> pa.Table:
-    """The stock stream of the [SASE] experiments (section 6): the columns of `SASE_STOCK`, in order of ts.
+    """Returns the stock stream of the [SASE] experiments (section 6): the columns of `SASE_STOCK`, in order of ts.
 
-    symbol: uniform in [1, symbols]. price, in [1, price_max]: each event moves the price of its symbol up by a uniform
-    1 to step_max with probability p_rise, down by as much with (1 - p_rise) / 2, and leaves it with (1 - p_rise) / 2;
-    the first is uniform. A price that passes price_max goes on from 1, and the other way round (the paper does not say
-    what happens there; at the defaults it is less than one event in 500). volume: uniform in [1, volume_max]. One event
-    every interval_us. O(events).
+    symbol: uniform in [1, symbols]. price, in [1, price_max]: the first is uniform; each event moves the price of its
+    symbol by a uniform 1 to step_max, up with probability p_rise and down with (1 - p_rise) / 2, and else leaves it.
+    A price beyond price_max wraps around to 1, and vice versa (the paper does not define this; at the defaults it is
+    less than one event in 500). volume: uniform in [1, volume_max]. One event every interval_us. O(events).
     """
     if events < 0 or symbols < 1 or not 0 <= p_rise <= 1:
         raise ValueError("events must be 0 or more, symbols 1 or more, p_rise in [0, 1]")
@@ -70,18 +69,18 @@ def walk(
     volatility: float = 0.0004,
     price_max: float = 2000.0,
 ) -> pa.Table:
-    """Ticks of a market: ts, symbol (`S0000` and so on), price, volume of `TICKS`, in order of ts.
+    """Returns market ticks: the columns of `TICKS` (symbols `S0000` and so on), in order of ts.
 
-    Symbols differ in how often they trade (rank r in proportion to 1 / (r + 10)) and in price. A price is a random walk
-    on whole cents, as a double, between 1.00 and price_max, with normal steps of `volatility` times the first price;
-    rounding to cents leaves it as it was at one tick in three (cheap symbols) to one in fifty (dear ones). volume:
-    log-normal, in lots of 100. Times are irregular (exponential gaps, of mean_gap_us on average) and differ, except
-    that each tick has the time of the one before with probability p_tie. O(events log symbols), about 0.4 us per event.
+    Symbols differ in trading frequency (rank r in proportion to 1 / (r + 10)) and in price. A price is a random walk on
+    whole cents, as a double, between 1.00 and price_max, with normal steps of `volatility` times the first price.
+    Rounding to cents leaves it unchanged at one tick in three (cheap symbols) to one in fifty (expensive ones). volume:
+    log-normal, in lots of 100. Times have exponential gaps with a mean of mean_gap_us and are distinct, except that
+    each tick has the time of the one before with probability p_tie. O(events log symbols), about 0.4 us per event.
     """
     if events < 0 or symbols < 1 or mean_gap_us < 1 or not 0 <= p_tie <= 1:
         raise ValueError("events must be 0 or more, symbols 1 or more, mean_gap_us 1 or more, p_tie in [0, 1]")
     rng = generator(seed)
-    names = rng.permutation(symbols)  # so that the number in a name says nothing about how often it trades
+    names = rng.permutation(symbols)  # makes the number in a name independent of the trading frequency
     share = np.cumsum(1.0 / (np.arange(symbols) + 10.0))
     symbol = names[np.minimum(np.searchsorted(share, rng.random(events) * share[-1], side="right"), symbols - 1)]
     gap = 1 + rng.exponential(mean_gap_us - 1, events).astype(np.int64)
@@ -107,7 +106,7 @@ def _times(us: np.ndarray) -> pa.Array:
 
 
 def _sums_by_symbol(symbol: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """For each event the sum of the steps of its symbol so far, its own included. int64 (n,)."""
+    """Returns for each event the sum of its symbol's steps up to and including it. int64 (n,)."""
     if not len(symbol):
         return np.zeros(0, np.int64)
     code = symbol.astype(np.uint16) if symbol.max() < 2**16 else symbol  # 16 bits sort by radix
@@ -122,6 +121,6 @@ def _sums_by_symbol(symbol: np.ndarray, step: np.ndarray) -> np.ndarray:
 
 
 def _folded(x: np.ndarray, low: int, high: int) -> np.ndarray:
-    """x reflected at both walls until it is in [low, high]: steps stay as long as they were, except at a wall."""
+    """Returns x reflected into [low, high]; steps keep their size except at a bound."""
     span = high - low
     return high - np.abs((x - low) % (2 * span) - span)

@@ -1,1 +1,1 @@
-"""Patterns over the kept history of a stream, however large: the matcher over ranges of keys, in bounded memory."""
+"""Pattern search over the history of a stream of any size: matchers over ranges of keys, in bounded memory."""

@@ -1,5 +1,5 @@
-"""Rows that stand by partition, and in the total order within it, as inputs of matchers: no partition as a whole in
-memory, and no matcher for each of many small ones."""
+"""Cuts rows sorted by (partition, total order) into inputs of matchers: a large partition is never in memory as a
+whole, and many small ones share a matcher."""
 
 from __future__ import annotations
 
@@ -16,36 +16,35 @@ from matching.ordering import column_ranks, sort_events, total_order
 from query.errors import DataError
 from query.schema import Schema
 
-#: So many rows of small partitions go through one matcher together; a partition with more has its own.
+#: Rows of small partitions that share a matcher; a partition with more rows has its own.
 ROWS_TOGETHER = 1 << 18
 
 
 def inputs(
     batches: Iterable[EventBatch], schema: Schema, keys: Sequence[str], rows_together: int = ROWS_TOGETHER
 ) -> Iterator[Iterator[EventBatch]]:
-    """Cuts rows into bounded inputs, each for one matcher: whole partitions, and each in one input only.
+    """Cuts rows into inputs, each for one matcher. Each partition is in exactly one input.
 
-    batches: rows by (keys, total order), ascending as `matching.ordering.total_order` compares, null first; all of one
-    tuple of sources. schema: has the keys and the tie columns among its fields. keys: the columns they are cut by;
-    none: all rows are one partition. An input has its rows in the total order: many small partitions sorted together,
-    or a single one in batches as they came. Like those of itertools.groupby, an input must be read to its end before
-    the next one is asked for.
+    batches: rows sorted by (keys, total order), ascending by `matching.ordering.total_order`, nulls first; all with the
+    same tuple of sources. schema: has the keys and the tie columns. keys: the partition columns; empty: all rows are
+    one partition. Each input is in the total order: several small partitions sorted together, or a single large one
+    batch by batch. As with itertools.groupby, read an input to its end before requesting the next one.
 
-    Memory: rows_together rows, and a batch. Cost: a comparison of neighbours in each key, and a sort of the rows of
-    small partitions. Raises DataError where the rows do not stand in that order.
+    Memory: rows_together rows and a batch. Cost: a comparison of neighbouring rows in each key, and a sort of small
+    partitions. Raises DataError if the rows are not sorted.
     """
     return _Inputs(_checked(batches, schema, keys, max(1, rows_together // 4)), schema, rows_together).all()
 
 
 class _Inputs:
-    """pieces: parts of the rows with the numbers of the rows at which other partitions begin."""
+    """State of `inputs`. pieces: parts of the rows, each with the indexes at which partitions begin."""
 
     def __init__(self, pieces: Iterator[tuple[EventBatch, Int64Array]], schema: Schema, rows_together: int) -> None:
         self._pieces = pieces
         self._schema = schema
         self._rows_together = rows_together
         self._whole: list[EventBatch] = []  # partitions that have ended
-        self._open: list[EventBatch] = []  # the last one, which may go on
+        self._open: list[EventBatch] = []  # the last partition, which may continue
 
     def all(self) -> Iterator[Iterator[EventBatch]]:
         for piece, begins in self._pieces:
@@ -74,7 +73,7 @@ class _Inputs:
         return iter((sort_events(EventBatch.concat(whole), self._schema),))
 
     def _alone(self) -> Iterator[EventBatch]:
-        """The open partition, and what is still to come of it."""
+        """Yields the open partition up to its end."""
         held, self._open = self._open, []
         yield from held
         del held
@@ -95,8 +94,8 @@ def _rows(batches: list[EventBatch]) -> int:
 def _checked(
     batches: Iterable[EventBatch], schema: Schema, keys: Sequence[str], rows_max: int
 ) -> Iterator[tuple[EventBatch, Int64Array]]:
-    """Pieces of at most rows_max rows, and the numbers of the rows of each at which another partition begins (the very
-    first row begins one too)."""
+    """Yields pieces of at most rows_max rows, each with the indexes at which a partition begins (the very first row
+    included). Raises DataError if the rows are not sorted."""
     last: EventBatch | None = None
     for batch in batches:
         for start in range(0, len(batch), rows_max):
@@ -112,14 +111,14 @@ def _checked(
 
 
 def _begins(batch: EventBatch, keys: Sequence[str]) -> BoolArray:
-    """For each row but the first whether it is of another partition than the one before; False for the first. Raises
-    DataError where partitions do not ascend."""
+    """Returns for each row True if its partition differs from that of the row before; False for the first. Raises
+    DataError if partitions do not ascend."""
     begins = np.zeros(len(batch), np.bool_)
     columns = [batch.columns.column(name) for name in keys]
     for column in columns:
         codes = pc.fill_null(column.dictionary_encode().indices, -1).to_numpy()
         begins[1:] |= codes[1:] != codes[:-1]
-    # Codes tell apart what compares as equal (0 and -0): the few rows where something changes are compared in full.
+    # Different codes may compare as equal (0 and -0), so the few rows where codes change are compared by rank.
     at = np.flatnonzero(begins)
     if not len(at):
         return begins
@@ -137,11 +136,11 @@ def _begins(batch: EventBatch, keys: Sequence[str]) -> BoolArray:
 
 
 def _check(batch: EventBatch, begins: BoolArray, schema: Schema) -> None:
-    """Raises DataError where the rows of a partition do not stand in the total order."""
+    """Raises DataError if the rows of a partition are not in the total order."""
     ts_us, same = batch.ts_us, ~begins[1:]
     if bool((same & (ts_us[1:] < ts_us[:-1])).any()):
         raise _out_of_order("times within a partition")
-    # Rows of one partition and one time have one number: what is left to compare is what the order asks next.
+    # Rows with the same partition and time get the same number, which replaces both in the comparison.
     number = np.cumsum(np.concatenate([[False], begins[1:] | (ts_us[1:] != ts_us[:-1])]))
     order = total_order(replace(batch, ts_us=number), schema)
     if not np.array_equal(order, np.arange(len(order))):
@@ -149,4 +148,4 @@ def _check(batch: EventBatch, begins: BoolArray, schema: Schema) -> None:
 
 
 def _out_of_order(what: str) -> DataError:
-    return DataError(f"rows came out of order: {what}", "this is a fault of hybrid or of Spark: please report it")
+    return DataError(f"rows are out of order: {what}", "this is a bug in hybrid or Spark: please report it")

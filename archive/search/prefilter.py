@@ -1,8 +1,8 @@
-"""Which rows can be part of a match at all: those near a row that every match needs.
+"""Prefilter of a search: reads only rows near a row that every match needs.
 
-The idea is that of Zhu, Huang and Chaudhuri (PVLDB 2023: rows are prefiltered by joins on a chosen subset of symbols,
-then matched) and of Koerber, Glombiewski and Seeger (SIGMOD 2021: conditions on single rows prune the stream before it
-is matched); here with one set of symbols, and with windows of time in place of joins.
+Follows Zhu, Huang and Chaudhuri (PVLDB 2023: prefilter rows by joins on a chosen subset of symbols, then match) and
+Koerber, Glombiewski and Seeger (SIGMOD 2021: conditions on single rows prune the stream before matching); here with one
+set of symbols, and with time windows instead of joins.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from query.plan.pattern import (
 )
 from query.plan.plan import Plan
 
-#: With fewer events a look for the rarest condition costs more than it saves.
+#: With fewer events, finding the rarest condition costs more than it saves.
 _ROWS_MIN = 1_000_000
-#: Files in which the conditions are counted, for a guess at how rare they are.
+#: Files in which conditions are counted, to estimate their selectivity.
 _SAMPLE_FILES = 8
-#: It is worth it where at most this part of the events meets the rarest condition, and at most that part lies near one
-#: that does: reading by windows costs about as much as reading all, matching and sorting are what is saved.
+#: The prefilter pays if at most this share of events meets the rarest condition, and at most this share is near such an
+#: event. Reading by windows costs about as much as reading all; the gain is in matching and sorting.
 _ANCHORS_PART_MAX = 0.02
 _EVENTS_PART_MAX = 0.25
-#: Types by which windows are told apart: stored as they are, and equal to DuckDB when they are equal to PARTITION BY.
+#: Types of partition columns that windows support: stored unchanged, with the same equality in DuckDB and PARTITION BY.
 _PARTITION_TYPES = ("VARCHAR", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "BOOLEAN", "DATE")
 _FLOATING = ("DOUBLE", "FLOAT")
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
@@ -68,24 +68,22 @@ def windows_of(
     snapshot: HistorySnapshot, plan: Plan, low_us: int | None, high_us: int | None, late: bool, wanted: bool | None,
     total: int,
 ) -> tuple[Windows | None, str]:  # fmt: skip
-    """The windows of time, for each partition, in which all matches of a plan lie; None: all events are to be read. And
-    what was decided, in words. wanted: True wherever it is sound, False never, None where it is worth it as well.
+    """Returns the time windows per partition that contain all matches of a plan, or None to read all events; and the
+    decision, in words. wanted: True: wherever sound; False: never; None: wherever sound and worthwhile.
 
-    Every match has a row of one of some variables, the rarest there are (`mandatory`), and spans at most WITHIN. So all
-    rows of a match with such a row at t lie in [t - WITHIN, t + WITHIN] of its partition, and so do all rows that its
-    start s could go on with up to s + WITHIN. The rows of the windows, merged where they touch, are read whole.
+    Every match has a row of one of some variables, the rarest ones (`mandatory`), and spans at most WITHIN. So all rows
+    of a match with such a row at t are in [t - WITHIN, t + WITHIN] of its partition, and so are all rows that a run
+    from its start s can take up to s + WITHIN. All rows of the windows are read; windows that touch are merged.
 
-    From a start that has such a row within WITHIN the matcher then sees the very rows it would have seen, and decides
-    alike. From any other start there is no match, neither among all rows nor among these. What comes of the others
-    matters to nobody, as long as (see `unsound`)
-    - a match is looked for in its partition only (not STRICT), has a row, and WITHIN is an interval: rows of a
-      partition are not counted;
-    - neither conditions nor measures read rows outside of the match (PREV, NEXT), nor ask for the first or last row of
-      the partition (^, $), nor for the absence of rows before or behind the match (a negation at an edge);
-    - no rows come out that are in no match (WITH UNMATCHED ROWS, TIMEOUT ROWS);
-    - no condition can fail on a row that is left out, and none reads MATCH_NUMBER().
-    One difference is left: a search that would need too many partial matches (HQ600) where there is nothing to find
-    may go well."""
+    From a start with such a row within WITHIN the matcher sees exactly the rows that it sees without the prefilter, and
+    decides equally. From any other start there is no match with or without it. Other rows do not matter, provided that
+    (see `unsound`)
+    - a match is confined to its partition (not STRICT), has a row, and WITHIN is an interval, not a number of rows;
+    - conditions and measures do not read rows outside of the match (PREV, NEXT), the first or last row of the partition
+      (^, $), or the absence of rows before or after the match (a negation at an edge);
+    - rows outside of matches are not returned (WITH UNMATCHED ROWS, TIMEOUT ROWS);
+    - no condition can raise on a skipped row, and none reads MATCH_NUMBER().
+    One difference remains: a search that fails for too many partial matches (HQ600) in skipped rows succeeds."""
     why = "not asked for" if wanted is False else unsound(plan)
     if why is None and wanted is None and total < _ROWS_MIN:
         why = "few events"
@@ -115,40 +113,40 @@ def windows_of(
 
 
 def unsound(plan: Plan) -> str | None:
-    """Why the windows of a plan might change its matches, or None. See `windows_of`."""
+    """Returns why a prefilter could change the matches of a plan, or None. See `windows_of`."""
     read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     if plan.within is None or plan.within.interval_us is None:
-        return "there is no WITHIN of time"
+        return "there is no WITHIN interval"
     if plan.selection is Selection.STRICT:
-        return "STRICT looks at all partitions"
+        return "STRICT reads all partitions"
     if min_rows(plan.pattern) == 0:
         return "a match may be empty"
     if anchors(plan.pattern):
-        return "^ and $ look at the ends of a partition"
+        return "^ and $ depend on the ends of a partition"
     if plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED or plan.timeout_rows:
-        return "rows without a match come out"
+        return "rows without a match are returned"
     if any(isinstance(e, Navigation) and e.physical_offset for expression in read for e in walk(expression)):
-        return "PREV and NEXT look outside of a match"
+        return "PREV and NEXT read rows outside of a match"
     if any(isinstance(e, MatchNumber) for d in plan.defines for e in walk(d.condition)):
         return "a condition reads MATCH_NUMBER()"
     time = plan.order_by[0].column
     failing = next((d for d in plan.defines if not never_fails(d.condition, time)), None)
     if failing is not None:
-        return f"the condition of {failing.variable} may fail on a row that is in no match"
+        return f"the condition of {failing.variable} may fail on a row outside of matches"
     if any(c.type not in _PARTITION_TYPES for c in plan.partition_by):
-        return "the partition columns are of other types"
+        return "unsupported types of partition columns"
     try:
         program = assemble(plan)
     except NoKernel as none:
         return f"{none} has no kernel"
     if program.absent_before or program.absent_behind:
-        return "a negation looks before or behind a match"
+        return "a negation depends on rows before or after a match"
     return None
 
 
 def mandatory(pattern: RowPattern, rates: Mapping[str, float]) -> tuple[float, tuple[str, ...]] | None:
-    """Variables of which every match has a row of one at least, and the sum of their rates; those with the least sum.
-    None where a match may have none."""
+    """Returns the variables of which every match has at least one row, with the least sum of rates, and that sum first.
+    None if a match may have no row of any."""
     match pattern:
         case Variable(name):
             return rates[name], (name,)
@@ -174,7 +172,7 @@ def mandatory(pattern: RowPattern, rates: Mapping[str, float]) -> tuple[float, t
 
 
 def own_row(condition: Expression) -> Expression:
-    """What a condition asks of its own row alone: the parts of its top-level ANDs that read nothing else."""
+    """Returns the part of a condition that reads only its own row: those operands of its top-level ANDs."""
     if isinstance(condition, Call) and condition.function == "and":
         parts = [part for part in map(own_row, condition.arguments) if part != TRUE]
         return TRUE if not parts else parts[0] if len(parts) == 1 else Call("and", tuple(parts), "BOOLEAN")
@@ -182,8 +180,8 @@ def own_row(condition: Expression) -> Expression:
 
 
 def never_fails(expression: Expression, time: Column) -> bool:
-    """Whether an expression has a value on every row: no integers or decimals that might overflow, no casts that might
-    not be possible, and nothing that only DuckDB knows. time: a column without infinities."""
+    """Returns True if an expression cannot raise on any row: no integers or decimals that may overflow, no casts that
+    may fail, and no functions known only to DuckDB. time: a column without infinities."""
 
     def below(parts: tuple[Expression, ...]) -> bool:
         return all(never_fails(part, time) for part in parts)

@@ -1,13 +1,13 @@
-"""A pattern over a snapshot: units of keys, each walked in order of time with its partial matches, units in parallel.
+"""Pattern search over a snapshot: cuts keys into units, matches each unit in time order, several units in parallel.
 
-A match lies in one partition. So where the first PARTITION BY column that is a key of the stream is cut into ranges,
-the matches of all ranges are those of the whole (not under STRICT, which looks at neighbours of any partition). A unit
-is one range, or the rows without a key. Its events come in the total order from HistorySnapshot.batches, in bounded
-memory, and one Matcher takes them over all files and days. The key column is cut by counting it, so that where files
-stand by (key, time), what a unit reads of a day fits into one batch and nothing has to be sorted on disk. A range with
-more rows than that, of one key even, is sorted there.
+A match is in one partition. So if the first PARTITION BY column that is a key of the stream is cut into ranges, the
+matches of all ranges are the matches of the whole (except under STRICT, which depends on neighbours of any partition).
+A unit is one range, or the rows without a key. HistorySnapshot.batches reads its events in the total order and in
+bounded memory, and one Matcher takes them through all files and days. The key column is cut by counting its values, so
+that in files sorted by (key, time) a unit's rows of a day fit into one batch and need no sorting on disk. Larger
+ranges, even of one key, are sorted on disk.
 
-Where the plan allows it, only the surroundings of rows that every match needs are read: see archive.search.prefilter.
+If the plan allows it, only rows near a row that every match needs are read: see archive.search.prefilter.
 """
 
 from __future__ import annotations
@@ -30,31 +30,30 @@ from query.language.ast import Selection
 from query.plan.plan import Plan
 from query.schema import Schema
 
-#: Types of a column that can be cut into ranges: stored as they are, and ordered alike by DuckDB, Arrow and Python.
+#: Types of columns that can be cut into ranges: stored unchanged, with the same order in DuckDB, Arrow and Python.
 _CUT_TYPES = ("VARCHAR", "TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 #: With fewer events a second unit costs more than it saves.
 _PARALLEL_ROWS_MIN = 1_000_000
-#: Units for each worker, so that one with more work does not keep the others waiting.
+#: Units per worker, so that a large unit does not idle the other workers.
 _UNITS_PER_WORKER = 4
-#: Units are read when all of them together look at no more than so many times the rows there are: as much as one thread
-#: costs that reads while the other matches; and what a sort of files costs that overlap in time and are too many rows
-#: to be held.
+#: Units are used if they scan at most this multiple of the rows in all. The first limit compares with one thread that
+#: reads while another matches; the second with sorting files that overlap in time and exceed a batch.
 _LOOKS_MAX, _LOOKS_MAX_UNSORTED = 1.5, 4
-#: How long the end of a thread is waited for that may be reading, in seconds; it ends with what it reads.
+#: Seconds to wait for the end of a thread, which may be in the middle of a read.
 STOP_S = 5.0
-#: Matches of a unit that wait to be taken; its worker waits then.
+#: Limit of pending Matches per unit; then its worker waits.
 _WAITING_MAX = 8
 
 T = TypeVar("T")
 
-#: Puts events into an order of their own: those of one instant, which are in one batch.
+#: Reorders the events of each instant, which are in one batch, by the plan's ORDER BY.
 Arrange: TypeAlias = Callable[[Iterator[EventBatch]], Iterator[EventBatch]]
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one Matcher walks: a range of values of a key (span); the rows that have none in a column (null); or
-    everything."""
+    """The input of one Matcher: a range of values of a key (span), the rows with a null key (null: its column), or all
+    rows."""
 
     span: KeyRange | None = None
     null: str | None = None
@@ -62,9 +61,9 @@ class Unit:
 
 @dataclass(slots=True)
 class Report:
-    """What a search has done so far, for EXPLAIN and statistics. units: how many, and by which column (None: one unit,
-    all in order of time). prefilter: what was read, in words. events: that went through a matcher; total: no fewer
-    than there are in the range."""
+    """Progress of a search, for EXPLAIN and statistics. units: number of units. column: the column that is cut (None:
+    one unit, in time order). workers: units in parallel. prefilter: its decision, in words. events: number of events
+    matched. total: upper bound of the events in the range."""
 
     units: int = 0
     column: str | None = None
@@ -100,19 +99,19 @@ def search(
     prefilter: bool | None = None,
     report: Report | None = None,
 ) -> Iterator[Matches]:
-    """The matches of a plan in the events with low_us <= time < high_us, as a bounded input: those that one Matcher
-    finds in all of them, with the same evidence. They come unit by unit, and in a unit in order of emission.
+    """Yields the matches of a plan in the events with low_us <= time < high_us, as a bounded input: the same matches
+    with the same evidence as a single Matcher finds. Order: unit by unit, in a unit by emission.
 
-    late: late events are seen too. make: gives the matchers, which run in threads. arrange: for an ORDER BY of more
-    than the stream's time. workers: units at a time (None: as many as there are cores). rows_max: events that are held
-    for a unit at a time, two or three times over (None: archive.snapshot.BATCH_ROWS_MAX). prefilter: whether to read
-    only what may be part of a match (None: where that is possible and worth it). report: filled in on the way.
-    Memory: for each worker some batches and archive.scan.SORT_MEMORY, and what the matcher keeps of partial matches.
-    Raises what reading and matching raise; the first error ends the search."""
+    late: includes late events. make: makes the matchers, which run in threads. arrange: required for an ORDER BY of
+    more than the stream's time. workers: units in parallel (None: one per core). rows_max: limit of events in a batch
+    of a unit, of which two or three are held (None: archive.snapshot.BATCH_ROWS_MAX). prefilter: reads only rows near a
+    possible match (None: if sound and worthwhile). report: filled during the search.
+    Memory per worker: some batches, archive.scan.SORT_MEMORY, and the matcher's partial matches. Raises the errors of
+    reading and matching; the first error ends the search."""
     from matching.matcher import KernelMatcher, make_matcher
 
     if len(plan.order_by) > 1 and arrange is None:
-        raise ValueError("an ORDER BY of its own needs `arrange`")
+        raise ValueError("an ORDER BY of several columns requires `arrange`")
     make = make or make_matcher
     report = Report() if report is None else report
     rows_max = archive.snapshot.BATCH_ROWS_MAX if rows_max is None else rows_max
@@ -123,7 +122,7 @@ def search(
     column = key_column(plan, snapshot.schema)
     if windows is None and column is not None:
         parts = -(-largest // rows_max) if largest > rows_max else 1
-        # Events that are all in memory would be looked through once for each unit.
+        # Buffered events are scanned once per unit, so a history in memory is not cut.
         if cores > 1 and (workers is not None or (largest and report.total >= _PARALLEL_ROWS_MIN)):
             parts = max(parts, cores * _UNITS_PER_WORKER)
         if parts > 1:
@@ -144,11 +143,11 @@ def search(
         try:
             yield from run(matcher, counted if arrange is None else arrange(counted))
         finally:
-            # At once, also where an error keeps this frame: a thread may be reading, or files may be sorted on disk.
+            # Closed explicitly: an error keeps this frame alive, while a thread reads or DuckDB sorts on disk.
             counted.close()
             batches.close()
             if isinstance(matcher, KernelMatcher):
-                matcher.rows.remove(matcher)  # they know each other, and would wait for a look for garbage
+                matcher.rows.remove(matcher)  # breaks a reference cycle, which would wait for garbage collection
 
     if report.workers == 1:
         for unit in units:
@@ -158,7 +157,7 @@ def search(
 
 
 def key_column(plan: Plan, schema: Schema) -> str | None:
-    """The column by which the work on a plan may be cut, or None."""
+    """Returns the column by which a search may be cut into units, or None."""
     if plan.selection is Selection.STRICT:
         return None
     keys = {key.lower() for key in schema.keys}
@@ -166,7 +165,7 @@ def key_column(plan: Plan, schema: Schema) -> str | None:
 
 
 def units_of(column: str, cuts: list[str] | list[int]) -> list[Unit]:
-    """The units between values of a column, and that of the rows without one."""
+    """Returns the units between the cuts of a column, and the unit of rows with null."""
     edges = [None, *cuts, None]
     spans = [Unit(KeyRange(column, low, end)) for low, end in pairwise(edges)]
     return [*spans, Unit(null=column)]
@@ -179,14 +178,14 @@ def _counted(batches: Iterator[EventBatch], report: Report) -> Generator[EventBa
 
 
 class _End:
-    """The end of what a thread gives, or the error that it ended with."""
+    """Marks the end of a thread's items. error: the error that ended it, or None."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 def _give(items: Iterator[T], to: queue.Queue[T | _End], stopped: threading.Event) -> None:
-    """Puts the items into a queue, and how they end, until it is stopped."""
+    """Puts the items and an _End into a queue, until stopped."""
 
     def put(item: T | _End) -> bool:
         while not stopped.is_set():
@@ -202,7 +201,7 @@ def _give(items: Iterator[T], to: queue.Queue[T | _End], stopped: threading.Even
         for item in items:
             if not put(item):
                 break
-    except BaseException as raised:  # noqa: BLE001  (it is raised where the items are taken)
+    except BaseException as raised:  # noqa: BLE001  (raised again by the consumer)
         error = raised
     finally:
         if isinstance(items, Generator):
@@ -211,7 +210,7 @@ def _give(items: Iterator[T], to: queue.Queue[T | _End], stopped: threading.Even
 
 
 def _taken(parts: queue.Queue[T | _End]) -> Iterator[T]:
-    """What a thread has put into a queue, up to its end."""
+    """Yields the items of a queue up to its _End; raises its error."""
     while not isinstance(part := parts.get(), _End):
         yield part
     if part.error is not None:
@@ -219,7 +218,7 @@ def _taken(parts: queue.Queue[T | _End]) -> Iterator[T]:
 
 
 def _ahead(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
-    """The batches, of which the next one is read while one is matched."""
+    """Yields the batches, reading the next one in a thread."""
     parts: queue.Queue[EventBatch | _End] = queue.Queue(1)
     stopped = threading.Event()
     thread = threading.Thread(target=_give, args=(batches, parts, stopped), name="hybrid-search-reader", daemon=True)
@@ -232,8 +231,8 @@ def _ahead(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
 
 
 def _in_parallel(walks: list[Callable[[], Iterator[Matches]]], workers: int) -> Iterator[Matches]:
-    """What the walks give, one after the other, while `workers` of them run at a time. Threads: kernels, DuckDB and
-    Arrow let go of Python's lock for most of the time. An abandoned iterator stops them."""
+    """Yields the matches of the walks, one walk after the other, while `workers` of them run in threads: kernels,
+    DuckDB and Arrow release Python's lock most of the time. Closing the iterator stops them."""
     found: list[queue.Queue[Matches | _End]] = [queue.Queue(_WAITING_MAX) for _ in walks]
     left = iter(range(len(walks)))
     lock, stopped = threading.Lock(), threading.Event()

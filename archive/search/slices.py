@@ -1,23 +1,22 @@
-"""Which patterns may be searched for in slices of time, and what of the answers of slices is kept.
+"""Time slices: decides which patterns can be searched slice by slice, and which matches of a slice are kept.
 
-A match belongs to the slice in which its first event lies (its row, where it is empty). It is found there if the slice
-is given what lies up to WITHIN behind its end, and a match that begins in the overlap belongs to the next slice, which
-finds it too. That is exact where the matches that begin with a row are a function of the rows that lie no further than
-`Reach` from it. So it is for
+A match belongs to the slice of its first event (of its row, if empty). The slice finds it if it also gets the rows up
+to WITHIN after its end; matches that begin in this overlap belong to the next slice, which finds them too. This is
+exact if the matches that begin at a row depend only on rows within `Reach` of it. Conditions:
 
-* WITHIN an interval, as it says how far a match reaches; WITHIN n ROWS is no time.
-* AFTER MATCH NO SKIP (all matches) and SKIP TO NEXT ROW (one for each start): what a start gives does not hang on other
-  starts. SKIP PAST LAST ROW and SKIP TO let one match cut another, and so on from the first row of all.
-* negations: those inside a match and behind it look at rows up to first + WITHIN; those before it at rows from last -
-  WITHIN on, so that a slice is given WITHIN in front too.
-* no PREV and NEXT, which read rows at any distance in time, nor `^` and `$`, which are of the whole partition.
-* no MATCH_NUMBER, which counts the matches of a partition.
-* neither unmatched rows nor rows of partial matches whose time ran out, which are of no slice.
+* WITHIN is an interval, which bounds the time span of a match; WITHIN n ROWS does not.
+* AFTER MATCH NO SKIP (all matches) or SKIP TO NEXT ROW (one per start): the matches of a start are independent of other
+  starts. With SKIP PAST LAST ROW and SKIP TO each match depends on earlier ones, back to the first row.
+* Negations are allowed: those inside and after a match read rows up to first + WITHIN; those before it read rows from
+  last - WITHIN on, so a slice also gets WITHIN before its beginning.
+* No PREV and NEXT, which read rows at any distance in time, and no `^` and `$`, which depend on the whole partition.
+* No MATCH_NUMBER, which counts the matches of a partition.
+* No unmatched rows and no rows of timed-out partial matches, which belong to no slice.
 
-It holds for SELECTION PARTITION and both skip-till strategies: each looks at rows between the first and the last of a
-match only. So does STRICT, but at rows of all partitions; it is left out where there are several. Where a slice begins
-or ends, starts that belong to others see less than they should, so that what a slice cannot compute may be what nobody
-asks for: an error is believed only without slices.
+SELECTION PARTITION and both skip-till strategies qualify: they read only rows between the first and the last of a
+match. STRICT does so too, but reads rows of all partitions; it qualifies only without PARTITION BY. At the edges of a
+slice, starts of other slices see too few rows and may raise errors that do not exist in the whole: after an error the
+search is repeated without slices.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from query.plan.pattern import anchors, negated
 from query.plan.plan import Plan
 from query.schema import Field, Schema
 
-#: The column that numbers the slices, in front of all others.
+#: The column with the slice number, before all others.
 SLICE = "__hybrid_slice"
-#: A slice is so many times as long as what is added to it.
+#: Minimal length of a slice, as a multiple of the rows' reach that is added to it.
 LENGTH_MIN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The rows that decide what begins with a row: those up to before_us before it and up to behind_us behind it."""
+    """The rows that determine the matches from a start: up to before_us before and up to behind_us after it."""
 
     before_us: int
     behind_us: int
@@ -57,12 +56,12 @@ class Slices:
     count: int
 
     def of(self, ts_us: Int64Array) -> Int64Array:
-        """The slices that times lie in."""
+        """Returns the slice numbers of times, int64 (n,)."""
         return (ts_us - self.start_us) // self.width_us
 
 
 def reach(plan: Plan) -> Reach | None:
-    """How far the rows lie that decide what begins with a row; None where all of its partition may."""
+    """Returns the reach of a plan; None if the matches from a start may depend on the whole partition."""
     within_us = plan.within.interval_us if plan.within is not None else None
     if within_us is None or plan.after.kind not in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW):
         return None
@@ -78,7 +77,7 @@ def reach(plan: Plan) -> Reach | None:
 
 
 def slices(reach: Reach, low_us: int, high_us: int, count_max: int) -> Slices | None:
-    """At most count_max slices of the times from low_us to high_us; None where they would be too short to pay."""
+    """Returns at most count_max slices of [low_us, high_us]; None if they would be too short to pay."""
     span = high_us - low_us + 1
     width = max(-(-span // max(1, count_max)), LENGTH_MIN * (reach.before_us + reach.behind_us), 1)
     count = -(-span // width)
@@ -86,16 +85,16 @@ def slices(reach: Reach, low_us: int, high_us: int, count_max: int) -> Slices | 
 
 
 def sliced(plan: Plan) -> Plan:
-    """The plan over rows that know the slice they are given to: it is a partition column, the first one. Rows of other
-    slices may come between, which STRICT would mind."""
+    """Returns the plan with SLICE as its first partition column. STRICT becomes PARTITION, because rows of other slices
+    may come in between."""
     schema: Schema = replace(plan.schema, fields=(Field(SLICE, "BIGINT"), *plan.schema.fields))
     selection = Selection.PARTITION if plan.selection is Selection.STRICT else plan.selection
     return replace(plan, schema=schema, partition_by=(Column(SLICE, "BIGINT"), *plan.partition_by), selection=selection)
 
 
 def own(found: Matches, slices: Slices) -> Matches:
-    """Of the matches of `sliced(plan)` those that belong to their slices, without the column of the slice. Matches that
-    show no row are left out: nobody can say of which slice they are."""
+    """Returns the matches of `sliced(plan)` that belong to their slice, without the column SLICE. Drops matches without
+    rows, whose slice is unknown."""
     slice_of = np.full(len(found), -1, np.int64)
     slice_of[found.row_match] = found.rows.column(0).to_numpy()
     kept = only(found, np.flatnonzero(slices.of(found.first_us) == slice_of))
@@ -103,7 +102,7 @@ def own(found: Matches, slices: Slices) -> Matches:
 
 
 def only(found: Matches, index: Int64Array) -> Matches:
-    """The matches at `index`, which ascends."""
+    """Returns the matches at `index`, which is ascending."""
     if len(index) == len(found):
         return found
     place = np.full(len(found), -1, np.int64)

@@ -1,7 +1,7 @@
-"""The archive by Spark, for what one machine is too small for. The only package that imports pyspark.
+"""The archive through Spark, for work too large for one machine. The only package that imports pyspark.
 
-`session` starts or finds the one session of a process; `ship` takes our own code to executors that do not have it;
-`search` finds a pattern in the files of a stream: `task` is what runs in the executors, and knows nothing of Spark.
-`ingest` archives files and `compact` rewrites data files, both with what `files` runs in the executors.
-Everything else works without pyspark and Java.
+`session` starts or finds the session of a process. `ship` sends our code to executors that do not have it. `search`
+searches the files of a stream for a pattern; `task` is its part in the executors, without Spark. `ingest` archives
+files and `compact` rewrites data files; `files` is their part in the executors. All else works without pyspark and
+Java.
 """

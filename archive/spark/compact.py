@@ -1,7 +1,7 @@
-"""Data files of a table rewritten by Spark: sorted by (period, keys, time) whatever wrote them, in few files.
+"""Compaction by Spark: rewrites data files of a table into few files sorted by (period, keys, time).
 
-The rows stay what they are; readers of an older snapshot keep the old files. It shares the writer of
-`archive.spark.ingest`, and the commit is `Table.replace`: whoever loses a race has changed nothing.
+The rows do not change, and readers of an older snapshot keep the old files. Shares the writer of
+`archive.spark.ingest` and commits with `Table.replace`: the loser of a race changes nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from query.errors import DataError
 def compact(
     where: Where, place: Place, paths: Sequence[str] | None = None, told: Told = lambda progress: None
 ) -> TableSnapshot | None:
-    """Rewrites these files of the table in a place, or all, and returns the table with the new ones.
+    """Rewrites files of a table; returns the table with the new ones. where: as in archive.spark.session. paths: the
+    files to rewrite (None: all).
 
-    where: as in archive.spark.session. None if another has removed files meanwhile: nothing has changed, and the files
-    to be rewritten must be chosen anew. Raises DataError for a path that is not in the table, and where files cannot
-    be read or written."""
+    Returns None and changes nothing if another process has removed files meanwhile: choose the files again. Raises
+    DataError if a path is not in the table, or if files cannot be read or written."""
     session = spark_session(where)
     table = Table.open(place)
     before = table.snapshot()
@@ -52,14 +52,14 @@ def compact(
     read = sum((count for loaded in found for count in loaded.counts.values()), NONE).rows
     expected, written = sum(rows[path] for path in wanted), sum(file.rows for file in files)
     if not expected == read == written:
-        message = f"{place}: of {expected:,} rows {read:,} were read and {written:,} written; nothing was changed"
-        raise DataError(message, "look for files that were changed by hand")
+        message = f"{place}: {read:,} of {expected:,} rows were read and {written:,} written; nothing was changed"
+        raise DataError(message, "run hybrid archive verify: a file may have been changed")
     return table.replace(before, wanted, files)
 
 
 def place_size(path: Place) -> int:
-    """Bytes of a file. Raises DataError if it is gone."""
+    """Returns the size of a file in bytes. Raises DataError if it was removed."""
     try:
         return path.size()
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error}", "a file of it was removed") from error
+        raise DataError(f"{path} cannot be read: {error}", "the file was removed") from error

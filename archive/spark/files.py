@@ -1,9 +1,8 @@
-"""What runs in executors when files are read, archived or rewritten. Imports nothing of Spark.
+"""The executors' part of reading, archiving and rewriting files. Does not import Spark.
 
-Rows travel in their stored columns. What else a task has to say, how many rows there were, what was written, what went
-wrong, stands in one more column, TOLD (archive.spark.told), of rows that are otherwise null. Files that a task has
-written and that nobody hears of, because the task ran twice or the job failed, are never named by a commit: no reader
-sees them.
+Rows have their stored columns. Other results of a task (row counts, written files, errors) are in an additional column
+TOLD (archive.spark.told) of rows that are otherwise null. Files of a task that ran twice or of a failed job are never
+committed, so no reader sees them.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from query.errors import DataError, first_line
 from query.schema import Schema
 
 TOLD = "__told"
-#: Bad rows are written in files of so many bytes.
+#: Size of files of bad rows.
 _BAD_BYTES = 64 << 20
 _BATCH_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Scans:
-    """Chunks to be looked at: for each task (file, start, end, delimiter) of some."""
+    """Chunks to scan: (file, start, end, delimiter), grouped by task."""
 
     tasks: tuple[tuple[tuple[File, int, int, str], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Files to be read and checked: for each task (number of the file, part of it) of some."""
+    """Parts of files to read and check: (file number, part), grouped by task."""
 
     schema: Schema
     options: Options
@@ -52,7 +51,7 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class Rereads:
-    """Data files of a table: for each task the paths of some."""
+    """Data files of a table to read: paths, grouped by task."""
 
     schema: Schema
     place: Place
@@ -61,7 +60,7 @@ class Rereads:
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """Rows that stand in order of (period, keys, time), to be written."""
+    """Argument for writing rows sorted by (period, keys, time)."""
 
     schema: Schema
     place: Place
@@ -69,12 +68,12 @@ class Writes:
 
 
 def told_schema(schema: Schema) -> pa.Schema:
-    """The stored columns, and TOLD."""
+    """Returns the stored columns and TOLD."""
     return stored_schema(schema).append(pa.field(TOLD, pa.binary()))
 
 
 def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
-    """The tasks a partition is to do: their numbers are its rows."""
+    """Yields the task numbers of a partition: its rows."""
     for batch in batches:
         yield from batch.column(0).to_pylist()
 
@@ -86,7 +85,7 @@ def _saying(what: object, schema: Schema) -> pa.RecordBatch:
 
 
 def scan(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Reads chunks: for each task a list of them."""
+    """Scans chunks; yields a list of Chunk, or Failed, per task."""
     wanted: Scans = pickle.loads(argument)
     for number in _numbers(batches):
         found: list[Chunk] | Failed
@@ -98,7 +97,8 @@ def scan(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 def load(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Reads and checks parts of files: good rows, and for each task a Loaded. Bad rows are written from here."""
+    """Reads and checks parts of files; yields the good rows, and a Loaded or Failed per task. Writes bad rows to the
+    quarantine."""
     wanted: Loads = pickle.loads(argument)
     for number in _numbers(batches):
         try:
@@ -132,7 +132,8 @@ def _load(wanted: Loads, parts: Sequence[tuple[int, Part]]) -> Iterator[pa.Recor
 
 
 def reread(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Reads data files again: their rows, and for each task a Loaded, with counts by its place in the task."""
+    """Reads data files; yields their rows, and a Loaded or Failed per task, with counts by the file's index in the
+    task."""
     wanted: Rereads = pickle.loads(argument)
     columns = stored_schema(wanted.schema)
     time = time_name(wanted.schema)
@@ -150,18 +151,18 @@ def reread(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
             yield _saying(Loaded(counts, tuple(sorted(days))), wanted.schema)
         except (pa.ArrowException, OSError) as error:
             message = f"{wanted.place} cannot be read: {first_line(error)}"
-            yield _saying(Failed(DataError(message, "a file of it was removed or changed")), wanted.schema)
+            yield _saying(Failed(DataError(message, "a file was removed or changed")), wanted.schema)
 
 
 def _stored_batches(path: Place, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a data file in today's columns: those that it does not have yet are null."""
+    """Yields the rows of a data file with the current columns; missing ones are null."""
     with path.filesystem.open_input_file(path.key) as source:
         for batch in pq.ParquetFile(source, page_checksum_verification=True).iter_batches(_BATCH_ROWS):
             yield _fitted(batch, columns)
 
 
 def write(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Writes sorted rows: for each file a DataFile."""
+    """Writes sorted rows; yields a DataFile per file, or Failed."""
     wanted: Writes = pickle.loads(argument)
     columns = stored_schema(wanted.schema)
     fitted = (_fitted(batch, columns) for batch in batches if batch.num_rows)
@@ -171,7 +172,7 @@ def write(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
             yield pa.record_batch({TOLD: pa.array([say(found)], pa.binary())})
     except OSError as error:
         message = f"the archive of {wanted.schema.name} in {wanted.place} cannot be written: {error}"
-        found = Failed(DataError(message, "executors write there: make room, or give permission"))
+        found = Failed(DataError(message, "executors write to it: make room or give permission"))
         yield pa.record_batch({TOLD: pa.array([say(found)], pa.binary())})
 
 

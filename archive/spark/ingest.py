@@ -1,10 +1,10 @@
-"""Files archived by Spark: the same rows in the same places as `archive.ingest` gives, read and written by many.
+"""Bulk archiving by Spark: the same rows in the same order as `archive.ingest`, read and written in parallel.
 
-The driver decides which files are new, as ever. Executors read parts of files (chunks of CSV and NDJSON that can be cut
-exactly, row groups of Parquet, else whole files) with the very code that one process uses, so a row has the same offset
-whoever reads it. What they have read is kept by Spark, cut by range of (period, keys, time), sorted, and written by our
-own writer in the executors; the driver commits once. Refused: Spark's own readers of CSV and JSON, which number no rows
-and mean something else by some texts; and its own writer, whose statistics and row groups are not ours.
+The driver decides which files are new. Executors read parts of files (chunks of CSV and NDJSON that can be cut exactly,
+row groups of Parquet, else whole files) with the code of `archive.ingest`, so a row has the same offset in both. Spark
+stores the rows, partitions them by range of (period, keys, time) and sorts them; our writer writes the files in the
+executors; the driver commits once. Refused: Spark's readers of CSV and JSON, which do not number rows and read some
+texts differently; and its writer, whose statistics and row groups differ from ours.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from query.schema import Schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Files of fewer bytes altogether are looked at by the driver itself.
+#: The driver itself scans files with fewer bytes in total.
 _SCAN_HERE_BYTES = 4 * CHUNK_BYTES
-#: Row groups of Parquet are read together up to so many rows.
+#: Rows of Parquet row groups that are read together.
 _PART_ROWS = 1 << 20
-#: More tasks than this are put together: each costs Spark some milliseconds.
+#: Limit of tasks, each of which costs Spark some milliseconds.
 _TASKS_MAX = 4096
 
 
 def ingest(where: Where, job: Job, told: Told = lambda progress: None) -> Report:
-    """`archive.ingest.ingest` by Spark. where: as in archive.spark.session. The executors must see the files and the
-    archive under the paths that the driver uses.
+    """Runs `archive.ingest.ingest` by Spark. where: as in archive.spark.session. Executors must see the files and the
+    archive under the same paths as the driver.
 
-    Raises DataError as one process does, and where Spark fails."""
+    Raises DataError as `archive.ingest.ingest` does, and if Spark fails."""
     session = spark_session(where)
     ignore_pandas()
     return embedded.run(job, told, partial(_scan, session), partial(_write, session))
 
 
-# In words here, not around the job: a connection that Java no longer takes is an OSError, and embedded.run would say of
-# it that the archive cannot be written.
+# Converted here, not around the job: a refused connection to Java is an OSError, which embedded.run would report as an
+# archive that cannot be written.
 @in_words("Spark has failed", "nothing has changed")
 def _scan(session: SparkSession, readings: Sequence[Reading], told: Told) -> list[tuple[Chunk, ...]]:
     places = [(r.file, start, end, r.delimiter) for r in readings for start, end in chunks_of(r.file)]
@@ -104,7 +104,7 @@ def _parts(one: Todo) -> list[Part]:
 
 
 def packed(items: Sequence[Any], sizes: Sequence[int]) -> tuple[tuple[Any, ...], ...]:
-    """Items put together, in order, into tasks of about CHUNK_BYTES."""
+    """Groups items, in order, into tasks of about CHUNK_BYTES."""
     limit = max(CHUNK_BYTES, sum(sizes) // _TASKS_MAX)
     tasks: list[list[Any]] = []
     room = 0
@@ -121,15 +121,17 @@ def laid_out(
     session: SparkSession, schema: Schema, place: Place, reads: tuple[str, bytes], tasks: int, told: Told, total: int,
     check: Callable[[list[Loaded]], None] = lambda found: None,
 ) -> tuple[list[DataFile], list[Loaded]]:
-    """Runs so many tasks that read rows, and writes what they give as files of the table, which no commit names yet.
+    """Runs tasks that read rows, and writes the rows as uncommitted files of the table; returns these and the results
+    of the tasks.
 
-    check: told what was read before anything is written; what it raises is raised."""
+    reads: function and argument of the tasks. tasks: their number. check: called with the results before anything is
+    written; may raise."""
     from pyspark.storagelevel import StorageLevel
 
     F = functions(session)
     columns = ", ".join(f"{quoted(f.name)} {spark_type(f.type)}" for f in told_schema(schema))
     rows = numbered(session, tasks).mapInArrow(task(*reads), columns)
-    # In memory, the rows of a large job take the heap from the sort behind: with 1 GB Java died of 50 million.
+    # Rows in memory would take the heap from the sort that follows: Java with 1 GB died of 50 million rows.
     rows.persist(StorageLevel.DISK_ONLY)
     try:
         with shown(session, told, "read", total):
@@ -143,7 +145,7 @@ def laid_out(
         with shown(session, told, "write", total, count):
             return heard(_written(session, good, schema, place, unit, count.rows).toArrow()), found
     finally:
-        with suppress(Exception):  # where Spark has ended there is nothing to let go of, and why is on its way
+        with suppress(Exception):  # nothing to release if Spark has ended; that error is raised already
             rows.unpersist()
 
 
@@ -162,7 +164,7 @@ def _written(session: SparkSession, rows: DataFrame, schema: Schema, place: Plac
 
 
 def _period(time: str, unit: Unit) -> list[str]:
-    """To be sorted by: what is equal for times of one period, and grows with it, whatever the session's time zone."""
+    """Returns SQL sort expressions that are equal within a period and ascend with it, in any session time zone."""
     match unit:
         case "all":
             return []
@@ -180,12 +182,12 @@ def _period(time: str, unit: Unit) -> list[str]:
 
 
 def numbered(session: SparkSession, tasks: int) -> DataFrame:
-    """A row for each task, with its number, each in a partition of its own."""
+    """Returns a row with the number of each task, each in a separate partition."""
     return session.range(0, tasks, 1, tasks)
 
 
 def heard(answer: pa.Table) -> list[Any]:
-    """What tasks have said. Raises what one of them has failed of."""
+    """Returns the results of tasks. Raises the error of the first failed one."""
     found = [hear(payload.as_buffer()) for payload in answer.column(TOLD)]
     for one in found:
         if isinstance(one, Failed):
@@ -195,7 +197,8 @@ def heard(answer: pa.Table) -> list[Any]:
 
 @contextmanager
 def shown(session: SparkSession, told: Told, step: Any, total: int, count: Count = NONE) -> Iterator[None]:
-    """Tells how far Spark is, by the tasks of the stages that run; nothing in between by Spark Connect."""
+    """Context manager that reports progress by the tasks of Spark's running stages; with Spark Connect only begin and
+    end."""
     told(Progress(step, 0, total, count.rows, count.bad))
     over = threading.Event()
     watcher = None
@@ -219,7 +222,7 @@ def _watch(
     while not over.wait(1):
         try:
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        except Exception:  # noqa: BLE001  (Spark has ended; whoever waits for the answer says so)
+        except Exception:  # noqa: BLE001  (Spark has ended, which the main thread reports)
             return
         tasks = sum(stage.numTasks for stage in stages if stage is not None)
         done = sum(stage.numCompletedTasks for stage in stages if stage is not None)

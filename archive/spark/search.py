@@ -1,11 +1,11 @@
-"""A pattern searched for in the files of a stream by Spark: cut by key, sorted within, the same matchers in its tasks.
+"""Pattern search by Spark in the files of a stream: partitions rows by key, sorts them, and runs our matchers in tasks.
 
-Spark reads the pruned files (the columns that the pattern reads, the range), brings rows of one key into one task,
-sorts them there by (key, total order), on disk if need be, and hands them on in Arrow batches; `archive.spark.task`
-does the rest in bounded memory, however many rows a key has. Where all keys are one, or one is much larger than the
-others, and `archive.search.slices` says that it may be, rows are cut by time too: a giant key is work for many tasks.
+Spark reads the pruned files (the required columns and the range), shuffles rows of one key into one task, sorts them by
+(key, total order), spilling to disk, and passes them on in Arrow batches. `archive.spark.task` matches them in bounded
+memory for any number of rows per key. If there is a single or a dominant key and `archive.search.slices` allows it,
+rows are cut by time too, so that many tasks share a giant key.
 
-What comes back has no order across partitions: that is what ORDER BY of the outer SELECT is for.
+The order of the result across partitions is undefined: use ORDER BY in the outer SELECT.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
 
-#: Rows of a task, where nobody says how many tasks there are to be.
+#: Default rows per task.
 TASK_ROWS = 250_000
-#: A key with more rows than so many tasks should have is cut by time, where that is allowed.
+#: A key with more rows than this many tasks is cut by time, if allowed.
 GIANT_TASKS = 4
 FAR_US = 1 << 62
 
@@ -58,7 +58,8 @@ __all__ = ["COUNT", "Archived", "counts", "matches", "rows", "why_not"]
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """The events to search in: those of a snapshot with low_us <= time < end_us (None: no bound); late ones too?"""
+    """The events to search: those of a table snapshot with low_us <= time < end_us (None: unbounded). late: includes
+    late events."""
 
     place: Place
     table: TableSnapshot
@@ -69,8 +70,8 @@ class Archived:
 
 
 def why_not(plan: Plan) -> str:
-    """Why a plan over a stream cannot be answered here, or nothing: rows come to a matcher in the total order, so
-    ORDER BY has to be that, or a beginning of it."""
+    """Returns the part of a plan that Spark cannot do, or an empty string: matchers get rows in the total order, so
+    ORDER BY must be a prefix of it."""
     schema = plan.schema
     total = [schema.field(schema.time or ""), *(schema.field(name) for name in schema.order)]
     for i, order in enumerate(plan.order_by):
@@ -84,11 +85,11 @@ def why_not(plan: Plan) -> str:
 def rows(
     session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None, sliced: bool | None = None
 ) -> pa.Table:
-    """The output rows of a plan, in the columns of query.plan.output, in no order across partitions.
+    """Returns the output rows of a plan, with the columns of query.plan.output; order across partitions is undefined.
 
-    tasks: into how many the rows are cut (None: one for every TASK_ROWS, spark.sql.shuffle.partitions at most). sliced:
-    whether they are cut by time too, if that is allowed (None: if it pays).
-    Raises DataError and QueryError as the search in one process does, and DataError where Spark fails."""
+    tasks: number of tasks (None: one per TASK_ROWS, at most spark.sql.shuffle.partitions). sliced: cuts rows by time
+    too, if allowed (None: if it pays). Raises DataError and QueryError as the search in one process does, and DataError
+    if Spark fails."""
     out = arrow_schema(Schema("", output_columns(plan)))
     return _stacked(_search(session, archived, plan, Purpose.ROWS, tasks, sliced), out)
 
@@ -97,13 +98,14 @@ def matches(
     session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None, sliced: bool | None = None,
     told: bool = False,
 ) -> list[Matches]:  # fmt: skip
-    """The same with the events of each match. told: the caller has heard what the kernel cannot do yet."""
+    """Returns matches with their rows and events; parameters as in `rows`. told: the caller has already issued the
+    warnings about the kernel's limits."""
     return [hear_matches(part) for part in _search(session, archived, plan, Purpose.MATCHES, tasks, sliced, told)]
 
 
 def counts(session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None) -> pa.Table:
-    """The partition columns, and COUNT: a row for each partition with a match. For plans of which matches can be
-    counted without being found (matching.engines.choose.choose_engine)."""
+    """Returns the partition columns and COUNT, one row per partition with a match. For plans whose matches can be
+    counted without being built (matching.engines.choose.choose_engine)."""
     fields = [(c.name, arrow_type(c.type)) for c in plan.partition_by]
     out = pa.schema([*fields, (COUNT, pa.int64())])
     return _stacked(_search(session, archived, replace(plan, measures=()), Purpose.COUNTS, tasks, False), out)
@@ -114,18 +116,18 @@ def _stacked(parts: Sequence[bytes], out: pa.Schema) -> pa.Table:
     return pa.concat_tables(tables) if tables else out.empty_table()
 
 
-# ---- what is asked of Spark ------------------------------------------------------------------------------------------
+# ---- the Spark job ---------------------------------------------------------------------------------------------------
 
 
 def _search(
     session: SparkSession, archived: Archived, plan: Plan, purpose: Purpose, tasks: int | None, by_time: bool | None,
     told: bool = False,
 ) -> list[bytes]:  # fmt: skip
-    """The parts of the answer."""
+    """Returns the payloads of the answer."""
     refused = why_not(plan)
     assert not refused, refused
     if not told:
-        make_matcher(plan, lenient=True)  # what the kernel cannot do yet is said here
+        make_matcher(plan, lenient=True)  # issues the warnings about the kernel's limits
     table = archived.table
     index = table.select(archived.low_us, archived.end_us, {})
     if not len(index):
@@ -142,7 +144,7 @@ def _search(
         parts, error = _ask(session, archived, frame, replace(wanted, slices=cut), tasks)
         if error is None:
             return parts
-        # it may come of a start that has not seen all it should
+        # The error may be an artifact of a slice's edge: search again without slices.
     parts, error = _ask(session, archived, frame, wanted, tasks)
     if error is not None:
         raise error
@@ -153,7 +155,7 @@ def _slices(
     archived: Archived, frame: DataFrame, plan: Plan, keys: Sequence[str], index: Int64Array, tasks: int,
     by_time: bool | None,
 ) -> Slices | None:
-    """How the rows of the files at `index` are cut by time, or None."""
+    """Returns the time slices for the rows of the files at `index`, or None."""
     distance = reach(plan)
     if distance is None or by_time is False or (tasks < 2 and not by_time):
         return None
@@ -173,7 +175,7 @@ def _slices(
 def _ask(
     session: SparkSession, archived: Archived, frame: DataFrame, wanted: Search, tasks: int
 ) -> tuple[list[bytes], DataError | QueryError | None]:
-    """Runs the search in tasks: the parts of the answer, or what the first of the tasks that failed says."""
+    """Runs the search in tasks; returns the payloads of the answer, or the error of the first failed task."""
     F, schema = functions(session), wanted.plan.schema
     keys = [_comparable(F, name, schema) for name in wanted.keys]
     if wanted.slices is not None:
@@ -196,11 +198,11 @@ def _ask(
 
 
 def _read(session: SparkSession, archived: Archived, wanted: Search, paths: Sequence[str]) -> DataFrame:
-    """The stored rows of the range, in the columns that tasks are given."""
+    """Returns the stored rows of the range, with the columns for the tasks."""
     F, schema = functions(session), wanted.plan.schema
     stored = stored_schema(schema)
     ddl = ", ".join(f"{quoted(field.name)} {spark_type(field.type)}" for field in stored)
-    # Executors read the pages themselves, and look at the checksums of these.
+    # Only footers are checked here: executors verify the page checksums of what they read.
     index = np.flatnonzero(np.isin(np.array(archived.table.paths, object), np.array(paths, object)))
     checked(archived.place, archived.table, index, schema, FOOTERS)
     with _spark(archived):
@@ -217,7 +219,7 @@ def _read(session: SparkSession, archived: Archived, wanted: Search, paths: Sequ
 
 
 def _with_slices(F: Any, frame: DataFrame, schema: Schema, wanted: Search) -> DataFrame:
-    """Each row once for every slice that it is given to."""
+    """Returns the frame with each row once per slice that gets it."""
     cut, distance = wanted.slices, reach(wanted.plan)
     assert cut is not None
     assert distance is not None
@@ -231,15 +233,16 @@ def _with_slices(F: Any, frame: DataFrame, schema: Schema, wanted: Search) -> Da
 
 
 def narrowed(plan: Plan) -> Plan:
-    """The plan over the columns that it reads, the time and the tie columns; all of them where it shows all."""
+    """Returns the plan over a schema with only the columns it reads, the time and the tie columns."""
     schema, read = plan.schema, {name.lower() for name in (*plan.columns, plan.schema.time or "", *plan.schema.order)}
     fields = tuple(f for f in schema.fields if f.name.lower() in read)
     return replace(plan, schema=replace(schema, fields=fields, keys=()))
 
 
 def cut_by(plan: Plan) -> tuple[str, ...]:
-    """The partition columns by which rows are cut: those that Spark hashes and compares as we do. Rows that are equal
-    in these stay together, and the matcher tells the rest apart. None under STRICT: it looks at the whole stream."""
+    """Returns the partition columns by which Spark partitions rows: those that it hashes and compares as we do. Rows
+    equal in these stay together; the matcher separates them by the others. Empty under STRICT, which reads the whole
+    stream."""
     if plan.selection is Selection.STRICT:
         return ()
     stored = stored_schema(plan.schema)
@@ -247,14 +250,14 @@ def cut_by(plan: Plan) -> tuple[str, ...]:
 
 
 def spark_path(place: Place) -> str:
-    """A file as Spark is told it: the s3a of Hadoop for a store, and no signs that would make a pattern of a name."""
+    """Returns a file's path for Spark: with Hadoop's s3a scheme for a store, and with glob characters escaped."""
     root = place.root if place.on_disk else place.root.replace("s3://", "s3a://", 1)
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", root)
 
 
 def _comparable(F: Any, name: str, schema: Schema) -> SparkColumn:
-    """A column as the total order compares it: -0 is 0; Spark has nulls where it is told to, NaN last, and texts by
-    their bytes, as we do."""
+    """Returns a column that Spark compares as the total order does: maps -0 to 0. NaN last and texts by bytes are the
+    same in Spark, and nulls are placed by the caller."""
     field = stored_schema(schema).field(schema.column(name).name)
     column = F.col(quoted(field.name))
     return column + F.lit(0.0) if pa.types.is_floating(field.type) else column
@@ -265,7 +268,7 @@ def _comparable(F: Any, name: str, schema: Schema) -> SparkColumn:
 
 @contextmanager
 def _spark(archived: Archived) -> Iterator[None]:
-    """Around calls that Spark answers: what goes wrong there is a DataError."""
+    """Context manager that turns errors of Spark into DataError."""
     where = f"the archive of {archived.schema.name} in {archived.place}"
     ignore_pandas()
     with in_words(f"Spark could not search {where}"):
@@ -275,4 +278,4 @@ def _spark(archived: Archived) -> Iterator[None]:
             if not re.search(r"PATH_NOT_FOUND|FILE_NOT_EXIST|FileNotFoundException", str(error)):
                 raise
             why = f"{where} cannot be read: {first_line(error)}"
-            raise DataError(why, "a file of it was removed, or executors do not see it") from None
+            raise DataError(why, "a file was removed, or executors cannot see it") from None

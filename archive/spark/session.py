@@ -1,9 +1,9 @@
-"""The one place that starts a Spark session: in this process's machine, on a standalone cluster, or by Spark Connect.
+"""Starts Spark sessions: on this machine, on a standalone cluster, or through Spark Connect.
 
-    spark_session()                          the one that runs in this process, or else local[*]
-    spark_session("spark://host:7077")       a standalone cluster; this process is its driver
-    spark_session("sc://host:15002")         Spark Connect: the driver is elsewhere, and no Java is needed here
-    spark_session(session)                   one that the caller has started: taken as it is
+    spark_session()                          the running session of this process, else local[*]
+    spark_session("spark://host:7077")       a standalone cluster with this process as driver
+    spark_session("sc://host:15002")         Spark Connect: the driver is elsewhere, no Java is needed here
+    spark_session(session)                   a session started by the caller, used unchanged
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from query.errors import DataError, first_line
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What a caller may say of where Spark runs: the address of a master, a session, or None for LOCAL.
+#: Where Spark runs: the address of a master, a session, or None for LOCAL.
 Where: TypeAlias = "str | SparkSession | None"
 
 LOCAL = "local[*]"
-#: Of a driver that this process starts, where nobody says otherwise; Spark's own is 1 GB.
+#: Default memory of a driver that this process starts; Spark's default is 1 GB.
 DRIVER_MEMORY = "2g"
 JAVA_VERSION_MIN = 17
-#: Rows of one Arrow batch: Spark's own 10,000 cost a fifth more time.
+#: Rows of an Arrow batch: Spark's default of 10,000 takes a fifth more time.
 ARROW_ROWS = 65_536
 
 CONNECT_PORT = 15_002
-#: So long a server of Spark Connect may take to answer.
+#: Timeout for a connection to a master or a Spark Connect server.
 CONNECT_SECONDS = 10
 
-#: Options that a session may change while it runs; the others are for its start.
+#: Options that can be set in a running session; _STARTING only at its start.
 _RUNNING = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
-    # files that Spark has not written say nothing of old calendars: their days are ours
+    # files not written by Spark do not state their calendar: their days are proleptic Gregorian
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -55,29 +55,29 @@ _RUNNING = {
 _STARTING = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # rows come back to the driver whole, and it is for the one who asks to know how many they are
+    # the driver collects all result rows; the caller is responsible for their number
     "spark.driver.maxResultSize": "0",
     "spark.executorEnv.PYTHONWARNINGS": "ignore",
 }
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
-#: A process starts one session, and several threads may ask for it.
+#: A process has one session, which several threads may request.
 _STARTS = threading.Lock()
 
-#: Spark's client: what is raised or run by these packages is its.
+#: Packages of Spark's client, whose errors are Spark's.
 PACKAGES = ("pyspark", "py4j", "grpc")
 
 
 def spark_session(
     where: Where = None, *, memory: str | None = None, options: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session at an address, started if there is none; a second call gives the same one.
+    """Returns the session at an address; starts it if needed.
 
-    where: see above. memory: of the driver, for example "4g". options: of Spark, as in its documentation; they come
-    after ours. Starting one takes 10 seconds or more; it lives until it is stopped or the process ends. Java's own
-    output goes to a file that is deleted then: what Spark logs is not printed.
-    Raises DataError where pyspark or Java is missing, where a session of another address runs in this process, and
-    where none can be started, with what Java said.
+    where: see above. memory: of the driver, for example "4g". options: Spark options, which override ours. Starting a
+    session takes 10 seconds or more; it lives until it is stopped or the process ends. Java's output, with Spark's log,
+    goes to a temporary file.
+    Raises DataError if pyspark or Java is missing, if a session at another address runs in this process, or if Spark
+    does not start (with Java's error).
     """
     if where is not None and not isinstance(where, str):
         return where
@@ -88,7 +88,7 @@ def spark_session(
 
 
 def check_where(where: Where) -> None:
-    """Raises DataError for what is neither an address of Spark nor a session, and where there is no pyspark. Starts
+    """Raises DataError if `where` is neither a Spark address nor a session, or if pyspark is missing. Starts
     nothing."""
     if isinstance(where, str) or where is None:
         if importlib.util.find_spec("pyspark") is None:
@@ -104,7 +104,7 @@ def _check_address(address: str) -> None:
 
 
 def _no_address(where: Any) -> DataError:
-    return DataError(f"{where!r} is no address of Spark", "local[*], spark://host:7077 or sc://host:15002")
+    return DataError(f"invalid Spark address {where!r}", "use local[*], spark://host:7077 or sc://host:15002")
 
 
 def _at(where: str | None, memory: str | None, options: Mapping[str, str]) -> SparkSession:
@@ -119,13 +119,13 @@ def _at(where: str | None, memory: str | None, options: Mapping[str, str]) -> Sp
         has = active.conf.get("spark.master", "")
         if has == address:
             return active
-        message = f"a Spark session of {has} runs in this process, and there can be but one"
-        raise DataError(message, f"stop it (session.stop()), or ask {has}")
+        message = f"a Spark session at {has} already runs in this process, which can have only one"
+        raise DataError(message, f"stop it (session.stop()), or use {has}")
     return _started(address, memory, options)
 
 
 def java_version() -> int | None:
-    """The major version of the Java that Spark would run on, or None if there is none."""
+    """Returns the major version of Spark's Java, or None without Java."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
@@ -139,12 +139,12 @@ def java_version() -> int | None:
 
 
 def is_connect(session: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect: its driver is not in this process."""
+    """Returns True for a session of Spark Connect, whose driver is not in this process."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 def functions(session: SparkSession) -> Any:
-    """The module of pyspark with the functions of columns: Spark Connect has one of its own."""
+    """Returns pyspark's module of column functions, which differs for Spark Connect."""
     if is_connect(session):
         from pyspark.sql.connect import functions as remote
 
@@ -156,8 +156,8 @@ def functions(session: SparkSession) -> Any:
 
 @contextmanager
 def in_words(failed: str, hint: str = "") -> Iterator[None]:
-    """Around what Spark does: what it or the way to it complains of is a DataError. failed: what it could not do; hint:
-    said before what is said of the cause."""
+    """Context manager and decorator that turns errors of Spark and of the connection into DataError. failed: beginning
+    of the message. hint: placed before the hint about the cause."""
     try:
         yield
     except Exception as error:
@@ -168,9 +168,9 @@ def in_words(failed: str, hint: str = "") -> Iterator[None]:
 
 
 def what_failed(error: Exception) -> tuple[str, str]:
-    """What an error of Spark says went wrong, the last cause it names, and a hint."""
+    """Returns the last cause in an error of Spark, and a hint."""
     name = type(error).__name__
-    # Of a Java that is gone py4j also says that it does not know what it is asked for.
+    # After the end of Java, py4j raises various errors, also about unknown names.
     if (name.startswith("Py4J") and name != "Py4JJavaError") or isinstance(error, ConnectionError):
         return "its Java has ended", "it may have had too little memory: --memory 4g, or spark_session(memory='4g')"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -190,7 +190,7 @@ def _need_pyspark() -> None:
 
 
 def _active() -> SparkSession | None:
-    """The session that this process is the driver of, whichever thread has started it, if it still answers."""
+    """Returns the session whose driver is this process, started by any thread; None without one, or if it has ended."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -199,11 +199,11 @@ def _active() -> SparkSession | None:
         return None
     try:
         stopped = context._jsc.sc().isStopped()
-    except Exception:  # noqa: BLE001  (its Java has ended, which py4j says in several classes)
+    except Exception:  # noqa: BLE001  (its Java has ended, for which py4j has several errors)
         stopped = True
         _forget_java()
-    if stopped:  # by Spark itself, when its master is gone
-        context._jsc = None  # nobody is there to be told
+    if stopped:  # by Spark itself, after its master has ended
+        context._jsc = None  # there is no Java to stop
         context.stop()
         SparkSession._instantiatedSession = SparkSession._activeSession = None
         return None
@@ -211,7 +211,7 @@ def _active() -> SparkSession | None:
 
 
 def _forget_java() -> None:
-    """Lets the next session start a Java of its own: pyspark would ask the one that has ended."""
+    """Makes pyspark start a new Java for the next session instead of using the ended one."""
     from pyspark import SparkContext
 
     gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
@@ -223,10 +223,10 @@ def _forget_java() -> None:
 def _need_java() -> None:
     version = java_version()
     if version is None or version < JAVA_VERSION_MIN:
-        found = "there is no Java" if version is None else f"Java is of version {version}"
+        found = "found none" if version is None else f"found version {version}"
         raise DataError(
-            f"Spark needs Java {JAVA_VERSION_MIN} or newer, and {found}",
-            "install one (Debian: apt-get install openjdk-17-jre-headless), and let JAVA_HOME name it",
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer, {found}",
+            "install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME",
         )
 
 
@@ -237,30 +237,30 @@ def _connected(address: str, options: Mapping[str, str]) -> SparkSession:
         raise DataError(f"Spark Connect cannot be used: {error}", "pip install -e '.[spark]'") from None
     found = re.match(r"sc://\[?([^/;\]]+?)\]?(?::(\d+))?(?:/|;|$)", address)
     try:
-        if found is not None:  # the client itself goes on trying for many minutes
+        if found is not None:  # checked first, because the client retries for many minutes
             socket.create_connection((found[1], int(found[2] or CONNECT_PORT)), CONNECT_SECONDS).close()
         session = Remote.builder.remote(address).getOrCreate()
         try:
             _set(session, options)
-        except Exception:  # noqa: BLE001  (a server that was started anew does not know it)
+        except Exception:  # noqa: BLE001  (a restarted server does not know the session)
             session.stop()
             session = Remote.builder.remote(address).getOrCreate()
             _set(session, options)
-    except Exception as error:  # noqa: BLE001  (gRPC's, pyspark's and the server's own complaints come in many classes)
+    except Exception as error:  # noqa: BLE001  (gRPC, pyspark and the server have many error classes)
         message = f"{address} does not answer: {first_line(error)}"
         raise DataError(message, "Spark's start-connect-server.sh starts a server") from None
     return cast("SparkSession", session)
 
 
 def _set(session: Any, options: Mapping[str, str]) -> None:
-    """Sets the options that a running session takes."""
+    """Sets the options of a running session."""
     for key, value in {**_RUNNING, **options}.items():
         session.conf.set(key, value)
 
 
 def _need_master(address: str) -> None:
-    """Raises DataError where none of the masters of a cluster takes a connection: Spark itself goes on trying for a
-    minute, and then says that something was null."""
+    """Raises DataError if no master of a cluster accepts a connection. Spark itself would retry for a minute and then
+    raise an unhelpful error."""
     said = ""
     for host, port in re.findall(r"\[?([^/,;\]]+?)\]?:(\d+)(?:,|$)", address.removeprefix("spark://")):
         try:
@@ -288,7 +288,7 @@ def _started(master: str, memory: str | None, options: Mapping[str, str]) -> Spa
         conf.set(key, value)
     python = wanted.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
     if python is None and master.startswith("local"):
-        python = sys.executable  # what `python3` finds on the path may lack all that we need
+        python = sys.executable  # the `python3` on the path may lack our dependencies
     with _environment(PYSPARK_PYTHON=python, SPARK_LOCAL_IP="127.0.0.1" if alone else None):
         return _launched(master, conf)
 
@@ -303,23 +303,23 @@ def _launched(master: str, conf: Any) -> SparkSession:
         atexit.register(path.unlink, missing_ok=True)
         try:
             gateway = None
-            if SparkContext._gateway is None:  # else Java still runs, of a session that was stopped
+            if SparkContext._gateway is None:  # else the Java of a stopped session still runs
                 gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
-        except Exception as error:  # noqa: BLE001  (py4j's and pyspark's own complaints come in many classes)
-            raise DataError(f"Spark does not start on {master}: {_why(error, path)}", "see what it says") from None
+        except Exception as error:  # noqa: BLE001  (py4j and pyspark have many error classes)
+            message = f"Spark does not start on {master}: {_why(error, path)}"
+            raise DataError(message, "check the address, the options and the memory") from None
 
 
 def ignore_pandas() -> None:
-    """Before calls of pyspark in which it says that it has not been tried with the pandas that is there: none of ours
-    goes through pandas. The filter stays: a thread that puts the filters back as they were undoes what others have done
-    to them, and a warning of theirs may go unheard."""
+    """Suppresses pyspark's warning about an untested version of pandas, which we do not use. The filter stays: removing
+    it in one thread would undo changes of other threads to the warning filters."""
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
 
 
 @contextmanager
 def _environment(**wanted: str | None) -> Iterator[None]:
-    """Sets variables for a while; those that are None stay as they are."""
+    """Context manager that sets environment variables; those that are None stay unchanged."""
     before = {name: os.environ.get(name) for name, value in wanted.items() if value is not None}
     os.environ.update({name: value for name, value in wanted.items() if value is not None})
     try:
@@ -333,7 +333,7 @@ def _environment(**wanted: str | None) -> Iterator[None]:
 
 
 def _why(error: Exception, log: Path) -> str:
-    """What went wrong at the start: the last complaint in Java's own output, or else the error."""
+    """Returns the cause of a failed start: the last error in Java's output, else the given error."""
     lines: list[str] = []
     with suppress(OSError):
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()

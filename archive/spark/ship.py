@@ -1,10 +1,10 @@
-"""Takes our own code to executors: as it is where they have the same, else as an archive that a task unpacks.
+"""Sends our code to executors, unless they have the same version installed.
 
-What runs in an executor is named by text, `module:function`, and imported there; only a small function of the standard
-library travels as such. With it go the sources of our packages, compressed: 0.4 MB, less than a task's own data. They
-are unpacked once for each version, into a directory named by their hash: numba keeps what it has compiled only for
-modules in files, and finds our compiled kernels by what the files have in them. Refused: addPyFile and artifacts, which
-leave the code in a zip file, are done otherwise by Spark Connect, and change a session that may be the user's.
+A task's function is named by a text, `module:function`, and imported in the executor; only a small function that uses
+the standard library is pickled. It carries the sources of our packages as a zip file: 0.4 MB, less than a task's own
+data. They are unpacked once per version into a directory named by their hash, because numba caches compiled code only
+for modules in files, and by the contents of these files. Refused: addPyFile and artifacts, which leave the code in a
+zip file, work differently in Spark Connect, and change a session that may be the user's.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-#: What tasks import. `hybrid` and `live` stay at home.
+#: Packages that tasks import; `hybrid` and `live` are not sent.
 PACKAGES = ("query", "matching", "archive")
 
 
 @cache
 def sources() -> tuple[bytes, str]:
-    """Our packages as a zip file, and what names these very sources."""
+    """Returns our packages as a zip file, and the hash of their sources."""
     digest = hashlib.blake2b(digest_size=8)
     out = io.BytesIO()
     home = Path(__file__).parents[2]
@@ -38,15 +38,15 @@ def sources() -> tuple[bytes, str]:
 
 
 def task(function: str, argument: bytes) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """What Spark runs in executors: the function of that name, "package.module:name", over (argument, the iterator).
+    """Returns the function that Spark runs in executors: it calls `function` ("package.module:name") with the argument
+    and the iterator of batches.
 
-    The executors need what our packages import: numpy, pyarrow, duckdb and numba; without them tasks raise ImportError
-    with a hint."""
+    Executors need numpy, pyarrow, duckdb and numba; without them tasks raise ImportError with a hint."""
     data, name = sources()
     packages = PACKAGES
     module, _, attribute = function.partition(":")
 
-    def run(batches: Iterator[Any]) -> Iterator[Any]:  # pickled as it is: all that it names stands in it
+    def run(batches: Iterator[Any]) -> Iterator[Any]:  # pickled by value: must not refer to globals
         import hashlib
         import importlib.util
         import io
@@ -57,7 +57,7 @@ def task(function: str, argument: bytes) -> Callable[[Iterator[Any]], Iterator[A
         import zipfile
 
         def same(home: pathlib.Path) -> bool:
-            """Whether the packages there are these very sources."""
+            """Returns True if the packages in `home` are these sources."""
             digest = hashlib.blake2b(digest_size=8)
             for path in sorted(p for package in packages for p in (home / package).rglob("*")):
                 if path.is_file() and path.suffix != ".pyc":
@@ -66,7 +66,7 @@ def task(function: str, argument: bytes) -> Callable[[Iterator[Any]], Iterator[A
             return digest.hexdigest() == name
 
         def unpacked() -> pathlib.Path:
-            """The directory with the packages, made if it is not there."""
+            """Returns the directory of the unpacked packages; unpacks them if needed."""
             roots = [pathlib.Path(tempfile.gettempdir()) / f"hybrid-{os.getuid()}"]
             cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
             if os.path.isabs(cache):
@@ -77,25 +77,25 @@ def task(function: str, argument: bytes) -> Callable[[Iterator[Any]], Iterator[A
                     return home
                 try:
                     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    if root.stat().st_uid != os.getuid():  # whoever made it could put other code there
+                    if root.stat().st_uid != os.getuid():  # its owner could replace the code
                         continue
                     part = tempfile.mkdtemp(prefix="code-", dir=root)
                 except OSError:
                     continue
                 zipfile.ZipFile(io.BytesIO(data)).extractall(part)
                 for path in pathlib.Path(part).rglob("*"):
-                    os.utime(path, (0, 0))  # numba asks whether a file is older than what it has compiled
+                    os.utime(path, (0, 0))  # numba compares file times with its cache
                 try:
                     os.rename(part, home)
-                except OSError:  # another task was first
+                except OSError:  # another task was faster
                     import shutil
 
                     shutil.rmtree(part)
                 return home
-            raise OSError(f"our code can be unpacked neither into {' nor into '.join(map(str, roots))}")
+            raise OSError(f"the code cannot be unpacked into any of {', '.join(map(str, roots))}")
 
         key = "_hybrid_code"
-        if getattr(sys, key, None) != name:  # once for each process of an executor
+        if getattr(sys, key, None) != name:  # once per process of an executor
             found = importlib.util.find_spec(packages[0])
             places = list(found.submodule_search_locations or ()) if found is not None else []
             if not (places and same(pathlib.Path(places[0]).parent)):

@@ -1,7 +1,8 @@
-"""What runs in an executor: rows of Spark's Arrow batches, by partition, through matchers. Imports nothing of Spark.
+"""The executor's part of a search: runs rows of Spark's Arrow batches, by partition, through matchers. Does not import
+Spark.
 
-What comes back is a row for each part of the answer: `failed`, and `payload` (archive.spark.told), which Spark passes
-on without looking at it. So every type that a query can give comes through exactly, and so does every error.
+Returns one row per part of the answer: `failed`, and `payload` (archive.spark.told), which is opaque to Spark. So all
+types and errors of a query are preserved exactly.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, QueryError
 from query.plan.plan import Plan
 
-#: What tasks give.
+#: Columns of the result of a task.
 ANSWER = pa.schema([("failed", pa.bool_()), ("payload", pa.binary())])
-#: About so many bytes of answer stand in one row.
+#: Approximate size of the payload of one row.
 PART_BYTES = 8 << 20
 
 
-#: The last column of what Purpose.COUNTS gives.
+#: The last column of a Purpose.COUNTS answer.
 COUNT = "__hybrid_count"
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a task is told. plan: over the columns that are read. sources: all that the rows may name; source: the one
-    of all of them, if that is known. keys: columns by which the rows are cut. slices: of time, by which they are cut
-    too: then SLICE is a column of the rows. rows_together: see archive.search.partitions."""
+    """Argument of a task. plan: over the columns that are read. sources: all sources of the rows. source: the source of
+    all rows, if known. keys: the columns that partition the rows. slices: time slices, which partition them too; the
+    rows then have the column SLICE. rows_together: see archive.search.partitions."""
 
     plan: Plan
     sources: tuple[str, ...]
@@ -52,8 +53,8 @@ class Search:
 
     @property
     def columns(self) -> pa.Schema:
-        """The stored columns that tasks are given, without that of the slice: of the hidden ones those that the order
-        and the answer need."""
+        """The stored columns of the task's rows, without SLICE: the declared ones, and the hidden ones required by the
+        order or the answer."""
         left_out = {LATE, *([SOURCE] if self.source is not None else []), *([] if self.with_events else [SEQ])}
         return pa.schema([field for field in stored_schema(self.plan.schema) if field.name not in left_out])
 
@@ -63,11 +64,11 @@ class Search:
 
 
 def search(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Answers a pickled Search over rows that stand by (slice, keys, total order). An error of the query or the data is
-    the last part of the answer: raised here, Spark would try again, and say it in its own words."""
+    """Runs a pickled Search over rows sorted by (slice, keys, total order). An error of the query or the data is the
+    last part of the answer: if it were raised, Spark would retry the task and wrap the error."""
     wanted: Search = pickle.loads(argument)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HybridWarning)  # the one who asks has been told
+        warnings.simplefilter("ignore", HybridWarning)  # the driver has issued it
         try:
             for payload in _payloads(wanted, batches):
                 yield _part(False, payload)
@@ -98,7 +99,7 @@ def _payloads(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[byt
 
 
 def _counts(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Partition columns and COUNT, a row for each partition with a match."""
+    """Yields tables of partition columns and COUNT, one row per partition with a match."""
     from matching.engines.choose import choose_engine
     from matching.matcher import KernelMatcher
 
@@ -114,15 +115,15 @@ def _counts(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Ta
 
 
 def _inputs(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[EventBatch]]:
-    """The rows as inputs of matchers."""
+    """Yields the rows as inputs of matchers."""
     schema = wanted.plan.schema
     stored, declared, time = wanted.columns, arrow_schema(schema), time_name(schema)
 
     def events(batch: pa.RecordBatch) -> EventBatch:
-        # a session may have a time zone of its own, and names the items of lists otherwise
+        # The types may differ in the session's time zone and in the names of list items.
         rows = pa.Table.from_batches([batch.select(stored.names)]).cast(stored)
         if not wanted.with_events:
-            rows = rows.append_column(SEQ, rows.column(OFFSET))  # nobody asks for it
+            rows = rows.append_column(SEQ, rows.column(OFFSET))  # a placeholder: not part of the answer
         found = from_stored_rows(rows, declared, time, wanted.sources, wanted.source)
         if wanted.slices is None:
             return found
@@ -135,14 +136,14 @@ def _inputs(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[Itera
 
 
 def _cut(rows: pa.Table) -> Iterator[pa.Table]:
-    """Parts of about PART_BYTES."""
+    """Yields parts of about PART_BYTES."""
     step = max(1, rows.num_rows * PART_BYTES // max(1, rows.nbytes))
     for start in range(0, rows.num_rows, step):
         yield rows.slice(start, step)
 
 
 def _cut_matches(found: Matches) -> Iterator[Matches]:
-    """Parts of about PART_BYTES, each of whole matches."""
+    """Yields parts of about PART_BYTES with whole matches."""
     size = found.rows.nbytes + 32 * len(found.event_seq)
     step = max(1, len(found) * PART_BYTES // max(1, size))
     for start in range(0, len(found), step):

@@ -1,7 +1,6 @@
-"""What tasks tell the driver, as bytes and back: JSON, and Arrow for matches. Nothing in them can be run.
+"""Serializes results of tasks for the driver: JSON, and Arrow for matches. They cannot contain code.
 
-A task is the driver's own code, and is handed to Spark pickled, as Spark hands on all code. What comes back comes from
-other machines.
+Tasks are pickled, because they are the driver's own code. Their results come from other machines and are not.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from query.errors import DataError, Diagnostic, QueryError, Span
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What one task has read. days: of its good rows, since 1970."""
+    """Result of a task that read files. counts: by file. days: days of its good rows, since 1970. quarantined: files of
+    bad rows."""
 
     counts: dict[int, Count]
     days: tuple[int, ...]
@@ -32,7 +32,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Why a task has stopped: raised in it, Spark would try again, and say it in its own words."""
+    """Error of a task. It is returned, because Spark would retry the task and wrap the error if it were raised."""
 
     error: DataError
 
@@ -41,12 +41,13 @@ _TYPES: dict[str, type[Any]] = {t.__name__: t for t in (Chunk, Count, DataFile, 
 
 
 def say(what: Any) -> bytes:
-    """None, booleans, numbers, texts, bytes, lists, tuples and dicts of these; errors of ours, and what tasks find."""
+    """Serializes None, booleans, numbers, texts, bytes, lists, tuples and dicts of these, our errors, and the
+    dataclasses in _TYPES."""
     return json.dumps(_put(what)).encode()
 
 
 def hear(data: Any) -> Any:
-    """What was said. Raises DataError for other bytes."""
+    """Deserializes the bytes of `say`. Raises DataError for other bytes."""
     try:
         return _get(json.loads(bytes(data)))
     except (KeyError, TypeError, ValueError) as error:
@@ -54,7 +55,7 @@ def hear(data: Any) -> Any:
 
 
 def _strange(error: Exception) -> DataError:
-    return DataError(f"a task of Spark has told something else than it should: {error}", "look at its log")
+    return DataError(f"a Spark task returned an unreadable result: {error}", "see its log")
 
 
 def _put(value: Any) -> Any:
@@ -78,7 +79,7 @@ def _put(value: Any) -> Any:
         case _ if type(value).__name__ in _TYPES:
             return {type(value).__name__: {field.name: _put(getattr(value, field.name)) for field in fields(value)}}
         case _:
-            raise TypeError(f"{type(value).__name__} cannot be told")
+            raise TypeError(f"{type(value).__name__} cannot be serialized")
 
 
 def _get(said: Any) -> Any:
@@ -108,7 +109,7 @@ _TEXTS = ("variables", "sources")
 
 
 def say_matches(found: Matches) -> bytes:
-    """Matches with their rows and events."""
+    """Serializes matches with their rows and events."""
     arrays = {f.name: getattr(found, f.name) for f in fields(found) if f.name not in ("rows", *_TEXTS)}
     head = {name: list(getattr(found, name)) for name in _TEXTS}
     given = {name: array for name, array in arrays.items() if array is not None}
@@ -116,7 +117,7 @@ def say_matches(found: Matches) -> bytes:
 
 
 def hear_matches(data: Any) -> Matches:
-    """What was said. Raises DataError for other bytes."""
+    """Deserializes the bytes of `say_matches`. Raises DataError for other bytes."""
     head, arrays = unpack(data)
     try:
         rows = read_table(arrays.pop("rows"))

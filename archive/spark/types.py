@@ -1,4 +1,4 @@
-"""Stored types as Spark's SQL writes them."""
+"""Stored types in Spark SQL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLAIN = {
 
 
 def spark_type(type: pa.DataType) -> str:
-    """A stored type as Spark's SQL writes it."""
+    """Returns a stored type in Spark SQL."""
     if pa.types.is_decimal(type):
         return f"decimal({type.precision}, {type.scale})"
     if pa.types.is_timestamp(type):

@@ -121,7 +121,7 @@ def cut(tokens: Tokens) -> tuple[Cut, ...]:
         elif items[i].word == "HISTORY" and tokens.words(i + 1, "OF") and _may_name(tokens, i + 2):
             raise _fault(
                 tokens,
-                "HISTORY OF stands behind JOIN only",
+                "HISTORY OF must follow JOIN",
                 items[i],
                 items[i + 1],
                 hint="write JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN or NEAREST JOIN before HISTORY OF",
@@ -266,7 +266,7 @@ def _refuse_nesting(tokens: Tokens, piece: Cut) -> None:
             "a pattern inside the clauses of a pattern is not supported yet",
             tokens.items[min(inner)],
             code="HQ500",
-            hint="let it stand in the input: FROM (SELECT ... MATCH_RECOGNIZE ( ... )) MATCH_RECOGNIZE ( ... )",
+            hint="put it into the input: FROM (SELECT ... MATCH_RECOGNIZE ( ... )) MATCH_RECOGNIZE ( ... )",
         )
 
 
@@ -276,7 +276,7 @@ def _refuse_nesting(tokens: Tokens, piece: Cut) -> None:
 def _factor(tokens: Tokens, keyword: int) -> FactorCut:
     items = tokens.items
     if not tokens.words(keyword + 1, "("):
-        raise _fault(tokens, "expected '(' behind MATCH_RECOGNIZE", items[keyword])
+        raise _fault(tokens, "expected '(' after MATCH_RECOGNIZE", items[keyword])
     close = tokens.partner[keyword + 1]
     first, behind, input_alias = _input(tokens, keyword, "MATCH_RECOGNIZE")
 
@@ -285,7 +285,7 @@ def _factor(tokens: Tokens, keyword: int) -> FactorCut:
     if tokens.words(close + 1, "AS"):
         if not _may_name(tokens, close + 2):
             found = items[min(close + 2, len(items) - 1)]
-            raise _fault(tokens, "expected a name behind AS", found)
+            raise _fault(tokens, "expected a name after AS", found)
         alias = last = close + 2
     elif _may_name(tokens, close + 1) and not _is_join_word(tokens, close + 1):
         alias = last = close + 1
@@ -325,9 +325,9 @@ def _input(tokens: Tokens, keyword: int, what: str) -> tuple[int, int, int | Non
         return named, behind, first
     raise _fault(
         tokens,
-        f"{what} stands behind a table of FROM or JOIN",
+        f"{what} must follow a table of FROM or JOIN",
         items[keyword],
-        hint=f"put what it is about into parentheses: FROM (SELECT ... ) {what} ( ... )",
+        hint=f"put the input into parentheses: FROM (SELECT ... ) {what} ( ... )",
     )
 
 
@@ -403,7 +403,7 @@ def _sase(tokens: Tokens, keyword: int) -> SaseCut:
     if not tokens.words(first - 1, "FROM"):
         raise _fault(
             tokens,
-            f"PATTERN SEQ stands behind FROM, not behind {items[first - 1].text}",
+            f"PATTERN SEQ must follow FROM, not {items[first - 1].text}",
             items[keyword],
             items[keyword + 1],
             hint="write FROM stream PATTERN SEQ ( ... ), or put that into parentheses: (FROM ... PATTERN SEQ ...) AS m"
@@ -426,14 +426,14 @@ def _is_alert(tokens: Tokens, i: int) -> bool:
 def _alert(tokens: Tokens, first: int) -> AlertCut:
     items = tokens.items
     if enclosing(tokens, first):
-        message = "ALERT ONCE stands behind the whole statement"
+        message = "ALERT ONCE must follow the whole statement"
         raise _fault(tokens, message, items[first], items[first + 1], code="HQ103", label="inside of brackets")
     last = first
     while last + 1 < len(items) and items[last + 1].word != ";":
         last += 1
         if last > first and _is_alert(tokens, last):
             hint = "keep one of the two; PER takes several columns, separated by commas"
-            raise _fault(tokens, "ALERT ONCE stands twice", items[last], items[last + 1], code="HQ103", hint=hint)
+            raise _fault(tokens, "ALERT ONCE appears twice", items[last], items[last + 1], code="HQ103", hint=hint)
     return AlertCut(first, last)
 
 
@@ -460,7 +460,7 @@ def _history(tokens: Tokens, join: int) -> HistoryCut | None:
             kind,
             items[join],
             code="HQ300",
-            hint="there is JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN and NEAREST JOIN",
+            hint="available: JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN, NEAREST JOIN",
         )
     if kind is not None and kind.word in _JOIN_KINDS:
         first -= 1
@@ -498,7 +498,7 @@ def _check_misspelt(tokens: Tokens, join: int) -> None:
         return tokens.words(i, "FROM") or tokens.words(i, "BETWEEN")
 
     if tokens.words(join + 1, "HISTORY") and (ranged(join + 2) or ranged(join + 3)):
-        raise _fault(tokens, "expected OF behind HISTORY", items[join + 2], hint="write JOIN HISTORY OF stream FROM")
+        raise _fault(tokens, "expected OF after HISTORY", items[join + 2], hint="write JOIN HISTORY OF stream FROM")
     if tokens.words(join + 1, "OF"):
         raise _fault(tokens, "expected HISTORY", items[join + 1], hint="write JOIN HISTORY OF stream FROM")
     if tokens.words(join + 2, "OF") and _may_name(tokens, join + 3):

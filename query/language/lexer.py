@@ -112,7 +112,7 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
 
     position, limit = (0, len(text)) if inside is None else (max(0, inside.start), min(inside.end, len(text)))
     if bad := _NEVER.search(text, position, limit):
-        raise fault(f"the character U+{ord(bad[0]):04X} cannot stand in a query", bad.start(), bad.end())
+        raise fault(f"the character U+{ord(bad[0]):04X} is not allowed in a query", bad.start(), bad.end())
 
     items: list[Token] = []
     partner: dict[int, int] = {}

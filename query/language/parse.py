@@ -398,7 +398,7 @@ def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind
             raise _error(text, "HQ100", "a pattern query is a SELECT", items[0].span, hint=hint)
         for token in items:  # DESCRIBE, PIVOT and their like, of which there is no tree to look at
             if token.word in _WRITING:
-                raise _error(text, "HQ100", f"{token.word} may not stand in such a statement", token.span)
+                raise _error(text, "HQ100", f"{token.word} is not allowed in such a statement", token.span)
         return
     span = Span(start, max(start, end))
     for inside, _ in pieces:
@@ -674,15 +674,15 @@ class _Reader:
             for other in self.clauses:
                 if other == token.word or place == _CLAUSE_OF_WORD[other][2] != _EITHER_WAY:
                     fail(
-                        f"{name} stands twice"
+                        f"{name} appears twice"
                         if other == token.word
-                        else f"{name} stands behind {_CLAUSE_OF_WORD[other][0]}",
+                        else f"{name} comes after {_CLAUSE_OF_WORD[other][0]}",
                         code="HQ103",
                         hint=f"keep one {name} clause" if other == token.word else "keep one of the two",
                     )
             latest = max(self.clauses, key=lambda c: _CLAUSE_OF_WORD[c][2])
             if place < _CLAUSE_OF_WORD[latest][2]:
-                fail(f"{name} stands behind {_CLAUSE_OF_WORD[latest][0]}", code="HQ103", hint=_ORDER_HINT)
+                fail(f"{name} comes after {_CLAUSE_OF_WORD[latest][0]}", code="HQ103", hint=_ORDER_HINT)
 
         if "EXPRESSION" in accepted:
             fail(f"expected an expression, found {found}", code="HQ102" if code == "HQ101" else code)
@@ -690,13 +690,13 @@ class _Reader:
         in_pattern = "VARIABLE" in accepted and "LPAR" in accepted
         if in_pattern and token.word in ("*", "+", "?", "{"):
             if before is not None and before.word in ("*", "+", "?", "}"):
-                fail("a quantifier stands behind another one", hint="group them: (A+)*")
+                fail("a quantifier follows another one", hint="group them: (A+)*")
             if before is not None and before.word not in ("(", "|", ",", "{-", "PATTERN"):
                 fail("a negated variable takes no quantifier", hint="~B already means that no B occurs")
             fail(f"expected a row pattern before the quantifier {found}")
 
         if self.start == "sase" and token.word == "WITHIN" and accepted != {"WHERE"}:
-            fail(f"unexpected {found}", hint="WITHIN stands once, between } and RETURN")
+            fail(f"unexpected {found}", hint="WITHIN is allowed once, between } and RETURN")
         if self.start == "sase" and token.word in _OUTER_WORDS:
             fail(f"unexpected {found}", hint="put the statement into parentheses: FROM (FROM ... PATTERN SEQ ...) AS m")
         if self.start == "sase" and token.word == "[" and before is not None:
@@ -704,15 +704,15 @@ class _Reader:
         if self.start == "alert" and token.word == "(":
             fail("unexpected (", hint="PER takes columns of the output: give the expression a name in the SELECT")
         if self.start == "alert" and not accepted:
-            fail(f"unexpected {found}", hint="ALERT ONCE stands behind the whole statement")
+            fail(f"unexpected {found}", hint="ALERT ONCE must follow the whole statement")
         if token.word == "," and accepted == {"RPAR"} and code == "HQ101":
-            fail(f"expected ')', found {found}", hint="rows that follow each other stand side by side: PATTERN (A B)")
+            fail(f"expected ')', found {found}", hint="write consecutive rows side by side: PATTERN (A B)")
         shown = self._shown(accepted)
         if token.kind is TokenKind.WORD and len(token.word) > 2:
             words = {s.split()[0]: s for s in shown} | {u: u for u in _UNITS if "UNIT" in accepted}
             close = difflib.get_close_matches(token.word, sorted(words), n=1, cutoff=0.6)
             if close and close[0] == token.word:  # expected is what stands behind it here
-                hint = "WITH UNMATCHED ROWS stands behind ALL ROWS PER MATCH" if token.word == "WITH" else ""
+                hint = "WITH UNMATCHED ROWS must follow ALL ROWS PER MATCH" if token.word == "WITH" else ""
                 fail(f"unexpected {found}", hint=hint)
             if close:
                 meant = words[close[0]]

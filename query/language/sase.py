@@ -185,7 +185,7 @@ class _Translation:
         self.index: dict[str, int] = {}
         for i, event in enumerate(self.events):
             if event.variable.name in self.index:
-                self.fault("HQ203", f"{event.variable.written} stands twice in SEQ", event.variable.span,
+                self.fault("HQ203", f"{event.variable.written} appears twice in SEQ", event.variable.span,
                            "the second time", "give each event a variable of its own")
             self.index.setdefault(event.variable.name, i)
         self.stop()
@@ -269,7 +269,7 @@ class _Translation:
         left = [self.events[i].variable.written for i in self.positive if self.events[i].variable.name not in named]
         if left and not self.faults:
             self.fault("HQ500", "a strategy for a part of SEQ is not supported yet", self.statement.selection.span,
-                       f"says nothing of {', '.join(left)}", f"list all variables: {', '.join(self.names())}")
+                       f"omits {', '.join(left)}", f"list all variables: {', '.join(self.names())}")
 
     def names(self) -> tuple[str, ...]:
         return tuple(e.variable.written for e in self.events)
@@ -331,7 +331,7 @@ class _Translation:
             return None
         if not references:
             if not self.unknown(first, last):
-                self.fault("HQ202", "this condition speaks of no variable", self.span(first, last), "of which event?",
+                self.fault("HQ202", "this condition refers to no variable", self.span(first, last), "of which event?",
                            f"write {self.names()[0]}.column")
             return None
         return _Condition(first, last, references)
@@ -435,7 +435,7 @@ class _Translation:
                 return None
             part = self.part_of(name, i + 2, close)
             if part is None:
-                hint = f"there is {name}[1], {name}[i], {name}[i-1], {name}[..i-1], {name}[{name}.{_LEN}] and {name}[]"
+                hint = f"available: {name}[1], {name}[i], {name}[i-1], {name}[..i-1], {name}[{name}.{_LEN}], {name}[]"
                 self.fault("HQ218", "this index is not supported", self.span(i, close + 1), "which event?", hint)
                 return None
             kind, offset = part

@@ -137,7 +137,7 @@ class _Query:
     def live_statement(self) -> None:
         query, whole = self.query, Span(0, len(self.query.text))
         if query.kind is not StatementKind.SELECT:
-            self.fault("HQ400", f"{query.kind.value} has no end on a stream that never ends", whole,
+            self.fault("HQ400", f"{query.kind.value} never ends on an unbounded stream", whole,
                        hint="watch the SELECT, and keep the fetched tables")
         if not query.factors:
             self.fault("HQ100", "a live query needs a pattern", whole, hint="write FROM stream MATCH_RECOGNIZE ( ... )")
@@ -150,7 +150,7 @@ class _Query:
             if i in factors_in(select_sql) or readers.count(i) != 1:
                 self.fault("HQ500", "a live query of two patterns side by side is not supported yet",
                            self.query.factors[-1].span,
-                           hint="watch each on its own, let one stand in FROM of the other, or merge their rows")
+                           hint="watch each on its own, put one into FROM of the other, or merge their rows")
                 return factors
             if factors[i].histories:
                 self.fault("HQ500", "a live pattern over rows joined with history is not supported yet",
@@ -177,14 +177,14 @@ class _Query:
             if factor.members:
                 time, where = factor.members[n].schema.time or "", syntax.merged[n].span
             elif order is None or order.descending or order.column.type not in MERGED_TIMES:
-                self.fault("HQ212", "a live pattern over rows of a pattern goes by a time of theirs", where,
+                self.fault("HQ212", "a live pattern over rows of a pattern needs ORDER BY one of their times", where,
                            "in which order do they come?", "write ORDER BY and a TIMESTAMP among them, ascending")
                 continue
             origin = origin_of(sql, time)
             lag = lag_us(factors[inner[0]].plan, None if origin is None else origin[1])
             if lag is None:
                 alias = factors[inner[0]].alias
-                self.fault("HQ220", f"rows of {alias} may come out any time after {time}", where, "no bound",
+                self.fault("HQ220", f"rows of {alias} may be returned any time after {time}", where, "no bound",
                            f"add WITHIN INTERVAL '...' to {alias}; where each match ends with its last event, LAST of "
                            "the time will do; NEXT and $ always wait")
                 continue
@@ -218,7 +218,7 @@ class _Query:
                 self.fault("HQ201", f"the output has several columns {name}", column.name.span, "which one?",
                            "give one of them another name with AS")
             elif found[0].name in named:
-                self.fault("HQ103", f"{name} stands twice", column.span, "the second time", "leave it out")
+                self.fault("HQ103", f"{name} appears twice", column.span, "the second time", "leave it out")
             else:
                 named.append(found[0].name)
         plan = factor.plan
@@ -231,9 +231,9 @@ class _Query:
         sources = {origin_of(select_sql, name) for name in named}
         apart = [c.name for c in plan.partition_by if (f"{FACTOR_TABLE}{k}", c.name.lower()) not in sources]
         if apart and not in_order_of_last_events(plan):
-            self.fault("HQ500", f"ALERT ONCE over several values of {apart[0]} is not supported where a match may come "
-                       "out behind its last event", syntax.span, f"rows of two {apart[0]} come in no fixed order",
-                       f"add {', '.join(apart)} to PER, or let all matches be of one length, or AFTER MATCH NO SKIP")
+            self.fault("HQ500", f"ALERT ONCE over several values of {apart[0]} is not supported if a match may be "
+                       "returned after its last event", syntax.span, f"order across values of {apart[0]} is undefined",
+                       f"add {', '.join(apart)} to PER, make all matches equally long, or use AFTER MATCH NO SKIP")
         lag_us = last_event_lag_us(plan)
         if lag_us is None:
             self.warnings.append("ALERT ONCE keeps what it has seen of every key, as matches may come out any time "
@@ -308,7 +308,7 @@ class _Query:
         if len(factor.columns) > len(columns):
             alias = factor.alias.written if factor.alias else "the output"
             self.fault("HQ201", f"{alias} has {len(columns)} columns", factor.columns[len(columns)].span,
-                       "one name too many", f"they are {', '.join(c.name for c in columns)}" if columns else "")
+                       "one name too many", f"available: {', '.join(c.name for c in columns)}" if columns else "")
         named = [replace(c, name=n.written) for c, n in zip(columns, factor.columns)]
         return (*named, *columns[len(named) :])
 
@@ -337,8 +337,8 @@ class _Query:
         statement = input_statement(self.query.text, factor, self.cuts)
         own = {scope.inside for scope in factor.scopes if scope.inside} - names
         if own and own & tables_of(statement):
-            self.fault("HQ500", "a pattern over the WITH RECURSIVE entry that it stands in is not supported",
-                       factor.input_span, "not whole yet",
+            self.fault("HQ500", "a pattern over its own WITH RECURSIVE entry is not supported",
+                       factor.input_span, "incomplete here",
                        "let the recursive entry gather the rows, and match them outside of it")
             return None
         nested = any(span.start >= factor.span.start for span, sql in self.cuts if sql)
@@ -458,7 +458,7 @@ class _Query:
             names, span = [str(n) for n in ref["column_names"]], _span(ref, text)
             if len(names) > 1 and names[0].lower() != alias.lower():
                 self.fault("HQ301", f"a history range is made of {alias}'s columns and fixed times", span,
-                           f"not of {alias}", f"there is {', '.join(f'{alias}.{c.name}' for c in columns[:8])}")
+                           f"not of {alias}", f"available: {', '.join(f'{alias}.{c.name}' for c in columns[:8])}")
             else:
                 self.column_of(names[1 if len(names) > 1 else 0], alias, columns, span)
         if len(self.faults) > before:
@@ -553,7 +553,7 @@ class _Query:
         elif len(names) > 1:
             tables = [t.alias for t in self.query.histories] + [t.alias for t in self.query.factors]
             if names[0].lower() in [t.written.lower() for t in tables if t is not None]:
-                self.fault("HQ500", f"ON of {alias} may speak of {live_alias} and {alias} only", span,
+                self.fault("HQ500", f"ON of {alias} may refer to {live_alias} and {alias} only", span,
                            hint="compare further tables in WHERE")
             else:
                 self.fault("HQ200", f"there is no table {names[0]} here", span, "no such table",
@@ -584,7 +584,7 @@ class _Query:
         for call in _nodes_of(node, "FUNCTION"):
             name = str(call["function_name"]).lower()
             if name in duck.aggregate_names() or name in ("prev", "next", "classifier", "match_number"):
-                self.fault("HQ300", f"{name.removesuffix('_star')} may not stand in {place}", _span(call, text),
+                self.fault("HQ300", f"{name.removesuffix('_star')} is not allowed in {place}", _span(call, text),
                            hint="compute it in MEASURES")
             elif duck.is_volatile(name, len(call["arguments"])):
                 self.faults.append(volatile_diagnostic(name, _span(call, text)))

@@ -138,14 +138,14 @@ class _Binder:
             diagnostic = syntax_diagnostic(fault, self.text)
             if found := word_without_call(self.source):
                 said, column = found
-                diagnostic = replace(diagnostic, hint=f"{said} stands before a call: {said} LAST({column})")
+                diagnostic = replace(diagnostic, hint=f"{said} must precede a call: {said} LAST({column})")
             self.faults.append(diagnostic)
             return None
         expression = self.expression(self.of_session(self.unchained(node)), None)
         for start, word in self.words.items():
             if start not in self.used and not self.faults[before:]:
                 name = "FINAL" if word.final else "RUNNING"
-                self.fault("HQ208", f"{name} stands before FIRST, LAST or an aggregate", word.span,
+                self.fault("HQ208", f"{name} must precede FIRST, LAST or an aggregate", word.span,
                            hint=f"leave {name} out, or write it as in PREV({name} LAST(A.x))")
         return expression
 
@@ -284,7 +284,7 @@ class _Binder:
             return self.of_variable(variable, column, span, inside)
         found = schema.field(names[0])
         if found is not None and self.scope.qualified:
-            return self.fault("HQ202", f"{names[0]} stands without its variable", span, "of which event?",
+            return self.fault("HQ202", f"{names[0]} lacks its variable", span, "of which event?",
                               f"write {self.scope.primary[0].lower()}.{names[0]}")
         if found is not None:
             if inside is not None:
@@ -358,7 +358,7 @@ class _Binder:
         if found is not None:
             self.used.add(start)
             if found.final and self.scope.candidate is not None:
-                self.fault("HQ209", "FINAL may not stand in DEFINE", found.span, "the match is not complete here",
+                self.fault("HQ209", "FINAL is not allowed in DEFINE", found.span, "the match is not complete here",
                            "leave FINAL out: a condition sees the rows matched so far")
         return found
 
@@ -381,7 +381,7 @@ class _Binder:
                 hint = "write physical(logical()): PREV or NEXT around FIRST or LAST"
             else:
                 hint = "aggregate a column of the rows themselves"
-            return self.fault("HQ208", f"{name.upper()} may not stand inside {within}", span, hint=hint)
+            return self.fault("HQ208", f"{name.upper()} is not allowed inside {within}", span, hint=hint)
         self.bare(name, node)
         if not arguments:
             return self.fault("HQ208", f"{name.upper()} takes a value and an offset", span)
@@ -475,7 +475,7 @@ class _Binder:
     def no_variable(self, written: str, name: str, span: Span, column: str = "") -> Constant:
         """HQ202. column: of the input, where `written` qualifies one."""
         if name in self.scope.negated:
-            hint = f"{name}.x may stand in the condition of {name} only"
+            hint = f"{name}.x is allowed only in the condition of {name}"
             return self.fault("HQ202", f"{name} is negated: no row of a match is {name}", span, hint=hint)
         known = (*self.scope.primary, *self.scope.subsets)
         hint = nearest(name, known)
@@ -486,7 +486,7 @@ class _Binder:
     def aggregate(self, name: str, arguments: list[Node], node: Node, inside: _Inside | None) -> Expression:
         span = self.span(node)
         if inside is not None:
-            message = f"{name.removesuffix('_star').upper()} may not stand inside {inside.name.upper()}"
+            message = f"{name.removesuffix('_star').upper()} is not allowed inside {inside.name.upper()}"
             return self.fault("HQ210", message, span, "an aggregate", "compute it beside the call")
         if node["export_state"]:
             return self.fault("HQ500", f"EXPORT_STATE of {name} is not supported yet", span)

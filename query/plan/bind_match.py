@@ -78,9 +78,9 @@ class MatchBinder:
         the number of the match, the times of its first and last event, and how many there are."""
         times = [f.name for f in schema.fields if f.type in TIME_TYPES] if schema.time is None else [schema.time]
         if len(times) != 1:
-            has = f"has several times: {', '.join(times)}" if times else "has no column of time"
+            has = f"has several times: {', '.join(times)}" if times else "has no time column"
             columns = f"* EXCLUDE ({', '.join(times[1:])})" if times else "*, make_timestamp(us) AS ts"
-            self.fault("HQ211", f"SASE+ goes by time, and {schema.name} {has}", sase.span, "in which order?",
+            self.fault("HQ211", f"SASE+ is ordered by time, but {schema.name} {has}", sase.span, "in which order?",
                        f"write FROM (SELECT {columns} FROM {schema.name}) AS {schema.name}")
             return match
         time = ast.ExpressionText(quote(times[0]), sase.span)
@@ -190,7 +190,7 @@ class MatchBinder:
         orders = factorial(len(bound))
         positions = orders * max(1, sum(map(_positions, bound)))
         if positions > PERMUTE_MAX:
-            self.fault("HQ600", f"this PERMUTE stands for {orders:,} orders of {len(bound)} elements", span,
+            self.fault("HQ600", f"this PERMUTE means {orders:,} orders of {len(bound)} elements", span,
                        f"{positions:,} positions, and {PERMUTE_MAX:,} are the most",
                        "permute fewer elements, or write the orders that can occur as alternatives")
             return rp.Sequence(tuple(bound))  # so that its variables are known
@@ -202,7 +202,7 @@ class MatchBinder:
             if any(f.span == negation.span for f in self.faults):
                 continue  # said of the outer group
             self.fault("HQ500", f"a negation inside {group} is not supported yet", negation.span,
-                       hint="negations stand between, before or behind the elements of the whole pattern")
+                       hint="negations are allowed between, before and after the elements of the whole pattern")
         return self.pattern(syntax)
 
     def negations(
@@ -212,7 +212,7 @@ class MatchBinder:
         spans = {n.name.name: n.span for n in _negations(match.pattern)}
         if spans and not rp.variables(pattern):
             self.fault("HQ101", "a pattern of negations only matches nothing", match.pattern.span,
-                       hint="a negation stands beside the elements it forbids events between")
+                       hint="write the negation beside elements of the pattern")
             return
         for i, part in enumerate(parts):
             if not isinstance(part, rp.Negation):
@@ -228,7 +228,7 @@ class MatchBinder:
             elif match.within is None or match.within.interval_us is None:
                 place = "at the start" if not before else "at the end"
                 self.fault("HQ214", f"a negation {place} needs WITHIN", spans[part.name], "how long is it forbidden?",
-                           "add WITHIN 1 hour behind }" if match.sase else "add WITHIN INTERVAL '...' behind PATTERN")
+                           "add WITHIN 1 hour after }" if match.sase else "add WITHIN INTERVAL '...' after PATTERN")
 
     def subsets(
         self, match: ast.MatchRecognize, primary: tuple[str, ...], negated: tuple[str, ...]
@@ -247,7 +247,7 @@ class MatchBinder:
             for member in subset.members:
                 if member.name in names:
                     self.fault("HQ216", f"{member.written} is a subset itself", member.span,
-                               hint="list the variables of PATTERN it stands for")
+                               hint="list variables of PATTERN instead")
                 elif member.name not in primary:
                     self.fault("HQ202", f"{member.written} is not a row pattern variable", member.span,
                                "not in PATTERN", nearest(member.name, primary))
@@ -268,14 +268,14 @@ class MatchBinder:
         if variable.name not in subsets and variable.name not in primary:
             if variable.name in negated:
                 self.fault("HQ202", f"{variable.written} is negated: no row of a match is {variable.written}",
-                           variable.span, hint=f"there is {', '.join((*primary, *subsets))}")
+                           variable.span, hint=f"available: {', '.join((*primary, *subsets))}")
             else:
                 self.fault("HQ202", f"{variable.written} is not a row pattern variable", variable.span,
                            "not in PATTERN", nearest(variable.name, (*primary, *subsets)))
         if selection in SKIP_TILL:
-            self.fault("HQ215", f"{match.after.kind.value} {variable.written} does not go with SELECTION "
+            self.fault("HQ215", f"{match.after.kind.value} {variable.written} cannot be combined with SELECTION "
                        f"{selection.value}", match.after.span, "rows between the matched ones are skipped",
-                       "there is NO SKIP, SKIP TO NEXT ROW and SKIP PAST LAST ROW")
+                       "available: NO SKIP, SKIP TO NEXT ROW, SKIP PAST LAST ROW")
         return AfterMatch(match.after.kind, subsets.get(variable.name, (variable.name,)))
 
     def unmatched(
@@ -289,10 +289,11 @@ class MatchBinder:
         span = Span(start + words.start(), start + words.end()) if words else match.span
         if selection in SKIP_TILL or after.kind is AfterMatchKind.NO_SKIP:
             other = f"SELECTION {selection.value}" if selection in SKIP_TILL else "AFTER MATCH NO SKIP"
-            self.fault("HQ215", f"WITH UNMATCHED ROWS does not go with {other}", span, "unmatched by which match?",
+            self.fault("HQ215", f"WITH UNMATCHED ROWS cannot be combined with {other}", span,
+                       "unmatched by which match?",
                        "use SHOW EMPTY MATCHES or OMIT EMPTY MATCHES")
         if rp.excludes(pattern):
-            self.fault("HQ215", "WITH UNMATCHED ROWS does not go with the exclusion {- -}", span,
+            self.fault("HQ215", "WITH UNMATCHED ROWS cannot be combined with the exclusion {- -}", span,
                        "some rows are left out", "use SHOW EMPTY MATCHES or OMIT EMPTY MATCHES")
 
     def timeouts(self, match: ast.MatchRecognize, selection: Selection, after: AfterMatch) -> None:
@@ -301,11 +302,11 @@ class MatchBinder:
             return
         if match.within is None:
             self.fault("HQ215", "TIMEOUT ROWS needs WITHIN", match.timeout, "when is their time out?",
-                       "add WITHIN INTERVAL '...' behind PATTERN")
+                       "add WITHIN INTERVAL '...' after PATTERN")
         if selection in SKIP_TILL or after.kind is AfterMatchKind.NO_SKIP:
             other = f"SELECTION {selection.value}" if selection in SKIP_TILL else "AFTER MATCH NO SKIP"
             self.fault("HQ500", f"TIMEOUT ROWS with {other} is not supported yet", match.timeout,
-                       hint="it goes with SELECTION PARTITION or STRICT and any other AFTER MATCH")
+                       hint="it requires SELECTION PARTITION or STRICT, and another AFTER MATCH")
 
     def within(self, match: ast.MatchRecognize, schema: Schema, order: list[Order]) -> Within | None:
         if match.within is None:
@@ -315,7 +316,7 @@ class MatchBinder:
         failed = len(order) < len(match.order_by)
         if within.interval_us is not None and not timed and not failed:
             times = [f.name for f in schema.fields if f.type in TIME_TYPES]
-            hint = f"write ORDER BY {times[0]}" if times else "there is no column of time; WITHIN n ROWS needs none"
+            hint = f"write ORDER BY {times[0]}" if times else "there is no time column; WITHIN n ROWS needs none"
             self.fault("HQ211", "WITHIN an interval needs ORDER BY a time, ascending", match.within.span, hint=hint)
         return within
 

@@ -57,7 +57,7 @@ def merge(
         time = schema.time or _time_of(schema, order or declared)
         if time is None:
             times = [f.name for f in schema.fields if f.type in TIMES]
-            has = f"has several times: {', '.join(times)}" if times else "has no column of time"
+            has = f"has several times: {', '.join(times)}" if times else "has no time column"
             fault(f"inputs are merged by time, and {member.name} {has}", span, "when?", "say which by ORDER BY"
                   if times else "merge streams, or tables with a TIMESTAMP")
         elif schema.field(STREAM) is not None:

@@ -269,7 +269,7 @@ def _diagnostic(fault: DuckFault, statement: Statement, text: str, names: Names)
         name = table_missing[1]
         hint = nearest(name, list(aliases.values()))
         if name.lower() in names.silent:
-            hint = f"SEMI JOIN and ANTI JOIN add no columns: {name} may stand in ON only"
+            hint = f"SEMI JOIN and ANTI JOIN add no columns: {name} is allowed only in ON"
         return Diagnostic("HQ200", f"there is no table {name} here", place(name), "no such table", hint)
     if fault.kind == "MISSING_ENTRY" and fault.what == "Table":
         known_tables = [t for t in tables if t not in aliases]
@@ -369,8 +369,8 @@ def _visit(node: Node, unbounded: frozenset[str], statement: Statement, found: l
     for part in _nodes([node["select_list"], node["where_clause"], node["having"], node["qualify"]]):
         if part.get("class") == "SUBQUERY" and _visit(part["subquery"]["node"], unbounded, statement, found):
             found.append(Diagnostic(
-                "HQ400", "a subquery has no answer on a stream that never ends", _origin(statement, part),
-                "waits for the last match", "let the stream's matches stand in FROM"))  # fmt: skip
+                "HQ400", "a subquery has no answer on an unbounded stream", _origin(statement, part),
+                "waits for the last match", "put the stream's matches into FROM"))  # fmt: skip
     if not live:
         return False
     if node["group_expressions"] or node["group_sets"]:
@@ -384,11 +384,11 @@ def _visit(node: Node, unbounded: frozenset[str], statement: Statement, found: l
     for part in _own_nodes([node["select_list"], node["where_clause"], node["qualify"]]):
         if part.get("class") == "WINDOW":
             found.append(Diagnostic(
-                "HQ400", "a window function has no answer on a stream that never ends", _origin(statement, part),
+                "HQ400", "a window function has no answer on an unbounded stream", _origin(statement, part),
                 "waits for the last match", "compute it in MEASURES, or over the fetched tables"))  # fmt: skip
         elif part.get("class") == "FUNCTION" and str(part["function_name"]).lower() in duck.aggregate_names():
             found.append(Diagnostic(
-                "HQ400", f"{part['function_name'].removesuffix('_star')} has no answer on a stream that never ends",
+                "HQ400", f"{part['function_name'].removesuffix('_star')} has no answer on an unbounded stream",
                 _origin(statement, part), "waits for the last match",
                 "aggregate in MEASURES, or over the fetched tables"))  # fmt: skip
     return True
@@ -413,7 +413,7 @@ def _from(node: Node | None, unbounded: frozenset[str], statement: Statement, fo
             kind = str(node["join_type"])
             if (left and kind in ("RIGHT", "OUTER", "FULL")) or (right and kind not in ("INNER", "RIGHT")):
                 found.append(Diagnostic(
-                    "HQ400", f"this {kind} JOIN has no answer on a stream that never ends", _origin(statement, node),
+                    "HQ400", f"this {kind} JOIN has no answer on an unbounded stream", _origin(statement, node),
                     "waits for the last match",
                     "let the stream's matches lead: ... AS m LEFT JOIN table ON ..."))  # fmt: skip
             return left or right
@@ -428,7 +428,7 @@ def _from(node: Node | None, unbounded: frozenset[str], statement: Statement, fo
 
 def _refusal(word: str, clause: str, node: Any, statement: Statement) -> Diagnostic:
     return Diagnostic(
-        "HQ400", f"{clause} has no answer on a stream that never ends", _keyword(word, clause, node, statement),
+        "HQ400", f"{clause} has no answer on an unbounded stream", _keyword(word, clause, node, statement),
         "waits for the last match", _INSTEAD.get(word, ""))  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def test_a_day_removed_by_hand(tmp_path):
         history.snapshot().read(RangeRequest())
     assert len(history.snapshot().read(RangeRequest(START_US, START_US + 10_000_000))) == 10  # other days can
     (path,) = [p for p in history.table_snapshot.paths if "01-02" in p]
-    assert broken(tmp_path) == [f"{path} is gone, with 20,000 events of source default, offsets 90000 to 109999"]
+    assert broken(tmp_path) == [f"{path} is missing, with 20,000 events of source default, offsets 90000 to 109999"]
     with pytest.raises(DataError, match="cannot be compacted"):
         list(compact(Table.open(tmp_path), closed_us=2**60))
     history.append(*batch_of(run_of(10, first=300_000)))

@@ -45,7 +45,7 @@ def test_the_last_commit_is_missed(tmp_path, how):
     for opens in (lambda: History(TICKS, tmp_path), lambda: Table.open(tmp_path)):
         with pytest.raises(DataError) as raised:
             opens()
-        assert f"_delta_log/{entry.name} is {'gone' if how == 'removed' else 'damaged'}" in raised.value.message
+        assert f"_delta_log/{entry.name} is {'missing' if how == 'removed' else 'damaged'}" in raised.value.message
         lost = "5,000 events of source default, offsets 15000 to 19999"
         assert f"without it {lost} would be missing" in raised.value.message
         assert "hybrid archive repair" in raised.value.hint
@@ -60,11 +60,11 @@ def test_the_last_commit_and_its_head_are_missed_by_the_log(tmp_path):
     first.close()
     last_entry(tmp_path).unlink()
     max((tmp_path / "_head").glob("*.head")).unlink()
-    with pytest.raises(DataError, match="it was begun; 10 events are missing, number 10"):
+    with pytest.raises(DataError, match="that precede the log; 10 events are missing, number 10"):
         History(TICKS, tmp_path, log="os")
     assert [str(one.missing) for one in log_repair.faults(tmp_path, True)] == ["; 10 events are missing, number 10 on"]
     (done,) = repair(place_of(tmp_path), TICKS)
-    assert "10 events of source default, offsets 10 to 19 of it are there again" in str(done)
+    assert "10 events of source default, offsets 10 to 19 were added from it" in str(done)
     assert events_of(History(TICKS, tmp_path, log="os").snapshot().read(RangeRequest())) == run_of(20)
 
 
@@ -95,7 +95,7 @@ def test_the_hint_of_a_checkpoint(tmp_path):
     with pytest.raises(DataError, match="_delta_log/_last_checkpoint is damaged"):
         History(TICKS, tmp_path)
     (done,) = repair(place_of(tmp_path), TICKS)
-    assert str(done).startswith("_delta_log/_last_checkpoint was damaged: it is _aside/_delta_log-_last_checkpoint now")
+    assert str(done).startswith("_delta_log/_last_checkpoint was damaged: moved to _aside/_delta_log-_last_checkpoint")
     assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == run_of(140)
 
 
@@ -103,10 +103,10 @@ def test_a_log_that_is_gone_is_not_begun_anew(tmp_path):
     # Before: an empty table was made over the files.
     filled(tmp_path)
     shutil.rmtree(tmp_path / "_delta_log")
-    with pytest.raises(DataError, match=r"_delta_log/0+\.json is gone, and 5 more; without it 40 events"):
+    with pytest.raises(DataError, match=r"_delta_log/0+\.json is missing, and 5 more; without it 40 events"):
         History(TICKS, tmp_path)
     shutil.rmtree(tmp_path / "_head")
-    with pytest.raises(DataError, match=r"has data files, 2024-01-01/.* among them, but no log that names them"):
+    with pytest.raises(DataError, match=r"has data files, 2024-01-01/.* among them, but no log that lists them"):
         History(TICKS, tmp_path)
 
 
@@ -133,7 +133,7 @@ def test_an_entry_that_goes_while_a_writer_goes_on_is_still_missed(tmp_path):
     entry.rename(tmp_path / "away")
     (tmp_path / "_delta_log" / f"{int(entry.stem) + 1:020}.json").write_bytes((tmp_path / "away").read_bytes())
     head.advance(place_of(tmp_path))
-    with pytest.raises(DataError, match=f"_delta_log/{entry.name} is gone"):
+    with pytest.raises(DataError, match=f"_delta_log/{entry.name} is missing"):
         Table.open(tmp_path)
 
 
@@ -181,7 +181,7 @@ def test_a_damaged_head_is_said_and_nothing_is_missing(tmp_path):
     filled(tmp_path)
     newest = max((tmp_path / "_head").glob("*.head"))
     newest.write_bytes(newest.read_bytes()[:-1])
-    with pytest.warns(HybridWarning, match=f"_head/{newest.name} is damaged .* the log is whole without it"):
+    with pytest.warns(HybridWarning, match=f"_head/{newest.name} is damaged .* the log is complete without it"):
         history = History(TICKS, tmp_path)
     history.append(*batch_of(run_of(1, first=40)))
     history.flush()
@@ -195,7 +195,7 @@ def test_a_table_of_an_earlier_release_gets_a_head(tmp_path):
     history.append(*batch_of(run_of(1, first=40)))
     history.flush()
     last_entry(tmp_path).unlink()
-    with pytest.raises(DataError, match="is gone"):
+    with pytest.raises(DataError, match="is missing"):
         Table.open(tmp_path)
     assert layout.FORMAT_VERSION == 1
 
@@ -214,5 +214,5 @@ def test_a_checkpoint_that_a_loss_of_power_has_torn(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=f"_delta_log/{checkpoint.name} is damaged"):
         History(TICKS, tmp_path)
     done = repair(place_of(tmp_path), TICKS)
-    assert all("nothing is missing without it" in str(one) for one in done)
+    assert all("nothing is lost without it" in str(one) for one in done)
     assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == run_of(history.offsets["default"])

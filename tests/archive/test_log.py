@@ -255,7 +255,7 @@ def test_a_flipped_bit_in_a_length_is_no_torn_end(tmp_path):
     with pytest.raises(DataError) as caught:
         History(TICKS, tmp_path, log="os")
     said = str(caught.value)
-    assert f"{path} is broken at byte {frames[3].at:,} of {len(data):,}: 1 appends are not readable there" in said
+    assert f"{path} is broken at byte {frames[3].at:,} of {len(data):,}: 1 appends are unreadable" in said
     assert "10 events are missing, number 20 on (offsets of default 20 to 29)" in said
     assert "hybrid archive repair" in said
     assert path.read_bytes() == bytes(data), "opening changes nothing"
@@ -351,9 +351,9 @@ def test_a_segment_that_is_missing(tmp_path):
         history._log.rotate()
     one, two, _, four = segments(tmp_path / LOG)
     for gone, what in (
-        (one, "its events do not follow on those of the archive; 2 events are missing, number 0 on"),
+        (one, "its events do not follow those of the archive; 2 events are missing, number 0 on"),
         (two, "segments 2 to 2 are missing; 2 events are missing, number 2 on \\(offsets of default 2 to 3\\)"),
-        (four, "segment 4, which goes on there, is missing"),
+        (four, "the following segment 4 is missing"),
     ):
         aside = gone.rename(tmp_path / "aside")
         with pytest.raises(DataError, match=what):
@@ -443,7 +443,7 @@ def test_a_log_that_is_removed_while_it_is_written(tmp_path, what):
         shutil.rmtree(tmp_path / LOG)
     else:
         segments(tmp_path / LOG)[0].unlink()
-    with pytest.warns(HybridWarning, match="was removed while it was written; the 2 events that were in memory are"):
+    with pytest.warns(HybridWarning, match="was removed while it was written; the 2 events in memory were"):
         history.append(*batch_of(run_of(2, first=2)))
     history.append(*batch_of(run_of(2, first=4)))
     assert logged(tmp_path / LOG) == [2, 3, 4, 5]
@@ -472,7 +472,7 @@ def test_a_stream_that_is_removed_while_it_is_written(tmp_path):
         with pytest.raises(NotKept, match="was removed while it was written, and the 2 events in memory cannot be"):
             history.append(*batch_of(run_of(2, first=2)))
     shutil.copytree(tmp_path / "kept", tmp_path / "t", dirs_exist_ok=True)
-    with pytest.warns(HybridWarning, match="the 2 events that were in memory are archived, and a new log begins"):
+    with pytest.warns(HybridWarning, match="the 2 events in memory were archived and a new log was begun"):
         history.append(*batch_of(run_of(2, first=2)))
     assert offsets(History(TICKS, tmp_path / "t", log="os")) == [0, 1, 2, 3]
 

@@ -63,7 +63,7 @@ def test_a_spoilt_record_is_an_error(tmp_path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 4
     path.write_bytes(content)
-    with pytest.raises(DataError, match="spoilt"):
+    with pytest.raises(DataError, match="damaged"):
         store.read(places, np.diff(bounds))
     assert check(tmp_path) != [] or at == len(MAGIC)  # a length that is too large is a torn end
 
@@ -74,7 +74,7 @@ def test_a_record_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
     places = store.put(bounds, data)
     os.truncate(next(tmp_path.iterdir()), len(MAGIC) + 40)
     assert parts(*store.read(places[:1], np.array([24]))) == parts(bounds, data)[:1]
-    with pytest.raises(DataError, match="spoilt"):
+    with pytest.raises(DataError, match="damaged"):
         store.read(places, np.diff(bounds))
 
 
@@ -104,10 +104,10 @@ def test_a_manifest_of_what_is_gone_is_an_error(tmp_path: Path) -> None:
     manifest = store.manifest()
     path = next(tmp_path.iterdir())
     os.truncate(path, 20)
-    with pytest.raises(DataError, match="spoilt"):
+    with pytest.raises(DataError, match="damaged"):
         PartialStore(tmp_path).restore(manifest)
     path.unlink()
-    with pytest.raises(DataError, match="spoilt"):
+    with pytest.raises(DataError, match="damaged"):
         PartialStore(tmp_path).restore(manifest)
 
 

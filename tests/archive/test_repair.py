@@ -72,7 +72,7 @@ def test_the_log_is_put_back(tmp_path, name):
     if name != "all":
         assert file.read_bytes() == before
         moved = f"_aside/_delta_log-{file.name}"
-        assert done == [f"_delta_log/{file.name} was damaged: it is {moved} now and its copy put back"]
+        assert done == [f"_delta_log/{file.name} was damaged: moved to {moved}, restored from its copy"]
         assert (tmp_path / moved).read_bytes() == before[:-1]
 
 
@@ -86,7 +86,7 @@ def test_a_row_group_is_lost_and_the_others_are_kept(tmp_path, small_groups):
     (done,) = mend(tmp_path)
     moved = f"_aside/{path.replace('/', '-')}"
     assert done.startswith(
-        f"{path} is damaged in row group 1 of 6: it is {moved} now, its other 80 events in another file; "
+        f"{path} is damaged in row group 1 of 6: moved to {moved}, its other 80 events written to another file; "
         "missing: 16 events of source default, offsets 0 to 45; "
     )
     assert done.endswith("hybrid archive ingest")
@@ -125,7 +125,7 @@ def test_what_an_older_file_still_has_is_taken_from_there(tmp_path, small_groups
     done = mend(tmp_path)
     assert f"{path} is damaged in its footer" in done[0]
     assert sorted(int(one.rpartition(" to ")[2].split()[0]) for one in done[1:]) == [23, 47, 71, 95]
-    assert all("events of source default" in one and one.endswith("of it are there again") for one in done[1:])
+    assert all("events of source default" in one and one.endswith("were added from it") for one in done[1:])
     assert events(tmp_path) == run_of(96)
 
 
@@ -138,7 +138,7 @@ def test_a_lost_commit_of_a_table_without_heads(tmp_path):
     (fault,) = [f for f in upkeep.verify(table, deep=True) if f.kind == "broken"]
     assert fault.message.startswith("is not in the table, but alone has 20 events of source default, offsets 40 to 59")
     (done,) = mend(tmp_path)
-    there = "20 events of source default, offsets 40 to 59 of it are there again"
+    there = "20 events of source default, offsets 40 to 59 were added from it"
     assert done == f"{fault.path} was not in the table: {there}"
     assert events(tmp_path) == run_of(60)
     assert History(TICKS, tmp_path).last_seq == 59
@@ -153,7 +153,7 @@ def test_no_log_at_all(tmp_path):
     before = events(where)
     shutil.rmtree(where / "_delta_log")
     shutil.rmtree(where / "_head")
-    with pytest.raises(DataError, match="the declaration of the stream"):
+    with pytest.raises(DataError, match="stream's declaration are lost"):
         repair(place_of(where))
     assert len(mend(where)) == 5
     assert events(where) == before
@@ -185,7 +185,7 @@ def test_the_list_of_input_files(tmp_path):
     flip(file, 300)
     with pytest.raises(DataError, match=f"{file.name}, cannot be read"):
         ingest(job)
-    assert mend(tmp_path / "t") == [f"_ingest/{file.name} was damaged: its copy is put back"]
+    assert mend(tmp_path / "t") == [f"_ingest/{file.name} was damaged: it was restored from its copy"]
     assert ingest(job).known == 1
 
 
@@ -210,10 +210,10 @@ def test_in_a_store(tmp_path):
         folder = tmp_path / "s3" / "bucket" / "ticks"
         entry = max((folder / "_delta_log").glob("*.json"))
         entry.unlink()
-        with pytest.raises(DataError, match=f"_delta_log/{entry.name} is gone"):
+        with pytest.raises(DataError, match=f"_delta_log/{entry.name} is missing"):
             History(TICKS, where)
         (done,) = mend(where)
-        assert "its copy put back" in done
+        assert "restored from its copy" in done
         assert events(where) == run_of(60)
         flip(folder / history.table_snapshot.paths[0], 40)
         (done,) = mend(where)

@@ -220,7 +220,7 @@ def test_other_directories_are_refused(tmp_path):
     with pytest.raises(DataError, match="no archived stream"):
         Table.open(tmp_path)
     write_deltalake(str(tmp_path / "theirs"), pa.table({"a": [1]}))
-    with pytest.raises(DataError, match="no archived stream"):
+    with pytest.raises(DataError, match="not an archived stream"):
         History(TICKS, tmp_path / "theirs")
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="file"):

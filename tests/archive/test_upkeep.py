@@ -261,7 +261,7 @@ def test_verify_says_what_is_wrong(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         history.snapshot().read(RangeRequest())
     (tmp_path / first).unlink()
-    assert broken(tmp_path) == [(first, f"is gone{lost}")]
+    assert broken(tmp_path) == [(first, f"is missing{lost}")]
     (tmp_path / first).write_bytes(whole)
     other = pq.ParquetFile(tmp_path / second).read().slice(0, 3)
     pq.write_table(other, tmp_path / first)
@@ -278,7 +278,7 @@ def test_verify_counts_each_event_once(tmp_path):
     some = rows.slice(5, 2)
     table.replace(before, [], layout.write_files(some, tmp_path, TICKS))
     offsets = sorted(some["_offset"].to_pylist())
-    assert broken(tmp_path, deep=True) == [("", f"event {i} of source default is there 2 times") for i in offsets]
+    assert broken(tmp_path, deep=True) == [("", f"event {i} of source default is archived 2 times") for i in offsets]
     assert broken(tmp_path) == []
 
 

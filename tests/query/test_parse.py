@@ -607,5 +607,5 @@ def test_pattern_spans() -> None:
 
 
 def test_hints_for_what_other_dialects_write() -> None:
-    with pytest.raises(QueryError, match=r"hint: rows that follow each other stand side by side: PATTERN \(A B\)"):
+    with pytest.raises(QueryError, match=r"hint: write consecutive rows side by side: PATTERN \(A B\)"):
         parse("SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts PATTERN (A, B) DEFINE B AS price > 1)")

@@ -46,7 +46,7 @@ error[HQ101]: unexpected WITH
   --> query:1:52
    1 | SELECT * FROM e MATCH_RECOGNIZE (ONE ROW PER MATCH WITH UNMATCHED ROWS PATTERN (A))
      |                                                    ^^^^
-hint: WITH UNMATCHED ROWS stands behind ALL ROWS PER MATCH
+hint: WITH UNMATCHED ROWS must follow ALL ROWS PER MATCH
 """,
     """\
 SELECT * FROM e MATCH_RECOGNIZE (MEASURES A.x PATTERN (A))
@@ -79,7 +79,7 @@ hint: leave the element out, or write () for an empty pattern
 SELECT * FROM e MATCH_RECOGNIZE (
   PATTERN (A) MEASURES A.x AS y)
 ---
-error[HQ103]: MEASURES stands behind PATTERN
+error[HQ103]: MEASURES comes after PATTERN
   --> query:2:15
    2 |   PATTERN (A) MEASURES A.x AS y)
      |               ^^^^^^^^
@@ -89,7 +89,7 @@ PATTERN, WITHIN, SELECTION, SUBSET, DEFINE
     """\
 SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A) WITHIN 5 ROWS SELECTION STRICT WITHIN 3 ROWS)
 ---
-error[HQ103]: WITHIN stands twice
+error[HQ103]: WITHIN appears twice
   --> query:1:77
    1 | SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A) WITHIN 5 ROWS SELECTION STRICT WITHIN 3 ROWS)
      |                                                                             ^^^^^^
@@ -142,7 +142,7 @@ error[HQ101]: expected PARTITION, SKIP or STRICT, found LOOSE
     """\
 SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A+ * B))
 ---
-error[HQ101]: a quantifier stands behind another one
+error[HQ101]: a quantifier follows another one
   --> query:1:46
    1 | SELECT * FROM e MATCH_RECOGNIZE (PATTERN (A+ * B))
      |                                              ^
@@ -191,16 +191,16 @@ error[HQ300]: history cannot be joined by FULL JOIN
   --> query:2:1
    2 | FULL JOIN HISTORY OF h FROM a TO b ON true
      | ^^^^^^^^^
-hint: there is JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN and NEAREST JOIN
+hint: available: JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN, NEAREST JOIN
 """,
     """\
 SELECT * FROM ticks JOIN names USING (k) MATCH_RECOGNIZE (PATTERN (A)) AS m
 ---
-error[HQ100]: MATCH_RECOGNIZE stands behind a table of FROM or JOIN
+error[HQ100]: MATCH_RECOGNIZE must follow a table of FROM or JOIN
   --> query:1:42
    1 | SELECT * FROM ticks JOIN names USING (k) MATCH_RECOGNIZE (PATTERN (A)) AS m
      |                                          ^^^^^^^^^^^^^^^
-hint: put what it is about into parentheses: FROM (SELECT ... ) MATCH_RECOGNIZE ( ... )
+hint: put the input into parentheses: FROM (SELECT ... ) MATCH_RECOGNIZE ( ... )
 """,
     """\
 SELCT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS m
@@ -217,7 +217,7 @@ error[HQ500]: a pattern inside the clauses of a pattern is not supported yet
   --> query:1:80
    1 | SELECT * FROM e MATCH_RECOGNIZE (PATTERN (B) DEFINE B AS x IN (SELECT y FROM e MATCH_RECOGNIZE (PATTERN (A))))
      |                                                                                ^^^^^^^^^^^^^^^
-hint: let it stand in the input: FROM (SELECT ... MATCH_RECOGNIZE ( ... )) MATCH_RECOGNIZE ( ... )
+hint: put it into the input: FROM (SELECT ... MATCH_RECOGNIZE ( ... )) MATCH_RECOGNIZE ( ... )
 """,
     """\
 SELECT 'it''s FROM e

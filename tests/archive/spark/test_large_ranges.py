@@ -57,6 +57,6 @@ def test_files_that_are_gone_are_an_error_of_the_query_with_spark_and_without(sp
         for source, rows in one.pushes[3:]:
             db.push("e", rows, source=source)
         db.advance("e", None)
-        with pytest.raises(DataError, match=r"\.parquet is gone"):
+        with pytest.raises(DataError, match=r"\.parquet is missing"):
             settled(db, alerts)
         assert alerts.stats()["waiting_for_history"] > 0

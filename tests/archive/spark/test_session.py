@@ -24,7 +24,7 @@ def test_a_session_is_found_again(spark: Any) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "65536"
     assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
-    with pytest.raises(DataError, match=r"a session of local\[2\] runs|local\[2\] runs in this process"):
+    with pytest.raises(DataError, match=r"a session of local\[2\] runs|local\[2\] already runs in this process"):
         spark_session("local[1]")
 
 
@@ -46,7 +46,7 @@ def test_what_failed(text: str, why: str, hint: str) -> None:
 
 def test_addresses_that_are_none() -> None:
     for address in ("flink://host", "localhorse", "http://127.0.0.1"):
-        with pytest.raises(DataError, match=r"no address of Spark|runs in this process"):
+        with pytest.raises(DataError, match=r"invalid Spark address|runs in this process"):
             spark_session(address)
 
 

@@ -70,7 +70,7 @@ def test_verify_fails_where_something_is_wrong(market):
     code, out, said = run("verify", "-d", market)
     assert code == 1
     lost = r"60 events of source default, offsets \d+ to \d+"
-    assert re.fullmatch(f"ticks: broken: {path.relative_to(table)} is gone, with {lost}\n", out)
+    assert re.fullmatch(f"ticks: broken: {path.relative_to(table)} is missing, with {lost}\n", out)
     assert "1 faults" in said
     shutil.rmtree(table)
     code, out, _ = run("verify", "-d", market)

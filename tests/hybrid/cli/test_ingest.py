@@ -42,7 +42,7 @@ def test_bad_rows_and_columns_are_said(tmp_path):
     code, out, said = run("ticks", path, "-d", tmp_path / "db", "--columns", columns)
     assert code == 0
     assert out == f"ticks: 1 row of 1 file archived; 1 bad row in {tmp_path / 'db'}/ticks/table/_quarantine\n"
-    assert said == "columns that are not declared are left out: more\n"
+    assert said == "skipped columns that are not declared: more\n"
 
 
 def test_the_same_command_may_be_repeated(tmp_path):

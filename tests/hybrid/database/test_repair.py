@@ -148,7 +148,7 @@ def test_what_only_a_lost_commit_had_is_not_deleted(database):
     table = database / "t" / "table"
     for folder in ("_delta_log", "_head"):
         max(path for path in (table / folder).iterdir() if path.suffix in (".json", ".head")).unlink()
-    with pytest.warns(hybrid.HybridWarning, match="alone has 1 event.*repair takes it in"):
+    with pytest.warns(hybrid.HybridWarning, match="alone has 1 event.*repair adds its events"):
         code, _ = run("expire", "-d", database, "--grace", "0")
     assert code == 0
     run("repair", "-d", database)

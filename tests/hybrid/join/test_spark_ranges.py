@@ -228,8 +228,8 @@ def test_explain_says_what_goes_there(tmp_path: Path, join: str, says: str) -> N
 
 
 @pytest.mark.parametrize(("given", "says"), [
-    ({"spark": "sprak"}, "'sprak' is no address of Spark"),
-    ({"spark": 7}, "7 is no address of Spark"),
+    ({"spark": "sprak"}, "invalid Spark address 'sprak'"),
+    ({"spark": 7}, "invalid Spark address 7"),
     ({"spark": "local", "spark_events": -1}, "spark_events is -1"),
     ({"spark": "local", "spark_events": 1.5}, "spark_events is 1.5"),
     ({"spark_events": 5}, "no Spark is named"),

@@ -161,7 +161,7 @@ def test_an_extra_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("keys", "says", "marked"), [
-    ('spark = "sprak://host:7077"', "'sprak://host:7077' is no address of Spark", '"sprak://host:7077"'),
+    ('spark = "sprak://host:7077"', "invalid Spark address 'sprak://host:7077'", '"sprak://host:7077"'),
     ('spark = "local"\nspark_events = -1', "spark_events is -1", "-1"),
     ("spark = 7", "spark is 7: not a text", "7"),
     ("spark_events = 5", "no Spark is named", "5"),

@@ -166,7 +166,7 @@ def test_a_spoilt_record_fails_the_query_and_says_so(tmp_path: Path) -> None:
         for i, rows in enumerate(batches()[30:], 30):
             db.push("ticks", rows, offset=20 * i)
         alerts["low"].fetch()  # what came before
-        with pytest.raises(DataError, match=r"partial matches in .* are spoilt"):
+        with pytest.raises(DataError, match=r"partial matches in .* are damaged"):
             alerts["low"].fetch()
         assert db.streams()["ticks"]["accepted"] == 1200
 

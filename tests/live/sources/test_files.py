@@ -262,7 +262,7 @@ def test_a_file_of_other_columns_stops_no_other(tmp_path):
         pass
     assert [r[1] for r in taken.rows.values()] == ["A", "D"]
     said = str(source.trouble())
-    for name, hint in (("2.csv", "is the delimiter right, is there a header?"), ("3.parquet", "there is ts, price")):
+    for name, hint in (("2.csv", "is the delimiter right, is there a header?"), ("3.parquet", "available: ts, price")):
         assert f"{tmp_path / name}: column" in said
         assert hint in said
     (tmp_path / "2.csv").write_text("ts,symbol,price\n2024-01-02,B,1\n")
