@@ -105,5 +105,5 @@ def test_a_scenario():
 def test_rows_of_another_shape():
     source = SimulatedSource(NUMBERS, lambda: counted("a", [pa.record_batch({"x": [1]})]))
     source.open({})
-    with pytest.raises(DataError, match="column x is not one of stream numbers"):
+    with pytest.raises(DataError, match="stream numbers has no column x"):
         source.poll(0)
