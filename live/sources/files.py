@@ -160,7 +160,8 @@ class FileSource:
 
     def open(self, positions: Mapping[str, int]) -> None:
         if len(self._settings.delimiter) != 1 or self._settings.delimiter in '"\r\n':
-            raise DataError(f"invalid delimiter {self._settings.delimiter!r}", "give one character other than a quote or a line end")
+            hint = "give one character other than a quote or a line end"
+            raise DataError(f"invalid delimiter {self._settings.delimiter!r}", hint)
         self._known.read()
         self._positions = dict(positions)
         for known in self._known:

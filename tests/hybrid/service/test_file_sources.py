@@ -83,13 +83,13 @@ def test_a_file_replaced_while_the_service_is_down(bench: Files, monkeypatch: py
     path.write_text(lines(1000, 2200))
     bench.again().start()
     bench.until(lambda: "source feed" in bench.status()["trouble"])
-    assert "a.ndjson was replaced by another file, or written anew" in bench.service.status()["trouble"]["source feed"]
+    assert "a.ndjson was replaced or rewritten" in bench.service.status()["trouble"]["source feed"]
     assert accepted(bench) == 200
     bench.stop()
     bench.file.write_text(FOLDER.replace('type = "file"', 'type = "file"\nrotation = "follow"'))
     bench.again().start()
     bench.until(lambda: accepted(bench) == 1400)
-    assert "the file before it is not found: 200 records were read of it" in bench.status()["trouble"]["source feed"]
+    assert "the earlier file is not found: 200 of its records were read" in bench.status()["trouble"]["source feed"]
     monkeypatch.setattr("live.sources.files.TOLD_S", 0.0)  # as when its ten minutes are over
     bench.until(lambda: "source feed" not in bench.status()["trouble"])
     assert "source feed: well again" in bench.said

@@ -465,7 +465,7 @@ def test_a_directory_that_cannot_be_made_again(tmp_path: Path) -> None:
 def test_what_is_over_in_time_is_over_for_a_source_that_has_ended_too(bench: Bench) -> None:
     # Before: run as it is: the trouble stood on.
     source = bench.start()
-    source.says = "a.ndjson was replaced, and the file before it is not found: 2 records were read of it"
+    source.says = "a.ndjson was replaced, and the earlier file is not found: 2 of its records were read"
     source.given += [piece(5, 3)]
     source.ends = True
     bench.step(3)

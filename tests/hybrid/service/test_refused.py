@@ -135,7 +135,7 @@ def test_marks_that_are_damaged_stop_their_source_and_no_other(tmp_path: Path) -
     bench.sources["more"].given = []
     bench.step(2)
     told = bench.status()["trouble"]["source feed"]
-    assert "topics-ticks.json, which says which topics were read, is damaged" in told
+    assert "topics-ticks.json, the record of the topics read, is damaged" in told
     assert bench.sources["more"].opened == {}
     (state / "topics-ticks.json").unlink()
     bench.pass_s(10.0)

@@ -162,7 +162,7 @@ def test_without_a_row_that_is_refused_the_others_arrive(
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     for config in ({"no.such.setting": 1}, {"acks": "0"}):
-        with pytest.raises(DataError, match="the client of Kafka cannot be made: "):
+        with pytest.raises(DataError, match="the Kafka client rejects its options: "):
             KafkaSink("127.0.0.1:1", "alerts", config)
 
 

@@ -83,7 +83,7 @@ def test_at_a_rate():
     assert sorted(times) == list(range(100))
     assert all(times[i] >= (i + 1) / 10 - 1e-9 for i in range(100))
     assert all(times[i] <= (i + 1) / 10 + 0.3 for i in range(100))
-    with pytest.raises(DataError, match="the rate is 0"):
+    with pytest.raises(DataError, match="invalid rate 0"):
         SimulatedSource(NUMBERS, lambda: [], 0)
 
 
