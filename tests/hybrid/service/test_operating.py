@@ -129,7 +129,7 @@ def test_a_file_of_which_nothing_is_left_needs_a_signal(bench: Bench) -> None:
     source = bench.start()
     rest = APP[: APP.index("[queries.falls]")]
     edit(bench, rest)
-    assert "all queries are gone from it" in bench.status()["trouble"]["app"]
+    assert "all queries were removed from it" in bench.status()["trouble"]["app"]
     assert sorted(bench.status()["queries"]) == ["falls", "rises"]
     source.given += [piece(5, 3)]
     bench.step(3)

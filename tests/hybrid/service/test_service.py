@@ -574,7 +574,7 @@ def test_a_file_with_faults_changes_nothing(bench: Bench) -> None:
     ("old", "new", "says"),
     [
         ('path = "market"', 'path = "other"', "database.path cannot change while the service runs"),
-        ('key = "name"', 'key = "price"', "the key of stream ticks is name in the database, and price here"),
+        ('key = "name"', 'key = "price"', "the key of stream ticks is name in the database, but price here"),
         ('price = "BIGINT" }', 'price = "DOUBLE" }', "column price of stream ticks is BIGINT in the database"),
         ('price = "BIGINT" }', 'price = "BIGINT", more = "BIGINT" }', "cannot get columns while queries read it"),
         ("[streams.ticks]", "[metrics]\nport = 9100\n[streams.ticks]", "metrics cannot change while"),

@@ -297,7 +297,7 @@ def test_rows_of_a_sink_that_cannot_be_made_yet_wait_for_it(tmp_path: Path) -> N
     for _ in range(3):
         bench.pass_s(2)
     status = bench.status()
-    assert "there is no directory" in status["trouble"]["sink alerts"]
+    assert "of the file of rows does not exist" in status["trouble"]["sink alerts"]
     assert status["sinks"]["alerts"]["unread"] == status["queries"]["falls"]["unread"] == 1
     assert status["sinks"]["alerts"]["oldest_s"] >= 6
     (tmp_path / "mnt").mkdir()
@@ -559,7 +559,7 @@ def test_two_services_with_one_file_of_rows(tmp_path: Path) -> None:
     two.start()
     one.fall(1)
     two.fall(2)
-    assert "is written by another sink, of this service or of another" in two.status()["trouble"]["sink alerts"]
+    assert "is locked by another sink, of this service or another" in two.status()["trouble"]["sink alerts"]
     assert lines(tmp_path / "rows.ndjson") == [1]
     one.stop()
     for _ in range(3):
