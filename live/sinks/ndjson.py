@@ -126,7 +126,7 @@ class NdjsonSink:
                 self._cut(file)
             except OSError:
                 pass  # the next write tries it again
-            raise trouble(f"{self._path} cannot be written", error.strerror, "free some disk space") from error
+            raise trouble(f"{self._path} cannot be written", error.strerror, "free disk space") from error
         self._length += done
         self._torn = False
 

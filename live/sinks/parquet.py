@@ -114,7 +114,7 @@ class ParquetSink:
             os.rename(unfinished, name)
             sync_directory(self._directory)
         except OSError as error:
-            raise trouble(f"{name} cannot be written", error, "free some disk space") from error
+            raise trouble(f"{name} cannot be written", error, "free disk space") from error
         self._next += 1
 
     def _check_directory(self) -> None:

@@ -91,7 +91,7 @@ def test_a_link_that_comes_later_doubles_nothing(tmp_path: Path) -> None:
         service.step()
     assert service.db.sql("SELECT count(*) AS n FROM ticks").arrow()["n"].to_pylist() == [3]
     (text,) = [text for text in said if text.startswith("source more: it reads")]
-    assert "other/soft.ndjson, which source feed reads into the same stream\nhint: let one of them read it" in text
+    assert "other/soft.ndjson, which source feed reads into the same stream\nhint: let one source read it" in text
     service.stop()
     service.finish()
     with pytest.raises(AppError, match="sources feed and more both read"):

@@ -163,7 +163,7 @@ def test_an_extra_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("keys", "says", "marked"), [
     ('spark = "sprak://host:7077"', "'sprak://host:7077' is no address of Spark", '"sprak://host:7077"'),
     ('spark = "local"\nspark_events = -1', "spark_events is -1", "-1"),
-    ("spark = 7", "spark is 7: not a text", "7"),
+    ("spark = 7", "spark is 7: not a string", "7"),
     ("spark_events = 5", "no Spark is named", "5"),
 ])  # fmt: skip
 def test_faults_of_spark(tmp_path: Path, keys: str, says: str, marked: str) -> None:

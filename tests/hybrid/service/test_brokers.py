@@ -204,7 +204,7 @@ def test_kafka_is_killed_half_way(tmp_path: Path, events: pa.Table) -> None:
             topics.send(COUNT // 2, COUNT)
             topics.end(child)
             said = stopped(child)
-        assert "source feed: well again" in said
+        assert "source feed: recovered" in said
         check(tmp_path, broker, events)
 
 

@@ -215,7 +215,7 @@ def test_options_that_a_client_refuses_are_faults_of_the_file(tmp_path: Path, op
     file.write_text(f"{KAFKA}options = {{ {options} }}\n")
     with pytest.raises(AppError, match=r"app.toml:6") as raised:
         load(file)
-    assert "of Kafka" in str(raised.value)
+    assert "the Kafka " in str(raised.value)
 
 
 def test_a_reload_with_an_option_that_a_client_refuses_closes_nothing(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_row_that_a_sink_refuses_is_set_aside_and_the_others_go_on(tmp_path: P
     kept = json.loads(line)
     assert (kept["sink"], kept["row"]["high"], kept["row"]["match_id"]) == ("alerts", 8, kept["id"])
     assert kept["reason"] == f"the hook rejects row {kept['id']}: 422 no"
-    said = [text for text in bench.said if "left out" in text]
+    said = [text for text in bench.said if "skipped" in text]
     assert said == [f"sink alerts: row skipped and kept in refused-alerts.ndjson: {kept['reason']}"]
     bench.stop()
 
@@ -127,7 +127,7 @@ def test_a_refused_row_that_cannot_be_kept_is_not_left_out(tmp_path: Path, monke
     with monkeypatch.context() as patch:
         patch.setattr(dead_letters, "append", full)
         bench, sink = with_refusals(tmp_path, "refusals = 1")
-        said = "a row that it refuses cannot be kept: [Errno 28] No space left"
+        said = "a rejected row cannot be stored: [Errno 28] No space left"
         assert bench.status()["trouble"]["sink alerts"].startswith(said)
         assert sink.pairs() == [(5, 3)]
     for _ in range(70):
@@ -144,10 +144,10 @@ def test_the_service_says_it(tmp_path: Path) -> None:
     source.given += [*(Bad("feed/0", i, b"{", f"broken JSON (byte {i})") for i in range(5)), piece(1, first=5)]
     bench.step(6)
     assert bench.status()["streams"]["ticks"]["bad"] == 5
-    said = [line for line in bench.said if "refused" in line]
+    said = [line for line in bench.said if "rejected" in line]
     assert said == ["stream ticks: payload rejected: broken JSON (byte 0) (feed/0, 0)"]
     bench.pass_s(61)
-    said = [line for line in bench.said if "refused" in line][1:]
+    said = [line for line in bench.said if "rejected" in line][1:]
     assert said == ["stream ticks: 4 more payloads rejected, the last one: broken JSON (byte 4) (feed/0, 4)"]
     source.given += [Bad("feed/0", i, b"{", f"broken JSON (byte {i})") for i in (6, 7)]
     bench.step(2)

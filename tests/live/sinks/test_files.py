@@ -154,7 +154,7 @@ def test_a_full_disk_leaves_no_half_row(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ndjson.os, "pwrite", pwrite)
     whole = path.read_bytes()
-    with pytest.raises(OSError, match=r"rows.ndjson cannot be written: No space left on device\nhint: free some disk space"):
+    with pytest.raises(OSError, match=r"rows.ndjson cannot be written: No space left on device\nhint: free disk space"):
         sink.write(matches(1, 3))
     assert path.read_bytes() == whole
     full = False
