@@ -95,7 +95,7 @@ def test_a_state_directory_of_another_user(bench: Bench, mode: int, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(os, "listdir", listing)
         patch.setattr(os, "open", opening)
-        said = r"the directory .*_service of the service cannot be used: Permission denied: .*_service.*\nhint: it"
+        said = r"the directory .*_service of the service cannot be used: Permission denied: .*_service.*\nhint: give it"
         with pytest.raises(DataError, match=said):
             bench.again().start()
     bench.again().start()
