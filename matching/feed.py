@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matching.batch import EventBatch, Matcher, Matches
-from matching.drive import ROWS_MAX
+from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.drive import parts, pushed
 from matching.ordering import Ordering, in_sources
 from matching.spill import BY_REFERENCE, Spill, SpillStats
 from matching.state import pack, unpack
@@ -24,7 +24,8 @@ from query.plan.plan import Plan
 from query.schema import Schema
 
 if TYPE_CHECKING:  # loads the kernels, which the first query does
-    from matching.matcher import Builder, KernelMatcher
+    from matching.engines.engine import Builder
+    from matching.matcher import KernelMatcher
     from matching.rows import Rows
     from matching.shedding import Shedder
 
@@ -108,9 +109,8 @@ class _Group:
 
     def push_all(self, batch: EventBatch) -> None:
         """Takes the next events of the total order, however many."""
-        for start in range(0, len(batch), ROWS_MAX):
-            whole = len(batch) <= ROWS_MAX
-            self.push(batch if whole else batch.slice(start, min(start + ROWS_MAX, len(batch))))
+        for part in parts(batch):
+            self.push(part)
 
     def own(self, batch: EventBatch | None, watermark_us: int | None, ended: bool, feeds: Ordering) -> None:
         """Takes events in order of arrival through its own ordering, which is given up when all that the feed did not
@@ -164,8 +164,15 @@ class _Group:
                 member.failure = member.failure or error
             return
         kernels = self.kernels
+        wanted: list[Int64Array | None] = []
         for member, kernel in kernels:
-            member.guarded(kernel.take, batch.sources)
+            try:
+                wanted.append(kernel.wants(batch.sources))
+            except Exception as error:  # noqa: BLE001  (as in Member.guarded)
+                member.failure = error
+        retained = self.rows.retain(wanted)
+        for member, kernel in kernels:
+            member.guarded(kernel.take, retained)
         self.rows.taken()
         for member, kernel in kernels:
             if not kernel.settled:
@@ -230,6 +237,7 @@ class Feed:
     def add(self, plan: Plan, since_seq: int, shedder: Shedder | None = None) -> Member:
         """A query that sees the events pushed from now on. since_seq: the ingest sequence of the next event. shedder:
         of the plan's PARTITION BY, if partitions may be left out."""
+        from matching.engines.engine import Purpose
         from matching.matcher import make_matcher
 
         hidden_seq = since_seq if len(self.ordering) else 0  # what is held back is not for it
@@ -238,8 +246,9 @@ class Feed:
             if g.rows is not None and g.since_seq == hidden_seq and g.shedder is None and g.plain
         ]
         matcher = make_matcher(
-            plan, lenient=True, shared=[] if shedder else shared, builder=self._builder, spill=self._spill
-        )
+            plan, lenient=True, shared=[] if shedder else shared, builder=self._builder, purpose=Purpose.LIVE,
+            spill=self._spill,
+        )  # fmt: skip
         member = Member(matcher, shedder)
         rows = None if member.kernel is None else member.kernel.rows
         group = next((g for g in self._groups if g.rows is rows and rows is not None), None)
@@ -269,15 +278,16 @@ class Feed:
         """A query that is as if it had been added before the event `since_seq`. events: those from there on, in the
         total order; what has not been handed on yet may be among them. shedder: as in `add`; none of these events is
         left out. from_us: events before that are not for it. Raises what the query fails of."""
+        from matching.engines.engine import Purpose
         from matching.matcher import make_matcher
 
-        matcher = make_matcher(plan, lenient=True, builder=self._builder, spill=self._spill)
+        matcher = make_matcher(plan, lenient=True, builder=self._builder, purpose=Purpose.LIVE, spill=self._spill)
         events = self.ordering.known(events)
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():
             events = events.take(np.flatnonzero(~held))
-        for start in range(0, len(events), ROWS_MAX):
-            matcher.push(events.slice(start, min(start + ROWS_MAX, len(events))))
+        for _ in pushed(matcher, [events]):
+            pass  # it has come out
         if self._advanced_us is not None:
             matcher.advance(self._advanced_us)
         member = Member(matcher, shedder)
@@ -291,13 +301,14 @@ class Feed:
 
     def enter(
         self, member: Member, ahead: EventBatch, watermark_us: int | None, from_us: int, sources: tuple[str, ...],
+        since_seq: int = 0,
     ) -> None:  # fmt: skip
         """Takes in a query that has had all events of the stream from `from_us` on with a time below the watermark.
 
         watermark_us: the stream's (None: there is none yet). ahead: all other events from `from_us` on, in the total
         order, those that are held back here among them. sources: all names of sources so far, as what the query has had
-        names them."""
-        group = _Group(None if member.kernel is None else member.kernel.rows, 0)
+        names them. since_seq: of what is held back here, that with a lower ingest sequence is not for it."""
+        group = _Group(None if member.kernel is None else member.kernel.rows, max(since_seq, 0))
         group.members.append(member)
         group.sources = sources
         if watermark_us is None or watermark_us < from_us:
@@ -353,6 +364,7 @@ class Feed:
     def restore(self, state: bytes, plans: Sequence[Plan]) -> list[Member | Unread]:
         """Takes over a snapshot of a feed of the same stream whose members had these plans; gives its members in their
         order. It must be new. Raises DataError for any other state; it is then of no use."""
+        from matching.engines.engine import Purpose
         from matching.matcher import make_matcher
         from matching.shedding import Shedder
 
@@ -374,8 +386,9 @@ class Feed:
                 group.ordering.restore(parts[f"own{i}"].tobytes())
             for _ in range(kept["members"]):
                 matcher = make_matcher(
-                    left.pop(0), lenient=True, shared=shared, builder=self._builder, spill=self._spill
-                )
+                    left.pop(0), lenient=True, shared=shared, builder=self._builder, purpose=Purpose.LIVE,
+                    spill=self._spill,
+                )  # fmt: skip
                 group.members.append(Member(matcher))
             shedder = None
             if shed := {n.removeprefix(f"shed{i}."): a for n, a in parts.items() if n.startswith(f"shed{i}.")}:
