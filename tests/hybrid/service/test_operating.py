@@ -279,7 +279,7 @@ def test_a_service_that_cannot_start_says_at_what(tmp_path: Path, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr("hybrid.watch.stream.write_declaration", full)
-        with pytest.raises(DataError, match=r"cannot start; declaring streams: .*No space left.*\nhint: free disk space"):
+        with pytest.raises(DataError, match=r"cannot start; declaring streams: .*No space left.*\nhint: free"):
             bench.start()
         bench.service.db.close(False)
     bench.again()
