@@ -1,1 +1,1 @@
-"""Events as they arrive: what is taken in, in which form, how late it is, and how far time has come."""
+"""Events as they arrive: accepted form, event time, lateness, watermark, sources and sinks."""

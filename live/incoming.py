@@ -1,4 +1,4 @@
-"""What is pushed, as a RecordBatch of the declared columns and its times; what does not fit is a DataError."""
+"""Converts pushed data to a RecordBatch of the declared columns and its times; raises DataError if it does not fit."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from query.schema import Schema
 
 
 class Incoming:
-    """Reads data for one stream.
+    """Reads data of one stream.
 
-    Data: an Arrow table, batch or reader; anything with `__arrow_c_stream__` or `__arrow_c_array__` (a pandas or
-    Polars DataFrame, a DuckDB relation); a list of dicts (rows); a dict of lists or arrays (columns). Names compare
-    without case, in any order; the result has the declared names, order and types.
+    Data: an Arrow table, batch or reader; an object with `__arrow_c_stream__` or `__arrow_c_array__` (a pandas or
+    Polars DataFrame, a DuckDB relation); a list of dicts (rows); a dict of lists or arrays (columns). Column names are
+    case-insensitive and in any order; the result has the declared names, order and types.
 
-    A column is converted only where every value stays exactly what it was: between numbers, between strings, between
-    times (a zoned time becomes its instant in UTC, a naive one is read as UTC). Dictionary columns are decoded. A
-    string is never read as a number or a time.
-    Raises DataError, at construction for a schema without a usable time column.
+    A conversion must keep every value exactly: number to number, string to string, time to time (a zoned time becomes
+    its instant in UTC, a naive one is read as UTC). Dictionary columns are decoded. A string is never read as a number
+    or a time.
+    Raises DataError at construction for a schema without a usable time column.
     """
 
     __slots__ = ("_chosen", "_position", "_time", "arrow_schema", "schema")
@@ -39,13 +39,13 @@ class Incoming:
         if declared is None:
             raise DataError(
                 f"stream {schema.name} has no time column"
-                + (f": there is no column {schema.time}" if schema.time is not None else ""),
-                f"name one of its columns as its time: {', '.join(schema.names)}",
+                + (f": column {schema.time} does not exist" if schema.time is not None else ""),
+                f"choose one of its columns as its time: {', '.join(schema.names)}",
             )
         self.schema = schema
         self.arrow_schema = arrow_schema(schema)
         self._time = schema.fields.index(declared)
-        #: Columns of which Arrow knows less than what is declared: that of an ENUM, a UUID or JSON is one of texts.
+        #: Columns whose Arrow type is wider than the declared one: ENUM, UUID and JSON are strings in Arrow.
         self._chosen = [(i, type) for i, type in enumerate(types_of(schema)) if is_chosen(type)]
         self._position = {name.lower(): i for i, name in enumerate(schema.names)}
         if family(self.arrow_schema.field(self._time).type) != "time":
@@ -55,9 +55,9 @@ class Incoming:
             )
 
     def read(self, data: object) -> tuple[pa.RecordBatch, Int64Array]:
-        """The rows, and their times: int64 (n,), microseconds UTC, read-only where it is a view of the column.
+        """Returns the rows and their times: int64 (n,), microseconds UTC, read-only if it is a view of the column.
 
-        Zero copy for a batch of the declared types; then the cost is one look for nulls and one at the range.
+        Zero copy for a batch of the declared types, which costs one check for nulls and one of the range.
         """
         if isinstance(data, pa.RecordBatch) and data.schema.equals(self.arrow_schema):
             batch = data
@@ -73,7 +73,7 @@ class Incoming:
             row = int(bad.argmax())
             name = self.schema.fields[i].name
             raise DataError(
-                f"column {name}, row {row}: {_show(column[row])} is no {type.name}",
+                f"column {name}, row {row}: {_show(column[row])} is not a valid {type.name}",
                 "give a value of the declared type, or None",
             )
 
@@ -91,7 +91,7 @@ class Incoming:
         )
 
     def _of_columns(self, data: Mapping[Any, Any]) -> list[pa.Array]:
-        """A dict of lists, arrays or series."""
+        """Returns the columns of a dict of lists, arrays or series."""
         names = list(data)
         by_position = self._by_position(names)
         columns = []
@@ -99,18 +99,18 @@ class Incoming:
             values = data[names[by_position[i]]]
             if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__len__"):
                 raise DataError(
-                    f"column {name} is one value, {_show(values)}, not a list of values",
-                    "a dict holds columns; for one event push a list with one dict, [{...}]",
+                    f"column {name} is a single value, {_show(values)}, not a list of values",
+                    "a dict holds columns; push one event as a list with one dict, [{...}]",
                 )
             columns.append(self._array(values, i))
         lengths = {len(column) for column in columns}
         if len(lengths) > 1:
             shown = ", ".join(f"{name} {len(column)}" for name, column in zip(self.schema.names, columns))
-            raise DataError(f"the columns have different numbers of values: {shown}", "give each row a value or None")
+            raise DataError(f"columns have different lengths: {shown}", "give each row a value or None")
         return columns
 
     def _of_rows(self, data: Sequence[Any]) -> list[pa.Array]:
-        """A list of dicts."""
+        """Returns the columns of a list of dicts."""
         names: tuple[Any, ...] | None = None
         by_position: list[int] = []
         values: list[list[Any]] = [[] for _ in self.schema.fields]
@@ -130,7 +130,7 @@ class Incoming:
         return [self._array(column, i) for i, column in enumerate(values)]
 
     def _arrow(self, data: Any) -> pa.RecordBatch:
-        """Anything that speaks Arrow, as one batch; zero copy if it is in one piece."""
+        """Returns Arrow data as one batch; zero copy if it is in one piece."""
         if isinstance(data, pa.RecordBatch):
             return data
         if isinstance(data, pa.Table):
@@ -150,37 +150,38 @@ class Incoming:
         if len(batches) != 1:
             batches = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
         if len(batches) > 1:
-            raise DataError("the data is too large for one batch: a column holds over 2 GB", "push it in pieces")
+            raise DataError("the data is too large for one batch: a column exceeds 2 GB", "push it in parts")
         return batches[0]
 
     def _pandas(self, frame: Any) -> pa.Table:
-        """A pandas DataFrame; its index is a column if it has a name. NaN and NaT are null, as pandas means them."""
+        """Returns a pandas DataFrame as a table. A named index is a column. NaN and NaT are null, as in pandas."""
         try:
             table = pa.Table.from_pandas(frame)
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
-            # A column of Python objects of several types: column by column, to say which row it is.
+            # A column holds Python objects of several types: read column by column, to report the row.
             names = [name for name in frame.columns if self.schema.field(str(name)) is not None]
             values = {name: [None if null else v for v, null in zip(frame[name], frame[name].isna())] for name in names}
             return pa.table(self._of_columns(values), names=list(self.schema.names))
-        # The nameless index of a filtered or sorted frame is no column of the user's.
+        # The unnamed index of a filtered or sorted frame is not a column of the user.
         return table.drop_columns([name for name in table.column_names if name.startswith("__index_level_")])
 
     def _by_position(self, names: Sequence[Any], row: int | None = None) -> list[int]:
-        """For each declared column where it is in `names`. Raises DataError for one missing, unknown or double."""
+        """Returns the position in `names` of each declared column. Raises DataError for a missing, unknown or repeated
+        column."""
         where = "" if row is None else f"row {row}: "
         found: dict[int, int] = {}
         for i, name in enumerate(names):
             position = self._position.get(name.lower()) if isinstance(name, str) else None
             if position is None:
                 raise DataError(
-                    f"{where}column {name} is not one of stream {self.schema.name}",
-                    f"{nearest(str(name), self.schema.names)}; leave out what the stream does not have",
+                    f"{where}stream {self.schema.name} has no column {name}",
+                    f"{nearest(str(name), self.schema.names)}; leave out columns that the stream does not declare",
                 )
             if position in found:
                 both = f"{names[found[position]]} and {name}"
                 raise DataError(
-                    f"{where}column {self.schema.names[position]} is there twice, as {both}",
-                    "names compare without case; leave one of them out",
+                    f"{where}column {self.schema.names[position]} is given twice, as {both}",
+                    "names are case-insensitive; leave one of them out",
                 )
             found[position] = i
         for i, field in enumerate(self.schema.fields):
@@ -188,12 +189,12 @@ class Incoming:
                 raise DataError(
                     f"{where}column {field.name} {field.type} is missing",
                     f"stream {self.schema.name} needs {', '.join(self.schema.names)}; "
-                    "give a column of nulls (None) where there is no value",
+                    "give a column of nulls (None) if there are no values",
                 )
         return [found[i] for i in range(len(self.schema.fields))]
 
     def _array(self, values: Any, i: int) -> pa.Array:
-        """Python values, a numpy array, a series or an Arrow array as an Arrow array, of the type they have."""
+        """Returns Python values, a numpy array, a series or an Arrow array as an Arrow array of their own type."""
         if isinstance(values, pa.ChunkedArray):
             return values.combine_chunks()
         if isinstance(values, pa.Array):
@@ -205,10 +206,10 @@ class Incoming:
         return self._python(list(values), i)
 
     def _python(self, values: list[Any], i: int) -> pa.Array:
-        """Python values as an Arrow array, without what Arrow's inference would lose or let pass silently."""
+        """Returns Python values as an Arrow array; rejects values that Arrow's inference would change silently."""
         target = self.arrow_schema.field(i).type
         kinds = set(map(type, values)) - {_NONE}
-        missing = {kind for kind in kinds if kind.__name__ in ("NaTType", "NAType")}  # what pandas writes for None
+        missing = {kind for kind in kinds if kind.__name__ in ("NaTType", "NAType")}  # None in pandas
         if missing:
             values = [None if type(value) in missing else value for value in values]
             kinds -= missing
@@ -231,12 +232,12 @@ class Incoming:
             return pa.array(values)
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
             pass
-        # Arrow finds no type for these values by itself: integers above 64 bits, or values of several types.
+        # Arrow infers no type for these values: integers above 64 bits, or values of several types.
         wide = pa.types.is_decimal(target) or pa.types.is_unsigned_integer(target)
         return self._checked(values, i, lambda part: pa.array(part, type=target if wide else None))
 
     def _datetime(self, value: Any, i: int, row: int) -> datetime.datetime | None:
-        """A date, datetime, pandas Timestamp or numpy datetime64 as a datetime."""
+        """Returns a date, datetime, pandas Timestamp or numpy datetime64 as a datetime."""
         if isinstance(value, np.datetime64):
             whole = value.astype("datetime64[us]")
             out = None if np.isnat(value) else whole.item()
@@ -273,12 +274,12 @@ class Incoming:
         return self._checked(column, i, lambda part: exact_cast(part, target))
 
     def _checked(self, values: Any, i: int, convert: Callable[[Any], pa.Array]) -> pa.Array:
-        """convert(values); where that fails, DataError about the first value it fails at."""
+        """Returns convert(values). Raises DataError for the first value that cannot be converted."""
         try:
             return convert(values)
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
             pass
-        # The shortest prefix that fails ends with the value at fault.
+        # The shortest prefix that fails ends with the bad value.
         low, high = 0, len(values)
         while high - low > 1:
             middle = (low + high) // 2
@@ -295,15 +296,15 @@ class Incoming:
         given = _python_value(value) if isinstance(value, pa.Scalar) else value
         if pa.types.is_timestamp(target) and isinstance(value, (pa.TimestampScalar, *_TIMES)):
             raise DataError(
-                f"{where} is no exact microsecond, or beyond the times there are",
-                "times are kept in microseconds; round it, for example with date_trunc('microseconds', ...) in SQL or "
+                f"{where} is finer than a microsecond, or out of range",
+                "times have microseconds; round it, for example with date_trunc('microseconds', ...) in SQL or "
                 '.dt.floor("us") in pandas',
             )
         allowed = _PYTHON_TYPES.get(family(target))
         if allowed is not None and (not isinstance(given, (pa.Scalar, *allowed)) or isinstance(given, bool)):
             hint = "give a datetime" if allowed is _TIMES else "give a value of the declared type"
             raise DataError(f"{where} is of type {type(given).__name__}, not {field.type}", f"{hint}, or None")
-        message = f"{where} is not exactly of type {field.type}"
+        message = f"{where} has no exact value of type {field.type}"
         raise DataError(message, "give a value that fits, or round it before the push")
 
     def _times(self, column: pa.Array) -> Int64Array:
@@ -323,7 +324,7 @@ class Incoming:
         if ts_us.min() <= -TIME_END_US or ts_us.max() >= TIME_END_US:
             row = int(np.flatnonzero((ts_us <= -TIME_END_US) | (ts_us >= TIME_END_US))[0])
             raise DataError(
-                f"column {name}, row {row}: the time is infinite or beyond the year 148000 ({ts_us[row]} us)",
+                f"column {name}, row {row}: the time is infinite or after the year 148000 ({ts_us[row]} us)",
                 "give each event a finite time; check the unit of the times",
             )
         return ts_us
@@ -334,19 +335,20 @@ _MICROSECONDS_UTC = pa.timestamp("us", "UTC")
 
 
 def _foreign(read: Callable[[], Any], what: str) -> Any:
-    """read(), which runs code of another library (a relation is evaluated here, a frame is exported)."""
+    """Returns read(), which runs code of another library: it evaluates a relation or exports a frame. Raises DataError
+    for any exception of it."""
     try:
         return read()
-    except Exception as error:  # whatever it raises, the data cannot be read
-        raise DataError(f"{what} could not be read: {error}", "see the message of the library it comes from") from error
+    except Exception as error:  # of any type: the data cannot be read
+        raise DataError(f"{what} cannot be read: {error}", "see the message of the library that made it") from error
 
 
-#: Arrow ends the process where a Decimal is 1e-999999999.
+#: Most digits of a Decimal's exponent. Arrow ends the process for a Decimal of 1e-999999999.
 _DIGITS_MAX = 400
 _NONE = type(None)
 _TIMES: tuple[type, ...] = (datetime.date, np.datetime64)  # a datetime and a pandas Timestamp are dates too
 
-#: The Python types of values that a column may hold; bool, though an int in Python, only where it is declared.
+#: The Python types that a column accepts, by family; a bool, an int in Python, is accepted by BOOLEAN columns only.
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "number": (int, float, decimal.Decimal, np.number),
     "string": (str,),
@@ -357,7 +359,7 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _nearest_float32(values: list[float | None]) -> pa.Array:
-    """Python has only one float, so the nearest is taken. Raises ArrowInvalid where that is infinite."""
+    """Returns the nearest float32 values, as Python has one float type. Raises ArrowInvalid if one becomes infinite."""
     wide, out = pa.array(values), pa.array(values, type=pa.float32())
     if not pc.all(pc.equal(pc.is_inf(wide), pc.is_inf(out)), min_count=0).as_py():
         raise pa.ArrowInvalid("too large")
@@ -367,7 +369,7 @@ def _nearest_float32(values: list[float | None]) -> pa.Array:
 def _type_name(type: pa.DataType) -> str:
     try:
         return duckdb_type(type)
-    except Exception:  # noqa: BLE001  DuckDB has no name for it; Arrow's will do in a message
+    except Exception:  # noqa: BLE001  DuckDB has no name for it: the message shows Arrow's
         return str(type)
 
 
@@ -381,7 +383,7 @@ def _show(value: object) -> str:
 
 
 def _python_value(value: pa.Scalar) -> object:
-    """A value of Arrow as one of Python; as it is where Python has none for it."""
+    """Returns an Arrow scalar as a Python value, or unchanged if Python has no such value."""
     try:
         return value.as_py()
     except BEYOND:

@@ -1,4 +1,4 @@
-"""What sources and sinks of Kafka share: the check of their settings, without a broker, and what its errors mean."""
+"""Shared by the Kafka source and sink: checks settings without a broker, and explains errors of the client."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from query.errors import DataError
 
 _SERVER = re.compile(r"(?:[a-z_]+://)?(?:\[[0-9a-f:.%]+\]|[\w.-]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
 _PROTOCOL = "security.protocol"
-#: What a message of the client begins with, and ends with: it is another one each time.
+#: Prefix and suffix of client messages that differ each time.
 _WHERE = re.compile(r"^(?:[a-z_]+://)?(\S+?)/(?:bootstrap|\d+): ")
 _AFTER = re.compile(r" \(after \d+ms in .*\)$")
-#: A cause that was not heard of for so many seconds makes room for another.
+#: A cause that was not reported for so many seconds gives way to another.
 CAUSE_S = 10.0
-#: Where a connection waits, and what that may mean.
+#: The probable fault, by the state in which a connection hangs.
 WAITS = {
-    "SSL_HANDSHAKE": "it does not go on with TLS: does it speak TLS at this port?",
-    "APIVERSION_QUERY": "it does not answer: does it speak Kafka's protocol at this port, and want no TLS?",
-    "AUTH_HANDSHAKE": "it does not go on with SASL: does it want it?",
-    "AUTH_REQ": "it does not say whether it lets us in",
+    "SSL_HANDSHAKE": "the TLS handshake does not complete: does the broker use TLS at this port?",
+    "APIVERSION_QUERY": "it does not answer: does it speak Kafka's protocol at this port, without TLS?",
+    "AUTH_HANDSHAKE": "the SASL handshake does not complete: does the broker use SASL?",
+    "AUTH_REQ": "the broker does not answer the authentication request",
 }
 
 
 def client_module() -> Any:
-    """confluent_kafka. Raises DataError where it is not installed."""
+    """Returns the module confluent_kafka. Raises DataError if it is not installed."""
     try:
         import confluent_kafka
     except ImportError:
@@ -36,54 +36,54 @@ def client_module() -> Any:
 
 
 def check_client(kind: str, servers: str, options: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Makes a client with these settings that connects to nothing, and lets it go. kind: Consumer or Producer. ours:
-    settings that cannot be given. Raises DataError for what the client refuses."""
+    """Checks settings by a client that is made and closed without a connection. kind: Consumer or Producer. options:
+    of the user. ours: settings that options may not set. Raises DataError for settings that the client rejects."""
     kafka = client_module()
     both = sorted((ours.keys() | {"bootstrap.servers", "metadata.broker.list"}) & options.keys())
     if both:
-        raise DataError(f"the option {both[0]} of Kafka is set by Hybrid", "leave it out")
+        raise DataError(f"the Kafka option {both[0]} is set by Hybrid", "leave it out")
     named = [server.strip() for server in servers.split(",")]
     for server in named:
         found = _SERVER.fullmatch(server)
         if found is None or not 0 < int(found[1] or 9092) < 65_536:
-            raise DataError(f"{server!r} is no broker of Kafka", "write host:port, several with commas")
+            raise DataError(f"invalid Kafka broker {server!r}", "write host:port, separated by commas")
     protocol = str(options.get(_PROTOCOL, "plaintext")).lower()
     ignored = sorted(name for name in options if name.startswith("sasl.")) if not protocol.startswith("sasl") else []
     if ignored:
         hint = f"add {_PROTOCOL}, sasl_ssl or sasl_plaintext"
-        raise DataError(f"the option {ignored[0]} of Kafka has no effect with {_PROTOCOL} = {protocol}", hint)
+        raise DataError(f"the Kafka option {ignored[0]} has no effect with {_PROTOCOL} = {protocol}", hint)
     silent = logging.Logger("silent", logging.CRITICAL + 1)
     try:
         client = getattr(kafka, kind)({**options, **ours}, logger=silent)
         if kind == "Consumer":
             client.close()
     except (kafka.KafkaException, ValueError, TypeError) as error:
-        hint = "check its options: CONFIGURATION.md of librdkafka has all"
-        raise DataError(f"the client of Kafka cannot be made: {said(error)}", hint) from None
+        hint = "check the options: CONFIGURATION.md of librdkafka lists all"
+        raise DataError(f"the Kafka client rejects its options: {said(error)}", hint) from None
 
 
 def said(error: BaseException) -> str:
-    """What an exception of the client says, without its code."""
+    """Returns the message of a client exception, without its code."""
     cause = error.args[0] if error.args else error
     return str(cause.str()) if hasattr(cause, "str") else str(cause)
 
 
 def meaning(error: Any) -> str:
-    """What an error of the client says, and what to look at where that is known. error: a KafkaError."""
+    """Returns the message of a client error, with a hint if the cause is known. error: a KafkaError."""
     kafka = client_module().KafkaError
     text, code = _AFTER.sub("", _WHERE.sub(r"\1: ", str(error.str()))), error.code()
     if code in (kafka._AUTHENTICATION, kafka.SASL_AUTHENTICATION_FAILED):
-        return f"they do not let us in: {text} (see the options sasl.*)"
+        return f"authentication failed: {text} (see the options sasl.*)"
     if code == kafka._SSL:
-        return f"TLS fails: {text} (see the options ssl.*: do the brokers speak TLS at this port?)"
+        return f"TLS failed: {text} (see the options ssl.*: do the brokers use TLS at this port?)"
     if code in (kafka.TOPIC_AUTHORIZATION_FAILED, kafka.GROUP_AUTHORIZATION_FAILED, kafka.CLUSTER_AUTHORIZATION_FAILED):
-        return f"{text}: the user may not (see the ACLs of the brokers)"
+        return f"{text}: the user has no permission (see the ACLs of the brokers)"
     return text
 
 
 class Away:
-    """Why brokers are away, of all that a client says of it: the cause rather than what follows from it, and one of
-    several that come in turns. said: None as long as they are there."""
+    """Chooses the reason why brokers are unreachable from the errors of a client: causes before consequences, and one
+    of several that alternate. said: the reason, None while brokers are reachable."""
 
     __slots__ = ("_rank", "_seen_s", "said")
 
@@ -92,7 +92,7 @@ class Away:
         self._rank, self._seen_s = 0, 0.0
 
     def hear(self, error: Any, now_s: float) -> None:
-        """error: a KafkaError; now_s: of a clock that never goes back."""
+        """Takes an error of the client. error: a KafkaError. now_s: of a monotonic clock."""
         kafka = client_module().KafkaError
         text, code = meaning(error), error.code()
         causes = (kafka._SSL, kafka._AUTHENTICATION, kafka.SASL_AUTHENTICATION_FAILED, kafka._RESOLVE)
@@ -103,9 +103,10 @@ class Away:
             self._seen_s = now_s
 
     def waits(self, text: str, now_s: float) -> None:
-        """Nothing was said, and yet there is none."""
+        """Takes a reason of the lowest rank, for brokers that are unreachable without an error."""
         if self.said is None:
             self.said, self._rank, self._seen_s = text, 0, now_s
 
     def back(self) -> None:
+        """Forgets the reason: brokers are reachable."""
         self.said, self._rank = None, 0

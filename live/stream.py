@@ -1,4 +1,4 @@
-"""One live stream as it is taken in: checked rows, places in their sources, sequence numbers, lateness, watermark."""
+"""One live stream: checks rows, assigns offsets and sequence numbers, flags late rows, keeps the watermark."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ from matching.batch import EventBatch, Int64Array
 from query.errors import DataError
 from query.schema import Schema
 
-#: Offsets stay below it, so that counting on from one never overflows.
+#: Upper bound of offsets: counting on from a lower one never overflows.
 OFFSET_END = 2**62
 
 
 class Ahead(DataError):
-    """Events that are too far ahead of the clock; nothing of the batch was taken. rows: bool (n,), which of its rows
-    they are."""
+    """Events are too far ahead of the clock; the whole batch was rejected. rows: bool (n,), True for such rows."""
 
     def __init__(self, message: str, hint: str, rows: BoolArray, reasons: Callable[[int], str]) -> None:
         super().__init__(message, hint)
         self.rows = rows
-        #: Of one of them, what is wrong with it.
+        #: Returns the reason for the row of that index.
         self.of = reasons
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What one `accept` took.
+    """Rows taken by one `accept`.
 
     batch: the rows in arrival order, without redelivered ones. late: bool (n,), time < watermark on arrival.
-    watermark_us: the stream's watermark after these rows, or None as long as it has none.
+    watermark_us: the stream's watermark after these rows, or None if it has none yet.
     """
 
     batch: EventBatch
@@ -44,17 +43,18 @@ class Arrival:
 
     @property
     def on_time(self) -> EventBatch:
-        """The rows that are not late, in arrival order; the batch itself where all are."""
+        """Returns the rows that are not late, in arrival order; the batch itself if no row is late."""
         return self.batch.take(np.flatnonzero(~self.late)) if self.late.any() else self.batch
 
 
 class LiveStream:
-    """Takes the events of one stream. All or nothing: a batch is accepted whole, or DataError and nothing changed.
+    """Takes the events of one stream. A batch is accepted whole, or DataError is raised and nothing changes.
 
-    Not thread safe. Nothing is kept of an event once it is handed on.
-    first_seq: ingest sequence of the next event. offsets: for sources seen before, the offset expected next.
-    watermark_us: where the watermark stood; those sources then hold it until they have gone on (live.watermark).
-    driven: only `advance` raises the watermark, as whoever feeds the stream knows what can still come.
+    Not thread safe. Events are not kept after they are returned.
+    first_seq: ingest sequence of the next event. offsets: next expected offset of each source seen before.
+    watermark_us: the watermark to resume from; the sources of `offsets` hold it until they send later events
+    (live.watermark).
+    driven: only `advance` raises the watermark, because the feeder knows which events can still come.
     Raises DataError for a schema without a time column of a time type.
     """
 
@@ -73,7 +73,7 @@ class LiveStream:
         self.schema = schema
         self._incoming = Incoming(schema)
         self._next_offset: dict[str, int] = dict(offsets or {})
-        # Index of a source in EventBatch.sources; it only grows, so an index given out once keeps its meaning.
+        # Position in it: index of the source in EventBatch.sources. It only grows, so an index keeps its meaning.
         self._source_names: tuple[str, ...] = tuple(self._next_offset)
         self._watermark = Watermark(schema.lateness_us, watermark_us, self._source_names)
         self.next_seq = first_seq
@@ -94,51 +94,51 @@ class LiveStream:
 
     @property
     def newest_us(self) -> int | None:
-        """The largest event time of all sources."""
+        """The largest event time of all sources; None before the first event."""
         return self._watermark.newest_us
 
     def declare(self, schema: Schema) -> None:
-        """Takes events of more columns, or with another lateness, from now on; nothing else may differ. The watermark
-        stays where it is: a longer lateness lets it wait, a shorter one raises it with the next event."""
+        """Replaces the schema by one with more columns or another lateness; nothing else may differ. The watermark
+        keeps its value: a longer lateness makes it wait, a shorter one raises it with the next event."""
         self._incoming = Incoming(schema)
         self.schema = schema
         self._watermark.lateness_us = schema.lateness_us
 
     @property
     def offsets(self) -> dict[str, int]:
-        """For each source the offset expected next."""
+        """Returns the next expected offset of each source."""
         return dict(self._next_offset)
 
     def accept(
         self, data: object, source: str = "default", offset: int | Int64Array | None = None,
         ceiling_us: int | None = None,
     ) -> Arrival:  # fmt: skip
-        """Takes rows (see live.incoming for what they may be) sent by one source, in the order it sent them.
+        """Takes rows sent by one source, in the order of sending (live.incoming lists the forms of data).
 
-        offset: the position of the first row in its source, or int64 (n,) the position of each, ascending; None goes
-        on counting. Rows below the expected offset are a redelivery: dropped and counted (`duplicate_count`). A gap is
-        allowed. Late rows are accepted, flagged and counted (`late_count`); `accepted_count` counts all rows taken,
-        late ones too. ceiling_us: a row with a later time is refused, by an `Ahead` that says which rows are; one that
-        is redelivered has had its verdict.
-        Cost: no copy where the columns have the declared types already, otherwise one pass per column.
+        offset: the position of the first row in its source, or int64 (n,) the position of each, ascending; None
+        continues the count. Rows below the expected offset are redelivered: dropped and counted (`duplicate_count`).
+        Gaps are allowed. Late rows are accepted, flagged and counted (`late_count`); `accepted_count` includes them.
+        ceiling_us: the batch is rejected by `Ahead` if a row has a later time; redelivered rows are not checked again.
+        Cost: no copy if the columns have the declared types, otherwise one pass per column.
         """
         if self.ended:
             raise DataError(
-                f"stream {self.schema.name} has ended and takes no more events",
-                "it was ended by advance(None); create another stream, or leave out that call",
+                f"stream {self.schema.name} has ended and accepts no more events",
+                "advance(None) ended it; create another stream, or leave out that call",
             )
         if not isinstance(source, str) or not _is_text(source):
-            raise DataError(f"the source of a push to {self.schema.name} is {source!r}, not a name", "give it as str")
+            message = f"invalid source of a push to {self.schema.name}: {source!r}"
+            raise DataError(message, "give a name as str, without lone surrogates")
         if offset is not None and not isinstance(offset, np.ndarray) and not _is_offset(offset):
             raise DataError(
-                f"the offset of a push to {self.schema.name} is {offset!r}",
-                "give the position of the first row in its source, a whole number from 0, or None to go on counting",
+                f"invalid offset of a push to {self.schema.name}: {offset!r}",
+                "give the position of the first row in its source, an integer from 0, or None to continue the count",
             )
         columns, ts_us = self._incoming.read(data)
         if isinstance(offset, np.ndarray) and not _are_offsets(offset, len(ts_us)):
             raise DataError(
-                f"the offsets of a push to {self.schema.name} are not {len(ts_us)} ascending whole numbers from 0",
-                "give each row its position in its source as int64",
+                f"the offsets of a push to {self.schema.name} are not {len(ts_us)} ascending integers from 0",
+                "give the position of each row in its source as int64",
             )
 
         expected = self._next_offset.get(source, 0)
@@ -149,7 +149,7 @@ class LiveStream:
         if ceiling_us is not None and repeated < len(ts_us) and int(ts_us[repeated:].max()) > ceiling_us:
             self._refuse(ts_us, repeated, ceiling_us)
 
-        # Nothing from here on may raise: state changes.
+        # State changes from here on: nothing below may raise.
         if repeated:
             columns, ts_us, offset = columns.slice(repeated), ts_us[repeated:], offset[repeated:]
             self.duplicate_count += repeated
@@ -174,7 +174,7 @@ class LiveStream:
         return Arrival(batch, late, self._watermark.value_us)
 
     def _refuse(self, ts_us: Int64Array, repeated: int, ceiling_us: int) -> NoReturn:
-        """Raises Ahead for the rows beyond the ceiling, from the first one on that is no redelivery."""
+        """Raises Ahead for the rows after the ceiling. repeated: number of redelivered rows at the front; they pass."""
         rows = ts_us > ceiling_us
         rows[:repeated] = False
         first, more = int(np.flatnonzero(rows)[0]), int(np.count_nonzero(rows)) - 1
@@ -185,22 +185,21 @@ class LiveStream:
 
         raise Ahead(
             f"column {self.schema.time}, row {first}: {reason(first)}"
-            + (f"; and so are those of {more:,} more rows" if more else ""),
-            "look at the clock and the time zone of whoever sent it: times without a zone are UTC; or allow more",
+            + (f" (and {more:,} more rows)" if more else ""),
+            "check the clock and the time zone of the sender: times without a zone are UTC; or raise max_ahead",
             rows, reason,
         )  # fmt: skip
 
     def skip(self, source: str, offset: int) -> None:
-        """What a source has sent up to an offset, and is no event of the stream, is behind us: it is not expected
-        again."""
+        """Marks a source's offsets up to and including this one as read, without an event: `offsets` goes past them."""
         if offset >= self._next_offset.get(source, 0):
             self._next_offset[source] = offset + 1
             if source not in self._source_names:
                 self._source_names = (*self._source_names, source)
 
     def replay(self, batch: EventBatch, late: BoolArray, aside: BoolArray | None = None) -> Arrival:
-        """Takes events that were accepted before, with the marks they got, in the order in which they came; they keep
-        their places. late: bool (n,). aside: bool (n,), those of them whose times count for nothing."""
+        """Takes events that were accepted before, in arrival order, with their recorded sources, offsets and sequence
+        numbers. late: bool (n,), the recorded verdicts. aside: bool (n,), rows that must not raise the watermark."""
         for name in batch.sources:
             if name not in self._source_names:
                 self._source_names = (*self._source_names, name)
@@ -224,27 +223,27 @@ class LiveStream:
 
     @property
     def holder(self) -> str | None:
-        """The source that the watermark waits for; None where none counts, or it does not come from the sources."""
+        """The source that the watermark waits for; None if there is none, or if the stream is driven or has ended."""
         return None if self.driven or self.ended else self._watermark.holder
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """The sources that the watermark waits for because they have sent nothing yet."""
+        """The announced sources that the watermark waits for because they have sent nothing yet."""
         return self._watermark.expected
 
     def expect(self, sources: Collection[str]) -> None:
-        """These sources will send events: the watermark waits until each has begun, or is called idle."""
+        """Announces sources that will send events: the watermark waits until each has sent one or is declared idle."""
         new = [source for source in dict.fromkeys(sources) if source not in self._next_offset]
         self._watermark.expect(new)
-        # From now on batches name them: who orders events must not take the first source for the only one.
+        # Batches name them from now on: ordering must not take the first source for the only one.
         self._source_names += tuple(name for name in new if name not in self._source_names)
 
     def idle(self, sources: Collection[str]) -> None:
-        """These sources have been silent for so long that the watermark no longer waits for them."""
+        """Declares sources idle: the watermark no longer waits for them until their next event."""
         self._watermark.idle(sources)
 
     def to_dict(self) -> dict[str, Any]:
-        """Where it stands, in what JSON can say."""
+        """Returns the state as JSON values."""
         return {
             "next_seq": self.next_seq, "offsets": dict(self._next_offset), "sources": self._source_names,
             "watermark": self._watermark.to_dict(),
@@ -254,7 +253,7 @@ class LiveStream:
 
     @staticmethod
     def from_dict(schema: Schema, kept: Mapping[str, Any]) -> LiveStream:
-        """One that stands where `to_dict` says."""
+        """Restores a stream from the state that `to_dict` returned."""
         found = LiveStream(schema, kept["next_seq"], kept["offsets"])
         found._source_names = tuple(kept["sources"])
         found._watermark = Watermark.from_dict(schema.lateness_us, kept["watermark"])
@@ -264,7 +263,7 @@ class LiveStream:
         return found
 
     def advance(self, t_us: int | None) -> None:
-        """Raises the watermark to t_us (a lower one changes nothing); None ends the stream: it takes no more events."""
+        """Raises the watermark to t_us; a lower value changes nothing. None ends the stream for good."""
         if t_us is None:
             self.ended = True
         else:
@@ -272,7 +271,7 @@ class LiveStream:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be written down: half of a pair of surrogates cannot."""
+    """True if a name can be encoded as UTF-8: a lone surrogate cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,1 +1,1 @@
-"""`hybrid run`: the app file, sources and sinks in threads, status."""
+"""`hybrid run`: the app file, the service with sources and sinks in threads, its status and metrics."""

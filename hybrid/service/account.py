@@ -1,4 +1,4 @@
-"""The figures of a service, as its status has them: of streams, queries, sources and sinks, and how fast they grow."""
+"""The figures of a service for its status: of streams, queries, sources and sinks, and their rates."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hybrid.service.source_reader import Reader
 from hybrid.watch.late import LATELY_MIN
 from hybrid.watch.stream import Reached
 
-#: How far back a rate looks, in seconds.
+#: Seconds over which a rate is measured.
 RATE_OVER_S = 10.0
 
 
 class Rates:
-    """How much counts have grown lately, a second."""
+    """Rates of growing counts, per second."""
 
     def __init__(self) -> None:
         self._taken: deque[tuple[float, Counter[str]]] = deque()
 
     def take(self, now_s: float, counts: Counter[str]) -> None:
-        """The counts as they are now."""
+        """Takes the current counts."""
         self._taken.append((now_s, counts))
         while len(self._taken) > 1 and self._taken[0][0] < now_s - RATE_OVER_S:
             self._taken.popleft()
@@ -39,8 +39,8 @@ def late_trouble(lately: Mapping[str, int], watermark_us: int | None, now_s: flo
         return None
     if watermark_us > now_s * 1e6:
         return (
-            "most of the last events came late: the watermark is ahead of the clock, since an event was or the clock "
-            "itself; hybrid archive rewind sets it back"
+            "most of the last events came late: the watermark is ahead of the clock, because an event or the clock "
+            "was ahead; hybrid archive rewind sets it back"
         )
     return (
         "most of the last events came late: their source is further behind the others than `lateness`, or an event or "
@@ -49,7 +49,7 @@ def late_trouble(lately: Mapping[str, int], watermark_us: int | None, now_s: flo
 
 
 def of_stream(told: Mapping[str, Any], reached: Reached, now_s: float) -> dict[str, Any]:
-    """told: of Database.streams. now_s: since 1970."""
+    """Returns the figures of a stream. told: of Database.streams. now_s: since 1970."""
     mark_us, newest_us = reached.watermark_us, reached.newest_us
     held = told["held_by"] or {"source": None, "since": None, "silent_s": None}
     return {
@@ -61,7 +61,7 @@ def of_stream(told: Mapping[str, Any], reached: Reached, now_s: float) -> dict[s
 
 
 def of_query(stats: Mapping[str, Any], failed: bool) -> dict[str, Any]:
-    """stats: of its alerts."""
+    """Returns the figures of a query. stats: of its alerts."""
     counts = ("suppressed", "held_back", "spilled", "waiting_for_history", "history_reads")
     return {
         "state": "failed" if failed else stats["state"], "matches": stats["matches"], "runs": stats.get("runs"),

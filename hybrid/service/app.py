@@ -1,4 +1,4 @@
-"""What an app file says, as frozen tables."""
+"""The content of an app file, as frozen tables."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query as it is run. reads: the streams, in lower case; sinks: their names. shed: how it may leave out keys.
-    start_us: from when on it reads what is archived, if it does."""
+    """A query of the app. sinks: their names. reads: the streams, in lower case. shed: load shedding, or None.
+    start_us: the event time from which archived events are read first (backfill), or None."""
 
     text: str
     sinks: tuple[str, ...]
@@ -36,8 +36,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """What an app file says, checked. path: of the file, absolute; relative paths in it are meant from where it lies.
-    files: all that it is made of."""
+    """The checked content of an app file. path: the file, absolute; relative paths in it start at its directory.
+    files: the app file and the files of its queries."""
 
     path: Path
     files: tuple[Path, ...]
@@ -51,17 +51,18 @@ class App:
 
     @property
     def access(self) -> Access:
-        """What queries may read beside their streams. Raises DataError for a file that is not there."""
+        """The files that queries may read beside their streams. Raises DataError for a file that does not exist."""
         from hybrid.rows.duck import access_to
 
         return access_to(False, self.database.files, str(self.path.parent))
 
     def place(self, path: str) -> str:
-        """A path of the file from where the process is; addresses as they are."""
+        """Returns a path of the file as a path of the process; addresses stay as they are."""
         return path if "://" in path else str(self.path.parent / path)
 
     def stream(self, name: str) -> StreamTable:
-        """A stream as it is to be declared: the times of a simulator are not those of the clock."""
+        """Returns a stream's table for its declaration, without max_ahead by default if a simulator feeds it: the times
+        of a simulator are not those of the clock."""
         table = self.streams[name]
         reads = [s for s in self.sources.values() if s.stream.lower() == name.lower()]
         if "max_ahead" in table.model_fields_set or not any(isinstance(s, SimulatorSource) for s in reads):
@@ -70,12 +71,12 @@ class App:
 
     @property
     def state(self) -> Path:
-        """The local directory of the service: status, cursors, what is not delivered."""
+        """The local directory of the service: status, cursors, undelivered rows."""
         return state_directory(self.path, self.database.path, self.database.state)
 
 
 def state_directory(file: Path, path: str | None, state: str | None) -> Path:
-    """The directory of a service. file: its app file; path, state: what the `database` table there says."""
+    """Returns the directory of a service. file: its app file; path, state: keys of its `database` table."""
     if state is not None:
         return file.parent / state
     if path is not None and "://" not in path:

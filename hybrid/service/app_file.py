@@ -1,7 +1,7 @@
-"""The file of `hybrid run`: what it says, as frozen tables, and everything that is wrong with it, each at its place.
+"""Loads and checks the file of `hybrid run`; reports all its faults at once, each at its position.
 
-A table is checked by its model (hybrid.service.app_tables), references between tables, streams and queries by what runs
-them later.
+A table is checked by its model (hybrid.service.app_tables); references, streams and queries by the code that runs them
+later.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from hybrid.service.declare import declare, late_rows
 
 EXTRAS = {"kafka": "confluent_kafka", "mqtt": "paho"}
 SECTIONS = ("database", "streams", "sources", "queries", "sinks", "metrics", "limits")
-#: What stands in a text for an environment variable.
+#: A reference to an environment variable.
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def state_of(where: Path) -> Path:
-    """The directory of the service of an app file, which need not be right in all else, or of a database on disk.
-    Raises DataError where there is neither."""
+    """Returns the state directory of an app file, whose other tables may be faulty, or of a database directory. Raises
+    DataError if the file cannot be read, and AppError if its `database` table cannot."""
     if where.is_dir():
         return where / "_service" if os.path.isdir(where / "_service") else where
     text = _read(where, str(where))
@@ -71,7 +71,7 @@ def state_of(where: Path) -> Path:
 
 
 class AppError(Exception):
-    """Everything that is wrong with an app file. parts: the name of each file with its faults."""
+    """All faults of an app file. parts: file names with their faults."""
 
     def __init__(self, parts: list[tuple[str, QueryError]]) -> None:
         self.parts = tuple(parts)
@@ -82,8 +82,8 @@ class AppError(Exception):
 
 
 def load(path: str | Path) -> App:
-    """Reads an app file and checks all of it, without opening what it names. Raises AppError, and DataError where there
-    is no such file."""
+    """Reads and checks an app file, without opening its database, sources or sinks. Raises AppError for its faults, and
+    DataError if the file cannot be read."""
     path = Path(path)
     text = _read(path, str(path))
     try:
@@ -108,7 +108,7 @@ def _read(path: Path, name: str) -> str:
 
 
 class _Check:
-    """One look at a file. found: its faults; elsewhere: those of files it names."""
+    """One check of a file. found: its faults; elsewhere: faults of the query files that it names."""
 
     def __init__(self, path: Path, data: dict[str, Any], places: Places) -> None:
         self.path = path
@@ -121,7 +121,7 @@ class _Check:
         }
 
     def filled_in(self, given: Any, path: toml_places.Path) -> Any:
-        """A value with environment variables in the place of their names. Queries are taken as they are written."""
+        """Returns a value with its environment variables substituted."""
         match given:
             case dict():
                 return {key: self.filled_in(value, (*path, key)) for key, value in given.items()}
@@ -130,8 +130,8 @@ class _Check:
             case str():
                 for name in _VARIABLE.findall(given):
                     if name not in os.environ:
-                        message = f"there is no environment variable {name}"
-                        hint = f"set it where the service is started: export {name}=..."
+                        message = f"environment variable {name} is not set"
+                        hint = f"set it before starting the service: export {name}=..."
                         self.fault("HQ704", message, self.places.value(path), hint=hint)
                 return _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), given)
         return given
@@ -140,17 +140,17 @@ class _Check:
         self.found.append(Diagnostic(code, message, span, label, hint))
 
     def app(self) -> App:
-        """The file's tables, as far as they are right."""
+        """Checks everything. Returns the app of the tables without faults."""
         for name in self.data:
             if name not in SECTIONS:
-                self.fault("HQ701", f"there is no table {name}", self.places.key((name,)), hint=nearest(name, SECTIONS))
+                self.fault("HQ701", f"unknown table {name}", self.places.key((name,)), hint=nearest(name, SECTIONS))
         streams = {name: self.table(StreamTable, ("streams", name)) for name in self.names("streams")}
         for section in ("sources", "queries", "sinks"):
             for name in self.names(section, silent=True):
                 if not re.fullmatch(r"[A-Za-z_][\w-]*", name) or len(name.encode()) > NAME_BYTES_MAX:
                     span = self.places.key((section, name))
                     hint = f"use letters, digits, _ and -, and at most {NAME_BYTES_MAX} bytes"
-                    self.fault("HQ703", f"{name!r} is no name", span, hint=hint)
+                    self.fault("HQ703", f"invalid name {name!r}", span, hint=hint)
         sources = {name: self.kind(SOURCES, ("sources", name)) for name in self.names("sources")}
         sinks = {name: self.kind(SINKS, ("sinks", name)) for name in self.names("sinks")}
         self.apart(sinks)
@@ -183,12 +183,12 @@ class _Check:
     # ---- tables
 
     def names(self, section: str, silent: bool = False) -> list[str]:
-        """The names of the tables in a section."""
+        """Returns the names of the tables in a section. silent: reports no fault."""
         tables = self.data.get(section, {})
         if not isinstance(tables, dict):
             if silent:
                 return []
-            self.fault("HQ703", f"{section} is no table of tables", self.places.key((section,)),
+            self.fault("HQ703", f"{section} is not a table of tables", self.places.key((section,)),
                        hint=f"write [{section}.name] above its keys")  # fmt: skip
             return []
         return list(tables)
@@ -200,7 +200,8 @@ class _Check:
         return found
 
     def table(self, model: type[Any], path: toml_places.Path, absent: Any = ...) -> Any:
-        """A table as its model, or None where it is wrong. absent: what stands for a table that is not there."""
+        """Returns a table as its model, or None if it is faulty. absent: the content of a missing table; None: returns
+        None for it."""
         if absent is not ... and path[0] not in self.data:
             return None if absent is None else model(**absent)
         given = self.given(path)
@@ -213,13 +214,13 @@ class _Check:
         wrong = {one["loc"][0] for one in found if one["loc"]}
         if not isinstance(given, dict) or wrong - set(given):
             return None
-        try:  # so that what is right is still compared with the other tables
+        try:  # the valid keys are still checked against the other tables
             return model.model_validate({key: value for key, value in given.items() if key not in wrong})
         except ValidationError:
             return None
 
     def kind(self, kinds: Mapping[str, type[Any]], path: toml_places.Path) -> Any:
-        """A table whose `type` says what it is."""
+        """Returns a table as the model of its `type`, or None if it is faulty."""
         given = self.given(path)
         type = given.get("type") if isinstance(given, dict) else None
         if type is None:
@@ -228,16 +229,16 @@ class _Check:
             return None
         if type not in kinds:
             span, what = self.places.value((*path, "type")), path[0][:-1]  # type: ignore[index]
-            self.fault("HQ703", f"there is no {what} of type {type}", span, hint=nearest(str(type), tuple(kinds)))
+            self.fault("HQ703", f"unknown {what} type {type}", span, hint=nearest(str(type), tuple(kinds)))
             return None
         if type in EXTRAS:
             self.extra(type, EXTRAS[type], (*path, "type"))
         return self.table(kinds[type], path)
 
     def wrong(self, error: Any, base: toml_places.Path, model: type[Table]) -> None:
-        """What pydantic finds, in our words and at its place."""
+        """Reports a fault found by pydantic, in words of the app file and at its position."""
         path = (*base, *error["loc"])
-        name = next(part for part in reversed(path) if isinstance(part, str))  # not the number of an item
+        name = next(part for part in reversed(path) if isinstance(part, str))  # not the index of an item
         where = ".".join(map(str, path[:-1]))
         described = model.model_fields.get(str(error["loc"][0])) if error["loc"] else None
         about = described.description or "" if described is not None else ""
@@ -265,25 +266,25 @@ class _Check:
                 self.fault("HQ703", message, self.places.value(path), hint=hint)
 
     def written(self, path: toml_places.Path) -> str:
-        """A value as it stands in the file, shortened."""
+        """Returns a value as written in the file, shortened."""
         span = self.places.value(path)
         text = self.places.text[span.start : span.end].split("\n")[0]
         return text if len(text) <= 40 else text[:37] + "..."
 
-    # ---- what tables say of each other
+    # ---- references between tables
 
     def known(self, what: str, name: str, path: toml_places.Path) -> bool:
-        """Whether there is such a stream or sink; its own faults are its own."""
+        """Reports a stream or sink that is not defined. Returns True if it is, faulty or not."""
         tables = self.data.get(what + "s", {})
         names = tuple(tables) if isinstance(tables, dict) else ()
         if name in names or (what == "stream" and name.lower() in map(str.lower, names)):
             return True
         hint = nearest(name, names) or f"add [{what}s.{name}]"
-        self.fault("HQ704", f"there is no {what} {name}", self.places.value(path), hint=hint)
+        self.fault("HQ704", f"{what} {name} is not defined", self.places.value(path), hint=hint)
         return False
 
     def apart(self, sinks: Mapping[str, SinkTable | None]) -> None:
-        """No two sinks write one file or directory, however it is spelled."""
+        """Reports sinks that write to the same file or directory, in any spelling."""
         taken: dict[object, str] = {}
         for name, sink in sinks.items():
             if isinstance(sink, FileSink):
@@ -295,13 +296,13 @@ class _Check:
                     known = {os.path.realpath(place)}
                 other = next((taken[one] for one in known if one in taken), None)
                 if other is not None:
-                    message = f"sinks {other} and {name} write to one path: their rows would mix"
-                    hint = f"give {name} a path of its own; or let several queries name {other}"
+                    message = f"sinks {other} and {name} write to the same path: their rows would mix"
+                    hint = f"give {name} its own path; or let several queries use {other}"
                     self.fault("HQ703", message, self.places.value(("sinks", name, "path")), hint=hint)
                 taken |= dict.fromkeys(known, name)
 
     def read_once(self, sources: Mapping[str, SourceTable | None]) -> None:
-        """No two sources read one file into one stream, however it is spelled."""
+        """Reports sources that read the same file into the same stream, in any spelling."""
         from live.sources.files import read_by_both
 
         before: list[tuple[str, FileSource]] = []
@@ -314,7 +315,7 @@ class _Check:
                 path = read_by_both(*(file_settings(one, self.bare()) for one in (that, source)))
                 if path is not None:
                     message = f"sources {other} and {name} both read {path}: its events would be in {that.stream} twice"
-                    hint = "let one of them read it: give them other paths, or take one away"
+                    hint = "let one source read it: give them different paths, or remove one"
                     self.fault("HQ703", message, self.places.value(("sources", name, "path")), hint=hint)
                     break
             before.append((name, source))
@@ -323,12 +324,12 @@ class _Check:
         self, sinks: Mapping[str, SinkTable | None], sources: Mapping[str, SourceTable | None],
         database: DatabaseTable | None,
     ) -> None:  # fmt: skip
-        """No sink writes what a source reads, what the app is made of, or what the service keeps."""
+        """Reports sinks that write into files of a source, of the app, of the database or of the service's state."""
         from live.sources.files import may_read
 
         app = self.bare()
         path = None if database is None or database.path is None or "://" in database.path else database.path
-        around = path is None or _is_in(os.path.realpath(app.path), Path(app.place(path)))  # as "." is: all lies in it
+        around = path is None or _is_in(os.path.realpath(app.path), Path(app.place(path)))  # such as ".": has all files
         kept = {
             "the state of the service": state_directory(app.path, path, None if database is None else database.state),
             "the database": None if path is None or around else Path(app.place(path)),
@@ -338,19 +339,19 @@ class _Check:
             if not isinstance(sink, FileSink):
                 continue
             place = os.path.realpath(app.place(sink.path))
-            # What it writes, and for a directory a file in it.
+            # The file or directory, and for a directory a file in it.
             files = [place, os.path.join(place, "part-00000000.parquet")] if sink.format == "parquet" else [place]
             what = next((
-                f"what source {source} reads" for source, settings in reads
+                f"files that source {source} reads" for source, settings in reads
                 if any(may_read(settings, file) for file in files)
                 or _is_one(place, settings.path)
             ), None)  # fmt: skip
             if what is None and any(_is_one(place, file) for file in self.files):
-                what = "a file that the app is made of"
+                what = "a file of the app"
             if what is None:
                 what = next((w for w, k in kept.items() if k is not None and _is_in(place, k)), None)
             if what is not None:
-                message, hint = f"sink {name} writes into {what}", f"give {name} a path of its own"
+                message, hint = f"sink {name} writes into {what}", f"give {name} its own path"
                 self.fault("HQ703", message, self.places.value(("sinks", name, "path")), hint=hint)
 
     def extra(self, extra: str, module: str, path: toml_places.Path) -> None:
@@ -367,7 +368,7 @@ class _Check:
         if database.path is not None:
             self.guarded(lambda: place_of(str(database.path)), ("database", "path"))
         if database.log not in (None, "none") and (database.path is None or "://" in database.path):
-            hint = "give it a path on disk, or leave log out: what sources can give again needs none"
+            hint = "give it a path on disk, or remove log: events that sources can send again need none"
             self.fault("HQ703", "only a database on disk has a log", self.places.value(("database", "log")), hint=hint)
         if database.spark is not None or database.spark_events is not None:
             from hybrid.join.spark_ranges import large_ranges
@@ -380,7 +381,7 @@ class _Check:
                 self.guarded(lambda: large_ranges(database.spark, database.spark_events, kept), at)
 
     def access(self, files: Sequence[str]) -> Access:
-        """What queries may read; each of the files has to be there."""
+        """Returns the access of queries to files; reports files that do not exist."""
         from hybrid.rows.duck import NOTHING, access_to
 
         home = str(self.path.absolute().parent)
@@ -390,7 +391,7 @@ class _Check:
         return access_to(False, files, home) if all(there) else NOTHING
 
     def guarded(self, act: Any, path: toml_places.Path, of_key: bool = False) -> bool:
-        """Whether an act raises nothing; a DataError is the fault of what stands at a path."""
+        """Runs `act`, and reports a DataError as a fault at `path`. Returns True if it raised none."""
         try:
             act()
         except DataError as error:
@@ -406,11 +407,11 @@ class _Check:
         return make_source(table, schema, self.bare())
 
     def bare(self) -> App:
-        """An app of which only the place is known."""
+        """Returns an app that has only its path."""
         return App(self.path.absolute(), (), DatabaseTable(), {}, {}, {}, {}, None, LimitsTable())
 
     def simulated(self, name: str, source: SourceTable, streams: Mapping[str, StreamTable | None]) -> None:
-        """A simulator has columns of its own."""
+        """Reports a stream whose columns are not those of its simulator."""
         if not isinstance(source, SimulatorSource):
             return
         from hybrid.service.simulated import simulated_columns
@@ -428,8 +429,8 @@ class _Check:
         self, streams: Mapping[str, StreamTable | None], sources: Mapping[str, SourceTable | None],
         asked: Mapping[str, QueryTable | None], sinks: Mapping[str, SinkTable | None], access: Access,
     ) -> dict[str, Query]:
-        """Declares the streams in a database of memory with the access of the service, makes their sources, and asks it
-        what it thinks of the queries."""
+        """Declares the streams in an in-memory database with the access of the service, makes their sources, and plans
+        the queries. Returns the queries without faults."""
         from hybrid.database.database import Database
 
         with Database(access=access) as db:
@@ -451,7 +452,7 @@ class _Check:
             }
 
     def stream(self, db: Any, name: str, stream: StreamTable) -> bool:
-        """Declares a stream."""
+        """Declares a stream; reports its faults. Returns True if it has none."""
         from hybrid.watch.declaration import declared
 
         base: toml_places.Path = ("streams", name)
@@ -476,13 +477,13 @@ class _Check:
         def declare_new() -> None:
             twin = next((known for known in db.streams() if known.lower() == name.lower()), None)
             if twin is not None:
-                raise DataError(f"{twin} and {name} are one stream: names compare without case", "choose another name")
+                raise DataError(f"{twin} and {name} are one stream: names are case-insensitive", "choose another name")
             declare(db, name, stream)
 
         return self.guarded(declare_new, base, of_key=True)
 
     def as_before(self, name: str, stream: StreamTable) -> None:
-        """Finds what of a stream cannot be otherwise than it is declared in the database, if that is there already."""
+        """Reports differences from the stream's declaration in an existing database that cannot be changed."""
         from archive.place import place_of
         from hybrid.watch.declaration import stream_directory
 
@@ -492,7 +493,7 @@ class _Check:
         try:
             was, _ = stream_directory(place_of(self.path.parent / path), name)
         except (DataError, OSError):
-            return  # a start says what is wrong with the database
+            return  # the start of the service reports faults of the database
         if was is None:
             return
         base: toml_places.Path = ("streams", name)
@@ -512,7 +513,7 @@ class _Check:
 
     @staticmethod
     def type_of(type: str) -> str:
-        """A type as declarations keep it; one that there is not is a fault of its own."""
+        """Returns a type in the form of stored declarations; an unknown type, reported elsewhere, as it is."""
         from query.language.duck import canonical_type
 
         try:
@@ -522,9 +523,9 @@ class _Check:
 
     def changed(self, was: Schema, what: str, before: str, now: str, path: toml_places.Path) -> None:
         place = self.places.value(path) if len(path) > 2 else self.places.key(path)
-        message = f"{what} of stream {was.name} is {before} in the database, and {now} here"
+        message = f"{what} of stream {was.name} is {before} in the database, but {now} here"
         self.fault("HQ703", message, place, hint=(
-            f"it cannot change: write {before} again, or declare a stream of another name, and fill it from this one "
+            f"it cannot change: restore {before}, or declare a stream of another name, and fill it from this one "
             f"with hybrid sql (-o {was.name}.parquet) and hybrid archive ingest"
         ))  # fmt: skip
 
@@ -535,7 +536,7 @@ class _Check:
         known = [sink for i, sink in enumerate(table.sinks) if self.known("sink", sink, (*base, "sinks", i))]
         if (table.sql is None) == (table.file is None):
             what = "has no text" if table.sql is None else "has two texts"
-            self.fault("HQ702", f"queries.{name} {what}", self.places.key(base), hint="give it sql or file")
+            self.fault("HQ702", f"queries.{name} {what}", self.places.key(base), hint="give it either sql or file")
             return None
         text, file = table.sql or "", table.file
         if file is not None:
@@ -568,13 +569,13 @@ class _Check:
         return Query(text, tuple(known), reads, shed, table.start)
 
     def moved(self, fault: Diagnostic, path: toml_places.Path, text: str) -> Diagnostic:
-        """A fault of a query whose text stands in the file, at its place there."""
+        """Returns a fault of a query text with its position in the app file."""
         span = self.places.in_string(path, fault.span)
         return Diagnostic(fault.code, fault.message, span, fault.label, fault.hint)
 
 
 def _is_one(path: str, other: str | Path) -> bool:
-    """Whether two paths are of one file, there or not."""
+    """True if two paths mean one file, existing or not."""
     try:
         return os.path.samefile(path, other)
     except OSError:
@@ -591,7 +592,7 @@ def _there(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _KINDS = {
-    "string_type": "a text", "int_type": "a whole number", "int_from_float": "a whole number",
+    "string_type": "a string", "int_type": "an integer", "int_from_float": "an integer",
     "bool_type": "true or false", "float_type": "a number", "dict_type": "a table", "model_type": "a table",
     "model_attributes_type": "a table", "tuple_type": "a list", "list_type": "a list",
 }  # fmt: skip

@@ -1,5 +1,5 @@
-"""The tables of an app file. They are pydantic's: a field is its type, its default and a line about it, and that is the
-whole check of a value."""
+"""The tables of an app file, as pydantic models. A field has a type, a default and a description; its type is the whole
+check of a value."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def _ahead(value: Any) -> timedelta | None:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
-#: One that may not be nothing.
+#: A duration above 0.
 Positive = Annotated[timedelta, BeforeValidator(_positive)]
-#: How far ahead of the clock an event may be; None: as far as it likes.
+#: Longest lead of an event over the clock; None: no limit.
 Ahead = Annotated[timedelta | None, BeforeValidator(_ahead)]
 Instant = Annotated[int, BeforeValidator(_instant)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
@@ -59,97 +59,97 @@ Port = Annotated[int, Field(gt=0, le=65535)]
 
 
 class Table(BaseModel):
-    """One table of the file. What stands below a field is its hint in errors."""
+    """One table of the file. The text below a field is its hint in errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class DatabaseTable(Table):
     path: str | None = None
-    """a directory or s3://bucket/prefix; left out: memory, kept nowhere"""
+    """the directory or s3://bucket/prefix of the database; default: in memory, not stored"""
     options: dict[str, str] = {}
-    """how a store is reached, such as aws_endpoint_url"""
+    """options of the store, such as aws_endpoint_url"""
     memory_limit: str | None = None
-    """of partial matches, and of DuckDB for reading history, each: "2GB", say"""
+    """the limit of partial matches, and that of DuckDB for reading history, such as "2GB" each"""
     checkpoint: Positive = timedelta(seconds=10)
-    """how often a checkpoint is taken: "10s", say"""
+    """the interval between checkpoints, such as "10s" or "1 min" """
     log: Literal["fsync", "os", "none"] | None = None
-    """of what is pushed: fsync, os or none; os on disk, none in a store, which cannot have one"""
+    """the write-ahead log of events: fsync, os or none; default: os on disk, none in a store, which has no log"""
     state: str | None = None
-    """a local directory for status and cursors; <path>/_service on disk"""
+    """the local directory of status and cursors; default: <path>/_service on disk"""
     spark: str | None = None
-    """the Spark that searches in large ranges of history, such as spark://host:7077; else none does"""
+    """the Spark that searches large ranges of history, such as spark://host:7077; default: none"""
     spark_events: Annotated[int, Field(ge=0)] | None = None
-    """ranges of history with more events than so many are large; 100 million"""
+    """a range of history with more events is large; default: 100 million"""
     files: Names = ()
-    """that queries may read, a file or a list, a directory standing for all in it; they read no others"""
+    """the files that queries may read: a file, a directory with all its files, or a list; default: none"""
 
 
 class StreamTable(Table):
     columns: dict[str, str]
-    """names with DuckDB types, { ts = "TIMESTAMP", price = "DOUBLE" }"""
+    """column names with DuckDB types, { ts = "TIMESTAMP", price = "DOUBLE" }"""
     time: str
     """the column of the event time"""
     key: Names = ()
-    """what most queries partition by, a column or a list"""
+    """the column, or list of columns, that most queries partition by"""
     order: Names = ()
-    """tie columns, which order events of equal time"""
+    """the tie columns, which order events of equal time"""
     lateness: Duration = timedelta(0)
-    """how far behind the newest event one may be: "2s", say"""
+    """the longest delay of an event behind the newest one, such as "2s"; default: 0"""
     retention: Positive | None = None
-    """how long events are kept, such as "400 days"; else for ever"""
+    """how long events are kept, such as "400 days"; default: without limit"""
     idle: Positive | None = None
-    """a source that is silent for so long no longer holds back the watermark: "30s", say"""
+    """a source silent for so long, such as "30s", no longer holds the watermark"""
     heartbeat: Positive | None = None
-    """where no source sends anything for so long, event time goes on with the clock, that far behind it"""
+    """after so long without events from any source, event time follows the clock with that delay"""
     max_ahead: Ahead = timedelta(days=1)
-    """how far ahead of the clock an event may be, "1 hour", say, or "off"; others are quarantined"""
+    """the longest lead of an event over the clock, such as "1 hour", or "off"; other events are quarantined"""
     late: str | None = None
     """the sink of late events"""
 
 
 class Source(Table):
-    """What all sources say."""
+    """The keys of all sources."""
 
     stream: str
     """the stream that takes the events"""
 
 
 class Records(Source):
-    """A source of texts and the like, from which columns are read."""
+    """A source of records from which columns are read."""
 
     times: Times = "iso"
-    """how times are written: iso, or s, ms, us or ns since 1970"""
+    """the form of times: iso, or s, ms, us or ns since 1970"""
     missing: Missing = "error"
-    """what a declared column means that a record lacks: error or null"""
+    """the meaning of a declared column that a record lacks: error or null"""
     finer: Literal["error", "cut"] = "error"
-    """what a time is that is finer than a microsecond: error, or cut"""
+    """the handling of times finer than a microsecond: error or cut"""
 
 
 class Payloads(Records):
     """A source of messages."""
 
     format: Payload = "json"
-    """of the payloads: json, avro or arrow"""
+    """the format of payloads: json, avro or arrow"""
     batched: bool = False
-    """whether a payload holds several rows"""
+    """true if a payload has several rows"""
     avro_schema: str | None = None
-    """a file with the schema of plain Avro records"""
+    """the file with the schema of plain Avro records"""
 
 
 class Mqtt(Table):
-    """A broker of MQTT, and who we are there."""
+    """The connection to an MQTT broker."""
 
     host: str
-    """where the broker is"""
+    """the address of the broker"""
     port: Port = 1883
-    """of the broker"""
+    """the port of the broker"""
     user: str | None = None
-    """as the broker knows it"""
+    """the user name at the broker"""
     password: str | None = None
-    """of the user"""
+    """the password of the user"""
     tls: bool = False
-    """whether the connection is encrypted"""
+    """true to encrypt the connection"""
 
 
 class FileSource(Records):
@@ -157,33 +157,33 @@ class FileSource(Records):
     path: str
     """a file, a directory or a glob"""
     format: Literal["csv", "ndjson", "parquet"] | None = None
-    """of all files; else by suffix"""
+    """the format of all files; default: by suffix"""
     follow: bool = True
-    """whether more may come; otherwise all is read once"""
+    """true to wait for new records and files; false to read everything once"""
     rotation: Literal["error", "follow"] = "error"
-    """what a file is that stands where another was read, which is gone: error, or follow for a new one"""
+    """the handling of a file that replaced one that was read: error, or follow to read it as a new file"""
     delimiter: str = Field(default=",", min_length=1, max_length=1)
-    """of CSV"""
+    """the delimiter of CSV"""
     header: bool = True
-    """whether the first line of CSV has names"""
+    """true if the first line of CSV has the column names"""
     nulls: tuple[str, ...] = Field(default=("",), strict=False)
-    """texts of CSV that are no value"""
+    """the CSV fields that mean null"""
 
 
 class KafkaSource(Payloads):
     type: Literal["kafka"]
     brokers: str
-    """host:port, several with commas"""
+    """host:port, separated by commas"""
     topic: Names
-    """the topic that is read, or a list"""
+    """the topic to read, or a list"""
     group: str | None = None
-    """the consumer group whose members share the partitions; left out: all partitions"""
+    """the consumer group whose members share the partitions; default: reads all partitions"""
     start: Literal["earliest", "latest"] = "earliest"
-    """where a partition not read before begins: earliest or latest"""
+    """the beginning of a partition not read before: earliest or latest"""
     lost: Literal["error", "skip"] = "error"
-    """what happens where a position is no longer in the topic: error or skip"""
+    """the handling of messages deleted before they were read: error or skip"""
     recreated: Literal["error", "anew"] = "error"
-    """what happens where the topic is another one than was read: error, or anew to read it from its beginning"""
+    """the handling of a recreated topic: error, or anew to read it from its beginning"""
     options: dict[str, str] = {}
     """more settings of librdkafka"""
 
@@ -193,7 +193,7 @@ class MqttSource(Payloads, Mqtt):
     topic: Names
     """a topic filter, such as shop/+/readings, or a list"""
     client_id: str
-    """under which the broker keeps the session: of this source only, and always the same"""
+    """the name of the session at the broker: unique to this source, and always the same"""
 
 
 class SimulatorSource(Source):
@@ -201,20 +201,20 @@ class SimulatorSource(Source):
     seed: int = Field(default=1, ge=0)
     """the same seed gives the same events"""
     events: int = Field(default=100_000, ge=0)
-    """how many ticks (stock)"""
+    """the number of ticks (stock)"""
     symbols: Count = 100
-    """of how many symbols (stock)"""
+    """the number of symbols (stock)"""
     rate: Annotated[float, Field(gt=0, strict=False)] | None = None
-    """events a second; left out: as fast as they are taken"""
+    """events per second; default: without pauses"""
 
 
 class ShedTable(Table):
     lag: Positive = timedelta(seconds=10)
-    """how old the newest event may be, by the clock, when it is taken: "10s", say"""
+    """the longest age of the newest event, by the clock, when it is taken, such as "10s"; older is overload"""
     after: Duration = timedelta(seconds=5)
-    """for how long it has to be older before half of the keys are left out"""
+    """the duration of overload before half of the keys are shed"""
     least: float = Field(default=1 / 16, gt=0, le=1)
-    """the share of the keys that is kept whatever comes"""
+    """the share of the keys that is always kept"""
 
 
 class QueryTable(Table):
@@ -223,18 +223,18 @@ class QueryTable(Table):
     file: str | None = None
     """the file with the text of the query"""
     sinks: tuple[str, ...] = Field(strict=False)
-    """where its rows go, a list of sinks"""
+    """the list of sinks that get its rows"""
     start: Instant | None = None
-    """the time from which on it reads what is archived before it goes on live, 2024-01-01; left out: only what comes"""
+    """the time, such as 2024-01-01, from which archived events are read first (backfill); default: new events only"""
     shed: ShedTable | None = None
-    """lets it leave out keys under overload, { lag = "10s", after = "5s", least = 0.1 }; left out: never"""
+    """load shedding of keys under overload, { lag = "10s", after = "5s", least = 0.1 }; default: never"""
 
 
 class RefusingSink(Table):
-    """One that may refuse a row for what it is."""
+    """A sink whose receiver may reject a row for its content."""
 
     refusals: Count | None = None
-    """a row that was refused so often for what it is goes to refused-NAME.ndjson below `state`; left out: never"""
+    """a row rejected so many times for its content goes to refused-NAME.ndjson below `state`; default: never"""
 
 
 class StdoutSink(Table):
@@ -244,7 +244,7 @@ class StdoutSink(Table):
 class FileSink(Table):
     type: Literal["file"]
     path: str
-    """the file, or for Parquet the directory"""
+    """the file, or the directory for Parquet"""
     format: Literal["ndjson", "parquet"] = "ndjson"
     """ndjson or parquet"""
 
@@ -252,9 +252,9 @@ class FileSink(Table):
 class KafkaSink(RefusingSink):
     type: Literal["kafka"]
     brokers: str
-    """host:port, several with commas"""
+    """host:port, separated by commas"""
     topic: str
-    """the topic that is written"""
+    """the topic to write to"""
     options: dict[str, str] = {}
     """more settings of librdkafka"""
 
@@ -262,33 +262,33 @@ class KafkaSink(RefusingSink):
 class MqttSink(Mqtt):
     type: Literal["mqtt"]
     topic: str
-    """the topic that is written"""
+    """the topic to write to"""
     client_id: str = ""
-    """under which the broker keeps the session"""
+    """the name of the session at the broker"""
 
 
 class WebhookSink(RefusingSink):
     type: Literal["webhook"]
     url: str = Field(pattern=r"^https?://")
-    """where rows are posted"""
+    """the address to which rows are posted"""
     headers: dict[str, str] = {}
-    """of each request"""
+    """the headers of each request"""
 
 
 class MetricsTable(Table):
     port: int = Field(ge=0, le=65535)
-    """of the Prometheus endpoint, such as 9100"""
+    """the port of the Prometheus endpoint, such as 9100"""
     host: str = "127.0.0.1"
-    """the address it listens at"""
+    """the address at which it listens"""
 
 
 class LimitsTable(Table):
     queue_rows: Count = 100_000
-    """read ahead of each source; more and it waits"""
+    """the most rows read ahead of a source; then it waits"""
     unread_rows: Count = 100_000
-    """of a query that a sink has not taken; more and its streams wait"""
+    """the most rows of a query that a sink has not taken; then the streams of the query wait"""
     dead_letter_bytes: Count = 100_000_000
-    """of a file of refused payloads; then a new one is begun, and nine full ones are kept"""
+    """the largest file of dead letters (rejected payloads or rows); nine full files are kept"""
 
 
 SourceTable: TypeAlias = FileSource | KafkaSource | MqttSource | SimulatorSource

@@ -1,4 +1,4 @@
-"""What may change in an app file while its service runs, and when its files were last written."""
+"""Detects changes of the app file while its service runs, and checks that they need no restart."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _ANEW = "declare a stream of another name, and fill it from this one with hybrid
 
 
 class Settling:
-    """Says when files that have changed have stayed as they are for `settled_s`: an editor, or a copy, may still be
-    writing them. files: as they are now."""
+    """Detects changed files that have stayed unchanged for `settled_s`: before, an editor or a copy may still write
+    them. files: the files in their present state."""
 
     def __init__(self, files: tuple[Path, ...], settled_s: float) -> None:
         self._known = stamps(files)
@@ -22,7 +22,7 @@ class Settling:
         self._seen, self._since_s = self._known, -1e9
 
     def changed(self, files: tuple[Path, ...], now_s: float) -> bool:
-        """Whether they have changed and settled since they were last taken. now_s: of a clock that never goes back."""
+        """Returns True once per change, when the files have settled. now_s: of a monotonic clock."""
         seen = stamps(files)
         if seen != self._seen:
             self._seen, self._since_s = seen, now_s
@@ -32,21 +32,20 @@ class Settling:
         return True
 
     def forget(self) -> None:
-        """Lets them be changed again, as soon as they have settled."""
+        """Makes the files count as changed again, as soon as they have settled."""
         self._known = []
 
 
 def check_not_emptied(was: App, app: App) -> None:
-    """Raises DataError where nothing is left of the queries or of the sources: the file may have been cut."""
+    """Raises DataError if all queries, or all sources, were removed: the file may have been truncated."""
     for what in ("queries", "sources"):
         if getattr(was, what) and not getattr(app, what):
-            hint = "if that is meant: hybrid ends them at SIGHUP (kill -HUP, docker compose kill -s HUP)"
-            raise DataError(f"all {what} are gone from it, and may have been cut off", hint)
+            hint = "if that is intended, send SIGHUP (kill -HUP, docker compose kill -s HUP), which ends them"
+            raise DataError(f"all {what} were removed from it: is the file truncated?", hint)
 
 
 def check_change(was: App, app: App, reads: Mapping[str, Sequence[str]]) -> None:
-    """Raises DataError for a change that needs a new start. reads: the streams of each query that runs, in lower
-    case."""
+    """Raises DataError for a change that needs a restart. reads: the streams of each running query, in lower case."""
     for key in ("path", "options", "memory_limit", "log", "state", "files"):
         if getattr(app.database, key) != getattr(was.database, key):
             raise DataError(f"database.{key} cannot change while the service runs", _HINT)
@@ -76,7 +75,7 @@ def _shown(value: str | tuple[str, ...]) -> str:
 
 
 def stamps(files: tuple[Path, ...]) -> list[tuple[int, int, int] | None]:
-    """Which files these are, when they were last written, and their sizes."""
+    """Returns (inode, mtime, size) of each file, None if it does not exist."""
     found: list[tuple[int, int, int] | None] = []
     for file in files:
         try:

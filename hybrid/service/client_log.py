@@ -1,4 +1,4 @@
-"""What the clients of brokers log, said by the service: each kind of line once a minute, with how often it came."""
+"""Forwards the log of broker clients to the service log: each kind of line once a minute, with its count."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from hybrid.service.repeated import Repeated
 
-#: The logger under which all sources and sinks have theirs.
+#: The parent of the loggers of all sources and sinks.
 LOGGER = "live"
 _NUMBERS = re.compile(r"\d+")
 
 
 class ClientLog(logging.Handler):
-    """Hands lines to `said`, from whatever thread, between `start` and `stop`. Lines that differ in numbers only are of
-    one kind. level: what is less is not said."""
+    """Forwards lines to `said` between `start` and `stop`. Thread safe. Lines that differ only in numbers are of one
+    kind. level: lines of lower levels are dropped."""
 
     def __init__(
         self, said: Repeated, now: Callable[[], float] = time.monotonic, level: int = logging.WARNING
@@ -38,7 +38,7 @@ class ClientLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = " ".join(record.getMessage().split())
-        except Exception:  # noqa: BLE001  (a client's line is not worth more)
+        except Exception:  # noqa: BLE001  (a client's malformed log call must not fail the service)
             text = str(record.msg)
         name = record.name.removeprefix("live.")
         line = f"{name}: {record.levelname.lower()}: {text}"

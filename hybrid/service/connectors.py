@@ -1,4 +1,4 @@
-"""What the tables of an app file name: the sources and sinks themselves."""
+"""Makes the sources and sinks that the tables of an app file describe."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from live.sources.decode import Decoding
     from live.sources.files import FileSettings
 
-#: How the names of files begin that say of a stream which topics are read into it, and how far.
+#: Prefix of the files with the topics of a stream (live.sources.marks).
 TOPICS = "topics-"
-#: How the names of files begin in which sources of files keep what they know of them.
+#: Prefix of the files with the facts of file sources (live.sources.known_files).
 KNOWN_FILES = "files-"
 
 
 def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
-    """The source of a table, not open yet. schema: of its stream. Raises DataError."""
+    """Returns the source of a table, not opened. schema: of its stream. Raises DataError for invalid settings."""
     match table:
         case FileSource():
             from live.sources.files import FileSource as Files
@@ -69,7 +69,7 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
 
 
 def file_settings(table: FileSource, app: App) -> FileSettings:
-    """Which files a source reads, and how."""
+    """Returns the settings of a file source."""
     from live.sources.files import FileSettings
 
     return FileSettings(
@@ -79,17 +79,17 @@ def file_settings(table: FileSource, app: App) -> FileSettings:
 
 
 def marks_of(app: App, stream: str) -> Marks:
-    """What is known of the partitions of a stream beside the archive."""
+    """Returns the facts about the partitions of a stream that complement the archive."""
     return Marks(app.state / f"{TOPICS}{quote(stream.lower(), safe='')}.json")
 
 
 def known_files(state: Path, source: str) -> Path:
-    """Where a source of files keeps what it knows of them."""
+    """Returns the path of the facts of a file source."""
     return state / f"{KNOWN_FILES}{quote(source, safe='')}.log"
 
 
 def _decoding(table: KafkaSource | MqttSource, app: App) -> Decoding:
-    """How payloads are read."""
+    """Returns the decoding of payloads. Raises DataError if the Avro schema cannot be read."""
     from live.sources.decode import Decoding
 
     avro = table.avro_schema
@@ -101,12 +101,12 @@ def _decoding(table: KafkaSource | MqttSource, app: App) -> Decoding:
 
 
 def target_of(table: SinkTable) -> str:
-    """Where a sink writes, as far as its cursor is of that place alone: one of another place says nothing."""
+    """Returns the target for which a sink's cursor is valid: the cursor of another target must not be used."""
     return f"{table.format}:{table.path}" if isinstance(table, FileSink) else table.type
 
 
 def make_sink(table: SinkTable, app: App) -> Sink:
-    """The sink of a table, not open yet. Raises DataError."""
+    """Returns the sink of a table, not opened. Raises DataError for invalid settings."""
     match table:
         case StdoutSink():
             from live.sinks.stdout import StdoutSink as Stdout

@@ -1,4 +1,4 @@
-"""Payloads that are no events, as lines of a file beside their stream; a file that is full makes room for a new one."""
+"""Dead letters: rejected payloads and rows as lines of a file, which is rotated when it is full."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 from archive.place import open_private
 
-#: So many full files are kept, bad.ndjson.1 being the newest; the oldest goes when there is one more.
+#: Number of full files that are kept. bad.ndjson.1 is the newest; the oldest is deleted for a new one.
 KEPT = 9
 
 
 def append(file: Path, line: str, bytes_max: int) -> Path | None:
-    """Adds a line, whole or not at all; what was removed for it, the oldest file. bytes_max: of each file. Raises
-    OSError."""
+    """Appends a line, whole or not at all. Returns the oldest file if it was deleted for it, else None. bytes_max: the
+    largest size of a file. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     data = line.encode() + b"\n"
     removed = None
@@ -25,7 +25,7 @@ def append(file: Path, line: str, bytes_max: int) -> Path | None:
             os.close(out)
             out, size = open_private(file, os.O_RDWR | os.O_APPEND), 0
         if size and os.pread(out, 1, size - 1) != b"\n":
-            data = b"\n" + data  # a line that a crash has cut stays alone
+            data = b"\n" + data  # keeps a line torn by a crash separate
         try:
             done = 0
             while done < len(data):
@@ -39,7 +39,7 @@ def append(file: Path, line: str, bytes_max: int) -> Path | None:
 
 
 def _rotate(file: Path) -> Path | None:
-    """Gives each full file the next number; the one that goes for it."""
+    """Renames each full file to the next number. Returns the oldest one if it was deleted, else None."""
     names = [file, *(file.with_name(f"{file.name}.{i}") for i in range(1, KEPT + 1))]
     used = next((i for i, name in enumerate(names) if not name.exists()), len(names))
     removed = names[-1] if used == len(names) else None

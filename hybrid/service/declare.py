@@ -1,4 +1,4 @@
-"""The streams of an app in a database: how they are declared, and late events as rows."""
+"""Declares the streams of an app in a database, and converts late events to rows of a sink."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def declare(db: Any, name: str, stream: StreamTable) -> list[str]:
-    """Declares a stream of an app in a database. What is otherwise than before, in words."""
+    """Declares a stream of an app in a database. Returns its changes, as text."""
     columns, said = dict(stream.columns), []
     settings = {key: getattr(stream, key) for key in ("lateness", "retention", "idle", "heartbeat", "max_ahead")}
     there = next((known for known in db.streams() if known.lower() == name.lower()), None)
@@ -30,20 +30,20 @@ def declare(db: Any, name: str, stream: StreamTable) -> list[str]:
         was = {f.name: given.pop(f.name.lower(), f.type) for f in db.schema(there).fields}
         columns = was | {column: type for column, type in columns.items() if column.lower() in given}
         said.append(
-            f"it keeps its columns {', '.join(lacking)}, which the file does not have: events have nulls there"
+            f"it keeps its columns {', '.join(lacking)}, which the file does not have: new events have nulls there"
         )
     db.create_stream(name, columns, stream.time, stream.key, stream.order)
     return [*said, *db.alter_stream(name, **settings)]
 
 
 def lacks(was: Schema, stream: StreamTable) -> list[str]:
-    """The columns of a stream that its file does not have any more."""
+    """Returns the columns of a stream that the app file no longer has."""
     given = {column.lower() for column in stream.columns}
     return [field.name for field in was.fields if field.name.lower() not in given]
 
 
 def late_rows(events: pa.Table, stream: str) -> pa.Table:
-    """Late events as rows of a sink: each is named by the event that it is, in place of a match."""
+    """Returns late events as rows of a sink, with the identity of the event as match_id."""
     names = pc.binary_join_element_wise(
         pa.scalar(stream), events["_source"], events["_offset"].cast(pa.string()), "/"
     )

@@ -1,4 +1,4 @@
-"""What a service keeps of its sinks in its directory: how far each of them came, and rows that they have not taken."""
+"""Stores the cursors of sinks and their undelivered rows in the directory of the service."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from archive.place import open_private, place_of
 from hybrid.service.sink_writer import Parcel
 from query.errors import DataError, first_line
 
-#: The number of the format of the file. Its keys are tags of their own, and rows are Arrow files.
+#: Version of the file format. Rows are Arrow files.
 FORMAT = 1
 
 
 class Delivery:
-    """The directory of one service, which has it for itself until `close`.
+    """The directory of one service, locked until `close`.
 
-    What is written down has a number, which the next checkpoint of the database names: a state of queries and what
-    sinks have of their rows are of one moment, and older ones stay until `forget`. cursors: where each sink stood;
-    backlog: what it had not taken by then; lost: what there is to say of a file that is gone; all from `read` on. Files
-    are for their owner alone, and carry checksums. Raises DataError where another service runs with the directory, and
-    where it cannot be used.
+    Each write has a number, which the next checkpoint of the database names. So the state of queries and the deliveries
+    of sinks are of one moment. Older files stay until `forget`. From `read` on, cursors: the cursor of each sink;
+    backlog: its undelivered rows; lost: the report of a missing file, or None. Files are readable by their owner only,
+    and have checksums.
+    Raises DataError if another service runs with the directory, or if it cannot be used.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -44,18 +44,18 @@ class Delivery:
             self._lock = open(open_private(directory / "lock", os.O_RDWR), "w", encoding="utf-8")  # noqa: SIM115  (as long as the service)
         except OSError as error:
             message = f"the directory {directory} of the service cannot be used: {error.strerror}: {error.filename}"
-            hint = "it belongs to the user who runs the service; or name another one: [database] state"
+            hint = "give it to the user of the service, or choose another one: [database] state"
             raise DataError(message, hint) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            message = f"a service runs with {directory} already"
+            message = f"another service runs with {directory}"
             raise DataError(message, "stop it first; hybrid status shows it") from None
 
     def make_again(self) -> bool:
-        """Makes the directory where it is gone, and takes it, as at the start; whether it was gone, or what was in it.
-        Raises OSError where it cannot be made: its parent is not, that may be a disk that is away."""
+        """Creates and locks the directory again if it or its content was removed. Returns True if so. Raises OSError if
+        it cannot be created: a missing parent is not created, as it may be a disk that is not mounted."""
         file = self._directory / "lock"
         with suppress(FileNotFoundError):
             if os.path.samestat(os.stat(file), os.fstat(self._lock.fileno())):
@@ -66,7 +66,7 @@ class Delivery:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.close()
-            raise OSError(error.errno, "another service has taken it meanwhile", str(file)) from None
+            raise OSError(error.errno, "another service has locked it meanwhile", str(file)) from None
         self._lock.close()
         self._lock = lock
         return True
@@ -76,18 +76,18 @@ class Delivery:
         return self._lock.closed
 
     def close(self) -> None:
-        with suppress(OSError):  # it is closed all the same
+        with suppress(OSError):  # it is closed even if this raises
             self._lock.close()
 
     def cursor(self, sink: str, target: str) -> str | None:
-        """Where a sink stood; None where that was at another target."""
+        """Returns the cursor of a sink; None if it has none for this target."""
         return self.cursors.get(sink) if self._targets.get(sink, target) == target else None
 
     def write(
         self, cursors: dict[str, str | None], targets: dict[str, str], kept: Mapping[str, list[Parcel]]
     ) -> str:
-        """Writes cursors, the targets they are of, and undelivered rows, as one: a file, named last, that goes with a
-        directory of rows; its number. Durable; raises OSError, with what was written before still there."""
+        """Writes cursors with their targets, and undelivered rows, atomically: a directory of rows, then the file that
+        names it. Returns its number. Durable. After an OSError the earlier files are still valid."""
         number = self._number + 1
         folder = self._rows(number)
         parcels = [(sink, parcel) for sink, those in kept.items() for parcel in _together(those)]
@@ -113,22 +113,22 @@ class Delivery:
         return str(number)
 
     def forget(self, named: str) -> None:
-        """A checkpoint that names this one is durable: the older ones go."""
+        """Deletes files older than `named`, after a checkpoint that names it is durable."""
         for number in self._numbers():
             if number < int(named):
                 self._file(number).unlink(missing_ok=True)
                 shutil.rmtree(self._rows(number), ignore_errors=True)
 
     def read(self, named: str | None) -> None:
-        """Takes over what a checkpoint names; the last that was written, where it names none or that is gone: then
-        rows may come again, under the same ids. Raises DataError for what cannot be read."""
+        """Reads the file that a checkpoint names, or the last one written if it names none or the file is missing; rows
+        may then come again, with the same ids. Raises DataError if the file is damaged."""
         numbers = self._numbers()
         if named is not None and int(named) not in numbers:
-            self._number = max(self._number, int(named))  # what was kept beside it may still be there
+            self._number = max(self._number, int(named))  # its directory of rows may still exist
             self.lost = (
-                f"{self._file(int(named))}, which the last checkpoint names, is gone: rows that it kept for sinks (in "
-                f"{self._rows(int(named)).name}) are not delivered, and others may come again, under the same ids\n"
-                "hint: stop, restore it, and start again; or go on: this is said until the next start"
+                f"{self._file(int(named))}, which the last checkpoint names, is missing: its rows for sinks (in "
+                f"{self._rows(int(named)).name}) are not delivered, and others may come again, with the same ids\n"
+                "hint: stop, restore it, and start again; or continue: this is reported until the next start"
             )
         if not numbers:
             return
@@ -138,17 +138,17 @@ class Delivery:
             told = json.loads(file.read_text(encoding="utf-8"))
             if told["version"] != FORMAT:
                 has = f"{file} has format {told['version']}; this program reads format {FORMAT}"
-                raise DataError(has, "run the release that wrote it or a later one, or delete it to deliver anew")
+                raise DataError(has, "run the release that wrote it or a later one, or delete it to deliver again")
             expected = told.pop("sum", None)  # older releases wrote none
             if expected is not None and expected != _sum(json.dumps(told).encode()):
-                raise ValueError("it is not what was written")
+                raise ValueError("wrong checksum")
             self.cursors, self._targets = told["cursors"], told.get("targets", {})
             for i, (sink, query, *sums) in enumerate(told["undelivered"]):
                 file = self._rows(number) / f"{i}.arrow"
                 self.backlog.setdefault(sink, []).append(Parcel(query, _rows_of(file, sums)))
         except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
             message = f"{file} cannot be read: {first_line(error)}"
-            hint = f"it says what sinks have taken: restore it, or delete {self._file(number)} to deliver anew"
+            hint = f"it records the deliveries: restore it, or delete {self._file(number)} to deliver again"
             raise DataError(message, hint) from None
 
     def _numbers(self) -> list[int]:
@@ -163,7 +163,7 @@ class Delivery:
 
 
 def _together(parcels: list[Parcel]) -> list[Parcel]:
-    """The same rows in few parcels, those of each query in their order: a sink that is down for long has thousands."""
+    """Merges the parcels of each query, in order: a sink that was down for long has thousands."""
     found: dict[tuple[str, pa.Schema], list[pa.Table]] = {}
     for parcel in parcels:
         found.setdefault((parcel.query, parcel.rows.schema), []).append(parcel.rows)
@@ -177,12 +177,12 @@ def _is_ours(name: str) -> bool:
 def _rows_of(file: Path, sums: list[Any]) -> pa.Table:
     data = file.read_bytes()
     if sums and sums[0] != _sum(data):
-        raise ValueError("it is not what was written")
+        raise ValueError("wrong checksum")
     return pa.ipc.open_file(pa.py_buffer(data)).read_all()
 
 
 def _write(path: Path, data: bytes | pa.Buffer) -> None:
-    """A file for its owner alone, on disk."""
+    """Writes a file that only its owner can read. Durable."""
     with open(open_private(path, os.O_WRONLY | os.O_TRUNC), "wb") as out:
         out.write(data)
         out.flush()

@@ -1,5 +1,5 @@
-"""The thread beside the loop of a service, which goes on whatever the loop waits for: it says once a second that the
-process lives, and ends the process where a stop takes too long."""
+"""The heartbeat thread of a service, which never waits for the loop: it reports once a second that the process lives,
+and ends the process if a stop takes too long."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-#: How often it says so, in seconds.
+#: Seconds between two beats.
 EVERY_S = 1.0
-#: How often it looks whether it is to stop, in seconds.
+#: Seconds between two checks whether to stop.
 LOOK_S = 0.1
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Pulse:
-    """beat: called once a second. exit: ends the process with a code, as os._exit does: at a second SIGTERM or SIGINT,
-    and where the process is still there `stop_s` after the first one, of which `late` then tells people."""
+    """Calls `beat` once a second. Calls `exit` with an exit code at a second SIGTERM or SIGINT, and, after `late`, if
+    the process still runs `stop_s` seconds after the first one."""
 
     def __init__(
         self, beat: Callable[[], None], stop_s: float, late: Callable[[], None],
@@ -40,16 +40,16 @@ class Pulse:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when nothing is said any more."""
+        """Stops the thread and waits for it."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Looks at signals too, in a block that begins before `start`, in the main thread. Python's own handlers wait
-        until that is back from a store that does not answer; what the interpreter writes to a descriptor comes at
-        once."""
+        """Watches signals too, within this block. Enter it in the main thread before `start`. Python's own handlers run
+        only when the main thread returns from a call, such as one to a store that does not answer; the wakeup
+        descriptor is written at once."""
         wakes, self._woken = socket.socketpair()
         for end in (wakes, self._woken):
             end.setblocking(False)
@@ -75,7 +75,7 @@ class Pulse:
                 self._beat()
 
     def _wait(self, seconds: float) -> None:
-        """Returns after so long, or a little sooner."""
+        """Waits `seconds`, at most LOOK_S; handles signals."""
         seconds = min(LOOK_S, max(0.0, seconds))
         if self._woken is None:
             self._stopping.wait(seconds)

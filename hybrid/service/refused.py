@@ -1,4 +1,4 @@
-"""What is said of payloads, and of rows, that are refused."""
+"""Log lines about rejected payloads and rows."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import re
 
 from hybrid.service.repeated import Repeated
 
-#: What differs between refusals of one kind: values, places, numbers.
+#: The parts that differ between rejections of one kind: values, positions, numbers.
 _VALUES = re.compile(r"'.*?'(?=[ ;:,)]|$)|\d+", re.DOTALL)
 
 
 def tell_refused(said: Repeated, stream: str, where: str, reason: str, now_s: float) -> None:
-    """Counts a payload of a stream. where: its place in its source."""
+    """Counts and logs a rejected payload of a stream. where: its position in its source."""
     last = f"{reason if len(reason) <= 200 else reason[:197] + '...'} ({where})"
 
     def again(count: int) -> str:
-        more = "one more payload is" if count == 1 else f"{count:,} more payloads are"
-        return f"stream {stream}: {more} refused, the last one: {last}"
+        more = "1 more payload" if count == 1 else f"{count:,} more payloads"
+        return f"stream {stream}: {more} rejected, the last one: {last}"
 
-    first = f"stream {stream}: a payload is refused: {last}"
+    first = f"stream {stream}: payload rejected: {last}"
     said.add(f"stream {stream}", _VALUES.sub("?", reason), first, again, now_s)
 
 
 def tell_refused_row(said: Repeated, sink: str, id: str, reason: str, file: str, now_s: float) -> None:
-    """Counts a row that a sink goes on without. file: where it is kept."""
+    """Counts and logs a row that a sink rejected and continues without. file: the file that keeps it."""
 
     def again(count: int) -> str:
-        more = "one more row is" if count == 1 else f"{count:,} more rows are"
-        return f"sink {sink}: {more} left out and kept in {file}, the last one: {id}: {reason}"
+        more = "1 more row" if count == 1 else f"{count:,} more rows"
+        return f"sink {sink}: {more} skipped and kept in {file}, the last one: {id}: {reason}"
 
     kind = _VALUES.sub("?", reason.replace(id, ""))
-    said.add(f"sink {sink}", kind, f"sink {sink}: a row is left out and kept in {file}: {reason}", again, now_s)
+    said.add(f"sink {sink}", kind, f"sink {sink}: row skipped and kept in {file}: {reason}", again, now_s)

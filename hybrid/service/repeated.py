@@ -1,4 +1,4 @@
-"""Lines of a log that come again and again: each kind is said at most once a minute, with its count."""
+"""Rate-limits repeated log lines: each kind at most once a minute, with its count."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: A kind is said so often, in seconds; of a group so many kinds are told apart.
+#: Seconds between two lines of a kind; number of kinds that are distinguished in a group.
 EVERY_S, KINDS_MAX = 60.0, 50
 _REST = "for other reasons"
 
 
 @dataclass(slots=True)
 class _Kind:
-    """count: how many have not been said yet; again: what is to be said of so many."""
+    """One kind of lines. said_s: when it was last logged; count: lines since then; again: text for that many lines."""
 
     said_s: float
     count: int
@@ -21,8 +21,8 @@ class _Kind:
 
 
 class Repeated:
-    """Counts lines by group and kind, and says the first one of each kind at once, what follows once a minute. From
-    any thread."""
+    """Counts lines by group and kind. Logs the first one of a kind at once, and later ones once a minute. Thread
+    safe."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -30,8 +30,8 @@ class Repeated:
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def add(self, group: str, kind: str, first: str, again: Callable[[int], str], now_s: float) -> None:
-        """Counts a line. first: what is said where it is the first of its kind; again: what is said of so many more,
-        of which it is the last."""
+        """Counts a line. first: its text if it is the first of its kind. again: the text for a number of further lines,
+        of which this is the last."""
         with self._guard:
             key = group, kind
             if key not in self._kinds and sum(known == group for known, _ in self._kinds) >= KINDS_MAX:
@@ -47,12 +47,13 @@ class Repeated:
             self._say(line)
 
     def tell(self, now_s: float, all: bool = False) -> None:
-        """Says what has come since a kind was last said, if that is a minute ago. all: however long it is."""
+        """Logs the lines counted since their kind was last logged, if that was at least a minute ago. all: without
+        regard to the time."""
         with self._guard:
             lines = [_due(kind, now_s, all) for kind in self._kinds.values() if kind.count]
             for key, kind in list(self._kinds.items()):
                 if now_s - kind.said_s >= EVERY_S:
-                    del self._kinds[key]  # it is over: the next one is said at once
+                    del self._kinds[key]  # the next line of this kind is logged at once
         for line in lines:
             if line is not None:
                 self._say(line)

@@ -1,8 +1,8 @@
-"""`hybrid run`: the loop between sources, a database and sinks, with its checkpoints, its reloads and its account.
+"""`hybrid run`: the loop between sources, a database and sinks, with checkpoints, reloads and status.
 
-One thread, that of `run`, pushes, asks and hands out. Each source is read and each sink is written by a thread of its
-own (hybrid.service.source_reader, hybrid.service.sink_writer), files and checkpoints are written by threads of the
-database, and the status by one that waits for nobody (hybrid.service.pulse): so none of them holds up the others.
+The thread of `run` pushes events, fetches rows and passes them to sinks. Each source and each sink has its own thread
+(hybrid.service.source_reader, hybrid.service.sink_writer). Threads of the database write files and checkpoints, and a
+heartbeat thread writes the status (hybrid.service.pulse). So none of them blocks the others.
 """
 
 from __future__ import annotations
@@ -60,33 +60,33 @@ from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, NotKept, QueryError
 from query.schema import Schema
 
-#: Seconds: between two writings of the status and looks at the files; what sinks are given at a checkpoint, and at the
-#: end, to take what they were handed, and to be closed.
+#: Seconds between two writes of the status, for which the app file is checked too; seconds for sinks to make rows
+#: durable at a checkpoint; seconds for the last rows, and for closing, at the end.
 STATUS_EVERY_S, SETTLE_S, DRAIN_S = 1.0, 5.0, 5.0
-#: A stop takes no longer than this, in seconds, whatever a store does; and a little more for the process to end.
+#: Longest duration of a stop in seconds, whatever a store does; and more seconds for the process to exit.
 STOP_S, STOP_MORE_S = 20.0, 5.0
-#: How often the database looks at the clock, and what could not be opened is tried again, in seconds.
+#: Seconds between two clock ticks of the database, and between two attempts to open or start the rest.
 TICK_EVERY_S, OPEN_EVERY_S = 0.25, 5.0
-#: A source that has failed is opened again in this many seconds, then twice as many, up to the last; and one that had
-#: been read counts as over, where all others are, when it has failed so many times in a row.
+#: First and longest pause in seconds before a failed source is opened again; the pause doubles. Number of consecutive
+#: failures after which a source counts as ended if all others have.
 SOURCE_RETRY_S, SOURCE_RETRY_MAX_S, SOURCE_TRIES = 1.0, 60.0, 5
-#: A changed app file is read when it has stayed as it is for so many seconds; what a query that is gone from it has
-#: become is kept for so many.
+#: Seconds for which a changed app file must stay unchanged before it is read; seconds for which a query removed from
+#: it is kept.
 SETTLED_S, REMOVED_S = 2.0, 600.0
-#: A write to the archive that takes longer, or a loop that is not back after so many seconds, is a trouble.
+#: Seconds after which a write to the archive, or a turn of the loop, is reported as slow.
 SLOW_S = 5.0
-#: For how long it is a trouble that an event was too far ahead of the clock, in seconds.
+#: Seconds for which an event too far ahead of the clock is reported.
 AHEAD_S = 60.0
-#: For how long it is a trouble that the directory was gone and has been made again, in seconds.
+#: Seconds for which it is reported that the directory was removed and created again.
 EMPTIED_S = 600.0
-#: How long a watermark may stand while events arrive, in seconds, before that is a trouble.
+#: Seconds for which a watermark may stall while events arrive before it is reported.
 STANDS_S = 10.0
-#: How many pieces of one source are taken before the next one has its turn.
+#: Pieces of one source that are taken before the next source has its turn.
 TURN_PIECES = 16
-#: The notes of a checkpoint: what the sinks had by then; and the queries that are gone from the file, with the time
+#: Notes of a checkpoint: the number of the delivery file; and the queries removed from the app file, with the times
 #: until which they are kept.
 DELIVERY, REMOVED = "delivery", "removed"
-#: How the names of files begin, in its directory, with rows that a sink has refused.
+#: Prefix of the files with rows that a sink rejected.
 REFUSED_ROWS = "refused-"
 
 
@@ -96,7 +96,7 @@ def _wait(event: threading.Event, seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """now: seconds since 1970; ticks: seconds that never go back; wait: until an event is set or seconds are over."""
+    """now: seconds since 1970; ticks: monotonic seconds; wait: waits until an event is set or seconds have passed."""
 
     now: Callable[[], float] = time.time
     ticks: Callable[[], float] = time.monotonic
@@ -105,8 +105,8 @@ class Clock:
 
 @dataclass(slots=True)
 class _Running:
-    """A query that runs. before: alerts of versions it has replaced, which may still have something to say. left_out:
-    it was interrupted, and checkpoints are taken without it."""
+    """A running query. before: alerts of replaced versions, which may still have rows. left_out: it was interrupted,
+    and checkpoints exclude it."""
 
     query: Query
     alerts: Alerts
@@ -118,7 +118,8 @@ class _Running:
 
 @dataclass(slots=True)
 class _Failed:
-    """A source that has failed so many times in a row, the last time with this reader, and when it is tried again."""
+    """A failed source: the reader of the last failure, the number of consecutive failures, and the time of the next
+    attempt."""
 
     reader: Reader
     tries: int
@@ -126,10 +127,10 @@ class _Failed:
 
 
 class Service:
-    """What an app file says, running. say: tells people; threads: False lets `step` do all work itself, in order.
+    """Runs an app file. say: writes a log line. threads: False makes `step` do all work itself, in order.
 
-    start, then step until it is done, then finish; or run, which does all three. Raises DataError where the database
-    cannot be opened; what fails later is said, kept in the status and tried again, and the rest goes on.
+    Call `start`, then `step` until `done`, then `finish`; or `run`, which does all three. `start` raises DataError if
+    the database cannot be opened. Later faults are logged, shown in the status and retried; the rest keeps running.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class Service:
         self._leaving: list[Outlet] = []
         self._ended: set[str] = set()
         self._owners: dict[tuple[str, str], str] = {}
-        # By stream when an event was last refused as too far ahead; by partition the last such event that is told.
+        # The time of the last event rejected as too far ahead, by stream; the last such offset reported, by partition.
         self._ahead_s: dict[str, float] = {}
         self._ahead_told: dict[tuple[str, str], int] = {}
         self._bad: Counter[str] = Counter()
@@ -162,14 +163,14 @@ class Service:
         self._told_before: dict[Path, frozenset[str]] = {}
         self._trouble: dict[str, str] = {}
         self._stood: dict[str, tuple[str | None, int, float]] = {}
-        self._retry_s: dict[str, float] = {}  # by source whose events could not be kept, when that is tried again
-        self._delayed: dict[str, tuple[str, ...]] = {}  # queries that cannot begin now, and the streams they read
-        #: Queries that have begun and are in no checkpoint yet: after a crash they would begin anew, behind what they
-        #: have missed. And those of them that are in the one that is being written.
+        self._retry_s: dict[str, float] = {}  # time of the next attempt, by source whose events could not be stored
+        self._delayed: dict[str, tuple[str, ...]] = {}  # queries that cannot start now, with the streams they read
+        #: Started queries that are in no checkpoint yet: after a crash they would start anew and miss events. And
+        #: those of them in the checkpoint being written.
         self._unkept: dict[str, tuple[str, ...]] = {}
         self._keeping: frozenset[str] = frozenset()
-        self._emptied_s: float | None = None  # when its directory was made again
-        self._settle_by: float | None = None  # when the checkpoint that is due waits for sinks no more
+        self._emptied_s: float | None = None  # time at which its directory was created again
+        self._settle_by: float | None = None  # time until which a due checkpoint waits for sinks
         self._status: dict[str, Any] = {}
         self._metrics: Any = None
         self._client_log = ClientLog(self._repeated, self._clock.ticks)
@@ -177,20 +178,21 @@ class Service:
         self._failed: dict[str, _Failed] = {}
         self._writing: Future[int] | None = None
         self._writing_since = 0.0
-        #: Of the checkpoint that is written: the number of what sinks have, and the positions of its streams.
+        #: Of the checkpoint being written: the number of its delivery file, and the positions of its streams.
         self._named: tuple[str, dict[str, dict[str, int]]] = "", {}
         self._state = "starting"
         self._doing = ""
         self._started = self._turned = self._clock.now()
         self._turned_s = self._clock.ticks()
         self._pulse: Pulse | None = None
-        #: Whether it has ended without its last checkpoint, for a store that does not answer.
+        #: True if it ended without waiting for a store that does not answer.
         self.abandoned = False
 
     # ---- life
 
     def start(self) -> None:
-        """Opens the database, declares the streams, and lets queries, sinks and sources begin."""
+        """Opens the database, declares the streams, and starts sinks, queries and sources. Raises DataError if that is
+        impossible."""
         self.app.state.mkdir(parents=True, exist_ok=True)
         self._delivery = Delivery(self.app.state)
         try:
@@ -202,13 +204,13 @@ class Service:
                 from hybrid.service.metrics import serve
 
                 self._metrics = serve(self.app.metrics.host, self.app.metrics.port, self.status)
-            if self.app.database.path is None:  # what is known of topics goes with the events
+            if self.app.database.path is None:  # the facts about topics are dropped with the events
                 for file in self.app.state.glob(f"{TOPICS}*.json"):
                     file.unlink()
             self._begin()
         except OSError as error:
             self._delivery.close()
-            hint = "make room, look at the disk and at rights, and start it again: nothing is lost"
+            hint = "free disk space, check the disk and permissions, and start it again: nothing is lost"
             raise DataError(f"the service cannot start; {self._doing or 'its state'}: {error}", hint) from error
         except BaseException:
             self._delivery.close()
@@ -217,7 +219,7 @@ class Service:
                   f"{len(self._outlets)} sinks")  # fmt: skip
 
     def _begin(self) -> None:
-        """Goes on from the last checkpoint."""
+        """Starts everything from the last checkpoint."""
         app = self.app
         self._doing = "opening the database"
         given = app.database
@@ -257,15 +259,18 @@ class Service:
         self._state = "running"
 
     def _tell_kept(self) -> None:
-        """What is wrong with what the last run has left for sinks."""
+        """Reports faults of the rows that the last run left for sinks."""
         for name, parcels in self._delivery.backlog.items():
             rows = sum(parcel.rows.num_rows for parcel in parcels)
-            self._fault(f"sink {name}", f"{rows:,} rows wait for it in {self.app.state}; the app file has no such sink")
+            self._fault(
+                f"sink {name}", f"{rows:,} rows for it are pending in {self.app.state}; the app file has no such sink"
+            )
         if self._delivery.lost is not None:
             self._fault("delivery", self._delivery.lost)
 
     def run(self) -> int:
-        """Runs until SIGTERM or SIGINT, or until every source has ended; the exit code. Call it in the main thread."""
+        """Runs until SIGTERM or SIGINT, or until every source has ended. Returns the exit code. Call it in the main
+        thread."""
         handlers = {s: signal.signal(s, self._signalled) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
         self._client_log.start()
         self._pulse = Pulse(self._beat, STOP_S + STOP_MORE_S, self._end_late) if self._threads else None
@@ -283,7 +288,7 @@ class Service:
                 signal.signal(number, handler)
 
     def _end_late(self) -> None:
-        self._say(f"it is still busy with {self._doing}, and ends without: {_UNKEPT}")
+        self._say(f"ends while still busy with {self._doing}: {_UNKEPT}")
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
@@ -295,13 +300,13 @@ class Service:
         self._wake.set()
 
     def stop(self) -> None:
-        """Ends it soon: no more is read, what was read goes its way."""
+        """Requests the end: no more is read, and what was read is pushed and delivered."""
         self._stopping = True
         self._wake.set()
 
     @property
     def done(self) -> bool:
-        """Whether it is to stop, or has nothing more to do."""
+        """True if a stop was requested, or all sources have ended and everything is delivered."""
         if self._stopping:
             return True
         over = self._readers and all(r.ended or self._is_given_up(r) for r in self._readers.values())
@@ -310,8 +315,8 @@ class Service:
         )
 
     def step(self) -> bool:
-        """One round: what has come is pushed, what was found is handed out, what is due is done. Whether there was
-        anything to do."""
+        """Runs one turn of the loop: pushes events, passes rows to sinks, does what is due. Returns True if there was
+        anything to push or to pass."""
         self._turned, self._turned_s, self._doing = self._clock.now(), self._clock.ticks(), "events"
         if self._reloading or self._changed():
             self._doing = "a reload"
@@ -319,7 +324,7 @@ class Service:
             try:
                 self.reload(asked)
             except (DataError, QueryError, OSError) as error:
-                self._fault("app", f"not all of it is taken over, and it is tried again: {_said(error)}")
+                self._fault("app", f"partly reloaded, and retried: {_said(error)}")
                 self._files.forget()
         self._mend()
         if not self._threads:
@@ -346,8 +351,8 @@ class Service:
         return busy
 
     def finish(self) -> int:
-        """Pushes and delivers what was read, takes a checkpoint, and closes everything; the exit code. It is bounded by
-        STOP_S where it was told to stop."""
+        """Pushes and delivers what was read, takes a checkpoint, and closes everything. Returns the exit code. Takes
+        STOP_S at most after a requested stop."""
         over = not self._stopping
         self._state, self._doing = "stopping", "what was read"
         self._say("stopping" if not over else "every source has ended")
@@ -355,7 +360,7 @@ class Service:
         end = float("inf") if over else self._clock.ticks() + STOP_S
         for reader in self._readers.values():
             reader.pause(until - self._clock.ticks())
-        # What still waits for history when it is stopped is in the checkpoint.
+        # After a requested stop, matches that wait for history stay in the checkpoint.
         wait = over or self.app.database.path is None
         while self._push({}) and self._clock.ticks() < until:
             self._fetch(wait is True or max(0.0, until - self._clock.ticks()))
@@ -373,19 +378,19 @@ class Service:
         until = min(end, self._clock.ticks() + DRAIN_S)
         ends: list[Reader | Outlet] = [*self._readers.values(), *self._all_outlets()]
         for one in ends if self._threads else ():
-            one.close(0.0)  # all are told before one of them is waited for
+            one.close(0.0)  # requests all to close before waiting for one of them
         for one in ends:
             one.close(max(0.0, until - self._clock.ticks()))
         undelivered = sum(p.rows.num_rows for o in self._all_outlets() for p in o.undelivered())
         if undelivered:
-            self._say(f"{undelivered:,} rows are not delivered; they are kept in {self.app.state} for the next start")
+            self._say(f"{undelivered:,} rows are undelivered; they are kept in {self.app.state} for the next start")
         failed = [r.name for r in self._readers.values() if r.failure is not None]
         failed += [name for name, running in self._queries.items() if running.failure is not None]
         self._doing = "closing the database"
         try:
             self._close_database(wait, checkpointed, end)
         except (DataError, OSError, TimeoutError) as error:
-            self._say(f"the database was not closed well: {error}")
+            self._say(f"closing the database failed: {error}")
             failed.append("database")
             over = True
         if self._metrics is not None:
@@ -401,12 +406,13 @@ class Service:
     # ---- events in
 
     def _push(self, blocked: Mapping[str, str]) -> bool:
-        """Takes what sources have read, some of each in turn, except for blocked streams."""
+        """Pushes what sources have read, some of each in turn, except for blocked streams. Returns True if there was
+        something."""
         busy = False
         for reader in self._readers.values():
             stream = reader.stream.lower()
             if reader.name in self._retry_s and stream not in blocked:
-                pass  # what was said of it holds until its events are kept
+                pass  # its fault remains until its events are stored
             elif reader.failure is not None:
                 self._fault(f"source {reader.name}", reader.failure + self._again(reader))
             elif reader.trouble is not None:
@@ -431,8 +437,8 @@ class Service:
         return busy
 
     def _expect(self, reader: Reader) -> bool:
-        """Lets the watermark wait for partitions that have sent nothing yet: else it would go on with the first one
-        that is read, and find the others late. False where that cannot be written down now."""
+        """Makes the watermark wait for partitions that have sent nothing yet: otherwise it would advance with the first
+        one read, and the others would be late. Returns False if that cannot be stored now."""
         new = [p for p in reader.partitions if (reader.stream.lower(), p) not in self._owners]
         if new:
             if not self._rows_kept():
@@ -442,7 +448,7 @@ class Service:
                     self.db.expect(reader.stream, new)
             except (OSError, NotKept) as error:
                 self._retry_s[reader.name] = self._clock.ticks() + 1.0
-                self._fault(f"source {reader.name}", f"its events cannot be kept: {error}")
+                self._fault(f"source {reader.name}", f"its events cannot be stored: {error}")
                 return False
             self._retry_s.pop(reader.name, None)
         for partition in new:
@@ -450,7 +456,7 @@ class Service:
         return True
 
     def _tick(self, blocked: Mapping[str, str]) -> None:
-        """Lets the database look at the clock: not while sources wait for us, who are then not silent."""
+        """Passes a clock tick to the database, except while sources wait for the service: these are not silent."""
         now = self._clock.ticks()
         if now - self._ticked_s >= TICK_EVERY_S and not blocked and all(now >= s for s in self._retry_s.values()):
             self._ticked_s = now
@@ -458,19 +464,19 @@ class Service:
                 self.db.tick()
 
     def _piece(self, reader: Reader, piece: Piece) -> bool:
-        """Pushes the rows of a piece. False where they cannot be kept now; they are then tried again."""
+        """Pushes the rows of a piece. Returns False if they cannot be stored now, and are retried, or are refused."""
         self._retry_s.pop(reader.name, None)
         owner = self._owner_of(reader, piece.source)
         if owner != reader.name:
-            # Events are told apart by their partition: the second one's would be taken for those of the first, or,
-            # where they spell a path in two ways, all of them would be there twice.
+            # Events are identified by their partition: those of the second source would count as redelivered, or,
+            # if the sources spell a path in two ways, all events would be stored twice.
             reader.fail(
                 f"it reads {reader.path_of(piece.source) or piece.source}, which source {owner} reads into the same "
-                "stream\nhint: let one of them read it, and start again"
+                "stream\nhint: let one source read it, and start again"
             )
             return False
         if reader.stream.lower() in self._ended:
-            reader.fail(f"stream {reader.stream} has ended: a new start takes it up again")
+            reader.fail(f"stream {reader.stream} has ended: restart the service to resume it")
             return False
         try:
             self._rows(reader.stream, piece.source, piece.rows, piece.offsets)
@@ -480,16 +486,16 @@ class Service:
                 with self._warned(f"stream {reader.stream}"):
                     self.db.leave(reader.stream, piece.source)
         except (OSError, NotKept) as error:
-            # What was taken of it already is told by its offsets.
+            # Rows of it that were accepted already are recognised by their offsets.
             reader.give_back(piece)
             self._retry_s[reader.name] = self._clock.ticks() + 1.0
-            self._fault(f"source {reader.name}", f"its events cannot be kept: {error}")
+            self._fault(f"source {reader.name}", f"its events cannot be stored: {error}")
             return False
         return True
 
     def _owner_of(self, reader: Reader, partition: str) -> str:
-        """The source whose events those of a partition are, which a reader has read: the first one that has read it,
-        or the same file by another path, into its stream."""
+        """Returns the source that owns a partition: the first one that read it, or the same file by another path, into
+        this stream."""
         stream = reader.stream.lower()
         owner = self._owners.get((stream, partition))
         if owner is not None:
@@ -504,17 +510,17 @@ class Service:
         return reader.name
 
     def _rows(self, stream: str, source: str, rows: Any, offsets: Int64Array | None) -> None:
-        """Pushes rows; those that do not fit are quarantined, found by halving."""
+        """Pushes rows. Rows that do not fit are found by bisection and quarantined."""
         n = len(rows)
         if not n:
             return
         if any(a.unread_count >= a.unread_max for r in self._queries.values() for a in (r.alerts, *r.before)):
-            self._fetch(wait=False)  # or the push would be refused
+            self._fetch(wait=False)  # otherwise the push would be rejected
         try:
             with self._warned(f"stream {stream}"):
                 self._rows_in[stream.lower()] += self.db.push(stream, self._whole(stream, rows), source, offsets)
         except NotKept:
-            raise  # nothing is wrong with the rows
+            raise  # a fault of the store, not of the rows
         except Ahead as error:
             self._too_far_ahead(stream, source, rows, offsets, error)
         except DataError as error:
@@ -528,7 +534,7 @@ class Service:
                 self._rows(stream, source, some, None if offsets is None else offsets[part])
 
     def _whole(self, stream: str, rows: Any) -> Any:
-        """Rows with nulls in the columns that the stream has and its file does not have any more."""
+        """Returns rows with nulls in the columns of the stream that the app file no longer has."""
         schema = self.db.schema(stream)
         table = next(t for n, t in self.app.streams.items() if n.lower() == stream.lower())
         for name in lacks(schema, table):
@@ -536,14 +542,14 @@ class Service:
         return rows
 
     def _too_far_ahead(self, stream: str, source: str, rows: Any, offsets: Int64Array | None, error: Ahead) -> None:
-        """Quarantines the events that are too far ahead of the clock, and pushes the others. They are behind their
-        source by that: whatever the clock says later, they are not judged again."""
+        """Quarantines the events that are too far ahead of the clock, and pushes the others. The source then counts as
+        read to the end of these rows, so the quarantined events are not checked again."""
         for row in np.flatnonzero(error.rows).tolist():
             place = None if offsets is None else int(offsets[row])
             raw = _shown(rows.slice(row, 1)).encode(errors="backslashreplace")
             if place is None or place > self._ahead_told.get((stream.lower(), source), -1):
                 self._quarantine(stream.lower(), Bad(source, place, raw, error.of(row)))
-            if place is not None:  # else they could not be kept, and are tried again
+            if place is not None:  # a retry of these rows does not report it again
                 self._ahead_told[stream.lower(), source] = place
         self._ahead_s[stream.lower()] = self._clock.ticks()
         kept = np.flatnonzero(~error.rows)
@@ -552,7 +558,7 @@ class Service:
             self.db.skip(stream, source, int(offsets[-1]))
 
     def _quarantine(self, stream: str, bad: Bad) -> None:
-        """Keeps a payload that is no event beside the stream, and counts it."""
+        """Counts a rejected payload, and adds it to the dead letters of the stream."""
         self._bad[stream] += 1
         where = bad.source if bad.offset is None else f"{bad.source}, {bad.offset}"
         tell_refused(self._repeated, stream, where, bad.reason, self._clock.ticks())
@@ -564,7 +570,7 @@ class Service:
         if file not in self._told_before:
             self._told_before[file] = last_lines(file)
         if bad.offset is not None and line in self._told_before[file]:
-            return  # it is there already, and a crash came before that was durable
+            return  # written before a crash, and read again after it
         try:
             removed = dead_letters.append(file, line, self.app.limits.dead_letter_bytes)
         except OSError as error:
@@ -572,17 +578,18 @@ class Service:
             return
         self._well(f"dead letters of {name}")
         if removed is not None:
-            self._say(f"dead letters of {name}: the oldest {removed.name} made room for newer ones")
+            self._say(f"dead letters of {name}: the oldest file, {removed.name}, was deleted for newer ones")
 
     def _end_streams(self) -> bool:
-        """Ends the streams all of whose sources have ended, so that what waits for more events comes out."""
+        """Ends the streams whose sources have all ended, so that matches that wait for more events are emitted.
+        Returns True if a stream ended."""
         over = [n for n in self._streams_read() if n not in self._ended and self._all_ended(n)]
         for name in over:
             try:
                 with self._warned(f"stream {name}"):
                     self.db.advance(name, None)
-            except (OSError, NotKept) as error:  # it is tried again
-                self._fault(f"stream {name}", f"its end cannot be kept: {_said(error)}")
+            except (OSError, NotKept) as error:  # retried by the next turn
+                self._fault(f"stream {name}", f"its end cannot be stored: {_said(error)}")
                 continue
             except DataError as error:
                 self._fault(f"stream {name}", str(error))
@@ -598,13 +605,13 @@ class Service:
         return all(r.ended for r in self._readers.values() if r.stream.lower() == stream)
 
     def _blocked(self) -> dict[str, str]:
-        """The streams that take no more events for now, and why: a sink has too many unread rows of a query on them, or
-        a query could not begin yet and would miss them."""
+        """Returns the streams that take no events now, with the reason: a sink has too many pending rows of a query on
+        them, a query that reads them cannot start or is in no checkpoint, or memory is full."""
         blocked: dict[str, str] = {}
         for name, reads in self._delayed.items():
-            blocked |= dict.fromkeys(reads, f"query {name} cannot begin: {self.app.state} cannot be written")
+            blocked |= dict.fromkeys(reads, f"query {name} cannot start: {self.app.state} cannot be written")
         for name, reads in self._unkept.items():
-            blocked |= dict.fromkeys(reads, f"query {name} has begun, and no checkpoint that says so can be written")
+            blocked |= dict.fromkeys(reads, f"query {name} has started, but no checkpoint with it can be written")
         limit = self.app.limits.unread_rows
         readers = {name: running.query.reads for name, running in self._queries.items()}
         readers |= {_late(name): (name.lower(),) for name, stream in self.app.streams.items() if stream.late}
@@ -618,16 +625,16 @@ class Service:
             if held.writes and (
                 held.rows >= MEMORY_ROWS_MAX + self.app.limits.queue_rows or held.nbytes >= 2 * MEMORY_BYTES_MAX
             ):
-                blocked[name] = "memory is full of events that the archive has not taken yet"
+                blocked[name] = "memory is full of events that are not archived yet"
         return blocked
 
     # ---- rows out
 
     def _watch(self, name: str, query: Query, anew: bool = False) -> None:
-        """Starts a query, or goes on with it from the last checkpoint. The one place where that is done.
+        """Starts a query, or resumes it from the last checkpoint. The only place that does so.
 
-        One that was over or had failed by then begins anew, behind what it had found: it does not read the archive
-        again."""
+        A query that had ended or failed starts anew with new events: it does not read the archive again. anew: starts
+        without backfill."""
         alerts = self.db.watching().get(name)
         if alerts is not None:
             running = _Running(query, alerts)
@@ -642,10 +649,10 @@ class Service:
             self._close_query(name)
             anew = True
         if not self._rows_kept():
-            self._delayed[name] = query.reads  # it is tried again with what could not be opened
+            self._delayed[name] = query.reads  # retried by _open_rest
             return
         self._delayed.pop(name, None)
-        named = name if self.app.database.path is not None else None  # memory has no checkpoints
+        named = name if self.app.database.path is not None else None  # a database in memory has no checkpoints
         start = None if anew else query.start_us
         try:
             with self._warned(f"query {name}"):
@@ -660,7 +667,8 @@ class Service:
             self._fault(f"query {name}", _said(error))
 
     def _fetch(self, wait: bool | float = True) -> bool:
-        """Hands what the queries have found, and late events, to their sinks. wait: for history that is being read."""
+        """Passes rows of queries, and late events, to their sinks. wait: for history that is being read, or seconds of
+        that. Returns True if there were rows."""
         busy = False
         for name, stream in self.app.streams.items():
             if stream.late is not None and (events := self.db.late(name).fetch()).num_rows:
@@ -673,9 +681,9 @@ class Service:
                 try:
                     rows = alerts.fetch(wait)
                 except MemoryError:
-                    self._fault(f"memory of {name}", "there is none for its rows: they are fetched again")
+                    self._fault(f"memory of {name}", "out of memory for its rows: they are fetched again")
                     break
-                except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's; the others go on)
+                except Exception as error:  # noqa: BLE001  (a fault of this query only; the others continue)
                     running.failure = _said(error)
                     self._fault(f"query {name}", running.failure)
                     break
@@ -695,7 +703,7 @@ class Service:
     def _all_outlets(self) -> list[Outlet]:
         return [*self._outlets.values(), *self._leaving]
 
-    # ---- what is opened
+    # ---- streams, sources and sinks
 
     def _declare(self) -> None:
         for name, stream in self.app.streams.items():
@@ -703,7 +711,7 @@ class Service:
                 for said in declare(self.db, name, self.app.stream(name)):
                     self._say(f"stream {name}: {said}")
             if stream.late is not None:
-                self.db.late(name)  # from now on they are kept for us
+                self.db.late(name)  # from now on late events are buffered for `_fetch`
 
     def _open_source(self, name: str, table: SourceTable) -> None:
         source = self._made(name, table, f"source {name}", "")
@@ -711,16 +719,17 @@ class Service:
             self._read_source(name, table, source)
 
     def _made(self, name: str, table: SourceTable, where: str, so: str) -> Source | None:
-        """A source, not opened yet; None where it cannot be made, which is said with its consequence."""
+        """Returns a source, not opened, or None if it cannot be made. Reports the fault at `where`, with the prefix
+        `so`."""
         try:
             schema, key = self.db.schema(table.stream), table.stream.lower()
             lacking = lacks(schema, next(t for n, t in self.app.streams.items() if n.lower() == key))
             if key not in self._passed:
                 self._passed[key] = PassedPayloads(marks_of(self.app, table.stream))
-            self._passed[key].positions(self.db.reached(table.stream).positions)  # while an old source still reads
+            self._passed[key].positions(self.db.reached(table.stream).positions)  # before the old one ends
             read = replace(schema, fields=tuple(f for f in schema.fields if f.name not in lacking))
             return self._make_source(table, read, self.app)
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is this source's; the others go on)
+        except Exception as error:  # noqa: BLE001  (a fault of this source only; the others continue)
             self._fault(where, so + _said(error))
             return None
 
@@ -732,7 +741,7 @@ class Service:
             reader.start()
 
     def _open_sink(self, name: str, table: SinkTable) -> None:
-        """Its outlet is there from now on, and takes rows whether or not the sink can be made and opened yet."""
+        """Creates the outlet of a sink. It takes rows from now on, whether or not the sink can be opened yet."""
         outlet = Outlet(
             name, partial(self._make_sink, table, self.app), self._delivery.cursor(name, target_of(table)),
             self._delivery.backlog.pop(name, ()), self.app.limits.unread_rows, self._clock.ticks, self._clock.now,
@@ -743,16 +752,16 @@ class Service:
             outlet.start()
 
     def _set_aside(self, sink: str, id: str, row: str, reason: str) -> None:
-        """Keeps a row that a sink refuses. In the sink's thread; raises OSError."""
+        """Stores a row that a sink rejected. Runs in the sink's thread. Raises OSError."""
         file = self.app.state / f"{REFUSED_ROWS}{sink}.ndjson"
         line = json.dumps({"sink": sink, "id": id, "reason": reason, "row": json.loads(row)}, ensure_ascii=False)
         removed = dead_letters.append(file, line, self.app.limits.dead_letter_bytes)
         tell_refused_row(self._repeated, sink, id, reason, file.name, self._clock.ticks())
         if removed is not None:
-            self._say(f"sink {sink}: the oldest {removed.name} made room for newer ones")
+            self._say(f"sink {sink}: the oldest file, {removed.name}, was deleted for newer ones")
 
     def _open_rest(self) -> None:
-        """Opens the sources, and begins the queries, that could not before, for the disk was full, say."""
+        """Opens sources and starts queries that could not be before, for example because of a full disk."""
         self._opened_s = self._clock.ticks()
         if self._unkept:
             self._checkpoint_s = -1e9
@@ -766,16 +775,16 @@ class Service:
                 self._change_source(name, source)
 
     def _change_source(self, name: str, table: SourceTable) -> None:
-        """Reads a source as the file says it now. Where that cannot be made, the old one goes on."""
+        """Replaces a source by its changed table. Keeps the old one if the new one cannot be made."""
         where = f"change of source {name}"
-        source = self._made(name, table, where, "it is not taken over, the source goes on as it was: ")
+        source = self._made(name, table, where, "not applied, the old source keeps running: ")
         if source is not None:
             self._well(where)
             self._close_source(name)
             self._read_source(name, table, source)
 
     def _retry_sources(self) -> None:
-        """Opens sources again that have failed, in growing pauses, when what they had read is pushed."""
+        """Opens failed sources again, with growing pauses, after what they had read is pushed."""
         now = self._clock.ticks()
         for name, reader in list(self._readers.items()):
             if reader.failure is None:
@@ -798,25 +807,25 @@ class Service:
                 self._read_source(name, self._tables[name], source)
 
     def _again(self, reader: Reader) -> str:
-        """When a source that has failed is tried again, in words."""
+        """Returns the number of failures of a source and the time until the next attempt, as text, or ""."""
         failed = self._failed.get(reader.name)
         if failed is None or failed.reader is not reader or reader.refused:
             return ""
         return f" (failed {failed.tries} times, again in {max(0.0, failed.at_s - self._clock.ticks()):.0f} s)"
 
     def _is_given_up(self, reader: Reader) -> bool:
-        """Whether a source counts as over where all others are: its failure is for good, it has never been read, or it
-        has failed again and again."""
+        """True if a failed source counts as ended once all others have: its failure is permanent, it was never read, or
+        it failed more than SOURCE_TRIES times in a row."""
         if reader.failure is None:
             return False
         failed = self._failed.get(reader.name)
-        # A failure that `_retry_sources` has not seen yet is one more.
+        # A failure that `_retry_sources` has not seen yet counts too.
         tries = 0 if failed is None else failed.tries + (failed.reader is not reader)
         return reader.refused or tries > SOURCE_TRIES or (tries <= 1 and not reader.reads)
 
     def _close_source(self, name: str) -> None:
-        """Reads no more of a source, pushes what was read, and lets it go. What cannot be pushed now is read again by
-        a source that can resume."""
+        """Stops reading a source, pushes what was read, and closes it. A source that can resume reads again what cannot
+        be pushed now."""
         reader = self._readers[name]
         reader.pause(1.0)
         while (item := reader.take()) is not None:
@@ -831,10 +840,10 @@ class Service:
         self._owners = {partition: owner for partition, owner in self._owners.items() if owner != name}
         self._well(f"source {name}")
 
-    # ---- queries that are gone from the file
+    # ---- queries removed from the file
 
     def _go_on_removed(self) -> None:
-        """Lets the queries of the checkpoint that are not in the file go on for a while."""
+        """Keeps running, for a while, the queries of the checkpoint that are not in the file."""
         told = json.loads(self.db.notes.get(REMOVED, "{}"))
         for name, alerts in self.db.watching().items():
             if name in self.app.queries:
@@ -846,7 +855,7 @@ class Service:
                 self._say(f"query {name}: it is no longer in the file; {_kept_until(until)}")
 
     def _remove(self, name: str) -> None:
-        """A query is gone from the file, perhaps for a moment: what it has become is kept for a while, and goes on."""
+        """Keeps a query that was removed from the file running for a while, as it may return."""
         self._fetch()
         running = self._queries.pop(name)
         self._well(f"query {name}")
@@ -855,25 +864,25 @@ class Service:
         self._say(f"query {name}: it is no longer in the file; {_kept_until(until)}")
 
     def _end_removed(self, at_once: bool = False) -> None:
-        """Ends those whose time is over, and those that have found more than may wait to be handed out."""
+        """Ends removed queries whose time is over, that have too many pending rows, or that have failed."""
         for name, (running, until) in list(self._removed.items()):
             many = sum(a.unread_count for a in (running.alerts, *running.before)) > self.app.limits.unread_rows
             failed = running.alerts.failed or running.alerts.done
             if not (at_once or many or failed or self._clock.now() >= until):
                 continue
-            why = "it has found more than can be kept" if many else "it has failed" if failed else "its time is over"
+            why = "it has too many pending rows" if many else "it has failed" if failed else "its time is over"
             if not self._rows_kept():
                 return
             self._say(f"query {name}: it was removed from the file, and ends{'' if at_once else f': {why}'}")
             del self._removed[name]
             running.alerts.close()
 
-    # ---- queries that were interrupted
+    # ---- interrupted queries
 
     def _mend(self) -> None:
-        """A query that was interrupted in the middle of a batch (there was no memory, say) is in no state to be kept,
-        and no checkpoint is taken as long as it is there: all goes back to the last one, as after a crash, and lets the
-        events since through again. One that is interrupted again before the next checkpoint is left out."""
+        """Recovers queries that were interrupted in the middle of a batch, for example out of memory. Their state is
+        invalid and prevents checkpoints, so the service goes back to the last checkpoint, as after a crash, and matches
+        the events since then again. A query interrupted again before the next checkpoint is excluded."""
         broken = [name for name, r in self._queries.items() if r.alerts.interrupted and not r.left_out]
         for name in [n for n in broken if n in self._mended or self.app.database.path is None]:
             broken.remove(name)
@@ -887,20 +896,20 @@ class Service:
             self._mended.update(broken)
             for name in broken:
                 self._trouble.pop(f"query {name}", None)
-            self._say(f"query {', '.join(broken)}: interrupted in the middle of a batch; everything goes back to the "
+            self._say(f"query {', '.join(broken)}: interrupted in the middle of a batch; all queries go back to the "
                       "last checkpoint, and the events since then are matched again")  # fmt: skip
             self._go_back()
 
     def _go_back(self) -> None:
-        """Goes on from the last checkpoint, as a new process would after a crash."""
+        """Restarts from the last checkpoint, as a new process would after a crash."""
         self._doing = "going back to the last checkpoint"
         ends: list[Reader | Outlet] = [*self._readers.values(), *self._all_outlets()]
         for one in ends:
             one.close(2.0)
         try:
-            self.db.close(False)  # which takes no checkpoint of a query that was interrupted
+            self.db.close(False)  # takes no checkpoint with an interrupted query
         except (DataError, OSError) as error:
-            self._say(f"the database was not closed well: {error}")
+            self._say(f"closing the database failed: {error}")
         self._delivery.close()
         self._delivery = Delivery(self.app.state)
         for kept in (self._queries, self._removed, self._readers, self._tables, self._failed, self._outlets,
@@ -923,8 +932,9 @@ class Service:
     # ---- checkpoints
 
     def _checkpoint_turn(self) -> None:
-        """Makes durable what was pushed and what was delivered, every so often, and then tells the sources. In steps,
-        between which events are taken: sinks settle, the state is copied, a thread of the database writes it."""
+        """Advances the periodic checkpoint of events and deliveries, after which sources may acknowledge. In steps
+        between which events are taken: sinks make rows durable, the state is copied, a thread of the database writes
+        it."""
         now = self._clock.ticks()
         if self._writing is not None:
             if not self._writing.done():
@@ -938,7 +948,7 @@ class Service:
                 self._end_checkpoint()
 
     def _begin_checkpoint(self) -> None:
-        """Copies the state, and lets it be written."""
+        """Copies the state, and starts writing it."""
         self._doing, self._checkpoint_s = "a checkpoint", self._clock.ticks()
         future: Future[int] = Future()
         try:
@@ -963,12 +973,13 @@ class Service:
         self._keeping = frozenset(self._unkept)
 
     def checkpoint(self) -> bool:
-        """Takes a checkpoint now, and waits for it; whether it was written."""
+        """Takes a checkpoint now and waits for it. Returns True if it was written."""
         self._begin_checkpoint()
         return self._writing is not None and self._wait_written(self._clock.ticks() + STOP_S)
 
     def _end_checkpoint(self) -> bool:
-        """Takes the end of a checkpoint that has been written, or could not be; whether it was."""
+        """Finishes a checkpoint whose write has ended: reports a failure, or forgets older deliveries and lets sources
+        acknowledge. Returns True if it was written."""
         assert self._writing is not None
         failure, self._writing = self._writing.exception(), None
         if failure is not None:
@@ -992,8 +1003,8 @@ class Service:
         return True
 
     def _last_checkpoint(self, end: float) -> bool:
-        """Takes the last checkpoint, if it can be written by then; whether it was."""
-        if self._writing is not None:  # the one under way
+        """Takes the last checkpoint, waiting until `end` at most. Returns True if it was written."""
+        if self._writing is not None:  # an earlier checkpoint is being written
             self._wait_written(end)
         if self._writing is not None:
             return False
@@ -1006,13 +1017,14 @@ class Service:
         return self._writing is not None and self._wait_written(end)
 
     def _wait_written(self, end: float) -> bool:
-        """Waits until the checkpoint is written, or so long; whether it was."""
+        """Waits for the checkpoint, until `end` at most. Returns True if it was written."""
         assert self._writing is not None
         wait_for([self._writing], _seconds(end - self._clock.ticks()))
         return self._writing.done() and self._end_checkpoint()
 
     def _close_database(self, wait: bool, checkpointed: bool, end: float) -> None:
-        """Raises TimeoutError where it is not closed by then: it is left as a crash would leave it."""
+        """Closes the database. Raises TimeoutError if that takes longer than `end`; the database is then left as after
+        a crash."""
         if not self._threads:
             self.db.close(wait, not checkpointed)
             return
@@ -1027,12 +1039,12 @@ class Service:
             self.abandoned = True
             self.db.abandon()
             raise TimeoutError(f"the disk or the store does not answer: {_UNKEPT}") from None
-        # one that a store keeps for longer would keep the process too
+        # A thread that a store keeps waiting would keep the process too.
         self.abandoned = any(thread.name in (KEEPER, RENEWER) for thread in threading.enumerate())
 
     def _settled(self, now: float) -> bool:
-        """Asks the sinks to make durable what they were handed. Whether they have, or were given long enough to; until
-        then the loop goes on."""
+        """Asks the sinks to make their rows durable. Returns True once they have, or SETTLE_S have passed; until then
+        the loop goes on."""
         if self._settle_by is None:
             self._settle_by = now + SETTLE_S
             for outlet in self._all_outlets():
@@ -1043,8 +1055,8 @@ class Service:
         return True
 
     def _let_go(self) -> None:
-        """Closes the sinks that have left the file, once they have taken what they had. Where a changed one fails, its
-        rows go to the one of its name that there is now."""
+        """Closes the sinks removed from the file, once they have taken their rows. If a changed sink fails, its rows go
+        to the new sink of its name."""
         for outlet in list(self._leaving):
             follower = self._outlets.get(outlet.name)
             if outlet.failures and follower is not None:
@@ -1060,12 +1072,12 @@ class Service:
             self._well(f"old sink {outlet.name}")
 
     def _keep_rows(self) -> None:
-        """Writes down where sinks stand and what they have not taken for good, and lets the next checkpoint of the
-        database name it. To be done before each, also before those that it takes itself when a query begins, is
-        replaced or ends: to it, these rows are fetched. A crash before that goes on from the checkpoint before, and
-        what was written for that one."""
+        """Stores the cursors of sinks and their pending rows, and notes the file for the next checkpoint of the
+        database. Called before each checkpoint, also before those that the database takes itself when a query starts,
+        is replaced or ends: for the database these rows are fetched. After a crash before that checkpoint, the service
+        resumes from the earlier one and its file."""
         outlets = [*self._leaving, *self._outlets.values()]
-        cursors = {outlet.name: outlet.cursor for outlet in outlets}  # first: what is settled meanwhile stands there
+        cursors = {outlet.name: outlet.cursor for outlet in outlets}  # before the rows: later cursors include more
         kept = {name: list(parcels) for name, parcels in self._delivery.backlog.items()}
         for outlet in outlets:
             kept.setdefault(outlet.name, []).extend(outlet.undelivered())
@@ -1075,22 +1087,22 @@ class Service:
         self.db.notes = {DELIVERY: self._delivery.write(cursors, targets, kept), REMOVED: removed}
 
     def _keep_directory(self) -> None:
-        """Makes the directory of the service again where it is gone, and tells what is gone with it."""
+        """Creates the directory of the service again if it was removed, and reports what was lost with it."""
         now = self._clock.ticks()
         try:
             if self._delivery.make_again():
                 self._emptied_s = now
-                self._checkpoint_s = -1e9  # which writes down anew what sinks have not taken
+                self._checkpoint_s = -1e9  # a checkpoint is due at once: it stores the pending rows again
         except OSError as error:
-            hint = "make it for the user who runs the service, or bring its disk back; then it goes on by itself"
-            self._fault("state", f"{self.app.state} is gone, and cannot be made again: {error.strerror}; {hint}")
+            hint = "create it for the user of the service, or mount its disk; the service then recovers by itself"
+            self._fault("state", f"{self.app.state} was removed and cannot be created: {error.strerror}; {hint}")
         else:
             recent = self._emptied_s is not None and now - self._emptied_s < EMPTIED_S
             self._judge("state", _EMPTIED.format(self.app.state) if recent else None)
 
     def _rows_kept(self) -> bool:
-        """Whether what sinks have not taken could be written down. Where not, it is said, and only a crash before the
-        next checkpoint would lose it."""
+        """Stores pending rows of sinks. Returns False, and reports it, if that fails: a crash before the next
+        checkpoint would then lose them."""
         try:
             self._keep_rows()
         except OSError as error:
@@ -1102,15 +1114,15 @@ class Service:
     # ---- reload
 
     def _changed(self) -> bool:
-        """Whether a file of the app has changed, and has settled; looked at once a second."""
+        """True if a file of the app has changed and settled. Checks once a second."""
         if self._clock.ticks() - self._looked_s < STATUS_EVERY_S:
             return False
         self._looked_s = self._clock.ticks()
         return self._files.changed(self.app.files, self._looked_s)
 
     def reload(self, asked: bool = True) -> None:
-        """Takes over what has changed in the app file. With a fault in it, or a change that needs a new start,
-        everything goes on as it was. asked: by SIGHUP: then queries that are gone from it end at once."""
+        """Applies the changes of the app file. If it has a fault, or a change that needs a restart, nothing changes.
+        asked: requested by SIGHUP: removed queries end at once."""
         try:
             app = load(self.app.path)
             if asked:
@@ -1127,7 +1139,7 @@ class Service:
         self._files = Settling(app.files, SETTLED_S)
         self._well("app")
         self._delayed = {name: reads for name, reads in self._delayed.items() if name in app.queries}
-        # Sinks first, and the removed ones last: whatever is fetched meanwhile finds its sink.
+        # New sinks first, removed ones last: rows fetched meanwhile have their sink.
         for name in [n for n, t in was.sinks.items() if n in app.sinks and app.sinks[n] != t]:
             self._leaving.append(self._outlets.pop(name))
         for name, sink in app.sinks.items():
@@ -1146,7 +1158,7 @@ class Service:
         self._declare()
         for name in [n for n in self._removed if n in app.queries]:
             self._queries[name], _ = self._removed.pop(name)
-            self._say(f"query {name}: it is in the file again, and goes on where it was")
+            self._say(f"query {name}: it is in the file again, and continues where it was")
         for name, query in app.queries.items():
             running = self._queries.get(name)
             if running is None:
@@ -1168,7 +1180,7 @@ class Service:
                   f"{len(self._outlets)} sinks")  # fmt: skip
 
     def _replace(self, name: str, running: _Running, query: Query) -> None:
-        """Puts a new version of a query in its place; where that is refused, the old one goes on."""
+        """Replaces a query by a new version. Keeps the old one if the new one is rejected."""
         if running.failure is not None:
             self._close_query(name)
             self._watch(name, query, anew=True)
@@ -1179,8 +1191,8 @@ class Service:
             with self._warned(f"query {name}"):
                 alerts = self.db.replace(running.alerts, query.text, evidence=True)
         except (QueryError, DataError) as error:
-            self._fault(f"query {name}", f"not replaced, the old version goes on: {_said(error)}")
-            running.query = replace(running.query, sinks=query.sinks)  # the others may be gone
+            self._fault(f"query {name}", f"not replaced, the old version keeps running: {_said(error)}")
+            running.query = replace(running.query, sinks=query.sinks)  # its old sinks may be removed
             return
         self._well(f"query {name}")
         running.before.append(running.alerts)
@@ -1188,17 +1200,17 @@ class Service:
         self._shed(name, running)
 
     def _shed(self, name: str, running: _Running) -> None:
-        """Lets a running query leave out keys as its file says."""
+        """Applies the load shedding of the app file to a running query."""
         try:
             with self._warned(f"query {name}"):
                 self.db.shed(running.alerts, running.query.shed)
         except (QueryError, DataError) as error:
-            self._fault(f"query {name}", f"its `shed` is not taken over: {_said(error)}")
+            self._fault(f"query {name}", f"its `shed` is not applied: {_said(error)}")
 
-    # ---- the account
+    # ---- status
 
     def status(self) -> dict[str, Any]:
-        """Everything that the status file says; see hybrid.service.status."""
+        """Returns the content of the status file; see hybrid.service.status."""
         return self._status
 
     def _begin_status(self) -> None:
@@ -1211,7 +1223,7 @@ class Service:
         self._store_status()
 
     def _write_status(self) -> None:
-        """Takes the figures; the pulse writes them, where there is one."""
+        """Collects the figures; writes them if there is no heartbeat thread to do it."""
         self._written_s = self._clock.ticks()
         self._keep_directory()
         self._take_account(self._clock.now())
@@ -1219,7 +1231,7 @@ class Service:
             self._store_status()
 
     def _store_status(self) -> None:
-        """Writes the figures as they were last taken, and what holds now. From any thread."""
+        """Writes the figures last collected, with the present state, faults and loop. Thread safe."""
         now = self._clock.now()
         self._status = {
             **self._status, "state": self._state, "written": now, "trouble": dict(self._trouble),
@@ -1234,9 +1246,9 @@ class Service:
             self._well("status")
 
     def _beat(self) -> None:
-        """What the pulse does: it says that the process lives, and whether the loop goes on."""
+        """Called by the heartbeat thread: reports a loop that does not turn, and writes the status."""
         busy = self._state == "running" and self._clock.ticks() - self._turned_s > SLOW_S
-        self._judge("loop", f"it has been busy with {self._doing} since {_clock(self._turned)}" if busy else None)
+        self._judge("loop", f"busy with {self._doing} since {_clock(self._turned)}" if busy else None)
         self._store_status()
 
     def _take_account(self, now: float) -> None:
@@ -1260,7 +1272,7 @@ class Service:
             reached = self.db.reached(name)
             self._judge(f"late events of {name}", account.late_trouble(told["lately"], reached.watermark_us, now))
             refused_s = self._ahead_s.get(key)
-            ahead = "events are too far ahead of the clock and are quarantined, see bad.ndjson: is their clock right?"
+            ahead = "events too far ahead of the clock are quarantined in bad.ndjson: check the clock of the sender"
             recent = refused_s is not None and self._clock.ticks() - refused_s < AHEAD_S
             self._judge(f"times of {name}", ahead if recent else None)
             figures = account.of_stream(told, reached, now)
@@ -1271,7 +1283,7 @@ class Service:
         for name, running in self._queries.items():
             stats = running.alerts.stats()
             share = stats.get("kept_share", 1)
-            sheds = f"more comes than can be matched: it keeps {share:.3g} of its keys"
+            sheds = f"overload: it sheds keys and keeps {share:.3g} of them"
             self._judge(f"load of {name}", sheds if share < 1 else None)
             queries[name] = account.of_query(stats, running.failure is not None) | {
                 "rows": running.rows, "rate": rates.of(f"query {name}"),
@@ -1287,10 +1299,10 @@ class Service:
         }  # fmt: skip
 
     def _judge_archive(self, stream: str) -> None:
-        """Says whether the archive of a stream takes its events."""
+        """Reports an archive that does not take events of its stream."""
         held, where = self.db.held(stream), f"archive of {stream}"
         if held.failure is not None:
-            self._fault(where, f"events stay in memory, they cannot be archived now: {held.failure}")
+            self._fault(where, f"events stay in memory and cannot be archived now: {held.failure}")
         elif held.since_s is not None and time.time() - held.since_s > SLOW_S:
             if where not in self._trouble:
                 self._fault(where, _slow(held.since_s))
@@ -1298,10 +1310,11 @@ class Service:
             self._well(where)
 
     def _stands(self, name: str, told: Mapping[str, Any], idle: timedelta | None) -> str | None:
-        """Who holds back the watermark of a stream, where events arrive and it stands; told: of Database.streams."""
+        """Returns the report of a watermark that stalls while events arrive, with the source that holds it, or None.
+        told: of Database.streams."""
         mark, accepted, now = told["watermark"], told["accepted"], self._clock.ticks()
         if told["expected"] and idle is None:
-            return f"waits for {', '.join(told['expected'])}, which sent nothing yet; `idle` gives such up in time"
+            return f"waits for {', '.join(told['expected'])}, which sent nothing yet; `idle` limits the wait"
         since = self._stood.get(name)
         if told["held_by"] is None or since is None or since[0] != mark:
             since = self._stood[name] = mark, accepted, now
@@ -1309,12 +1322,12 @@ class Service:
         if accepted == since[1] or now - since[2] < patience_s:
             return None
         source, silent = told["held_by"]["source"], told["held_by"]["since"]
-        return f"stands at {mark} while events arrive: it waits for {source}, which has sent nothing since {silent}" + (
-            "; `idle` gives such up in time" if idle is None else ""
+        return f"stalls at {mark} while events arrive: it waits for {source}, which has sent nothing since {silent}" + (
+            "; `idle` limits the wait" if idle is None else ""
         )
 
     def _fault(self, where: str, what: str) -> None:
-        """Keeps what is wrong somewhere, and says it where it is new."""
+        """Sets the fault of a component, and logs it if it is new."""
         head = what.split(" (failed")[0]
         if self._trouble.get(where, "").split(" (failed")[0] != head:
             self._say(f"{where}: {head}")
@@ -1328,11 +1341,11 @@ class Service:
 
     def _well(self, where: str) -> None:
         if self._trouble.pop(where, None) is not None:
-            self._say(f"{where}: well again")
+            self._say(f"{where}: recovered")
 
     @contextmanager
     def _warned(self, where: str) -> Iterator[None]:
-        """Says the warnings of what is done here."""
+        """Logs the warnings of Hybrid that the block raises."""
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always", HybridWarning)
             yield
@@ -1342,20 +1355,20 @@ class Service:
 
 
 _UNKEPT = (
-    "what it has not taken is read again at the next start, or is in the log; a source that cannot give events again, "
-    "without a log, has lost those"
+    "events that it has not taken are in the log, or are read again at the next start; without a log, those of a "
+    "source that cannot resume are lost"
 )
 _EMPTIED = (
-    "{} was gone, or what was in it, and is made again: rows for sinks, and what sources know of their files, are "
-    "written down anew with the next checkpoint; what they knew of topics is gone, with the refused payloads of a store"
+    "{} or its content was removed, and is created again: the next checkpoint stores pending rows and the facts about "
+    "files again; the facts about topics, and the dead letters of a store, are lost"
 )
 _LEFT_OUT = (
-    "it is left out, and its matches in progress are lost; others go on. A changed text, or a new start, begins it anew"
+    "it is excluded, and its matches in progress are lost; others continue. Change its text or restart to start it anew"
 )
 
 
 def _slow(since: float) -> str:
-    return f"what is written since {_clock(since)} is not there yet: the disk or the store is slow, or does not answer"
+    return f"a write has been pending since {_clock(since)}: the disk or the store is slow or does not answer"
 
 
 def _clock(when: float) -> str:
@@ -1363,16 +1376,16 @@ def _clock(when: float) -> str:
 
 
 def _kept_until(until: float) -> str:
-    return f"what it has become is kept until {_clock(until)}, so that it can come back; SIGHUP ends it at once"
+    return f"it keeps running until {_clock(until)}, in case it returns; SIGHUP ends it at once"
 
 
 def _seconds(left: float) -> float | None:
-    """As time limits are given."""
+    """Returns seconds as a timeout: at least 0, None for no limit."""
     return None if left == float("inf") else max(0.0, left)
 
 
 def _late(stream: str) -> str:
-    """What the late events of a stream are called among queries; no query is called so."""
+    """Returns the name of a stream's late events among the queries; no query can have it."""
     return f"late events of {stream}"
 
 
@@ -1382,8 +1395,8 @@ def _said(error: Exception) -> str:
 
 
 def _shown(rows: Any) -> str:
-    """The only one of some rows, as JSON."""
+    """Returns a single row as JSON."""
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
-    # Arrow's to_pylist() raises for times that Python has no room for.
+    # Arrow's to_pylist() raises for times that Python cannot represent.
     return shown_rows(rows, [0])[0] if isinstance(rows, pa.Table) else json.dumps(next(iter(rows)), default=str)

@@ -1,4 +1,4 @@
-"""The simulators as sources of live events: what an app file may name to try things on."""
+"""The simulators as sources of live events, for trials without a server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FIELDS = {"stock": TICKS.fields, "rfid": READING, "highway": TOLL}
 
 
 def simulated_columns(kind: str) -> dict[str, str]:
-    """The columns of a simulator's events, with their types."""
+    """Returns the columns of a simulator's events with their types."""
     return {field.name: field.type for field in _FIELDS[kind]}
 
 
 def simulated(schema: Schema, kind: str, seed: int, events: int, symbols: int, rate: float | None) -> SimulatedSource:
-    """kind: stock (`events` ticks of so many symbols, in one partition), rfid or highway (three partitions each, some
-    batches twice). rate: rows a second; None: as fast as they are taken."""
+    """Returns a simulator as a source. kind: stock (`events` ticks of `symbols` symbols, in one partition), rfid or
+    highway (three partitions each, some batches twice). rate: rows per second; None: without pauses."""
 
     def arrivals() -> list[tuple[str, int, object]]:
         found: tuple[Arrival, ...]

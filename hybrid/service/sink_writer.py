@@ -1,4 +1,4 @@
-"""One sink of a service, written in a thread of its own; what it has not taken for good is kept."""
+"""Writes one sink of a service in its own thread, and keeps the rows that the sink has not made durable."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pyarrow as pa
 from live.sinks.base import Lost, Refused, Sink
 from query.errors import DataError, first_line
 
-#: After a failure it is tried again in this many seconds, then twice as many, and so on up to the last.
+#: First and longest pause in seconds before a retry; the pause doubles with each failure.
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
-#: A call of a sink that has not returned for so long is said, in seconds.
+#: Seconds after which a call of the sink that has not returned is reported.
 SLOW_S = 5.0
 
 Call = Literal["open", "write", "cursor"]
@@ -23,7 +23,7 @@ _CALLED: dict[Call, str] = {"open": "open", "write": "write to", "cursor": "flus
 
 
 class Parcel(NamedTuple):
-    """Rows of one query, in its order. since: when they were put, by the outlet's `now`."""
+    """Rows of one query, in order. since: the time of `put`, by the outlet's `now`."""
 
     query: str
     rows: pa.Table
@@ -31,14 +31,15 @@ class Parcel(NamedTuple):
 
 
 class Outlet:
-    """Hands rows to a sink in their order, and tries again, with growing pauses, what fails; also to make the sink.
+    """Writes rows to a sink in order. Retries failed calls with growing pauses, including `make`, which creates the
+    sink.
 
-    All calls of the sink come from `turn`: from the thread that `start` begins, or from whoever drives the service.
-    No other method waits for the sink, but `settle` and `close`, which say how long.
-    cursor: where the sink stood at the last checkpoint; backlog: what it had not taken by then. now: seconds that
-    never go back; wall: seconds since 1970. rows_max: a query that has so many rows here gets no more events, and half
-    as many written rows at the most wait to be made durable. refusals: a row that was refused so often for what it is
-    goes to `set_aside`, as its id, its JSON and why, and the sink goes on without it; None: it is tried for ever.
+    `turn` makes all calls of the sink: in the thread that `start` starts, or called by the service. Of the other
+    methods only `settle` and `close` wait for the sink, for a given time.
+    cursor: the sink's cursor at the last checkpoint. backlog: the rows that were pending then. now: monotonic seconds;
+    wall: seconds since 1970. rows_max: pending rows of a query at which its streams wait; after half as many written
+    rows the sink is asked for a cursor. refusals: number of rejections of a row for its content, after which
+    `set_aside` gets its id, JSON and reason, and the sink continues without it; None: retried without end.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Outlet:
         self._refusals_max, self._set_aside = refusals, set_aside
         self._refusals: Counter[str] = Counter()  # by row
         self.rows_written = 0
-        #: What there is to say once, for people: added by the sink's thread, taken by the service.
+        #: Lines for the log: added by the sink's thread, taken by the service.
         self.notices: deque[str] = deque()
         self._make = make
         self._sink: Sink | None = None
@@ -60,25 +61,25 @@ class Outlet:
         self._rows_max = rows_max
         self._changed = threading.Condition()
         self._pending: deque[Parcel] = deque(parcel._replace(since=now()) for parcel in backlog)
-        self._written: list[Parcel] = []  # handed over, and not yet known to be durable
-        self._unsettled = 0  # rows of those
+        self._written: list[Parcel] = []  # written, and not known to be durable
+        self._unsettled = 0  # number of their rows
         self._unread: Counter[str] = Counter()
         for parcel in self._pending:
             self._unread[parcel.query] += parcel.rows.num_rows
         self._retry_s = 0.0
-        self._failed: Call | None = None  # what has failed last, and did not succeed since
+        self._failed: Call | None = None  # the call that failed last and has not succeeded since
         self._trouble: str | None = None
         self._failing_since = ""
-        self._calling: tuple[Call, float, str] | None = None  # the call under way, and when it began
+        self._calling: tuple[Call, float, str] | None = None  # the present call, with its start in `now` and as text
         self._full_since = ""
-        self._again = 0  # parcels that are written again before the sink is asked whether they are durable
+        self._again = 0  # parcels to write again before the sink is asked for a cursor
         self._opened = self._reopened = self._settling = self._closing = False
         self._thread: threading.Thread | None = None
 
     # ---- for the sink's thread
 
     def turn(self) -> bool:
-        """Opens the sink, makes durable what it has, or hands it the next rows; whether something was done."""
+        """Makes the next call of the sink: open, cursor or write. Returns True if it succeeded or skipped rows."""
         if self._now() < self._retry_s:
             return False
         call = self._due()
@@ -87,12 +88,12 @@ class Outlet:
         self._calling = (call, self._now(), self._clock())
         try:
             cursor = self._call(call)
-        except Exception as error:  # noqa: BLE001  (whatever it is, nothing is lost: it is tried again, and said)
+        except Exception as error:  # noqa: BLE001  (of any type: it is reported and retried, and nothing is lost)
             try:
                 if isinstance(error, Refused) and self._leave_out(error):
                     return True
             except OSError as full:
-                error = OSError(f"a row that it refuses cannot be kept: {full}")
+                error = OSError(f"a rejected row cannot be stored: {full}")
             self._note_failure(call, error)
             return False
         finally:
@@ -112,7 +113,7 @@ class Outlet:
                 for done in self._written:
                     self._unread[done.query] -= done.rows.num_rows
                 self._written, self._unsettled, self._settling, self._reopened = [], 0, False, False
-            # Rows that are handed over do not say that they can be made durable, nor the other way round.
+            # A successful write does not show that a failed cursor would succeed, nor the reverse.
             if self._failed == call:
                 self._failed, self._trouble, self.failures = None, None, 0
             self._retry_s = 0.0
@@ -120,7 +121,7 @@ class Outlet:
         return True
 
     def _due(self) -> Call | None:
-        """What the sink is to do next."""
+        """Returns the next call of the sink, or None."""
         if not self._opened:
             return "open"
         if self._written and ((self._settling and not self._again) or self._unsettled > self._rows_max // 2):
@@ -142,7 +143,7 @@ class Outlet:
         said = str(error) if isinstance(error, (DataError, OSError)) else f"{type(error).__name__}: {error}"
         with self._changed:
             if isinstance(error, Lost):
-                call = "cursor"  # well again is what was made durable
+                call = "cursor"  # only a cursor shows that the sink has recovered
                 if self._take_back(error):
                     return
             pause_s = min(RETRY_MAX_S, RETRY_S * 2**self.failures)
@@ -156,8 +157,8 @@ class Outlet:
             self._changed.notify_all()
 
     def _leave_out(self, error: Refused) -> bool:
-        """Sets aside the rows that were refused too often; whether there are such. Raises OSError where they cannot be
-        kept."""
+        """Sets aside the rows that were rejected `refusals` times. Returns True if there were any. Raises OSError if
+        they cannot be stored."""
         self._refusals.update(error.rows.keys())
         over = [id for id in error.rows if self._refusals_max and self._refusals[id] >= self._refusals_max]
         for id in over:
@@ -171,14 +172,14 @@ class Outlet:
         return bool(over)
 
     def _take_back(self, error: Lost) -> bool:
-        """Opens the sink again, and lets all rows come again that it may have lost; whether for the first time: then
-        that is no trouble, but said."""
+        """Makes the sink open again and get all rows that it may have lost. Returns True for the first time since the
+        last cursor: this is logged, but not a failure."""
         rows, self._again = self._unsettled, len(self._written)
         self._pending.extendleft(reversed(self._written))
         self._written, self._unsettled, self._opened, self._settling = [], 0, False, bool(self._again)
         first, self._reopened = not self._reopened, True
         if first:
-            self.notices.append(f"{first_line(error)}; it is opened again, and takes {rows:,} rows again")
+            self.notices.append(f"{first_line(error)}; it is opened again, and {rows:,} rows are written again")
         self._changed.notify_all()
         return first
 
@@ -196,7 +197,7 @@ class Outlet:
         try:
             if self._sink is not None:
                 self._sink.close()
-        except Exception as error:  # noqa: BLE001  (it is left anyway; what it did not take is kept)
+        except Exception as error:  # noqa: BLE001  (the sink is dropped anyway; its pending rows are kept)
             self._trouble = str(error)
 
     # ---- for the service
@@ -212,7 +213,7 @@ class Outlet:
             self._changed.notify_all()
 
     def take_over(self, parcels: Iterable[Parcel]) -> None:
-        """Rows that were another's go before those that wait."""
+        """Puts rows of a replaced sink before the pending ones."""
         with self._changed:
             for parcel in reversed(list(parcels)):
                 self._pending.appendleft(parcel)
@@ -220,7 +221,7 @@ class Outlet:
             self._changed.notify_all()
 
     def ask(self) -> None:
-        """Asks the sink to make durable what it was given. Does not wait for it."""
+        """Requests a cursor, which makes the written rows durable. Does not wait for it."""
         with self._changed:
             if not self._written:
                 return
@@ -231,65 +232,65 @@ class Outlet:
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing to wait for after `ask`: it is done, or the sink is in trouble."""
+        """True if there is nothing to wait for after `ask`: it is done, or the sink fails."""
         return not self._settling or bool(self.failures)
 
     def settle(self, seconds: float) -> None:
-        """Asks, and waits so long at the most. A sink in trouble is not waited for."""
+        """Requests a cursor and waits for it, `seconds` at most. Does not wait for a failing sink."""
         self.ask()
         if self._thread is not None:
             with self._changed:
                 self._changed.wait_for(lambda: self.settled, seconds)
 
     def undelivered(self) -> list[Parcel]:
-        """What the sink has not taken for good, in order."""
+        """Returns the rows that the sink has not made durable, in order."""
         with self._changed:
             return [*self._written, *self._pending]
 
     @property
     def rows_unread(self) -> int:
-        """Rows that the sink has not taken for good."""
+        """Number of rows that the sink has not made durable."""
         return sum(self._unread.values())
 
     def unread(self, query: str) -> int:
-        """Rows of a query that the sink has not taken for good."""
+        """Returns the number of rows of a query that the sink has not made durable."""
         return self._unread[query]
 
     @property
     def settling(self) -> bool:
-        """Whether the sink still makes durable what it was given when `settle` was called."""
+        """True while a requested cursor is outstanding."""
         return self._settling
 
     @property
     def waiting(self) -> bool:
-        """Whether there are rows to hand over."""
+        """True if there are rows to write."""
         return bool(self._pending)
 
     @property
     def oldest_s(self) -> float:
-        """For how long the next row has been waiting to be handed over, in seconds."""
+        """Age of the next row to write, in seconds; 0 without one."""
         with self._changed:
             return self._now() - self._pending[0].since if self._pending else 0.0
 
     def trouble(self) -> str | None:
-        """What is wrong with the sink now, and since when: it fails, it does not return, or rows come faster than it
-        takes them. Asked once a second."""
+        """Returns the current fault and its beginning: a failure, a call that does not return, or too many pending
+        rows. None without a fault. Called once a second."""
         full = next((n for n in self._unread.values() if n >= self._rows_max), None)
         self._full_since = "" if full is None else self._full_since or self._clock()
         if self._trouble is not None:
             return self._trouble
         calling = self._calling
         if calling is not None and self._now() - calling[1] >= SLOW_S:
-            return f"the call to {_CALLED[calling[0]]} it has not returned since {calling[2]}; its rows wait"
+            return f"the call to {_CALLED[calling[0]]} it has not returned since {calling[2]}; its rows are pending"
         if full is not None:
-            return f"rows come faster than it takes them: {full:,} wait since {self._full_since}, and their streams"
+            return f"rows come faster than it takes them: {full:,} pending since {self._full_since}; their streams wait"
         return None
 
     def _clock(self) -> str:
         return f"{datetime.fromtimestamp(self._wall(), UTC):%Y-%m-%d %H:%M:%S} UTC"
 
     def close(self, seconds: float = 5.0) -> None:
-        """Lets the sink go; waits so long for its thread."""
+        """Closes the sink; waits for its thread, `seconds` at most."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

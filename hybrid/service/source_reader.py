@@ -1,4 +1,4 @@
-"""One source of a service, read ahead in a thread of its own into a queue of bounded rows."""
+"""Reads one source of a service ahead, in its own thread, into a queue with a row limit."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pyarrow as pa
 from live.sources.base import Bad, Piece, Place, Source
 from query.errors import DataError
 
-#: How long a source may wait for something to come, in seconds: so long a stop may take.
+#: Longest wait of a poll in seconds, and so the delay of a stop.
 POLL_S = 0.2
-#: Pieces are taken together up to so many rows.
+#: Most rows of consecutive pieces that are joined.
 JOINED_ROWS = 10_000
 
 
 class Reader:
-    """Reads a source while there is room; a full queue stops the reading, so that the source is held back.
+    """Reads a source into a queue. A full queue stops reading, which applies backpressure to the source.
 
-    All calls of the source come from `turn`: from the thread that `start` begins, or, without it, from whoever drives
-    the service. positions: where the source begins. arrived: set whenever there is something to take.
+    `turn` makes all calls of the source: in the thread that `start` starts, or called by the service. positions: where
+    the source begins. rows_max: rows at which the queue is full. arrived: set when there is something to take.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Reader:
         self.name = name
         self.stream = stream
         self.failure: str | None = None
-        #: Whether it has been read since it was opened; and whether its failure is for good, so that none tries again.
+        #: True once it was read after opening; and true if its failure is permanent, so that it is not retried.
         self.reads = self.refused = False
         self.partitions: tuple[str, ...] = ()
         self.places: Mapping[str, Place] = {}
@@ -54,7 +54,7 @@ class Reader:
     # ---- for the source's thread
 
     def turn(self, seconds: float = 0.0) -> bool:
-        """Opens, acknowledges, and reads once if there is room; whether something came."""
+        """Opens, acknowledges, and reads once if there is room. Returns True if something came."""
         with self._polling:
             return self._turn(seconds)
 
@@ -70,11 +70,11 @@ class Reader:
             if kept is not None:
                 self._source.kept(kept)
             if self._paused or self._ended or self.queued >= self._rows_max:
-                self._trouble = self._source.trouble()  # some of it is over in time
+                self._trouble = self._source.trouble()  # faults may end meanwhile
                 return False
             found = self._source.poll(seconds)
             ended, self._trouble = self._source.ended, self._source.trouble()
-        except Exception as error:  # noqa: BLE001  (whatever it is, it ends this source only, and is said)
+        except Exception as error:  # noqa: BLE001  (of any type: it ends this source only, and is reported)
             self.failure = str(error) if isinstance(error, (DataError, OSError)) else f"{type(error).__name__}: {error}"
             self._arrived.set()
             return False
@@ -100,7 +100,7 @@ class Reader:
                             self._changed.wait(POLL_S)
             self._finish()
             whole = True
-        finally:  # a client may raise what is no Exception, as librdkafka's does out of a rebalance
+        finally:  # a client may raise a BaseException, as librdkafka's does from a rebalance
             if not whole:
                 self.failure = self.failure or "its thread has ended"
                 self._arrived.set()
@@ -110,7 +110,7 @@ class Reader:
             if self._kept is not None and self.failure is None and self._opened:
                 self._source.kept(self._kept)
             self._source.close()
-        except Exception as error:  # noqa: BLE001  (it is left anyway)
+        except Exception as error:  # noqa: BLE001  (the source is dropped anyway)
             self.failure = self.failure or str(error)
 
     # ---- for the service
@@ -120,8 +120,8 @@ class Reader:
         self._thread.start()
 
     def take(self) -> Piece | Bad | None:
-        """The next thing that was read, which leaves room for others. Small pieces of one partition that follow each
-        other are one: a push costs the same for one row as for hundreds."""
+        """Takes the next item from the queue, None if it is empty. Joins consecutive small pieces of one partition: a
+        push costs the same for one row as for hundreds."""
         with self._changed:
             if not self._queue:
                 return None
@@ -135,40 +135,39 @@ class Reader:
         return _joined(items)
 
     def give_back(self, item: Piece | Bad) -> None:
-        """Puts what could not be kept now in front again."""
+        """Puts an item that cannot be stored now back at the front of the queue."""
         with self._changed:
             self._queue.appendleft(item)
             self._rows += _rows(item)
 
     def fail(self, why: str) -> None:
-        """Takes no more from the source, for good."""
+        """Stops reading the source for good."""
         self.failure, self.refused = why, True
 
     def kept(self, positions: Mapping[str, int]) -> None:
-        """All rows below these offsets are durable."""
+        """Notes that all rows below these offsets are durable; the source is told by the next turn."""
         with self._changed:
             self._kept = dict(positions)
             self._changed.notify_all()
 
     def path_of(self, partition: str) -> str | None:
-        """Where the file is that a partition is, if it is one."""
+        """Returns the current path of a partition that is a file, or None."""
         path: str | None = getattr(self._source, "path_of", lambda _: None)(partition)
         return path
 
     def partition_at(self, path: str) -> str | None:
-        """Which partition the file at a path is read as, if it is."""
+        """Returns the partition of the file at a path, or None if this source does not read it."""
         partition: str | None = getattr(self._source, "partition_at", lambda _: None)(path)
         return partition
 
     def pause(self, seconds: float = 5.0) -> None:
-        """Reads no more, from when this returns; what was read can still be taken. A source that hangs is waited for so
-        long at the most."""
+        """Stops reading; the queue can still be taken. Waits for a poll in progress, `seconds` at most."""
         self._paused = True
         if self._polling.acquire(timeout=max(0.0, seconds)):
             self._polling.release()
 
     def close(self, seconds: float = 5.0) -> None:
-        """Lets the source go; waits so long for its thread."""
+        """Closes the source; waits for its thread, `seconds` at most."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -179,17 +178,17 @@ class Reader:
 
     @property
     def queued(self) -> int:
-        """Rows that were read and not taken."""
+        """Number of rows that were read and not taken."""
         return self._rows
 
     @property
     def ended(self) -> bool:
-        """Nothing more will come, and all was taken."""
+        """True if nothing more will come and everything was taken."""
         return self._ended and not self._queue
 
     @property
     def trouble(self) -> str | None:
-        """What keeps events from coming now."""
+        """The current fault that keeps events from coming, or None."""
         return self.failure or self._trouble
 
 
@@ -198,7 +197,7 @@ def _rows(item: Piece | Bad) -> int:
 
 
 def _joins(item: Piece | Bad, behind: Piece | Bad) -> bool:
-    """Whether two things that were read one after the other can be pushed as one."""
+    """True if two consecutive items can be pushed as one."""
     return (
         isinstance(item, Piece) and isinstance(behind, Piece) and item.source == behind.source and not item.last
         and isinstance(item.rows, pa.RecordBatch) and isinstance(behind.rows, pa.RecordBatch)
@@ -216,7 +215,7 @@ def _joined(items: list[Piece | Bad]) -> Piece | Bad:
 
 
 def line_of(bad: Bad) -> str:
-    """A payload that is no event as a line of JSON: where it stood, why it is none, and what stood there."""
+    """Returns a rejected payload as a line of JSON: its source, offset, reason and bytes."""
     try:
         raw = {"raw": bad.raw.decode()}
     except UnicodeDecodeError:

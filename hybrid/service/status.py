@@ -1,4 +1,4 @@
-"""What a service says of itself once a second, in a file: written whole, read by `hybrid status` and `hybrid top`."""
+"""The status file of a service, written once a second as a whole, read by `hybrid status` and `hybrid top`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from query.errors import DataError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Of the files that a service keeps in its directory.
+#: Version of the status file.
 VERSION = 1
 STATUS_FILE = "status.json"
-#: A status older than this, in seconds, is not that of a process that is well.
+#: Age in seconds above which a status is stale.
 OLD_S = 5.0
-#: So many partitions of sources are shown, those that are furthest behind.
+#: Number of partitions shown, those with the largest lag.
 PARTITIONS_SHOWN = 12
-#: A service whose loop is not back after so many seconds takes no events now.
+#: Seconds without a turn of the loop after which a service is not ready.
 READY_S = 10.0
-#: The states of a process that lives.
+#: The states of a live process.
 ALIVE = ("starting", "running", "stopping")
 
 
 def write_status(directory: Path, status: dict[str, Any]) -> None:
-    """Atomic; for its owner alone. The file is as old as it says."""
+    """Writes the status atomically, readable by its owner only. The mtime is the `written` of the status."""
     part = directory / f"{STATUS_FILE}.part"
     with open(open_private(part, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as out:
         out.write(json.dumps(status))
@@ -40,29 +40,29 @@ def write_status(directory: Path, status: dict[str, Any]) -> None:
 
 
 def touch_status(directory: Path, now: float) -> None:
-    """Says that the process lives where a status cannot be written: a full disk has no room for that, but for this."""
+    """Updates the mtime of the status file, as a sign of life if it cannot be written: this works on a full disk."""
     with suppress(OSError):
         os.utime(directory / STATUS_FILE, (now, now))
 
 
 def read_status(directory: Path, now: Callable[[], float] = time.time) -> dict[str, Any]:
-    """The status with `state` as it is now: starting, running, stopping, stopped; `gone` where the process is no more,
-    `halted` where a signal has stopped it, `silent` where it has not said that it lives for some seconds. A process on
-    another host, or in another container, is known by that alone. Where it lives and cannot write, `trouble` says how
-    old the figures are. Raises DataError where there is none."""
+    """Returns the status with its present `state`: starting, running, stopping, stopped; `gone` if the process no
+    longer exists, `halted` if a signal has stopped it, `silent` without a sign of life for OLD_S. A process on another
+    host, or in another container, can only be judged by its signs of life. If it lives and cannot write, `trouble` has
+    the age of the figures. Raises DataError if there is no readable status."""
     file = directory / STATUS_FILE
     try:
         touched = file.stat().st_mtime
         status: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"there is no service with {directory}", "hybrid run app.toml starts one") from None
+        raise DataError(f"no service has run with {directory}", "hybrid run app.toml starts one") from None
     except PermissionError:
-        hint = "its files are for the user who runs the service: ask as that one"
+        hint = "only the user of the service can read its files: run this command as that user"
         raise DataError(f"{file} cannot be read: permission denied", hint) from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read: {error}", "hybrid run writes it anew every second") from None
+        raise DataError(f"{file} cannot be read: {error}", "hybrid run rewrites it every second") from None
     if not isinstance(status, dict) or not status.keys() >= {"version", "pid", "app", "state", "started", "written"}:
-        raise DataError(f"{file} is no status of a service", "hybrid run writes it anew every second")
+        raise DataError(f"{file} is not the status of a service", "hybrid run rewrites it every second")
     if status["version"] != VERSION:
         raise DataError(f"{file} has version {status['version']}", f"this program reads version {VERSION}")
     if status["state"] in ALIVE:
@@ -80,19 +80,19 @@ def read_status(directory: Path, now: Callable[[], float] = time.time) -> dict[s
 
 
 def ready(status: dict[str, Any], now: float) -> bool:
-    """Whether a service takes events now, by its status."""
+    """True if a service takes events now, by its status."""
     return status["state"] == "running" and now - status.get("loop", {}).get("turned", now) <= READY_S
 
 
 def process_began(pid: int) -> int | None:
-    """When a process began, in ticks since the host did; None where that cannot be found out. A number that a later
-    process has too has another one."""
+    """Returns the start time of a process, in clock ticks since boot; None if unknown. It distinguishes processes that
+    had the same number."""
     fields = _proc_stat(pid)
     return int(fields[19]) if len(fields) > 19 else None
 
 
 def _proc_stat(pid: int) -> list[str]:
-    """What Linux says of a process, behind its name: its state first."""
+    """Returns the fields of /proc/PID/stat after the process name, the state first; [] if there are none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -112,29 +112,29 @@ def _alive(pid: int, began: int | None) -> bool:
 
 
 def headline(status: dict[str, Any], now: float) -> str:
-    """Whether it runs, in a line."""
+    """Returns the state of the service in one line."""
     app, pid, age = Path(status["app"]).name, status["pid"], now - status["written"]
     old = f" (these figures are {_span(age)} old: the status cannot be written)" if age > OLD_S else ""
     match status["state"]:
         case "running":
             return f"{app} runs as process {pid}, since {_span(now - status['started'])}{old}"
         case "stopped":
-            return f"{app} is not running: it was stopped {_span(age)} ago; this is how it was then"
+            return f"{app} is not running: it was stopped {_span(age)} ago; these are its last figures"
         case "gone":
-            return f"{app} is not running: process {pid} is gone, {_span(age)} at the most; this is how it was then"
+            return f"{app} is not running: process {pid} ended within the last {_span(age)}; these are its last figures"
         case "halted":
-            return f"{app}: process {pid} was stopped by a signal {_span(age)} ago; kill -CONT {pid} lets it go on"
+            return f"{app}: process {pid} was stopped by a signal {_span(age)} ago; kill -CONT {pid} resumes it"
         case "starting" | "stopping" as state:
             doing = status.get("loop", {}).get("doing", "")
             return f"{app} is {state} as process {pid}, since {_span(now - status['started'])}: {doing}{old}"
         case state:
             host = status.get("host")
             where = "" if host in (None, socket.gethostname()) else f" on {host}"
-            return f"{app}: process {pid}{where} has said nothing for {_span(age)} ({state})"
+            return f"{app}: process {pid}{where} has given no sign of life for {_span(age)} ({state})"
 
 
 def rendered(status: dict[str, Any], now: float) -> RenderableType:
-    """The status as tables for a terminal."""
+    """Returns the status as tables for a terminal."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -143,7 +143,7 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
     def table(columns: str, rows: list[list[Any]]) -> Table:
         found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for i, column in enumerate(columns.split("|")):
-            # Where a terminal is too narrow, figures are folded: half of one says nothing.
+            # In a narrow terminal figures are folded, not cut: part of a figure would be misleading.
             whole = i == 0 or column == "watermark"
             found.add_column(column, justify="left" if i == 0 else "right", no_wrap=whole, overflow="fold")
         for row in rows:
@@ -191,7 +191,7 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
         ]  # fmt: skip
         parts.append(table("sink|rows|per s|unread|oldest|failures", sinks))
     for name, until in status.get("removed", {}).items():
-        parts.append(Text(f"query {name} is gone from the file; what it has become is kept for {_span(until - now)}"))
+        parts.append(Text(f"query {name} was removed from the file; it keeps running for {_span(until - now)}"))
     for where, what in status["trouble"].items():
         parts.append(Text(f"{where}: {what}", style="red"))
     return Group(*parts)
@@ -208,7 +208,7 @@ def _cell(value: Any) -> str:
 
 
 def _span(seconds: float | None) -> str:
-    """A length of time for people: 4.2 s, 3 min, 5 h, 12 d."""
+    """Returns a duration for people: 4.2 s, 3 min, 5 h, 12 d."""
     if seconds is None:
         return "-"
     for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):

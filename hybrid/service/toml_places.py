@@ -1,4 +1,4 @@
-"""Where the keys and values of a TOML text stand in it, which tomllib does not say: for errors that point at them."""
+"""Finds the positions of keys and values in a TOML text, which tomllib does not report, for errors that point there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from query.errors import Diagnostic, QueryError, Span
 
-#: The way to a value: names of tables and keys, and numbers in arrays.
+#: The path of a value: names of tables and keys, and indexes in arrays.
 Path = tuple[str | int, ...]
 
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
@@ -27,18 +27,19 @@ _WHERE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """keys: where the last name of a path stands, of a table that of its first header. values: where what it says
-    stands; of a table the same as its key."""
+    """Positions in a TOML text. keys: the position of a path's last name; of a table, in its first header. values: the
+    position of its value; of a table, the same as its key."""
 
     text: str
     keys: dict[Path, Span]
     values: dict[Path, Span]
 
     def key(self, path: Path) -> Span:
-        """The place of a key; where it is not there, of what it would be in."""
+        """Returns the position of a key; if it does not exist, that of the nearest table around it."""
         return self._nearest(self.keys, path)
 
     def value(self, path: Path) -> Span:
+        """Returns the position of a value; if it does not exist, that of the nearest table around it."""
         return self._nearest(self.values, path)
 
     def _nearest(self, spans: dict[Path, Span], path: Path) -> Span:
@@ -47,14 +48,14 @@ class Places:
         return spans.get(path, Span(0, 0))
 
     def in_string(self, path: Path, span: Span) -> Span:
-        """A range of characters of a string value as the place where they are written."""
+        """Returns the position in the text of a range of characters of a string value."""
         characters = written(self.text, self.values[path])
         start, end = (max(0, min(at, len(characters) - 1)) for at in (span.start, span.end))
         return Span(characters[start], characters[end - 1] + 1 if end > start else characters[start])
 
 
 def read_toml(text: str) -> tuple[dict[str, Any], Places]:
-    """What a TOML text says, and where. Lines end in newlines only. Raises QueryError."""
+    """Returns the content of a TOML text, and its positions. Lines must end with "\\n". Raises QueryError."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -70,7 +71,7 @@ def read_toml(text: str) -> tuple[dict[str, Any], Places]:
 
 
 def written(text: str, span: Span) -> list[int]:
-    """Where each character of a string value is written, and last where the string ends."""
+    """Returns the position of each character of a string value, and last the end of the string."""
     quotes = 3 if text.startswith(('"""', "'''"), span.start) else 1
     at, end = span.start + quotes, span.end - quotes
     if quotes == 3 and text[at] == "\n":
@@ -86,7 +87,7 @@ def written(text: str, span: Span) -> list[int]:
 
 
 class _Scanner:
-    """Goes through a text that tomllib has read, so that it need not look for faults."""
+    """Scans a text that tomllib has parsed, so it need not check for faults."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -112,13 +113,13 @@ class _Scanner:
             self.at = found.end()
 
     def _names(self, base: Path) -> Path:
-        """A dotted key below base; the place of each part is noted."""
+        """Reads a dotted key below `base`, and notes the position of each part."""
         path = base
         while True:
             found = _KEY.match(self.text, self.at)
             assert found is not None
             name = found[0] if found[0][0] not in "\"'" else tomllib.loads(f"k = {found[0]}")["k"]
-            if path in self.counts:  # what follows belongs to the last table of an array
+            if path in self.counts:  # the key belongs to the last table of the array
                 path = (*path, self.counts[path] - 1)
             path = (*path, name)
             span = Span(self.at, found.end())

@@ -1,1 +1,1 @@
-"""Where the rows of a live query go: functions, stdout, files, Kafka, MQTT, a web server."""
+"""Sinks for the rows of live queries: functions, stdout, files, Kafka, MQTT, a web server."""

@@ -1,4 +1,4 @@
-"""What a sink is, and how a row is named so that it can be recognised when it comes again."""
+"""The Sink protocol, its errors, and the row ids by which a repeated row is recognised."""
 
 from __future__ import annotations
 
@@ -13,61 +13,61 @@ import pyarrow as pa
 from live.sinks.json_lines import json_lines
 from query.errors import DataError, first_line
 
-#: The columns that name the match behind a row, and the pair of matches behind a joined one.
+#: The columns with the id of a row's match, and of the pair of matches of a joined row.
 MATCH_ID = "match_id"
 JOIN_ID = "join_id"
 
 
 class Lost(OSError):
-    """What was written since the last `cursor` may not stand there any more: open the sink again with that cursor, and
-    write those rows once more. It leaves out what does stand there."""
+    """Rows written since the last `cursor` may be lost: open the sink again with that cursor and write them again. The
+    sink skips those that it still has."""
 
 
 class Refused(OSError):
-    """Rows were refused for what they are, and will be again. rows: their JSON by id (see RowId). A sink that raises it
-    has a method `leave_out(id)`: without that row it goes on."""
+    """Rows were rejected for their content, and will be rejected again. rows: their JSON by id (see RowId). A sink that
+    raises it has a method `leave_out(id)`, which makes it continue without that row."""
 
     def __init__(self, what: str, error: object, rows: Mapping[str, str]) -> None:
         first, more = next(iter(rows)), f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
-        hint = "see what it minds; the rows behind it wait, unless `refusals` of the sink says when to go on without it"
-        super().__init__(f"{what} does not take row {first}{more}: {first_line(error)}\nhint: {hint}")
+        hint = "see the reason; later rows wait, unless `refusals` of the sink sets when to continue without the row"
+        super().__init__(f"{what} rejects row {first}{more}: {first_line(error)}\nhint: {hint}")
         self.rows = dict(rows)
 
 
 class Sink(Protocol):
-    """Where the rows of a live query go, in the order in which they come. Used from one thread at a time.
+    """A destination of the rows of live queries, in order. Used from one thread at a time.
 
-    Rows carry `match_id` (and `join_id`, with a history join) as columns, as `db.watch(..., evidence=True)` gives them;
-    all rows of a match come in one table. Delivery is at least once: what was written after the last `cursor` is
-    written again when a run that was killed is taken up, with the same ids, so that whoever reads by id has each row
-    once. The methods that reach out raise OSError where trying again may help and DataError where something has to be
-    changed first; either way nothing is lost, and the call may be repeated. After Lost it is opened again.
+    Rows have the column `match_id` (and `join_id` with a history join), as `db.watch(..., evidence=True)` returns them;
+    all rows of a match come in one table. Delivery is at least once: after a crash, rows written since the last
+    `cursor` are written again with the same ids, so a reader by id has each row once.
+    `open`, `write`, `cursor` and `close` raise OSError if a retry may help, and DataError if something must be changed
+    first. In both cases nothing is lost, and the call may be repeated. After Lost the sink is opened again.
     """
 
     def check(self, schema: pa.Schema) -> None:
-        """Raises DataError for columns that the sink has no form for, before the first row comes."""
+        """Raises DataError for columns that the sink cannot represent. Called before the first row."""
 
     def open(self, cursor: str | None) -> None:
-        """Begins. cursor: what `cursor` gave at the last checkpoint; None: there was none. A sink that can tell what
-        it has been given since leaves that out when it comes again."""
+        """Starts the sink. cursor: the value of `cursor` at the last checkpoint, None without one. A sink that knows
+        which rows it has received since then skips them when they come again."""
 
     def write(self, rows: pa.Table) -> None:
-        """Returns when the rows are handed over: a crash may still lose them, until `cursor` has returned."""
+        """Sends rows. A crash may lose them until `cursor` has returned."""
 
     def cursor(self) -> str | None:
-        """Waits until all rows written are durable; then where it stands, for the next `open` (None: it does not
-        matter)."""
+        """Waits until all rows written are durable. Returns the position for the next `open`, None if the sink needs
+        none."""
 
     def close(self) -> None:
-        """Waits as `cursor` does, and gives up what it holds. Closing it again does nothing."""
+        """Waits as `cursor` does and releases all resources. Does nothing when called again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowId:
-    """The name of one output row.
+    """The id of one output row.
 
-    match: the id of its match, or, for a row without one (unmatched rows, matches without events), a hash of the row.
-    join: the id of the joined pair, or "". number: counts the rows with this match and join in their table, from 0.
+    match: the id of its match, or a hash of the row if it has none (unmatched rows, matches without events).
+    join: the id of the joined pair, or "". number: the index, from 0, among the table's rows of this match and join.
     """
 
     match: str
@@ -79,21 +79,21 @@ class RowId:
 
 
 def check_ids(schema: pa.Schema) -> None:
-    """Raises DataError for rows that do not carry their ids."""
+    """Raises DataError for a schema without the columns of row ids."""
     names = schema.names
     if MATCH_ID not in names:
-        message = f"rows without a column {MATCH_ID} cannot be delivered once: nothing names them"
+        message = f"rows without a column {MATCH_ID} have no id and cannot be delivered once"
         raise DataError(message, "db.watch(..., evidence=True) adds it")
     for name in (MATCH_ID, JOIN_ID):
         if names.count(name) > 1:
-            raise DataError(f"there are two columns {name}", "give the one of the outer SELECT another name")
+            raise DataError(f"two columns are named {name}", "rename the one of the outer SELECT")
         if name in names and not pa.types.is_string(schema.field(name).type):
             message = f"the column {name} is {schema.field(name).type}, not the id of a match"
-            raise DataError(message, "give it another name in the outer SELECT")
+            raise DataError(message, "rename it in the outer SELECT")
 
 
 def row_ids(rows: pa.Table) -> list[RowId]:
-    """The names of the rows, in their order. Raises DataError where there are none."""
+    """Returns the ids of the rows, in order. Raises DataError if the rows have no id columns."""
     check_ids(rows.schema)
     match_ids = rows.column(MATCH_ID).to_pylist()
     if None in match_ids:
@@ -109,14 +109,14 @@ def row_ids(rows: pa.Table) -> list[RowId]:
 
 
 def unmatched_id(text: str) -> str:
-    """What stands for the match id of a row without one: 32 hex digits over its JSON."""
+    """Returns the id of a row without a match: a hash of its JSON, 32 hex digits."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class Standing:
-    """The rows that stand in a file already and will be written again: for each pair of match and join how many.
+    """Counts the rows, by match and join, that a file already has and that will come again.
 
-    They are counted, not numbered: of the rows of one name, the first that come again are those that stand there.
+    Rows are counted, not numbered: the first rows of an id that come again are those of the file.
     """
 
     __slots__ = ("left",)
@@ -125,11 +125,11 @@ class Standing:
         self.left = Counter(left or {})
 
     def add(self, match: str, join: str) -> None:
-        """A row found in a file."""
+        """Counts a row found in a file."""
         self.left[f"{match}/{join}"] += 1
 
     def write(self, rows: pa.Table, write: Callable[[pa.Table], None]) -> None:
-        """Writes the rows that do not stand there yet. Nothing is ticked off if `write` raises."""
+        """Writes the rows that the file does not have. The counts stay unchanged if `write` raises."""
         if not self.left:
             write(rows)
             return
@@ -146,5 +146,5 @@ class Standing:
 
 
 def trouble(what: str, error: object, hint: str) -> OSError:
-    """An error of the world outside, told as DataError tells its own."""
+    """Returns an OSError with a hint, in the form of a DataError."""
     return OSError(f"{what}: {first_line(error)}\nhint: {hint}")

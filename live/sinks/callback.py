@@ -10,7 +10,7 @@ from query.errors import DataError
 
 
 class CallbackSink:
-    """Calls a function with each table of rows, at least once. What the function raises is a DataError here."""
+    """Calls a function with each table of rows, at least once. Raises DataError for an exception of the function."""
 
     __slots__ = ("_function",)
 
@@ -26,7 +26,7 @@ class CallbackSink:
         except Exception as error:
             name = getattr(self._function, "__qualname__", repr(self._function))
             message = f"the callback {name} failed: {type(error).__name__}: {error}"
-            raise DataError(message, "it gets the same rows again") from error
+            raise DataError(message, "it is called again with the same rows") from error
 
     def cursor(self) -> str | None:
         return None

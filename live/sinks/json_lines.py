@@ -1,4 +1,4 @@
-"""Rows as JSON texts: DuckDB's own JSON, with times as ISO 8601 writes them."""
+"""Converts rows to JSON by DuckDB, with times in ISO 8601."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ _ROWS = "__hybrid_rows"
 
 
 def json_lines(rows: pa.Table) -> list[str]:
-    """One JSON object for each row, without line breaks in it.
+    """Returns one JSON object per row, without line breaks.
 
-    Integers and decimals are exact numbers (a reader that takes numbers for doubles rounds them; DECIMAL(38,38) is a
-    string).
-    Timestamps are ISO 8601 with microseconds (TIMESTAMP_NS: nanoseconds), those with a time zone in UTC with a Z;
-    NaN and infinite numbers, which JSON does not have, are null. Lists, structs and maps are arrays and objects; dates,
-    times, intervals, blobs, infinite timestamps and the rest are strings as DuckDB writes them, which a cast reads
-    back. About 0.5 µs a value. Raises DataError for columns that have no form.
+    Integers and decimals are exact numbers (a reader that parses doubles rounds them; DECIMAL(38,38) is a string).
+    Timestamps are ISO 8601 with microseconds (TIMESTAMP_NS: nanoseconds), in UTC with a Z if they have a time zone.
+    NaN and infinite numbers are null, as JSON has none. Lists, structs and maps are arrays and objects. Other types
+    (dates, times, intervals, blobs, infinite timestamps) are strings in DuckDB's form, which a cast reads back.
+    About 0.5 µs per value. Raises DataError for columns without a JSON form.
     """
     found: list[str] = _run(rows).column(0).to_pylist()
     return found
 
 
 def check_json(schema: pa.Schema) -> None:
-    """Raises DataError for columns that have no form in JSON."""
+    """Raises DataError for columns without a JSON form."""
     lowered = [name.lower() for name in schema.names]
     twice = next((name for name in schema.names if lowered.count(name.lower()) > 1), None)
     if twice is not None:
-        raise DataError(f"two columns are called {twice}", "name one of them with AS in the outer SELECT")
+        raise DataError(f"two columns are named {twice}", "rename one of them with AS in the outer SELECT")
     _run(pa.Table.from_batches([], schema))
 
 
@@ -50,14 +49,14 @@ def _run(rows: pa.Table) -> pa.Table:
 
 
 def _value(sql: str, type: pa.DataType, depth: int) -> str:
-    """The SQL of a value of that type as it is to stand in JSON, or `sql` itself where DuckDB's JSON is right."""
+    """Returns the SQL that prepares a value of a type for JSON, or `sql` itself if DuckDB's JSON is right."""
     if pa.types.is_timestamp(type):
         fraction = "%n" if type.unit == "ns" else "%f"
         return f"strftime({sql}, '%Y-%m-%dT%H:%M:%S.{fraction}{'Z' if type.tz else ''}')"
     if pa.types.is_floating(type):
         return f"CASE WHEN isfinite({sql}) THEN {sql} END"
     if pa.types.is_decimal(type) and type.precision == type.scale:
-        # DuckDB writes .5, which is no number of JSON.
+        # DuckDB writes .5, which is not a JSON number.
         return f"CAST({sql} AS {'VARCHAR' if type.scale == 38 else f'DECIMAL({type.scale + 1}, {type.scale})'})"
     if pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type):
         item = f"x{depth}"

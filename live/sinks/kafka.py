@@ -17,7 +17,7 @@ from query.errors import DataError
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
-#: Waiting for a broker, a place in the queue or an acknowledgement is done in pieces of so many seconds.
+#: Longest single wait in seconds for room in the queue of the client.
 _STEP_SECONDS = 0.1
 
 _LOG = logging.getLogger(__name__)
@@ -26,11 +26,11 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class KafkaSink:
-    """Sends a message for each row: its JSON, with the match id as key and match_id, join_id and row (the number of
-    the row among those of its match) as headers. At least once, by the id; in order within a key.
+    """Sends one message per row: its JSON, with the match id as key, and match_id, join_id and row (the index of the
+    row in its match) as headers. At least once, by id; in order within a key.
 
-    What a broker has not acknowledged is kept and sent again; `cursor` waits for all of it. servers: host:port, more
-    with commas. config: further settings of librdkafka. seconds: how long one call may wait. Needs the extra `kafka`.
+    Unacknowledged messages are kept and sent again; `cursor` waits for all of them. servers: host:port, separated by
+    commas. config: more settings of librdkafka. seconds: longest wait of one call. Needs the extra `kafka`.
     """
 
     __slots__ = (
@@ -50,13 +50,13 @@ class KafkaSink:
         }  # fmt: skip
         self._seconds = seconds
         self._producer: Producer | None = None
-        #: Messages (key, value, headers) that were given up, to be sent again.
+        #: Failed messages (key, value, headers), to be sent again.
         self._failed: list[tuple[bytes, bytes, Headers]] = []
         self._first_error: KafkaError | None = None
-        #: Of those, by id, what the broker has refused for what it is, and the rows that are not sent any more.
+        #: Failed messages that the broker rejected for their content, by row id; and the ids of rows to skip.
         self._refused: dict[str, str] = {}
         self._left_out: set[str] = set()
-        self._away = Away()  # since the last acknowledgement
+        self._away = Away()  # errors since the last acknowledgement
 
     def _made(self) -> Producer:
         kafka = client_module()
@@ -100,7 +100,7 @@ class KafkaSink:
             except BufferError:
                 producer.poll(_STEP_SECONDS)
                 if time.monotonic() > until:
-                    raise self._trouble(f"{len(producer):,} rows wait for an acknowledgement") from None
+                    raise self._trouble(f"{len(producer):,} rows are pending") from None
             except KafkaException as error:
                 cause: KafkaError = error.args[0]
                 if cause.fatal():
@@ -123,7 +123,7 @@ class KafkaSink:
             self._away.back()
 
     def _again(self) -> None:
-        """Sends what was given up once more. Raises OSError as long as it is not acknowledged."""
+        """Sends failed messages again. Raises OSError until they are acknowledged."""
         if self._first_error is None:
             return
         if self._first_error.fatal():
@@ -139,7 +139,7 @@ class KafkaSink:
         self._flush()
 
     def _renew(self) -> None:
-        """A producer that has met a fatal error sends nothing any more; what it had goes to the next one."""
+        """Replaces a producer after a fatal error, which stops it for good. Its messages become failed messages."""
         old = self._opened()
         old.purge()
         old.flush(self._seconds)
@@ -152,7 +152,7 @@ class KafkaSink:
             if self._refused:
                 why = _too_large(next(iter(self._refused.values())).encode()) + why
                 raise Refused(f"Kafka topic {self._topic}", why, self._refused)
-            raise self._trouble(f"{len(self._failed):,} rows were not taken: {why}")
+            raise self._trouble(f"{len(self._failed):,} rows were not accepted: {why}")
         if left:
             raise self._trouble(f"{left:,} rows were not acknowledged within {self._seconds:g} s")
 
@@ -181,12 +181,12 @@ class KafkaSink:
 
     def _trouble(self, what: str) -> OSError:
         what = f"{what}; {self._away.said}" if self._away.said is not None else what
-        hint = "see whether the brokers run and take messages for it; what was not taken is sent again"
+        hint = "check that the brokers run and accept messages for it; unacknowledged rows are sent again"
         return trouble(f"Kafka topic {self._topic} at {self._servers}", what, hint)
 
 
 def _refusing() -> tuple[int, ...]:
-    """Errors that are about a message, not about the broker, the topic or who we are."""
+    """Returns the codes of errors about a message, not about the broker, the topic or the user."""
     from confluent_kafka import KafkaError
 
     return KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError._BAD_MSG
@@ -197,7 +197,7 @@ def _too_large(value: bytes) -> str:
 
 
 def _id(key: bytes, headers: Headers) -> str:
-    """The id of the row that a message is."""
+    """Returns the row id of a message."""
     said = {name: value.decode() if isinstance(value, bytes) else str(value) for name, value in headers}
     return str(RowId(key.decode(), said.get("join_id", ""), int(said.get("row", 0))))
 

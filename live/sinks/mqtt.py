@@ -20,17 +20,16 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _SILENT = "it does not answer"
-#: Messages that may wait for an acknowledgement at a time; `write` waits before there are more.
+#: Most unacknowledged messages; `write` waits before it sends more.
 WAITING_MAX = 10_000
 
 
 class MqttSink:
-    """Publishes a message for each row with QoS 1: its JSON, with match_id, join_id and row (the number of the row
-    among those of its match) as user properties. At least once, by the id.
+    """Publishes one message per row with QoS 1: its JSON, with match_id, join_id and row (the index of the row in its
+    match) as user properties. At least once, by id.
 
-    The client connects again by itself, and sends again what the broker has not acknowledged; `cursor` waits for all
-    of it. tls: whether the connection is encrypted, by the certificates of the system. seconds: how long one call may
-    wait. Needs the extra `mqtt`.
+    The client reconnects by itself and sends unacknowledged messages again; `cursor` waits for all of them. tls:
+    encrypts the connection, with the system's certificates. seconds: longest wait of one call. Needs the extra `mqtt`.
     """
 
     __slots__ = (
@@ -43,19 +42,19 @@ class MqttSink:
         tls: bool = False, client_id: str = "", seconds: float = 30.0,
     ) -> None:  # fmt: skip
         if not topic or any(c in topic for c in "+#\0"):
-            raise DataError(f"rows cannot be published to {topic!r}", "a topic to publish to has no + or #")
+            raise DataError(f"invalid MQTT topic {topic!r}", "a topic to publish to has no + or #")
         self._host, self._port, self._topic = host, port, topic
         self._user, self._password, self._tls, self._client_id = user, password, tls, client_id
         self._seconds = seconds
         self._client: Client | None = None
         self._changed = threading.Condition()
-        #: Messages that were not acknowledged yet, by their numbers, and those that the broker has refused.
+        #: Unacknowledged messages, by packet identifier, and messages that the broker rejected.
         self._waiting: dict[int, tuple[bytes, RowId]] = {}
         self._failed: list[tuple[bytes, RowId]] = []
-        #: Answers that came before `publish` had said the number.
+        #: Answers that came before `publish` had returned the packet identifier.
         self._early: dict[int, Any] = {}
         self._last = _SILENT
-        self._made()  # refuses settings that do not fit
+        self._made()  # raises DataError for invalid settings
 
     def _made(self) -> Client:
         client: Client = make_client(self._host, self._client_id, self._user, self._password, self._tls, _LOG)
@@ -111,7 +110,7 @@ class MqttSink:
         message = self._waiting.pop(number)
         if reason.is_failure:
             self._failed.append(message)
-            self._last = f"it refuses the rows: {reason}"
+            self._last = f"the broker rejects the rows: {reason}"
         self._changed.notify_all()
 
     # ---- called by the owner
@@ -127,8 +126,8 @@ class MqttSink:
         with self._changed:
             room = self._changed.wait_for(lambda: len(self._waiting) < WAITING_MAX, until - time.monotonic())
             if not room:
-                raise self._trouble(self._last or f"{WAITING_MAX:,} rows wait for an acknowledgement")
-        # Outside of the lock: the client's thread holds its own while it calls `_published`.
+                raise self._trouble(self._last or f"{WAITING_MAX:,} rows are pending")
+        # Outside of the lock: the client's thread holds its own lock while it calls `_published`.
         number = client.publish(self._topic, payload, qos=1, properties=_properties(row)).mid
         with self._changed:
             self._waiting[number] = (payload, row)
@@ -136,7 +135,7 @@ class MqttSink:
                 self._answered(number, self._early.pop(number))
 
     def _again(self) -> None:
-        """Publishes what was refused once more."""
+        """Publishes rejected messages again."""
         with self._changed:
             failed, self._failed = self._failed, []
         if not failed:
@@ -184,7 +183,7 @@ class MqttSink:
         return self._client
 
     def _trouble(self, what: object) -> OSError:
-        hint = "see whether the broker runs and takes messages for the topic; what was not taken is sent again"
+        hint = "check that the broker runs and accepts messages for the topic; unacknowledged rows are sent again"
         return trouble(f"MQTT topic {self._topic} at {self._host}:{self._port}", what, hint)
 
 

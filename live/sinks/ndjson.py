@@ -1,4 +1,4 @@
-"""Rows in a file, a line of JSON for each: every row once, wherever the process was killed."""
+"""Writes rows to a file, one JSON line per row: each row exactly once, also after a crash."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from live.sinks.base import JOIN_ID, MATCH_ID, Lost, Standing, check_ids, troubl
 from live.sinks.json_lines import check_json, json_lines
 from query.errors import DataError
 
-#: So many bytes before a cursor tell whether a file is the one that it was written for.
+#: Bytes before a cursor that identify the file it was written for.
 TAIL_BYTES = 1024
 
 
 class NdjsonSink:
-    """Appends to one file on local disk. Its cursor is the length of the file, and the rows before it that are still
-    to come again.
+    """Appends to one file on local disk. The cursor is the length of the file, with the counts of rows before it that
+    will come again.
 
-    What stands behind the cursor on `open` was written by a run that was killed: a torn last line is cut off, and of
-    the others the ids are read (memory: about 100 bytes a row), so that they are left out when they come again. A
-    file that is not there, or empty, begins anew, so that old ones may be moved away, also while rows are written: the
-    path is compared with the open file at each write and each cursor, and another file there is Lost. One that took
-    the place of the old one, as its last bytes before the cursor tell, is read as if there were no cursor.
+    On `open`, bytes after the cursor are those of a run that was killed: a torn last line is cut off, and the ids of
+    the other rows are read (about 100 bytes of memory per row), so that they are skipped when they come again.
+    A missing or empty file starts anew, so old files may be moved away, also while rows are written: each write and
+    each cursor compares the path with the open file, and raises Lost if it is another file. A file that replaced the
+    old one, recognised by the bytes before the cursor, is read as if there were no cursor.
 
-    The file is locked: two sinks, of one process or of two, do not write into each other's lines.
+    The file is locked, so that two sinks, in one process or in two, cannot mix their lines.
     """
 
     __slots__ = ("_durable", "_file", "_length", "_path", "_standing", "_torn", "_unsafe")
@@ -40,14 +40,14 @@ class NdjsonSink:
         self._path = Path(path)
         self._file: int | None = None
         self._length = 0
-        self._durable = 0  # of the length, what the disk has taken
+        self._durable = 0  # length that is known to be durable
         self._standing = Standing()
         self._torn = False
         self._unsafe = False
         if not self._path.parent.is_dir():
-            raise DataError(f"there is no directory {self._path.parent} for the file of rows", "create it")
+            raise DataError(f"directory {self._path.parent} of the file of rows does not exist", "create it")
         if self._path.exists() and not stat.S_ISREG(self._path.stat().st_mode):
-            raise DataError(f"{self._path} is no regular file, to which rows could be appended", "choose another path")
+            raise DataError(f"{self._path} is not a regular file: rows cannot be appended", "choose another path")
 
     def check(self, schema: pa.Schema) -> None:
         check_ids(schema)
@@ -63,17 +63,17 @@ class NdjsonSink:
         try:
             lock(file, self._path)
             if self._unsafe:
-                # What the disk has refused can still be read, and would be taken for what stands there.
+                # Bytes that the disk rejected can still be read, and would count as written.
                 os.ftruncate(file, min(os.fstat(file).st_size, self._durable))
             here = os.fstat(file)
             size, inode = here.st_size, more.get("inode", here.st_ino)
             tail = more.get("tail")
             another = size >= length and tail is not None and tail != _tail(file, length)
             if not size or another or (size < length and inode != here.st_ino):
-                length, left = 0, {}  # all of it counts as written since
+                length, left = 0, {}  # the whole file counts as written since the cursor
             elif size < length:
-                message = f"{self._path} has {size} bytes, and had {length} at the last checkpoint"
-                raise DataError(message, "put the whole file back, or move it away: a new one is begun then")
+                message = f"{self._path} has {size} bytes, but had {length} at the last checkpoint"
+                raise DataError(message, "restore the whole file, or move it away to start a new one")
             self._standing = Standing(left)
             self._length = self._read(file, length)
             os.ftruncate(file, self._length)
@@ -88,12 +88,12 @@ class NdjsonSink:
         self._file, self._durable, self._torn, self._unsafe = file, self._length, False, False
 
     def _read(self, file: int, start: int) -> int:
-        """Notes the rows from byte `start` on; where the last whole one ends."""
+        """Counts the rows from byte `start` on. Returns the end of the last whole one."""
         end = start
         with open(file, "rb", closefd=False) as lines:
             lines.seek(start)
             for line in lines:
-                # Blocks that never reached the disk are zeros after a power cut.
+                # After a power cut, blocks that never reached the disk are zeros.
                 if line[:1] in (b"{", b"\0") and (b"\0" in line or not line.endswith(b"\n")):
                     break
                 try:
@@ -101,7 +101,7 @@ class NdjsonSink:
                     match, join = row[MATCH_ID] or unmatched_id(line.decode().removesuffix("\n")), row.get(JOIN_ID)
                     self._standing.add(match, join or "")
                 except (ValueError, KeyError, TypeError, AttributeError):
-                    message = f"{self._path} has at byte {end} a line that is no row of a live query"
+                    message = f"{self._path}: the line at byte {end} is not a row of a live query"
                     raise DataError(message, "choose another file") from None
                 end += len(line)
         return end
@@ -125,26 +125,26 @@ class NdjsonSink:
             try:
                 self._cut(file)
             except OSError:
-                pass  # before the next write, then
-            raise trouble(f"{self._path} cannot be written", error.strerror, "make room for it") from error
+                pass  # the next write tries it again
+            raise trouble(f"{self._path} cannot be written", error.strerror, "free disk space") from error
         self._length += done
         self._torn = False
 
     def _cut(self, file: int) -> None:
-        """Takes back what a write has left that failed."""
+        """Removes the torn end left by a failed write."""
         if self._torn:
             os.ftruncate(file, self._length)
             self._torn = False
 
     def _check_file(self, file: int) -> None:
-        """Raises Lost where the file is no longer the one at the path, or does not end where the last write ended."""
+        """Raises Lost if the path has another file, or the file does not end where the last write ended."""
         size = os.fstat(file).st_size
         if is_moved(file, self._path):
             raise Lost(f"{self._path} was removed, moved or replaced while rows were written to it")
         if size < self._length:
-            raise Lost(f"{self._path} was cut to {size:,} bytes while rows were written to it")
+            raise Lost(f"{self._path} was truncated to {size:,} bytes while rows were written to it")
         if size > self._length:
-            raise Lost(f"{self._path} has {size - self._length:,} bytes that another program has written")
+            raise Lost(f"{self._path} has {size - self._length:,} bytes written by another program")
 
     def cursor(self) -> str | None:
         file = self._opened()
@@ -154,7 +154,7 @@ class NdjsonSink:
         except OSError as error:
             self._unsafe = True
             raise Lost(f"{self._path} cannot be written: {error.strerror}\nhint: check the disk") from error
-        self._check_file(file)  # behind the sync: whoever takes the file away from now on has these rows in it
+        self._check_file(file)  # after the sync: a file moved away from now on contains these rows
         self._durable = self._length
         more = {"inode": os.fstat(file).st_ino, "tail": _tail(file, self._length)}
         return write_cursor("length", self._length, self._standing, more)
@@ -175,28 +175,28 @@ class NdjsonSink:
         if self._file is None:
             raise DataError(f"{self._path} is not open", "open the sink first")
         if self._unsafe:
-            # The system forgets what it could not write: a second try would succeed without it.
-            raise Lost(f"{self._path} has lost rows that the disk refused\nhint: start from the last checkpoint")
+            # The system drops pages that it could not write: a second sync would succeed without them.
+            raise Lost(f"{self._path} has lost rows that the disk rejected\nhint: start from the last checkpoint")
         return self._file
 
 
 class Locked(OSError):
-    """Another sink has the file."""
+    """Another sink has locked the file."""
 
 
 def lock(file: int, path: Path) -> None:
-    """Takes a file or a directory for this sink alone, until it is closed. Raises Locked where another has it."""
+    """Locks a file or a directory for this sink until it is closed. Raises Locked if another sink has it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        message = f"{path} is written by another sink, of this service or of another\nhint: give each sink its own path"
+        message = f"{path} is locked by another sink, of this service or another\nhint: give each sink its own path"
         raise Locked(message) from None
     except OSError:
         pass  # a file system without locks
 
 
 def is_moved(file: int, path: Path) -> bool:
-    """Whether an open file or directory is no longer the one at its path."""
+    """True if an open file or directory is no longer the one at its path."""
     try:
         return not os.path.samestat(os.fstat(file), os.stat(path))
     except FileNotFoundError:
@@ -204,15 +204,16 @@ def is_moved(file: int, path: Path) -> bool:
 
 
 def read_cursor(cursor: str | None, name: str) -> tuple[int, dict[str, int], dict[str, Any]]:
-    """The position that a cursor calls `name`, the rows before it that are still to come again, and all it says."""
+    """Returns the position `name` of a cursor, the counts of rows before it that will come again, and the whole cursor.
+    Raises DataError for a cursor of another sink."""
     if cursor is None:
         return 0, {}, {}
     try:
         found = json.loads(cursor)
         return int(found[name]), dict(found["left"]), found
     except (ValueError, KeyError, TypeError):
-        message = f"{cursor[:80]!r} is no cursor of this sink"
-        raise DataError(message, "a sink of another kind wrote it: start without it") from None
+        message = f"invalid cursor of this sink: {cursor[:80]!r}"
+        raise DataError(message, "another kind of sink wrote it: start without it") from None
 
 
 def write_cursor(name: str, position: int, standing: Standing, more: Mapping[str, Any] | None = None) -> str:
@@ -220,13 +221,13 @@ def write_cursor(name: str, position: int, standing: Standing, more: Mapping[str
 
 
 def _tail(file: int, length: int) -> str:
-    """What the last bytes before `length` are, as a hash: another file at the same path is told by it."""
+    """Returns a hash of the last bytes before `length`, which distinguishes another file at the same path."""
     begin = max(0, length - TAIL_BYTES)
     return hashlib.blake2b(os.pread(file, length - begin, begin), digest_size=8).hexdigest()
 
 
 def sync_directory(path: Path) -> None:
-    """Makes names in a directory durable."""
+    """Makes the names in a directory durable."""
     directory = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(directory)

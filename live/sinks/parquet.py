@@ -1,4 +1,4 @@
-"""Rows in a directory of Parquet files: every row once, wherever the process was killed."""
+"""Writes rows to a directory of Parquet files: each row exactly once, also after a crash."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from live.sinks.json_lines import check_json
 from live.sinks.ndjson import Locked, is_moved, lock, read_cursor, sync_directory, write_cursor
 from query.errors import DataError, first_line
 
-#: Rows that are gathered in memory before a file is written between two cursors.
+#: Buffered rows after which a file is written before the next cursor.
 FILE_ROWS = 100_000
 
 
 class ParquetSink:
-    """Writes `part-00000000.parquet`, `part-00000001.parquet`, ... into a directory on local disk: a file for all rows
-    between two cursors, or for 100,000; one for each set of columns, where queries share the sink or one was replaced.
+    """Writes `part-00000000.parquet`, `part-00000001.parquet`, ... into a directory on local disk: one file per cursor
+    or 100,000 rows, and per schema, if queries share the sink or one was replaced.
 
-    A file is written under a name that begins with a dot, synced, and renamed: what is there is whole. The cursor is
-    the number of the next file, and the rows in files before it that are still to come again. Files from there on
-    were written by a run that was killed: their rows are left out when they come again. A directory that is removed,
-    moved or replaced while rows are written is Lost; it is locked, for this sink alone.
+    A file is written under a name that begins with a dot, synced and renamed, so that a visible file is whole. The
+    cursor is the number of the next file, with the counts of rows in earlier files that will come again. On `open`,
+    files from the cursor on are those of a run that was killed: their rows are skipped when they come again.
+    The directory is locked for this sink. Lost is raised if it is removed, moved or replaced while rows are written.
     """
 
     __slots__ = ("_directory", "_file", "_next", "_row_count", "_rows", "_standing")
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = Path(directory)
-        self._rows: dict[pa.Schema, list[pa.Table]] = {}  # for each file to be written
+        self._rows: dict[pa.Schema, list[pa.Table]] = {}  # buffered rows, by file to be written
         self._row_count = 0
         self._next = 0
         self._standing = Standing()
         self._file: int | None = None  # of the open directory
         if self._directory.exists() and not self._directory.is_dir():
-            raise DataError(f"{self._directory} is a file", "rows go into a directory of Parquet files")
+            raise DataError(f"{self._directory} is a file", "give a directory for the Parquet files")
 
     def check(self, schema: pa.Schema) -> None:
         check_ids(schema)
-        check_json(schema)  # rows without a match are named by their JSON
+        check_json(schema)  # the id of a row without a match is a hash of its JSON
         for field in schema:
             try:
                 nothing = pa.Table.from_batches([], pa.schema([field]))
                 pq.write_table(nothing, pa.BufferOutputStream())
             except (pa.ArrowException, NotImplementedError) as error:
-                message = f"Parquet has no form for the column {field.name}: {first_line(error)}"
+                message = f"Parquet cannot represent the column {field.name}: {first_line(error)}"
                 raise DataError(message, "cast it to VARCHAR in the outer SELECT") from None
 
     def open(self, cursor: str | None) -> None:
@@ -77,7 +77,7 @@ class ParquetSink:
         except pa.ArrowInvalid as error:
             os.close(file)
             message = f"{self._directory} has a file that cannot be read: {first_line(error)}"
-            raise DataError(message, "choose another directory, or take the file away") from None
+            raise DataError(message, "choose another directory, or remove the file") from None
         except OSError as error:
             os.close(file)
             raise trouble(f"{self._directory} cannot be opened", error, "check the path and its rights") from error
@@ -96,7 +96,7 @@ class ParquetSink:
         self._row_count += rows.num_rows
 
     def _flush(self) -> None:
-        """Writes what was gathered; it stays gathered if that fails."""
+        """Writes the buffered rows; they stay buffered if that fails."""
         if not self._row_count:
             return
         self._check_directory()
@@ -114,7 +114,7 @@ class ParquetSink:
             os.rename(unfinished, name)
             sync_directory(self._directory)
         except OSError as error:
-            raise trouble(f"{name} cannot be written", error, "make room for it") from error
+            raise trouble(f"{name} cannot be written", error, "free disk space") from error
         self._next += 1
 
     def _check_directory(self) -> None:
@@ -123,7 +123,7 @@ class ParquetSink:
 
     def cursor(self) -> str | None:
         self._flush()
-        self._check_directory()  # last: whoever takes the directory away from now on has these rows in it
+        self._check_directory()  # last: a directory moved away from now on contains these rows
         return write_cursor("next", self._next, self._standing)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class ParquetSink:
             try:
                 self._flush()
             finally:
-                self.close_file()  # else its lock would keep out the sink that follows
+                self.close_file()  # releases the lock for the next sink
 
     def close_file(self) -> None:
         if self._file is not None:
@@ -148,7 +148,7 @@ def _part(number: int) -> str:
 
 
 def _identified(path: Path) -> pa.Table:
-    """The ids of the rows of a file, and all columns where some have no match."""
+    """Returns the id columns of a file, or all columns if a row has no match."""
     with pq.ParquetFile(path) as file:
         ids = file.read(columns=[c for c in file.schema_arrow.names if c in (MATCH_ID, JOIN_ID)])
         return file.read() if MATCH_ID in ids.column_names and ids.column(MATCH_ID).null_count else ids

@@ -1,4 +1,4 @@
-"""Rows on stdout, for people or for the next program of a pipe."""
+"""Prints rows to stdout, for people or for the next program of a pipe."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from live.sinks.json_lines import check_json, json_lines
 
 
 class StdoutSink:
-    """Prints rows, at least once: nobody can tell what was read of a stdout. A write that failed half-way goes on where
-    it was when it is repeated, so that no line is torn.
+    """Prints rows, at least once: stdout does not confirm reads. A write that failed half-way continues where it
+    stopped when it is repeated, so that no line is torn.
 
-    text: how a table is written (hybrid.rows.result.text_table for people); None: a line of JSON for each row. out:
-    where, if not to the stdout of the time of writing.
+    text: formats a table (hybrid.rows.result.text_table for people); None: one JSON line per row. out: the stream;
+    None: sys.stdout at the time of writing.
     """
 
     __slots__ = ("_out", "_part", "_text")
@@ -27,7 +27,7 @@ class StdoutSink:
     def __init__(self, text: Callable[[pa.Table], str] | None = None, out: TextIO | None = None) -> None:
         self._text = text
         self._out = out
-        self._part = b"", 0  # what is being printed, and how much of it was
+        self._part = b"", 0  # the text being printed, and the number of its bytes that were printed
 
     def check(self, schema: pa.Schema) -> None:
         if self._text is None:
@@ -49,10 +49,11 @@ class StdoutSink:
             out.flush()
             self._print(file, (text + "\n").encode())
         except OSError as error:
-            raise trouble("rows cannot be printed", error, "is the program behind the pipe gone?") from error
+            raise trouble("rows cannot be printed", error, "has the reading program of the pipe ended?") from error
 
     def _print(self, file: int, data: bytes) -> None:
-        """Past the buffer of `out`, which does not say what it has kept of a write that failed."""
+        """Writes to the descriptor, not to the buffer of `out`, which does not report how much of a failed write it
+        took."""
         done = self._part[1] if self._part[0] == data else 0
         while done < len(data):
             self._part = data, done

@@ -1,4 +1,4 @@
-"""Rows posted to a web server, one by one."""
+"""Posts rows to a web server, one request per row."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from live.sinks.base import Refused, check_ids, row_ids, trouble
 from live.sinks.json_lines import check_json, json_lines
 from query.errors import DataError
 
-#: Bytes of an answer that are read to say what is wrong.
+#: Bytes of an answer that are read for the error message.
 _ANSWER_BYTES = 4096
-#: Answers that are about a row, not about the server, the address or who we are.
+#: Status codes about the row, not about the server, the address or the user.
 _REFUSING = (400, 413, 422)
 
 
 class WebhookSink:
-    """A POST of JSON for each row, with its id as `Idempotency-Key`: match, match/join, or match/join/number where a
-    match has more rows. Every answer but 2xx is an OSError with the first line of its body, Refused where it is about
-    the row (400, 413, 422); redirects are not followed.
+    """Sends a POST with the JSON of each row, and its id as `Idempotency-Key`: match, match/join, or match/join/number
+    if a match has several rows. An answer other than 2xx raises OSError with the first line of its body, or Refused if
+    it is about the row (400, 413, 422). Redirects are not followed.
 
-    A failed write may be repeated: the rows of it that were answered are left out. After a crash, rows come again with
-    the same key. seconds: how long to wait for the connection and for each part of the answer.
+    A failed write may be repeated: rows that were answered are skipped. After a crash, rows come again with the same
+    key. seconds: timeout of the connection and of each part of the answer.
     """
 
     __slots__ = ("_answered", "_headers", "_opener", "_seconds", "_url")
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None, seconds: float = 10.0) -> None:
         if not _is_address(url):
-            raise DataError(f"{url!r} is no address of a web server", "it begins with https:// or http://")
+            raise DataError(f"invalid URL {url!r}", "it begins with https:// or http://")
         wrong = next((name for name, value in (headers or {}).items() if not _is_header(name, value)), None)
         if wrong is not None:
-            raise DataError(f"{wrong!r} is no header of a request", "names and values are printable ASCII, on one line")
+            raise DataError(f"invalid request header {wrong!r}", "names and values are printable ASCII, on one line")
         self._url = url
         self._headers = {"User-Agent": "hybrid", **(headers or {}), "Content-Type": "application/json"}
         self._seconds = seconds
@@ -87,16 +87,16 @@ class WebhookSink:
     def close(self) -> None: ...
 
     def _where(self) -> str:
-        """Paths and queries of such addresses are often secrets."""
+        """Returns the address without path and query, which are often secrets."""
         parts = urlsplit(self._url)
         return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
 
     def _trouble(self, what: object) -> OSError:
-        return trouble(f"{self._where()} did not take a row", what, "see what it minds; the row is sent again")
+        return trouble(f"{self._where()} did not accept a row", what, "see the reason; the row is sent again")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A POST that is redirected becomes a GET without the row: an error, not a way on."""
+    """Makes redirects errors: a redirected POST would become a GET without the row."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

@@ -1,1 +1,1 @@
-"""Where live events come from: files, Kafka, MQTT, simulated events, and a replay of recorded batches."""
+"""Sources of live events: files, Kafka, MQTT, simulated events, and a replay of recorded batches."""

@@ -1,4 +1,4 @@
-"""What a source of events is: pieces with positions, payloads that are no events, and the six things it can do."""
+"""The Source protocol, the rows (Piece) and rejected payloads (Bad) that it returns, and its progress (Place)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from matching.batch import Int64Array
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one partition of a source, in the order in which they stand there.
+    """Rows of one partition of a source, in the order of the partition.
 
     source: the partition, as EventBatch.sources names it: `ticks/3` (topic and partition), the path of a file.
-    rows: what live.incoming.Incoming reads; from our sources a pa.RecordBatch of the declared columns and types.
-    offsets: int64 (n,), ascending, the position of each row in its partition; None where the source has no positions:
-    then rows are counted by whoever takes them.
-    next: the position behind all that was read, bad payloads and gaps included; None as above.
-    last: nothing more will come from this partition; such a piece may be without rows.
+    rows: data for live.incoming.Incoming; the sources of this package give a pa.RecordBatch of the declared types.
+    offsets: int64 (n,), ascending, the position of each row in its partition. None if the source has no positions: the
+    receiver then counts the rows.
+    next: the position after everything read, bad payloads and gaps included; None as above.
+    last: this partition sends nothing more; such a piece may be without rows.
     """
 
     source: str
@@ -30,10 +30,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A payload, or a row of one, that is no event of the stream.
+    """A payload, or a row of one, that is not an event of the stream.
 
-    source, offset: where it stood, offset None where the source has no positions. raw: what stood there. reason: why
-    it is no event. It counts as read: `Piece.next` goes past it.
+    source, offset: its partition and position; offset is None if the source has no positions. raw: its bytes.
+    reason: why it was rejected. It counts as read: `Piece.next` goes past it.
     """
 
     source: str
@@ -44,10 +44,10 @@ class Bad:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a partition is read, in the numbers of its server.
+    """Progress in a partition, in offsets of its server.
 
-    position: of what is read next; None: its beginning. end: behind the last that it has, None where that is not known.
-    lost: how many were gone before they could be read, in this process.
+    position: the next offset to read; None for the beginning. end: the offset after the last message, None if unknown.
+    lost: messages deleted before they were read, counted in this process.
     """
 
     position: int | None
@@ -60,52 +60,52 @@ class Place:
 
 
 class Source(Protocol):
-    """Where the events of one stream come from.
+    """A source of the events of one stream.
 
     All calls come from one thread, in this order: `open` once, then `poll`, `kept` and `trouble` in any order, then
-    `close` once. A client may have threads of its own; they never call back into ours.
+    `close` once. A client may have its own threads; they never call the reader.
 
-    A source that knows where its partitions end has besides `places`, which gives a Place for each by its name.
+    A source that knows the ends of its partitions also has `places`, which returns a Place by partition name.
     """
 
-    #: Whether it can give events again from a position. Where not, what was handed out and is not yet durable is
-    #: lost with the process, unless the source holds it back until `kept` (MQTT).
+    #: True if it can send events again from a position. If not, events that were returned and are not yet durable are
+    #: lost with the process, unless the source withholds the acknowledgement until `kept` (MQTT).
     resumes: bool
 
     @property
     def ended(self) -> bool:
-        """Nothing more will come: the files that are not followed are read, the simulation is over."""
+        """True if no more events will come: all files that are not followed are read, or the simulation has ended."""
         ...
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """Partitions that have been given out to us, from which events may come at any time, whether or not any have.
-        A watermark that does not wait for them finds the first events of the others late. They are complete before
-        `poll` gives the first events of any of them. () where partitions are read one after the other."""
+        """The assigned partitions, from which events may come at any time; () if partitions are read one by one.
+        A watermark that does not wait for them would make the first events of the others late. Complete before `poll`
+        returns the first events of any of them."""
         ...
 
     def open(self, positions: Mapping[str, int]) -> None:
-        """Begins. positions: for partitions read before, the offset expected next; others are read from their start,
-        or as configured. A server that is away is no error here. Raises DataError for what will not mend itself: a
-        client that is not installed, settings that contradict each other, a file that is not there."""
+        """Starts reading. positions: the next expected offset of partitions read before; others are read from their
+        start, or as configured. An unreachable server is not an error here. Raises DataError for permanent faults: a
+        client that is not installed, contradictory settings, a missing file."""
         ...
 
     def poll(self, seconds: float) -> list[Piece | Bad]:
-        """What has come, waiting at most about so long for something; [] where nothing came.
+        """Returns new pieces and bad payloads, waiting about `seconds` at most; [] if nothing came.
 
-        A Bad stands before the piece that passes it. Raises DataError for what will not mend itself: events that are
-        gone, a file that was replaced. Nothing is handed out in the same call, and the next call raises again. What
-        may mend itself, such as a broker that is away, is tried again without end, and `trouble` says so."""
+        A Bad precedes the piece that goes past it. Raises DataError for permanent faults: deleted events, a replaced
+        file. A call that raises returns nothing, and later calls raise again. Temporary faults, such as an unreachable
+        broker, are retried without end and reported by `trouble`."""
         ...
 
     def kept(self, positions: Mapping[str, int]) -> None:
-        """All rows below these offsets are durable here: the source may acknowledge them. Never waits."""
+        """Reports that all rows below these offsets are durable: the source may acknowledge them. Never waits."""
         ...
 
     def trouble(self) -> str | None:
-        """What keeps events from coming now, in one line, or None."""
+        """Returns the current fault that keeps events from coming, in one line, or None."""
         ...
 
     def close(self) -> None:
-        """Lets go of files and connections. Without effect where `open` failed or was not called."""
+        """Closes files and connections. Does nothing if `open` failed or was not called."""
         ...

@@ -1,6 +1,6 @@
-"""Payloads as rows of a stream: JSON, Avro and Arrow, each value exactly or the row is bad.
+"""Decodes payloads (JSON, Avro, Arrow) to rows of a stream. A row with a value that has no exact form is bad.
 
-matching.values has the rules for values, of live sources and of files that are archived alike.
+The rules for values are in matching.values, shared with files that are archived.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from query.schema import Schema
 Format: TypeAlias = Literal["json", "avro", "arrow"]
 Times: TypeAlias = Literal["iso", "s", "ms", "us", "ns"]
 
-#: Where a message holds many rows, row j of message o has the position o << ROW_BITS | j. So no message may hold more
-#: than 2^20 rows, and offsets stay below 2^42, which no partition reaches.
+#: In a batched message, row j of message o has the position o << ROW_BITS | j. So a message may hold at most 2^20 rows,
+#: and offsets must stay below 2^42, which no partition reaches.
 ROW_BITS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How payloads are read.
+    """Settings of the decoder.
 
-    format: JSON objects; Avro, either object containers or plain records; Arrow IPC streams.
-    times: what stands where a time is declared and the format has no times of its own.
-    missing: what a declared column means that a payload lacks. Members that are not declared are passed over.
-    finer: what a time is that is finer than its type, bad or cut.
-    batched: False: a message is one row, and its position is its offset. True: a message holds up to 2^20 rows (lines
-    of JSON, records of a container, rows of an Arrow stream), and the position of row j is offset * 2^20 + j.
-    avro_schema: the writer's schema as JSON text, for plain records. avro_schemas: writers' schemas by their id, for
-    records in the Confluent wire format, which begin with 0 and an id of four bytes.
+    format: JSON objects; Avro, object containers or plain records; Arrow IPC streams.
+    times: the form of times in formats without a time type.
+    missing: the meaning of a declared column that a payload lacks. Undeclared members are ignored.
+    finer: whether a time finer than its type is bad or truncated.
+    batched: False: a message is one row, at the offset of the message. True: a message holds up to 2^20 rows (lines of
+    JSON, records of a container, rows of an Arrow stream); the position of row j is offset * 2^20 + j.
+    avro_schema: the writer's schema as JSON text, for plain records. avro_schemas: writers' schemas by id, for records
+    in the Confluent wire format, which begin with a zero byte and a four-byte id.
     """
 
     format: Format = "json"
@@ -56,12 +56,12 @@ class Decoding:
 
 
 class Decoder:
-    """Reads payloads of one stream. Raises DataError for settings that do not hang together."""
+    """Decodes payloads of one stream. Raises DataError for contradictory settings."""
 
     __slots__ = ("_decoding", "_read", "nothing", "rules", "schema")
 
     def __init__(self, schema: Schema, decoding: Decoding) -> None:
-        Incoming(schema)  # says what is wrong with the declaration
+        Incoming(schema)  # raises DataError for a bad declaration
         self.schema = schema
         self.rules = Rules(decoding.times, decoding.missing, decoding.finer)
         self.nothing = pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
@@ -79,10 +79,11 @@ class Decoder:
     def decode(
         self, source: str, payloads: Sequence[bytes | None], offsets: Int64Array
     ) -> tuple[pa.RecordBatch, Int64Array, list[Bad]]:
-        """The rows of payloads that stand at these offsets of a partition, ascending: the declared columns; their
-        positions, int64 (n,), ascending; and what is no row, in order of position.
+        """Returns the rows with the declared columns; their positions, int64 (n,), ascending; and the bad payloads and
+        rows, in order of position.
 
-        A payload of None (a tombstone of Kafka) is bad. Cost for JSON: 1 to 2 us a small object.
+        source: the partition. offsets: int64, ascending, one for each payload. A payload of None (a Kafka tombstone)
+        is bad. Cost for JSON: 1 to 2 us per small object.
         """
         rows, positions, bad = self._read(payloads, offsets << ROW_BITS if self._decoding.batched else offsets)
         return rows, positions, [Bad(source, position, raw, reason) for position, raw, reason in sorted(bad)]
@@ -105,8 +106,8 @@ class Decoder:
         return rows, np.concatenate([_NONE, *(numbers for _, numbers in found)]), bad
 
     def of_arrow(self, table: pa.Table) -> tuple[Checked, list[bytes]]:
-        """The rows of a table, and the texts of those that are bad. Names compare without case. Raises DataError for a
-        column that is missing."""
+        """Returns the rows of a table and the text of each bad row. Column names are case-insensitive. Raises DataError
+        for a missing column."""
         at = by_name(table.column_names, self.schema, self.rules)
         columns = [None if i is None else table.column(i).combine_chunks() for i in at]
         checked = arrow_checked(self.schema, columns, table.num_rows, self.rules)
@@ -115,7 +116,7 @@ class Decoder:
 
 
 def concat(schema: Schema, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of all rows."""
+    """Returns all rows as one batch."""
     if len(batches) == 1:
         return batches[0]
     whole = pa.Table.from_batches(batches, schema=arrow_schema(schema)).combine_chunks().to_batches()
@@ -129,21 +130,21 @@ _EMPTY = "the payload is empty (a tombstone?)"
 
 def _reason(error: BaseException) -> str:
     text = error.message if isinstance(error, DataError) else first_line(error)
-    return text.replace(", row 0:", ":", 1)  # of the one row that was looked at
+    return text.replace(", row 0:", ":", 1)  # the payload has one row: its number says nothing
 
 
 def _check_count(count: int, batched: bool) -> None:
     if batched and count > 1 << ROW_BITS:
-        raise DataError(f"the payload has {count} rows, and a message may have {1 << ROW_BITS}")
+        raise DataError(f"the payload has {count} rows; a message may have up to {1 << ROW_BITS}")
     if not batched and count != 1:
-        raise DataError(f"the payload has {count} rows, not one: set `batched` where messages hold many")
+        raise DataError(f"the payload has {count} rows, not one: set `batched` if messages hold several")
 
 
 # ---- JSON
 
 
 class _Json:
-    """JSON objects, read by their declared members."""
+    """Decodes JSON objects by their declared members."""
 
     __slots__ = ("_batched", "_rows")
 
@@ -163,7 +164,8 @@ class _Json:
 def _lines(
     payloads: Sequence[bytes | None], positions: Int64Array, bad: list[tuple[int, bytes, str]]
 ) -> tuple[list[bytes | None], Int64Array]:
-    """The lines of payloads that are not blank, with the positions of rows."""
+    """Returns the lines of payloads that are not blank, and their row positions. Appends payloads with too many lines
+    to `bad`."""
     lines: list[bytes | None] = []
     at: list[int] = []
     for payload, position in zip(payloads, positions.tolist()):
@@ -182,7 +184,7 @@ def _lines(
 
 
 class _Avro:
-    """Avro records: in object containers, plain with one schema, or in the Confluent wire format with schemas by id."""
+    """Decodes Avro records: object containers, plain records of one schema, or the Confluent wire format."""
 
     __slots__ = ("_batched", "_by_id", "_containers", "_decoder", "_plain", "_record")
 
@@ -194,14 +196,14 @@ class _Avro:
             raise DataError("Avro payloads need fastavro, which is not installed", hint) from None
         if decoding.avro_schema is not None and decoding.avro_schemas:
             message = "avro_schema is for plain records, avro_schemas for the Confluent wire format"
-            raise DataError(message, "give one of them")
+            raise DataError(message, "give only one of them")
 
         def parsed(text: str) -> Any:
             try:
                 return fastavro.parse_schema(json.loads(text))
             except Exception as error:
-                message = f"an Avro schema cannot be read: {first_line(error)}"
-                raise DataError(message, "give it as JSON, as the writer has it") from error
+                message = f"invalid Avro schema: {first_line(error)}"
+                raise DataError(message, "give the writer's schema as JSON") from error
 
         self._plain = None if decoding.avro_schema is None else parsed(decoding.avro_schema)
         self._by_id = {id: parsed(text) for id, text in decoding.avro_schemas.items()}
@@ -221,8 +223,9 @@ class _Avro:
             except DataError as error:
                 bad.append((position, payload or b"", error.message))
                 continue
-            except Exception as error:  # noqa: BLE001  fastavro raises what it meets: EOFError, struct.error, KeyError
-                bad.append((position, payload or b"", f"no Avro record: {type(error).__name__} {first_line(error)}"))
+            except Exception as error:  # noqa: BLE001  fastavro raises EOFError, struct.error, KeyError and others
+                reason = f"invalid Avro record: {type(error).__name__} {first_line(error)}"
+                bad.append((position, payload or b"", reason))
                 continue
             records += found
             at += range(position, position + len(found))
@@ -252,10 +255,11 @@ class _Avro:
             schema = self._plain
         elif len(payload) > 5 and payload[0] == 0:
             id = int.from_bytes(payload[1:5], "big")
-            raise DataError(f"no object container; if it is in the Confluent wire format, give `avro_schemas`: id {id}")
+            hint = f"if it has the Confluent wire format, give `avro_schemas` with id {id}"
+            raise DataError(f"not an object container; {hint}")
         else:
-            raise DataError("no object container; give `avro_schema`, the writer's schema")
+            raise DataError("not an object container; give the writer's schema as `avro_schema`")
         record = self._record(stream, schema, None)
         if stream.tell() != len(payload):
-            raise DataError("bytes are left behind the record: it was written with another schema")
+            raise DataError("bytes follow the record: it was written with another schema")
         return [record]

@@ -1,22 +1,20 @@
 """Files as a source: one file, a directory or a glob, read once or followed as they grow.
 
-A partition is a file, named by the absolute path at which it was first read (with #2, #3 behind it, if another file was
-read there before); a position is the number of a record in it, from 0, the header of a CSV file and blank lines
-included: for NDJSON the line, for CSV the line unless a quoted value holds a line end, for Parquet the row.
+A partition is a file. Its name is the absolute path at which it was first read, followed by #2, #3 if another file was
+read there before. A position is the number of a record, from 0: a line of NDJSON, a record of CSV (a line, unless a
+quoted value contains a line end), a row of Parquet. A CSV header and blank lines count.
 
-A file is known by its bytes, the first ones and the last that were read (live.sources.known_files), not by its path:
-one that was renamed or moved, or whose path is spelled otherwise, goes on as the partition that it is; one that has the
-content of another which is still there is not read. To go on from a position a file is read from the last place that is
-known to lie before it, or from its start, and the records up to the position are passed over.
+A file is recognised by its bytes, not by its path: the first bytes and the last ones read (live.sources.known_files).
+A renamed or moved file continues its partition. A copy of a file that still exists is not read. To resume from a
+position, a file is read from the last known mark before it, or from its start, and earlier records are skipped.
 
-Files are taken in order of their paths, each up to where it ended when its turn came, so that what is there already
-comes in order and no file that grows keeps others waiting. Of CSV and NDJSON only whole records are taken: a torn last
-line waits for its line end, unless the file is read once or is compressed. Parquet and compressed files are taken when
-they are complete.
+Files are read in order of their paths, each up to its end at the start of its turn, so a growing file does not delay
+others. CSV and NDJSON are read by whole records: a torn last line waits for its line end, unless the file is read once
+or is compressed. Parquet and compressed files are read when they are complete.
 
-What was read must stay: a path at which other bytes stand than those that were read there, which are under no other
-path either, is a DataError, for its records would be taken for others; or, where rotation is followed, the next
-partition. A file that is rewritten in place between its first bytes and its last is not noticed.
+Content that was read must stay. A path whose content was replaced, and is not found under another path, raises a
+DataError, as record numbers would mean other records; with followed rotation it becomes the next partition. A change in
+place between the first and the last bytes is not detected.
 """
 
 from __future__ import annotations
@@ -62,25 +60,25 @@ from query.schema import Schema
 
 FileFormat: TypeAlias = Literal["csv", "ndjson", "parquet"]
 
-#: CSV and NDJSON are read in blocks of so many bytes, or as many as a record needs.
+#: Block size in bytes for CSV and NDJSON; a longer record takes several blocks.
 BLOCK_BYTES = 1 << 20
-#: Parquet is handed out in batches of so many rows.
+#: Rows of one batch of Parquet.
 BATCH_ROWS = 1 << 14
 _LIMIT = f"{RECORD_BYTES_MAX >> 20} MB"
-#: How long, in seconds, a poll waits before it looks again.
+#: Seconds between two looks at the directory.
 LOOK_S = 0.05
-#: How long, in seconds, a poll reads on that waits for nothing but has not met a whole record yet.
+#: Seconds that a poll without a wait may read on until it has a whole record.
 READ_S = 0.2
-#: Small files are handed out together, so many at a time, up to so many rows.
+#: Limits of one turn, so that small files are returned together: files and rows.
 FILES_TOGETHER, ROWS_TOGETHER = 64, 1000
-#: A file that has not grown for so long, in seconds, may be over: where its last event is known, and where it is not.
-#: For as long as the latter those behind a Parquet file that is not complete wait for it.
+#: Seconds without growth after which a file may be over: if its last event is known, and if not. Files after an
+#: incomplete Parquet file wait for it for the longer one.
 QUIET_S, LONG_QUIET_S = 1.0, 60.0
-#: How long it is told, in seconds, what was not read of a file that is gone.
+#: Seconds for which the unread rest of a removed file is reported.
 TOLD_S = 600.0
-#: So much of what is wrong is told by name.
+#: Number of faults that are reported one by one.
 TROUBLES_MAX = 10
-#: Of so much that was handed out of a file, and may not be archived yet, it is known where it ends.
+#: Marks of a file kept in memory, for rows that were returned and may not be archived yet.
 MARKS_MAX = 64
 _MARK = b"\xef\xbb\xbf"
 
@@ -91,16 +89,17 @@ _SUFFIXES: dict[str, FileFormat] = {
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """Which files, and how they are read.
+    """Which files are read, and how.
 
-    path: a file, a directory (all files below it), or a glob; names that begin with a dot or an underscore are left out
-    below directories. format: None: by suffix, .csv .ndjson .jsonl .json .parquet .pq, and .gz behind it; files with
-    another suffix are left out. follow: whether more may come, new files too; otherwise all is read once. A file ending
-    in .gz is read when it is complete, and cannot be followed alone. rotation: what a file is that stands where another
-    was read, of which nothing is there any more: an error, or, by "follow", a new one; then app.log.1 and
-    app.log-20240301.gz belong to app.log, and are read before it.
-    times, missing, finer: see Decoding. delimiter, header, nulls: of CSV; without a header the fields are the declared
-    columns in their order; a field without quotes that is one of `nulls` is null.
+    path: a file, a directory (all files below it) or a glob; below directories, names that begin with a dot or an
+    underscore are ignored.
+    format: None: by suffix, .csv .ndjson .jsonl .json .parquet .pq, each optionally with .gz; other files are ignored.
+    follow: True: waits for new records and new files; False: reads everything once. A .gz file is read when it is
+    complete; it cannot be followed alone.
+    rotation: the meaning of new content at a path whose earlier content is nowhere to be found: "error", or "follow":
+    a new file. With "follow", app.log.1 and app.log-20240301.gz belong to app.log and are read before it.
+    times, missing, finer: see Decoding. delimiter, header, nulls: of CSV. Without a header the fields are the declared
+    columns in order. An unquoted field that equals one of `nulls` is null.
     """
 
     path: str
@@ -116,10 +115,10 @@ class FileSettings:
 
 
 class FileSource:
-    """Events from files. Resumes.
+    """Reads events from files. Resumes from positions.
 
-    memory: the file in which it keeps what it knows of those it has read (live.sources.known_files), for as long as the
-    archive that its positions come from; None: it knows them by their paths, and otherwise for as long as it lives.
+    memory: the file that stores facts about the files read (live.sources.known_files); keep it as long as the archive
+    that holds the positions. None: facts live as long as this object, and older files are recognised by path only.
     """
 
     resumes = True
@@ -132,22 +131,22 @@ class FileSource:
         self._positions: dict[str, int] = {}
         self._known = KnownFiles(memory)
         self._files: dict[str, _Text | _Parquet] = {}  # by path
-        self._readers: dict[str, _Text | _Parquet] = {}  # those that are read, by partition
-        self._inodes: dict[tuple[int, int], _Text | _Parquet] = {}  # the same, by where they are on the disk
-        self._enrolled: set[str] = set()  # partitions of which it is durable which file they are
-        self._marks: dict[str, deque[Known]] = {}  # what was handed out and may not be archived yet, by partition
-        self._turns: deque[str] = deque()
-        self._waits: dict[str, str] = {}  # by path, why it is not read now
-        self._odd: dict[str, str] = {}  # the same of what is no file
-        self._there: dict[str, _Identity] = {}  # what was seen at the last look
-        self._blind = False  # not all could be seen
-        self._judged_s = -LOOK_S  # when it was last looked which files are over
-        self._gone: dict[str, float] = {}  # by partition: since when its file is not there, of the monotonic clock
-        self._torn: dict[str, tuple[float, str]] = {}  # by partition, when its file went, and what was not read of it
-        self._holding: set[str] = set()  # the partitions that hold back the watermark
-        self._newest: tuple[int, str] | None = None  # time of the first event of the partition that began last, and it
-        self._elsewhere: dict[tuple[int, int], str] = {}  # by inode, partitions that were read under another path
-        self._lost: list[str] = []  # partitions that were read, and of which nothing is known nor at their path
+        self._readers: dict[str, _Text | _Parquet] = {}  # the files being read, by partition
+        self._inodes: dict[tuple[int, int], _Text | _Parquet] = {}  # the same, by (device, inode)
+        self._enrolled: set[str] = set()  # partitions whose file identity is durable
+        self._marks: dict[str, deque[Known]] = {}  # marks of rows returned and maybe not archived yet, by partition
+        self._turns: deque[str] = deque()  # paths to read in this round
+        self._waits: dict[str, str] = {}  # reason why a file is not read now, by path
+        self._odd: dict[str, str] = {}  # the same for paths that cannot be read as files
+        self._there: dict[str, _Identity] = {}  # the files found by the last look
+        self._blind = False  # whether some directory or file could not be listed
+        self._judged_s = -LOOK_S  # monotonic time of the last check for files that are over
+        self._gone: dict[str, float] = {}  # monotonic time at which a file was found removed, by partition
+        self._torn: dict[str, tuple[float, str]] = {}  # monotonic time, and report of the unread rest, by partition
+        self._holding: set[str] = set()  # the partitions that hold the watermark
+        self._newest: tuple[int, str] | None = None  # first event time and name of the partition that began last
+        self._elsewhere: dict[tuple[int, int], str] = {}  # partitions known by path only, by inode
+        self._lost: list[str] = []  # partitions read before, without known facts and without a file at their path
         self._unwritten: str | None = None
         self._failed: DataError | None = None
 
@@ -161,7 +160,8 @@ class FileSource:
 
     def open(self, positions: Mapping[str, int]) -> None:
         if len(self._settings.delimiter) != 1 or self._settings.delimiter in '"\r\n':
-            raise DataError(f"{self._settings.delimiter!r} cannot stand between fields", "give one character")
+            hint = "give one character other than a quote or a line end"
+            raise DataError(f"invalid delimiter {self._settings.delimiter!r}", hint)
         self._known.read()
         self._positions = dict(positions)
         for known in self._known:
@@ -170,7 +170,7 @@ class FileSource:
                 self._holding.add(known.partition)
                 self._began(known)
         for name in positions.keys() - self._enrolled:
-            # Read by a release that kept nothing, or by a source of another name: known by its path.
+            # Read by a release that stored no facts, or by a source of another name: recognised by its path.
             if not os.path.isabs(name):
                 continue
             try:
@@ -182,8 +182,8 @@ class FileSource:
                     self._holding.add(name)
         self._there = self._look()
         if not self._files and not self._settings.follow:
-            hint = "check the path; the format is known by a suffix, or say it"
-            raise DataError(f"there is no file to read in {self._path}", hint)
+            hint = "check the path; set the format if the suffix does not show it"
+            raise DataError(f"no file to read in {self._path}", hint)
 
     def poll(self, seconds: float) -> list[Piece | Bad]:
         if self._failed is not None:
@@ -198,14 +198,14 @@ class FileSource:
                 if out or self.ended or now >= (max(until, start + READ_S) if more else until):
                     return out
                 if not more:
-                    # Looking at very many files takes its time: at most a tenth of it goes there.
+                    # With very many files a look is slow: spend at most a tenth of the time on it.
                     time.sleep(min(until - now, max(LOOK_S, 9 * (now - began))))
         except DataError as error:
             self._failed = error
             raise
 
     def kept(self, positions: Mapping[str, int]) -> None:
-        """Writes down how far the files are known by what is archived of them."""
+        """Stores the last mark of each file whose records are all archived."""
         done: list[Known] = []
         for partition, marks in list(self._marks.items()):
             position, last = positions.get(partition, 0), None
@@ -218,7 +218,7 @@ class FileSource:
         self._write(done)
 
     def trouble(self) -> str | None:
-        """What is wrong, the first by name; how many more there are."""
+        """Returns the current faults, the first TROUBLES_MAX of them and the number of the others, or None."""
         found = self._troubles()
         more = f" (and {len(found) - TROUBLES_MAX} more)" if len(found) > TROUBLES_MAX else ""
         return "; ".join(found[:TROUBLES_MAX]) + more if found else None
@@ -228,19 +228,18 @@ class FileSource:
         found += self._odd.values()
         if not self._files and not found and self._settings.follow:
             gone = any(known.path == self._path for known in self._known)
-            return [f"{self._path} is gone" if gone else f"there is no file to read in {self._path} yet"]
+            return [f"{self._path} was removed" if gone else f"no file to read in {self._path} yet"]
         now_s = time.monotonic()
         self._torn = {name: told for name, told in self._torn.items() if now_s - told[0] < TOLD_S}
         return [*found, *self._waits.values(), *(what for _, what in self._torn.values())]
 
     def path_of(self, partition: str) -> str | None:
-        """Where the file of a partition is now. From any thread."""
+        """Returns the current path of a partition's file, or None. Thread safe."""
         file = self._readers.get(partition)
         return None if file is None else file.path
 
     def partition_at(self, path: str) -> str | None:
-        """Which partition the file at a path is read as, however the path is spelled; None: it is not read. From any
-        thread."""
+        """Returns the partition of the file at a path, in any spelling, or None if it is not read. Thread safe."""
         try:
             file = self._inodes.get(_Identity.of(path).inode)
             return file.partition if file is not None and os.path.samefile(file.path, path) else None
@@ -255,8 +254,8 @@ class FileSource:
     # ---- reading
 
     def _turn(self) -> tuple[list[Piece | Bad], bool]:
-        """What the next block says that says something; and whether, where there is none, more may be read at once.
-        Small files are taken together: what is written down of each is written at once."""
+        """Reads until there is something to return. Returns it, and whether more can be read at once if it is empty.
+        Small files are read together, so that their facts are stored by one write."""
         if time.monotonic() - self._judged_s > LOOK_S:
             self._judged_s = time.monotonic()
             if over := self._over():
@@ -268,7 +267,7 @@ class FileSource:
                 if self._stirs(next_file):
                     self._turns.append(path)
                 elif self._is_awaited(next_file):
-                    break  # what comes behind it in order waits with it
+                    break  # the files after it in order wait with it
         moved = False
         out: list[Piece | Bad] = []
         fresh: list[Known] = []
@@ -283,7 +282,7 @@ class FileSource:
             except DataError as error:
                 if not out:
                     raise
-                self._failed = error  # what came before it is handed out first
+                self._failed = error  # raised by the next call: earlier rows are returned first
                 break
             if self._is_awaited(file):
                 self._turns.clear()
@@ -291,7 +290,7 @@ class FileSource:
             if not more and self._turns:
                 self._turns.popleft()
             if not found and not more and file.partition is not None and file.partition not in self._enrolled:
-                fresh += self._taken(file, [])  # an older release has read it
+                fresh += self._taken(file, [])  # an older release read it, and stored no facts
             if found:
                 files += 1
                 rows += sum(len(item.rows) if isinstance(item, Piece) else 1 for item in found)
@@ -302,13 +301,13 @@ class FileSource:
                 break
             moved |= found is not None
         if fresh and not self._write(fresh):
-            # Which file these rows are of could not be written down: they are read again, and nothing was taken.
+            # The identity of these files could not be stored: nothing is returned, and they are read again.
             for known in fresh:
                 self._enrolled.discard(known.partition)
             before = list(self._files)
             for partition in {item.source for item in out}:
                 self._forget(partition)
-            if not self._settings.follow:  # else they are found when it looks again
+            if not self._settings.follow:  # otherwise the next look finds them
                 self._files = {p: file for p in before if (file := self._files.get(p) or self._new(p)) is not None}
             return [], False
         for item in out:
@@ -317,7 +316,8 @@ class FileSource:
         return out, bool(out) or moved
 
     def _read(self, file: _Text | _Parquet) -> tuple[list[Piece | Bad] | None, bool]:
-        """What the next block of a file says, None where there is nothing; and whether its turn goes on."""
+        """Reads the next block of a file. Returns its items, None if there is nothing new, and whether the turn of the
+        file continues."""
         try:
             if file.partition is not None and file.weak and not file.started:
                 del self._readers[file.partition]
@@ -341,13 +341,13 @@ class FileSource:
                 file.stuck_s = time.monotonic()
             file.stuck = True
             if of_system:
-                file.identity = None  # not of the content: it is read again though it is as it was
+                file.identity = None  # a fault of the system, not of the content: read again though unchanged
             self._waits[file.path] = f"{file.path} cannot be read yet: {_said(error)}"
             return None, False
         except _Unfit as error:
             if not self._settings.follow or file.path == self._path:
                 raise
-            # One file that does not fit stops no other. It is looked at again when it has changed.
+            # A file that does not fit does not stop the others. It is read again when it has changed.
             judged = file.identity
             self._drop(file)
             anew = self._new(file.path)
@@ -364,7 +364,7 @@ class FileSource:
         return out, more
 
     def _taken(self, file: _Text | _Parquet, out: list[Piece | Bad]) -> list[Known]:
-        """Keeps in mind what was read; what has to be written down before it is handed out."""
+        """Records the items read from a file. Returns the facts to store before these items may be returned."""
         assert file.partition is not None
         for item in out:
             if isinstance(item, Piece) and item.rows.num_rows:
@@ -388,25 +388,25 @@ class FileSource:
         if file.partition in self._enrolled:
             return []
         self._enrolled.add(file.partition)
-        # On disk no mark is ahead of what is archived.
+        # A stored mark is never ahead of the archive.
         return [replace(known, mark=Mark(), stamp=None)]
 
     def _write(self, some: list[Known]) -> bool:
         try:
             self._known.write(some)
         except OSError as error:
-            self._unwritten = f"what is known of the files cannot be written down: {_said(error)}"
+            self._unwritten = f"facts about files cannot be stored: {_said(error)}"
             return False
         if some:
             self._unwritten = None
         return True
 
-    # ---- which file is which
+    # ---- identity of files
 
     @staticmethod
     def _is_awaited(file: _Text | _Parquet) -> bool:
-        """Whether a file is not complete, and is read before those behind it all the same: for as long as it may still
-        be written, so that one that is damaged stops no other."""
+        """True if later files wait for this incomplete Parquet file. Limited in time, so that a damaged file does not
+        stop the others."""
         return (
             isinstance(file, _Parquet)
             and file.stuck
@@ -415,7 +415,7 @@ class FileSource:
         )
 
     def _stirs(self, file: _Text | _Parquet) -> bool:
-        """Whether there may be something to read in a file."""
+        """True if a file may have something to read."""
         if file.ended:
             return False
         found = self._there.get(file.path)
@@ -424,7 +424,7 @@ class FileSource:
         return file.identity != found or not (file.at_end or file.stuck)
 
     def _look(self) -> dict[str, _Identity]:
-        """Finds files that are new, and those that are gone. Returns what is there."""
+        """Finds new and removed files. Returns the files that exist, by path."""
         there, self._odd, self._blind = _listed(self._path, self._settings.rotation == "follow")
         for path in [p for p in self._odd if not self._blind and p != self._path and self._format(p) is None]:
             del self._odd[path]
@@ -433,7 +433,7 @@ class FileSource:
             if file.partition is not None:
                 self._gone[file.partition] = time.monotonic()
                 if file.unread:
-                    self._torn[file.partition] = time.monotonic(), f"{path} is gone, and {file.unread}"
+                    self._torn[file.partition] = time.monotonic(), f"{path} was removed, and {file.unread}"
             self._waits.pop(path, None)
             self._drop(file)
         known, order = self._files, _order(there, self._settings.rotation == "follow")
@@ -448,18 +448,18 @@ class FileSource:
         return there
 
     def _new(self, path: str) -> _Text | _Parquet | None:
-        """A file of which is not known yet what it is."""
+        """Returns a file that is not identified yet, or None if it is not one to read."""
         packed = path.endswith(".gz")
         format = self._format(path)
         if format is None:
             if path == self._path:
-                raise DataError(f"{path}: the suffix does not say what is in it", "say its format")
+                raise DataError(f"{path}: unknown suffix", "set the format")
             return None
         if packed and (format == "parquet" or (self._settings.follow and path == self._path)):
             hint = "Parquet is compressed inside" if format == "parquet" else "unpack it, or set follow to false"
             if path == self._path or not self._settings.follow:
                 raise DataError(f"{path} cannot be followed, as it is compressed", hint)
-            self._odd[path] = f"{path} is not read, as it is compressed: {hint}"
+            self._odd[path] = f"{path} is not read, as it is compressed ({hint})"
             return None
         if format == "parquet":
             return _Parquet(path, self._decoder)
@@ -469,7 +469,7 @@ class FileSource:
         return _format_at(path, self._settings)
 
     def _drop(self, file: _Text | _Parquet) -> None:
-        """Lets go of a file, of which is known what it was."""
+        """Closes a file and forgets its reader; the facts about it stay."""
         file.close()
         if file.inode is not None and self._inodes.get(file.inode) is file:
             del self._inodes[file.inode]
@@ -479,14 +479,15 @@ class FileSource:
             del self._readers[file.partition]
 
     def _forget(self, partition: str) -> None:
-        """Reads a file again from what was handed out of it."""
+        """Drops the reader of a partition, so that its file is read again from the last returned position."""
         file = self._readers.get(partition)
         self._marks.pop(partition, None)
         if file is not None:
             self._drop(file)
 
     def _identify(self, file: _Text | _Parquet) -> bool:
-        """Finds out which partition a file is; whether it is to be read. Raises OSError and the like."""
+        """Finds the partition of a file. Returns whether it is to be read. Raises OSError, EOFError or zlib.error if it
+        cannot be read."""
         found = _Identity.of(file.path)
         if file.judged == found and (file.copy_of is None or file.copy_of in self._readers):
             return False
@@ -506,7 +507,7 @@ class FileSource:
                 return False
             self._begin(file, known.partition, replace(known, path=file.path))
             return True
-        # What nothing is archived of was of another database, or comes again from the file that is there now.
+        # Facts of partitions without archived rows are ignored: of another database, or to be read again from here.
         at_path = [k for k in self._known if k.path == file.path and k.partition not in self._readers]
         before = [k for k in at_path if k.partition in self._positions]
         for known in shorter:
@@ -518,20 +519,20 @@ class FileSource:
         name = self._name(file, found)
         self._begin(file, name, None)
         if self._lost and name not in self._positions:
-            many = "" if len(self._lost) == 1 else f" or another of {len(self._lost):,} that are not there any more"
+            many = "" if len(self._lost) == 1 else f" or another of {len(self._lost):,} removed files"
             self._torn[name] = time.monotonic(), (
-                f"{file.path} is read as a new file, as what was known of files is gone ({self._known.path}): if it is "
-                f"{self._lost[0]}{many}, its events are archived twice"
+                f"{file.path} is read as a new file, because the facts about files ({self._known.path}) were removed: "
+                f"if it is {self._lost[0]}{many}, its events are archived twice"
             )
         return True
 
     def _is_copy(self, file: _Text | _Parquet, found: _Identity, known: Known, what: str) -> None:
         file.judged, file.copy_of = found, known.partition
         file.ended = not self._settings.follow
-        self._waits[file.path] = f"{file.path} {what} and is not read: its events would be taken twice"
+        self._waits[file.path] = f"{file.path} {what} and is not read: its events would be read twice"
 
     def _reader_of(self, partition: str) -> _Text | _Parquet | None:
-        """The file that a partition is read from, if it is still there and still that one."""
+        """Returns the file that a partition is read from, or None if it was removed or replaced."""
         file = self._readers.get(partition)
         if file is None:
             return None
@@ -552,8 +553,8 @@ class FileSource:
         return None
 
     def _replaced(self, file: _Text | _Parquet, found: _Identity, known: Known) -> None:
-        """Another file is where that of a partition was: finds that one under another name, or raises DataError, or,
-        where rotation is followed, takes it for over."""
+        """Handles other content at the path of a partition: finds its file under another name; else raises DataError,
+        or, with followed rotation, ends the partition."""
         there, _, _ = _listed(self._path, self._settings.rotation == "follow")
         for path in there:
             other = self._files.get(path)
@@ -574,23 +575,23 @@ class FileSource:
         if self._settings.rotation == "error":
             size = known.mark.bytes
             if isinstance(file, _Text) and not file.packed and found.size < size:
-                message = f"{file.path} has become shorter: {found.size} bytes, and {size} were read"
+                message = f"{file.path} was truncated to {found.size} bytes after {size} bytes were read"
             else:
-                message = f"{file.path} was replaced by another file, or written anew"
-            hint = 'put it back, and write new files under new names; or let rotation = "follow" read it as a new one'
-            raise DataError(message, f"its records would be taken for those read before: {hint}")
-        rest = file.was or "what stood behind that, if anything, was not read"
-        what = f"the file before it is not found: {known.mark.records} records were read of it; {rest}"
+                message = f"{file.path} was replaced or rewritten"
+            hint = 'restore it, and write new files under new names; or set rotation = "follow" to read it as a new one'
+            raise DataError(message, f"its record numbers would mean other records: {hint}")
+        rest = file.was or "later records, if any, were not read"
+        what = f"the earlier file is not found: {known.mark.records} of its records were read; {rest}"
         self._torn[known.partition] = time.monotonic(), f"{file.path} was replaced, and {what}"
         self._known.put(replace(known, path=""))
         self._write([replace(known, path="")])
         self._gone.setdefault(known.partition, 0.0)
 
     def _name(self, file: _Text | _Parquet, found: _Identity) -> str:
-        """The partition of a file that is not known by its content."""
+        """Returns the partition name of a file whose content is not known."""
         old = file.path if file.path in self._positions else self._elsewhere.get(found.inode)
         if old is not None and old not in self._readers and self._known.get(old) is None:
-            return old  # an older release has read it
+            return old  # an older release read it, and stored no facts
         names = itertools.chain([file.path], (f"{file.path}#{number}" for number in itertools.count(2)))
         taken = self._positions.keys() | self._readers.keys()
         return next(name for name in names if name not in taken and self._known.get(name) is None)
@@ -606,23 +607,22 @@ class FileSource:
         self._torn.pop(partition, None)
         self._readers[partition] = file
 
-    # ---- what holds back the watermark
+    # ---- partitions that hold the watermark
 
     def _began(self, known: Known) -> None:
         if known.first_us is not None and (self._newest is None or known.first_us > self._newest[0]):
             self._newest = known.first_us, known.partition
 
     def _over(self) -> list[Piece | Bad]:
-        """The ends of files that are over, as far as is known: those that are gone, and those that were read to their
-        end and have been quiet since, when another file has begun at the time that they had come to. With the next
-        event that such a file has, it counts again."""
+        """Returns a last piece for each file that seems over: a removed file, or one that was read to its end, has not
+        grown since, and is followed by a file that begins at its last event time. A later event of it counts again."""
         now_s, out = time.monotonic(), list[Piece | Bad]()
         unsure = self._blind or any(f.partition is None and f.judged is None for f in self._files.values())
         for partition in sorted(self._holding):
             file = self._readers.get(partition)
             if file is None:
                 if unsure:
-                    continue  # it may be one of those
+                    continue  # its file may be one of those not identified
                 if now_s - self._gone.get(partition, now_s - QUIET_S) < QUIET_S:
                     continue
             elif not file.ended and not self._is_over(file, partition):
@@ -638,9 +638,9 @@ class FileSource:
             return False
         assert file.identity is not None
         quiet_s = max(time.time() - file.identity.modified_ns / 1e9, time.monotonic() - file.read_s)
-        if file.newest_us is None or file.first_us is None:  # an older release has read it
+        if file.newest_us is None or file.first_us is None:  # an older release read it, and stored no times
             return quiet_s >= LONG_QUIET_S
-        # Files that grow side by side begin together; one that follows another may begin a little before its end.
+        # Files that grow in parallel begin together; a file that follows another may begin a little before its end.
         overlap_us = min(self._schema.lateness_us, (file.newest_us - file.first_us) // 2)
         begun_us = self._newest[0]
         return quiet_s >= QUIET_S and begun_us >= file.newest_us - overlap_us and begun_us > file.first_us
@@ -650,14 +650,14 @@ _ROTATED = re.compile(r"(?<=.)[.-]\d[\dT_:.Z-]*$")
 
 
 def _base(name: str) -> str:
-    """The path without what rotation puts behind it: .1, .12, -20240301."""
+    """Returns the path without the suffix of rotation: .1, .12, -20240301."""
     folder, name = os.path.split(name)
     return os.path.join(folder, _ROTATED.sub("", name))
 
 
 def _order(there: Mapping[str, _Identity], rotated: bool) -> list[str]:
-    """The paths in the order in which they are read: of their names; where rotation is followed, what was rotated away
-    stands before what took its place, the oldest first, as their counters or dates say."""
+    """Returns the paths in reading order: by name. With followed rotation, rotated files precede the current one, the
+    oldest first, by counter or date."""
     if not rotated:
         return sorted(there)
 
@@ -670,19 +670,19 @@ def _order(there: Mapping[str, _Identity], rotated: bool) -> list[str]:
 
 
 def _age(behind: str) -> list[int]:
-    """What rotation has put behind a name, to be ordered from old to new: a counter, of which 1 is the newest, or the
-    digits of a date. A copy or a packer may set the time of a file, but not its name."""
+    """Returns the sort key of a rotation suffix, from old to new: a counter, of which 1 is the newest, or the digits of
+    a date. Names are compared rather than modification times, which a copy or a packer may change."""
     numbers = [int(digits) for digits in re.findall(r"\d+", behind)]
     return [-numbers[0]] if len(numbers) == 1 and numbers[0] < 10_000_000 else numbers
 
 
 def _covers(path: str, name: str) -> bool:
-    """Whether a path that is not there would be one of those that a path means."""
+    """True if `name`, which does not exist, would belong to `path`."""
     return name.startswith(path + os.sep) or name == path or (glob.has_magic(path) and fnmatch.fnmatch(name, path))
 
 
 def _format_at(path: str, settings: FileSettings) -> FileFormat | None:
-    """The format of a file by its path; None: it is not read."""
+    """Returns the format of a file by its path, or None if it is not read."""
     name = path.removesuffix(".gz")
     if settings.rotation == "follow":
         name = _base(name)
@@ -690,7 +690,7 @@ def _format_at(path: str, settings: FileSettings) -> FileFormat | None:
 
 
 def read_by_both(one: FileSettings, other: FileSettings) -> str | None:
-    """A path that both mean, however they spell it: of a file that is there, or that may come."""
+    """Returns a path that both sources read, in any spelling, existing or not, or None."""
     here, there = (
         {identity.inode: path for path, identity in found.items() if _format_at(path, settings) is not None}
         for settings in (one, other)
@@ -703,7 +703,7 @@ def read_by_both(one: FileSettings, other: FileSettings) -> str | None:
 
 
 def may_read(settings: FileSettings, path: str) -> bool:
-    """Whether a file at a path, there or not, is one of those that are read."""
+    """True if the settings cover a path, whether or not the file exists."""
     own, name = os.path.realpath(_absolute(settings.path)), os.path.realpath(_absolute(path))
     if name == own:
         return True
@@ -723,8 +723,8 @@ def _absolute(path: str) -> str:
 
 
 def _listed(path: str, rotated: bool) -> tuple[dict[str, _Identity], dict[str, str], bool]:
-    """The files that a path means, those that are there; by path, what keeps others from being read; and whether there
-    may be more that could not be seen. rotated: what was rotated away from a single file belongs to it."""
+    """Returns the existing files of a path; the reason, by path, why others cannot be read; and whether some could not
+    be listed. rotated: rotated predecessors of a single file belong to it."""
     found: dict[str, _Identity] = {}
     odd: dict[str, str] = {}
     blind = False
@@ -751,7 +751,7 @@ def _listed(path: str, rotated: bool) -> tuple[dict[str, _Identity], dict[str, s
             state = os.stat(name)
         except (FileNotFoundError, NotADirectoryError):
             if os.path.islink(name):
-                odd[name] = f"{name} is a link to {os.readlink(name)}, and that is not there"
+                odd[name] = f"{name} is a link to {os.readlink(name)}, which does not exist"
             continue
         except OSError as error:
             refused(error)
@@ -759,7 +759,7 @@ def _listed(path: str, rotated: bool) -> tuple[dict[str, _Identity], dict[str, s
         if stat.S_ISREG(state.st_mode):
             found[name] = _Identity.from_stat(state)
         else:
-            odd[name] = f"{name} is no file but {_kind(state.st_mode)}, and is not read"
+            odd[name] = f"{name} is {_kind(state.st_mode)}, not a file, and is not read"
     return found, odd, blind
 
 
@@ -770,13 +770,13 @@ def _kind(mode: int) -> str:
 
 
 def _is_shorter(opened: IO[bytes], count: int) -> bool:
-    """Whether an open file has less than so many bytes."""
+    """True if an open file has fewer than `count` bytes."""
     opened.seek(max(count - 1, 0))
     return count > 0 and not opened.read(1)
 
 
 def _has_lines(torn: bytes) -> bool:
-    """Whether a line ends in what is no whole record; a carriage return at the end may be the half of a line end."""
+    """True if a torn record contains a line end. A final carriage return may be half of one and does not count."""
     return b"\n" in torn or b"\r" in torn[:-1]
 
 
@@ -785,7 +785,7 @@ def _said(error: BaseException) -> str:
 
 
 class _OtherFile(Exception):
-    """A path holds another file than the one that was read there. what: of that one was not read, or ""."""
+    """The path has another file than the one that was read. what: the unread rest of the earlier file, or ""."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -793,12 +793,12 @@ class _OtherFile(Exception):
 
 
 class _Unfit(DataError):
-    """A file has not the columns of the stream, or no header that can be read."""
+    """A file lacks columns of the stream, or a readable header."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Identity:
-    """How a file is seen to be unchanged without looking into it."""
+    """Inode, size and modification time of a file: unchanged if all are equal."""
 
     inode: tuple[int, int]
     size: int
@@ -806,7 +806,7 @@ class _Identity:
 
     @staticmethod
     def of(file: str | int) -> _Identity:
-        """Of a path or an open file. Raises OSError."""
+        """Returns the identity of a path or an open file. Raises OSError."""
         return _Identity.from_stat(os.stat(file))
 
     @staticmethod
@@ -819,13 +819,13 @@ class _Identity:
 
 
 class _File:
-    """A file that a path means.
+    """One file of a source.
 
-    partition: which one it is, None as long as that is not known; inode: where it was on the disk then. identity: as it
-    was when it was last opened to be read. judged: as it was when nothing was found that is to be read of it; copy_of:
-    because it has the content of that partition. was: what was not read of the file that was there before. weak:
-    whether it was so short when it was recognised that it may yet become the copy of another. stuck: whether it could
-    not be read as it is; stuck_s: since when.
+    partition: its name, None until the file is identified; inode: its inode at that time. identity: its state when it
+    was last opened for reading. judged: its state when it was found to have nothing to read; copy_of: the partition of
+    the same content, if that was the reason. was: the unread rest of the earlier file at this path. weak: the file was
+    identified by less than HEAD_BYTES, so it may still turn out to be a copy. stuck: it could not be read in its
+    present state; stuck_s: since when, monotonic.
     """
 
     def __init__(self, path: str) -> None:
@@ -845,11 +845,11 @@ class _File:
         self.read_s = 0.0
 
     def bytes(self) -> IO[bytes]:
-        """What stands in it, unpacked. Raises OSError."""
+        """Opens its content, unpacked. Raises OSError."""
         return gzip.open(self.path) if self.packed else open(self.path, "rb")  # type: ignore[return-value]
 
     def begin(self, partition: str, known: Known | None, position: int) -> None:
-        """It is this partition, the records of which below `position` were taken."""
+        """Assigns the partition; its records below `position` were read before."""
         self.partition = partition
         self.judged = self.copy_of = None
         if known is not None:
@@ -869,18 +869,18 @@ class _Text(_File):
         self._settings = settings
         self._csv = format == "csv"
         self._header = int(self._csv and settings.header)
-        self._wanted = 0  # records before it were taken
-        self._resume: Known | None = None  # where reading begins, None for the start of the file
-        self._next = 0  # number of the record that comes next
+        self._wanted = 0  # number of the first record not read before
+        self._resume: Known | None = None  # the mark to read from, None for the start of the file
+        self._next = 0  # number of the next record
         self._at = 0  # bytes read
-        self._done = 0  # of these, those of whole records
-        self._rest = b""  # those behind them: a torn record
-        self._long: bytes | None = None  # the beginning of a record that is too long, while its end is looked for
-        self._passed = 0  # bytes of it that were read, of which
-        self._passed_tail = b""  # these are the last
+        self._done = 0  # bytes of whole records among them
+        self._rest = b""  # the bytes after them: a torn record
+        self._long: bytes | None = None  # the beginning of a record that is too long, until its end is found
+        self._passed = 0  # bytes of that record that were read
+        self._passed_tail = b""  # the last of these bytes
         self._head, self._head_max = b"", HEAD_BYTES
         self._tail = b""  # the last bytes of the whole records
-        self._goal = -1  # how far this turn goes, -1 between turns
+        self._goal = -1  # byte at which this turn ends, -1 between turns
         self._file: Any = None
         self._fields: list[int | None] | None = None if settings.header else list(range(len(decoder.schema.fields)))
         self._width = len(decoder.schema.fields)
@@ -893,7 +893,7 @@ class _Text(_File):
 
     @property
     def started(self) -> bool:
-        """Whether a record of it was read."""
+        """True after its first record."""
         return self._next > self._header
 
     @property
@@ -902,20 +902,20 @@ class _Text(_File):
 
     @property
     def unread(self) -> str:
-        """What of it was not read, or ""."""
+        """Report of its unread rest, or ""."""
         if self._rest or self._long is not None:
             return "its last record was torn"
         return "" if self.at_end else "it was not read to its end"
 
     @property
     def waits(self) -> str | None:
-        """What it waits for, other than to grow."""
+        """The fault that stops it, other than a missing line end of its last record, or None."""
         if self._long is None:
             if self._csv and self.at_end and _has_lines(self._rest):
-                why = "is a quote of it not closed, or do lines end in carriage returns alone?"
-                return f"{self.path}: record {self._next} has no end yet, and lines behind it wait: {why}"
+                why = "is a quote not closed, or do lines end with a carriage return only?"
+                return f"{self.path}: record {self._next} has no end yet, and later lines wait: {why}"
             return None
-        return f"{self.path}: the end of record {self._next}, which is longer than {_LIMIT}, is not there yet"
+        return f"{self.path}: record {self._next} is longer than {_LIMIT} and has no end yet"
 
     def begin(self, partition: str, known: Known | None, position: int) -> None:
         super().begin(partition, known, position)
@@ -923,7 +923,7 @@ class _Text(_File):
         self._resume = known if known is not None and 0 < known.mark.records <= position else None
 
     def known(self) -> Known | None:
-        """What is known of it; None before its first record."""
+        """Returns the facts about it; None before its first record."""
         if self.partition is None or not self.started:
             return None
         stamp = self.identity.stamp if self.packed and self.ended and self.identity is not None else None
@@ -937,7 +937,7 @@ class _Text(_File):
         )  # fmt: skip
 
     def read(self) -> tuple[list[Piece | Bad] | None, bool]:
-        """What the next block says, None where nothing is new; and whether this turn goes on."""
+        """Reads the next block. Returns its items, None if there is nothing new, and whether this turn continues."""
         if self._goal < 0 and not self._begin():
             return None, False
         data = self._file.read(BLOCK_BYTES if self.packed else min(BLOCK_BYTES, self._goal - self._at))
@@ -950,7 +950,7 @@ class _Text(_File):
         return out, not over
 
     def _begin(self) -> bool:
-        """Opens the file for a turn, unless nothing is new in it. Raises _OtherFile where it is another one."""
+        """Opens the file for a turn. Returns False if it is unchanged. Raises _OtherFile if it is another file."""
         found = _Identity.of(self.path)
         if found == self.identity:
             return False
@@ -967,7 +967,7 @@ class _Text(_File):
         return True
 
     def _holds(self, file: IO[bytes]) -> bool:
-        """Whether what was read of it stands in a file, at the ends of what is kept of that."""
+        """True if an open file contains the bytes that were read, as far as its head and tail show."""
         if not self._fact().is_in(file):
             return False
         last = (self._rest if self._long is None else self._passed_tail)[-TAIL_BYTES:]
@@ -975,7 +975,7 @@ class _Text(_File):
         return file.read(len(last)) == last
 
     def _go_on(self, known: Known) -> None:
-        """Begins at the mark of what is known of it."""
+        """Resumes at the mark of `known`."""
         if self._header:
             data = b""
             while not cut(data, self._settings.delimiter):
@@ -1002,19 +1002,19 @@ class _Text(_File):
         known = self._next + (bool(self._rest) or self._long is not None)
         if known < self._wanted:
             raise DataError(
-                f"{self.path} has {known} records, and {self._wanted} of it were read before",
-                "it was cut or replaced; write new files under new names",
+                f"{self.path} has {known} records, but {self._wanted} were read before",
+                "it was truncated or replaced; write new files under new names",
             )
 
     def _pass(self, data: bytes) -> None:
-        """These bytes of whole records, or of the end of one, are done with."""
+        """Counts bytes of whole records, or of the end of one, as read."""
         self._done += len(data)
         self._tail = (self._tail + data[-TAIL_BYTES:])[-TAIL_BYTES:]
         if len(self._head) < self._head_max:
             self._head = (self._head + data)[: self._head_max]
 
     def _taken(self, data: bytes, final: bool) -> list[Piece | Bad]:
-        """The whole records of the data, in which all that was not taken yet stands; the rest is kept."""
+        """Returns the whole records of the pending rest and the data; keeps the new rest. final: the file ends here."""
         data = self._rest + data
         self._rest = b""
         first, bad = self._next, list[Bad]()
@@ -1046,13 +1046,13 @@ class _Text(_File):
         return [*bad, Piece(self.partition, rows, numbers, max(self._next, self._wanted), final)]
 
     def _pass_long(self, bad: list[Bad]) -> None:
-        """The end of a record that is too long was found."""
+        """Goes past a record that is too long, after its end was found."""
         assert self._long is not None
         if self._next >= self._wanted:
             bad.append(self._too_long(self._next, self._long))
         if len(self._head) < self._head_max:
             self._head = (self._head + self._long)[: self._head_max]
-            self._head_max = len(self._head)  # what follows is not known any more
+            self._head_max = len(self._head)  # the bytes after it were dropped
         self._done += self._passed
         self._tail = self._passed_tail
         self._next += 1
@@ -1077,7 +1077,8 @@ class _Text(_File):
         return rows, numbers, bad + wrong, b""
 
     def _of_csv(self, data: bytes, final: bool, behind: int) -> tuple[pa.RecordBatch, Int64Array, list[Bad], bytes]:
-        """behind: so many bytes of a line that has no end yet follow."""
+        """Returns the rows, their numbers, the bad records and the torn rest. behind: number of bytes after `data`, of
+        a line without an end."""
         assert self.partition is not None
         if len(data) + behind > RECORD_BYTES_MAX:
             parts, torn = without_long(data, self._settings.delimiter, behind, final, RECORD_BYTES_MAX)
@@ -1089,7 +1090,7 @@ class _Text(_File):
         for i, (part, long) in enumerate(parts):
             if self._next == 0 and self._settings.header:
                 if long:
-                    raise DataError(f"{self.path}: its header is longer than {_LIMIT}", "check the file")
+                    raise DataError(f"{self.path}: the header is longer than {_LIMIT}", "check the file")
                 self._read_header(part)
                 self._head_max = HEAD_BYTES + data.find(b"\n") + 1
             if not long:
@@ -1102,8 +1103,8 @@ class _Text(_File):
         return rows, np.concatenate([np.zeros(0, np.int64), *(numbers for _, numbers in found)]), bad, torn
 
     def _of_records(self, data: bytes, last: bool, bad: list[Bad]) -> tuple[pa.RecordBatch, Int64Array]:
-        """The rows of whole records, and their numbers; what is no row goes to `bad`. last: whether the file ends
-        with them."""
+        """Returns the rows of whole records, and their numbers; appends bad records to `bad`. last: the file ends with
+        them."""
         assert self.partition is not None
         assert self._fields is not None
         first, delimiter = self._next, self._settings.delimiter
@@ -1129,13 +1130,13 @@ class _Text(_File):
             header = header_of(data, self._settings.delimiter)
         except DataError as error:
             raise _Unfit(f"{self.path}: {error.message}", error.hint) from None
-        # Its width says how many fields a record has.
+        # A record has as many fields as the header.
         self._width = len(header)
         try:
             self._fields = by_name([name.strip() for name in header], self._decoder.schema, self._decoder.rules)
         except DataError as error:
             hint = error.hint or f"it has {', '.join(header)}"
-            hint += "; is the delimiter right, is there a header?"
+            hint += "; check the delimiter, and whether the file has a header"
             raise _Unfit(f"{self.path}: {error.message}", hint) from None
 
 
@@ -1145,17 +1146,17 @@ def _offset(bad: Bad) -> int:
 
 
 class _Parquet(_File):
-    """A Parquet file, taken when its footer is there."""
+    """A Parquet file, read when its footer is written."""
 
     waits = None
 
     def __init__(self, path: str, decoder: Decoder) -> None:
         super().__init__(path)
         self._decoder = decoder
-        self._next = 0  # rows before it were taken
+        self._next = 0  # number of the first row not read before
         self._file: pq.ParquetFile | None = None
         self._parts: Iterator[pa.RecordBatch] = iter(())
-        self._first = 0  # number of the row that comes next
+        self._first = 0  # number of the first row of the next batch
         self._content: Known | None = None
 
     def close(self) -> None:
@@ -1180,7 +1181,7 @@ class _Parquet(_File):
         self._next = position
 
     def known(self) -> Known | None:
-        """What is known of it; None as long as it is not complete."""
+        """Returns the facts about it; None until it is complete."""
         if self._content is None or self.partition is None:
             return None
         mark = replace(self._content.mark, records=self._next)
@@ -1189,7 +1190,7 @@ class _Parquet(_File):
         )
 
     def read(self) -> tuple[list[Piece | Bad] | None, bool]:
-        """The next batch, and whether there may be more."""
+        """Reads the next batch. Returns its items, and whether there may be more."""
         assert self.partition is not None
         if self._file is None:
             self._open()
@@ -1226,7 +1227,7 @@ class _Parquet(_File):
         rows = self._file.metadata.num_rows
         if rows < self._next:
             raise DataError(
-                f"{self.path} has {rows} rows, and {self._next} of it were read before",
+                f"{self.path} has {rows} rows, but {self._next} were read before",
                 "it was replaced; write new files under new names",
             )
         with self.bytes() as file:

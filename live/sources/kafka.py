@@ -1,17 +1,16 @@
-"""Topics of Kafka, or of a broker that speaks its protocol, as a source.
+"""Kafka topics, or those of a broker that speaks its protocol, as a source.
 
-A partition is named `topic/partition`, or `topic@2/partition` for a topic that was made anew once and is read from its
-beginning by option. A position is the offset of a message, or offset * 2^20 + row where messages hold many rows
-(Decoding.batched). Where reading goes on is decided by the positions given to `open`, never by what a group has
-committed; commits only tell those who watch the lag of the group how far we are. Gaps in the offsets (transactions,
-compaction) mean nothing.
+A partition is named `topic/partition`, or `topic@2/partition` for a topic that was recreated once and is read anew by
+option. A position is the offset of a message, or offset * 2^20 + row if messages are batched (Decoding.batched).
+Reading continues at the positions given to `open`, never at the committed offsets of a group; commits only show the lag
+to monitoring. Gaps in the offsets (transactions, compaction) are ignored.
 
-A position says something of one topic only. So the id that brokers give a topic is kept (live.sources.marks) before its
-first event is handed out, and asked for again when the source is opened and every few seconds; and a position beyond
-the end of a partition is seen from what the client fetches. Nothing is read of a topic until that is settled.
+A position is valid for one topic only. The topic id assigned by the brokers is therefore stored (live.sources.marks)
+before the first event is returned, and compared when the source is opened and every few seconds. A position after the
+end of a partition is detected from the fetches of the client. A topic is not read until its identity is confirmed.
 
-A broker that is away is tried again without end. Messages that were deleted before they were read (retention) are a
-DataError that says which, or are skipped where that is configured.
+An unreachable broker is retried without end. Messages deleted before they were read (retention) raise a DataError that
+names them, or are skipped if so configured.
 """
 
 from __future__ import annotations
@@ -35,32 +34,33 @@ from live.sources.marks import Marks, Passed, Topic
 from query.errors import DataError
 from query.schema import Schema
 
-#: How long, in seconds, one question to a broker may take: which partitions and offsets there are, which topic it is.
+#: Timeout in seconds of one request for partitions, offsets or topic ids.
 ASK_S = 2.0
-#: How often, in seconds, new partitions are looked for, and whether topics are still the same; each second where that
-#: gave no answer.
+#: Seconds between two searches for new partitions, and between two checks of topic ids; one second after a failed one.
 LIST_S, CHECK_S = 30.0, 5.0
-#: So many times in a row, a second apart, no broker is there, or a partition ends before its position.
+#: Number of consecutive observations, one second apart, before brokers count as unreachable or a topic as truncated.
 BEYOND = 3
-#: A member of a group that has no partition for so long, in seconds, says so.
+#: Seconds without a partition after which a member of a group reports it.
 WAITS_S = 10.0
-#: Settings of the client that questions are asked with: those of the connection.
+#: Prefixes of the connection settings, which the admin client shares.
 _CONNECTION = ("security.", "sasl.", "ssl.", "enable.ssl.", "https.", "socket.", "broker.", "client.", "resolve.")
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """What is read, and from where.
+    """Settings of a Kafka source.
 
-    servers: brokers to begin with, `host:port,host:port`. group: the consumer group whose members share the partitions;
-    None: all partitions of the topics are ours, those too that are added later. start: where the partitions begin that
-    a topic has when it is read first; `latest`: their ends, which are kept at once. Partitions that are added later are
-    read from their beginning. lost: what happens where a position is no longer in the topic: `skip` goes on at the
-    first offset there is, and `trouble` says so until more has come. recreated: what happens where the topic is another
-    one than was read, by its id or because it is shorter: an error, or it is read `anew`, as partitions of its own.
-    batch: how many messages a poll takes at most. options: of librdkafka, for security and the like; those that this
-    source sets itself cannot be given.
+    servers: bootstrap brokers, `host:port,host:port`. group: the consumer group whose members share the partitions;
+    None: reads all partitions of the topics, including new ones.
+    start: the beginning of reading for partitions that exist when a topic is first read; `latest`: their ends, which
+    are stored at once. Partitions added later are read from their beginning.
+    lost: handling of a position whose messages were deleted; `skip` continues at the first offset available, and
+    `trouble` reports it until more messages come.
+    recreated: handling of a topic that was recreated, by its id or because it is shorter: `error`, or `anew`: it is
+    read from its beginning, under new partition names.
+    batch: most messages of one poll. options: settings of librdkafka, such as security; not those that this source
+    sets itself.
     """
 
     servers: str
@@ -75,8 +75,8 @@ class KafkaSettings:
 
 
 class KafkaSource:
-    """Events from topics. Resumes. marks: what is kept beside the positions. Raises DataError for settings that the
-    client refuses, without asking a broker."""
+    """Reads events from topics. Resumes from positions. marks: facts stored beside the positions. Raises DataError for
+    settings that the client rejects, without contacting a broker."""
 
     resumes = True
     ended = False
@@ -87,7 +87,7 @@ class KafkaSource:
         self._decoder = Decoder(schema, settings.decoding)
         self._bits = ROW_BITS if settings.decoding.batched else 0
         self._ours = {
-            "group.id": settings.group or "hybrid",  # without a group it is asked for, and used for nothing
+            "group.id": settings.group or "hybrid",  # required by the client, unused without a group
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
@@ -97,26 +97,26 @@ class KafkaSource:
         shares = settings.options.get("partition.assignment.strategy", ""), settings.options.get("group.protocol", "")
         if settings.group is not None and ("cooperative" in str(shares[0]) or str(shares[1]).lower() == "consumer"):
             hint = "leave out partition.assignment.strategy and group.protocol, or choose range or roundrobin"
-            raise DataError("the members of a group take all their partitions at once, not one by one", hint)
+            raise DataError("cooperative rebalancing is not supported: a group is assigned as a whole", hint)
         self._kafka = client_module()
         self._consumer: Any = None
         self._admin: Any = None
-        self._positions: dict[str, int] = {}  # where each partition goes on
-        self._assigned: set[tuple[str, int]] = set()  # given out to us
-        self._reading: set[tuple[str, int]] = set()  # of those, the ones that the client fetches
-        self._topics: dict[str, Topic] = {}  # which topics they are
-        self._settled: set[str] = set()  # those known to be the ones that were read
-        self._over: list[str] = []  # partitions of topics before they were made anew, to be told as over
+        self._positions: dict[str, int] = {}  # next position, by partition
+        self._assigned: set[tuple[str, int]] = set()  # (topic, partition)
+        self._reading: set[tuple[str, int]] = set()  # the assigned ones that the client fetches
+        self._topics: dict[str, Topic] = {}  # identities, by topic
+        self._settled: set[str] = set()  # topics of confirmed identity
+        self._over: list[str] = []  # partitions of earlier generations, to be reported as ended
         self._committed: dict[str, int] = {}
-        self._list_at = self._check_at = 0.0  # when to look for partitions, and at topics, of time.monotonic()
-        self._without_since = 0.0  # since when no partition is ours
+        self._list_at = self._check_at = 0.0  # monotonic times of the next search for partitions and check of ids
+        self._without_since = 0.0  # monotonic time since which no partition is assigned
         self._away = Away()
-        self._down_s = 0  # for how long no broker has been there
-        self._complaints: dict[str, str] = {}  # by topic or partition, until something comes from it; "" of the group
+        self._down_s = 0  # seconds without any broker
+        self._complaints: dict[str, str] = {}  # by topic or partition until its next message; "" for the group
         self._ends: dict[str, int] = {}
-        self._beyond: Counter[str] = Counter()  # how often in a row a partition ended before its position
-        self._cuts: dict[str, str] = {}  # topics of which that is certain, and what was seen
-        self._lost: Counter[str] = Counter()
+        self._beyond: Counter[str] = Counter()  # consecutive observations of an end before the position, by partition
+        self._cuts: dict[str, str] = {}  # truncated topics, with the observation
+        self._lost: Counter[str] = Counter()  # messages deleted before they were read, by partition
         self._failed: DataError | None = None
 
     @property
@@ -124,7 +124,7 @@ class KafkaSource:
         return tuple(self._name(topic, partition) for topic, partition in sorted(self._assigned))
 
     def places(self) -> dict[str, Place]:
-        """How far each partition of ours is read, in offsets of messages."""
+        """Returns the progress of each assigned partition, in offsets of messages."""
         return {
             name: Place(self._positions[name] >> self._bits if name in self._positions else None,
                         self._ends.get(name), self._lost[name])
@@ -152,7 +152,7 @@ class KafkaSource:
         connection = {name: value for name, value in settings.options.items() if name.startswith(_CONNECTION)}
         from confluent_kafka.admin import AdminClient
 
-        self._admin = AdminClient({**connection, **servers, "log_level": 0})  # the consumer says the same
+        self._admin = AdminClient({**connection, **servers, "log_level": 0})  # the consumer logs the same
         self._without_since = time.monotonic()
         if settings.group is not None:
             self._consumer.subscribe(list(settings.topics), on_assign=self._on_assign, on_revoke=self._on_revoke)
@@ -170,12 +170,12 @@ class KafkaSource:
         except DataError as error:
             self._failed = error
             raise
-        # A consume waits until it has all it may take: so it waits for one, and takes what else is there.
+        # `consume` waits until it has all it may take: so wait for one message, then take what else is available.
         messages = self._consumer.consume(1, seconds)
         if messages and self._settings.batch > 1:
             messages += self._consumer.consume(self._settings.batch - 1, 0)
         good = [message for message in messages if message.error() is None and _partition(message) in self._reading]
-        good.sort(key=_partition)  # stable: the order within each partition stays
+        good.sort(key=_partition)  # stable: keeps the order within each partition
         out: list[Piece | Bad] = [self._last(name) for name in self._over]
         self._over.clear()
         for (topic, partition), group in groupby(good, key=_partition):
@@ -204,19 +204,19 @@ class KafkaSource:
             try:
                 self._consumer.commit(offsets=done, asynchronous=True)
             except self._kafka.KafkaException:
-                pass  # nobody but watchers of the lag reads it, and the next one says it again
+                pass  # only monitoring reads it, and the next commit includes it
 
     def trouble(self) -> str | None:
         if self._failed is not None:
             return self._failed.message
         if self._away.said is not None:
-            return f"brokers of {self._settings.servers} are away: {self._away.said}"
+            return f"brokers of {self._settings.servers} are unreachable: {self._away.said}"
         if self._complaints:
             return next(iter(self._complaints.values()))
         group = self._settings.group
         if group is not None and not self._assigned and time.monotonic() > self._without_since + WAITS_S:
             topics = ", ".join(self._settings.topics)
-            return f"group {group} has given us no partition of {topics}: it has more members than there are partitions"
+            return f"group {group} has assigned no partition of {topics}: it has more members than partitions"
         return None
 
     def close(self) -> None:
@@ -225,19 +225,19 @@ class KafkaSource:
             self._consumer.close()
             self._consumer = None
 
-    # ---- which partitions
+    # ---- assignment of partitions
 
     def _name(self, topic: str, partition: int) -> str:
         generation = self._topics[topic].generation
         return f"{topic}/{partition}" if generation == 1 else f"{topic}@{generation}/{partition}"
 
     def _list(self, seconds: float) -> None:
-        """Takes all partitions that the topics have."""
+        """Assigns all partitions of the topics."""
         found = set(self._assigned)
         about: dict[str, Any] = {}
         why = ""
         try:
-            # Of all topics: the client goes on for long to believe that one it was asked for by name is not there.
+            # Lists all topics: asked for one by name, the client caches for long that it does not exist.
             about = self._consumer.list_topics(timeout=seconds).topics
         except self._kafka.KafkaException as error:
             why = said(error)
@@ -248,8 +248,8 @@ class KafkaSource:
             elif topic in about and about[topic].error is not None:
                 self._complaints[topic] = f"topic {topic} cannot be read: {meaning(about[topic].error)}"
             elif topic not in {known for known, _ in found} or about:
-                said_of_it = f"looked up: {why}" if why else "found: there is none"
-                self._complaints[topic] = f"topic {topic} cannot be {said_of_it}"
+                said_of_it = f"cannot be looked up: {why}" if why else "does not exist"
+                self._complaints[topic] = f"topic {topic} {said_of_it}"
         if found != self._assigned:
             self._assigned = found
             self._check_at = 0.0
@@ -262,7 +262,7 @@ class KafkaSource:
         self._complaints.clear()
         if not partitions:
             self._without_since = time.monotonic()
-        consumer.assign([])  # the group waits for that; brokers are asked later, outside of the client's call
+        consumer.assign([])  # the group waits for it; requests to brokers come later, outside of the client's callback
         self._check_at = 0.0
 
     def _on_revoke(self, consumer: Any, partitions: list[Any]) -> None:
@@ -270,8 +270,8 @@ class KafkaSource:
         self._without_since = time.monotonic()
 
     def _settle(self) -> None:
-        """Looks whether the topics are those that were read, and reads what is ours of them; nothing of the others.
-        Raises DataError for one that is not."""
+        """Checks the identity of the assigned topics, and reads only those confirmed. Raises DataError for a recreated
+        topic, unless it is configured to be read anew."""
         topics = sorted({topic for topic, _ in self._assigned})
         ids = self._ids(topics)
         for topic in topics:
@@ -290,16 +290,16 @@ class KafkaSource:
         self._check_at = time.monotonic() + (CHECK_S if self._settled.issuperset(topics) else 1)
 
     def _same(self, topic: str, ids: Mapping[str, str]) -> bool:
-        """Whether what is read of a topic may be handed out, with all that is known of it on disk."""
+        """Returns True if the identity of a topic is confirmed and stored, so that its events may be returned."""
         known, told = self._topics[topic], self._marks.read()
         if topic in ids and known.id is not None and ids[topic] != known.id:
             self._recreated(topic, ids[topic], f"its id is {ids[topic]}, and was {known.id}")
             return True
         if topic not in ids and known.id is not None:
             if topic not in self._settled:
-                self._complaints[f"{topic}?"] = f"topic {topic} is not read: its brokers do not say if it is the same"
+                self._complaints[f"{topic}?"] = f"topic {topic} is not read: its brokers report no id to compare"
             return topic in self._settled
-        # What could not be written, as it was said, may have been.
+        # An earlier write that raised may still have reached the disk.
         self._positions = {n: one.next for n, one in told.passed.items() if one.at is None} | self._positions
         if topic in told.topics and topic not in ids:
             return True
@@ -307,7 +307,7 @@ class KafkaSource:
         if topic not in told.topics and self._settings.start == "latest":
             ends = self._ends_of(topic)
             if ends is None:
-                self._complaints[f"{topic}?"] = f"topic {topic} is not read: its brokers do not say where it ends"
+                self._complaints[f"{topic}?"] = f"topic {topic} is not read: its brokers do not report its ends"
                 return False
             passed = {name: Passed(None, end << self._bits) for name, end in ends.items()}
         now = Topic(ids.get(topic), known.generation)
@@ -317,13 +317,13 @@ class KafkaSource:
         return True
 
     def _ids(self, topics: list[str]) -> dict[str, str]:
-        """What brokers say which topics they are, of those for which they do."""
+        """Returns the topic ids that the brokers report, by topic."""
         found: dict[str, str] = {}
         if not topics:
             return found
         try:
             if self._consumer.list_topics(timeout=ASK_S).controller_id < 0:
-                return found  # only a controller is asked
+                return found  # only the controller answers
             asked = self._admin.describe_topics(self._kafka.TopicCollection(topics), request_timeout=ASK_S)
         except self._kafka.KafkaException:
             return found
@@ -337,7 +337,7 @@ class KafkaSource:
         return found
 
     def _ends_of(self, topic: str) -> dict[str, int] | None:
-        """Where the partitions of a topic end that have no position; None where brokers do not say."""
+        """Returns the end offsets of a topic's partitions without a position; None if the brokers do not answer."""
         ends = {}
         try:
             for partition in self._consumer.list_topics(timeout=ASK_S).topics[topic].partitions:
@@ -345,19 +345,19 @@ class KafkaSource:
                 if name not in self._positions:
                     at = self._kafka.TopicPartition(topic, partition)
                     ends[name] = int(self._consumer.get_watermark_offsets(at, timeout=ASK_S)[1])
-        except (self._kafka.KafkaException, KeyError, TypeError):  # TypeError: None, for it took too long
+        except (self._kafka.KafkaException, KeyError, TypeError):  # TypeError: None, after a timeout
             return None
         return ends
 
     def _recreated(self, topic: str, id: str | None, why: str) -> None:
-        """A topic is another one than was read."""
+        """Handles a recreated topic: raises DataError, or begins its next generation."""
         known = self._topics[topic]
         if self._settings.recreated == "error":
             hint = (
                 f"to read it from its beginning, as partitions {topic}@{known.generation + 1}/0 and so on, "
                 "set recreated to anew; or read it into another stream"
             )
-            raise DataError(f"topic {topic} is not the one that was read: {why}; it was made anew", hint)
+            raise DataError(f"topic {topic} was recreated: {why}", hint)
         now = Topic(id, known.generation + 1)
         before = [name for name in self._positions if _generation(topic, name) == known.generation]
         self._marks.keep({topic: now})
@@ -367,10 +367,10 @@ class KafkaSource:
             self._complaints.pop(name, None)
         self._reading = {one for one in self._reading if one[0] != topic}
         name = self._name(topic, 0)
-        _LOG.warning("topic %s was made anew: %s; it is read from its beginning, as %s and so on", topic, why, name)
+        _LOG.warning("topic %s was recreated: %s; it is read from its beginning, as %s and so on", topic, why, name)
 
     def _fetch(self) -> None:
-        """Lets the client fetch what we read, each partition from its position."""
+        """Makes the client fetch each partition being read from its position."""
         wanted = []
         for topic, partition in sorted(self._reading):
             at = self._positions.get(self._name(topic, partition))
@@ -379,7 +379,7 @@ class KafkaSource:
         self._beyond.clear()
         self._consumer.assign(wanted)
 
-    # ---- what comes
+    # ---- messages
 
     def _last(self, name: str) -> Piece:
         rows, positions, _ = self._decoder.decode(name, [], np.zeros(0, np.int64))
@@ -391,7 +391,7 @@ class KafkaSource:
         self._complaints.pop(topic, None)
         begin = self._positions.get(name, 0)
         offsets = np.array([message.offset() for message in messages], np.int64)
-        # The client goes back where partitions were given out anew between two of these messages.
+        # The client goes back if partitions were reassigned between two of these messages.
         ahead = offsets >= np.maximum.accumulate(np.concatenate([[begin >> self._bits], offsets[:-1] + 1]))
         if not ahead.all():
             messages, offsets = [messages[i] for i in np.flatnonzero(ahead)], offsets[ahead]
@@ -399,7 +399,7 @@ class KafkaSource:
                 return []
         rows, positions, bad = self._decoder.decode(name, [message.value() for message in messages], offsets)
         if begin > int(offsets[0]) << self._bits:
-            # We stopped within this message.
+            # Reading stopped within this message.
             first = int(np.searchsorted(positions, begin))
             rows, positions = rows.slice(first), positions[first:]
             bad = [one for one in bad if one.offset is not None and one.offset >= begin]
@@ -407,17 +407,17 @@ class KafkaSource:
         return [*bad, Piece(name, rows, positions, self._positions[name])]
 
     def _on_message_error(self, message: Any, error: Any) -> None:
-        """Raises DataError for what will not mend itself."""
+        """Reports an error of the client. Raises DataError for permanent faults."""
         topic, codes = message.topic(), self._kafka.KafkaError
         if error.fatal():
-            raise DataError(f"the client of Kafka gave up: {error.str()}", "see the message of the client")
+            raise DataError(f"fatal error of the Kafka client: {error.str()}", "see the message of the client")
         if topic not in self._topics:
-            self._complaints[""] = f"group {self._settings.group} gives out no partitions: {meaning(error)}"
+            self._complaints[""] = f"group {self._settings.group} assigns no partitions: {meaning(error)}"
         elif error.code() in (codes._AUTO_OFFSET_RESET, codes._LOG_TRUNCATION):
             if (topic, message.partition()) in self._reading:
                 self._on_lost(topic, message.partition(), error.str())
         elif error.code() in (codes._UNKNOWN_TOPIC, codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_PARTITION):
-            # It may be made anew by now: nothing of it is read until that is known.
+            # It may have been recreated: it is not read until its identity is confirmed.
             self._complaints[topic] = f"topic {topic} cannot be found: {error.str()}"
             self._settled.discard(topic)
             self._list_at = self._check_at = 0.0
@@ -426,7 +426,7 @@ class KafkaSource:
             self._complaints[name] = f"{name} cannot be read now: {meaning(error)}"
 
     def _on_lost(self, topic: str, partition: int, what: str) -> None:
-        """A position that the broker does not have."""
+        """Handles a position that the broker does not have."""
         name = self._name(topic, partition)
         wanted = self._positions.get(name)
         at = self._kafka.TopicPartition(topic, partition)
@@ -439,27 +439,27 @@ class KafkaSource:
             self._fetch()
             return
         if low <= wanted >> self._bits <= high and "out of range" not in what:
-            self._fetch()  # the question was not answered: it is asked again
+            self._fetch()  # the offsets do not explain the error: fetch again
             return
         offset = wanted >> self._bits
         if low <= offset:
-            self._cut(topic, f"{name} goes on at offset {offset}, and ends at {high}")
+            self._cut(topic, f"{name} ends at offset {high}, before its position {offset}")
             return
         gone = (
-            f"offsets {offset} to {low - 1} of {name} are gone, {low - offset:,} of them: "
-            "the broker deleted them before they were read"
+            f"offsets {offset} to {low - 1} of {name} ({low - offset:,} offsets) were deleted by the broker before "
+            "they were read"
         )
         if self._settings.lost == "error":
-            hint = "keep messages for longer; to go on without them set lost to skip"
+            hint = "keep messages for longer; to continue without them set lost to skip"
             raise DataError(gone, hint)
-        _LOG.warning("%s; reading goes on at %d", gone, low)
+        _LOG.warning("%s; reading continues at %d", gone, low)
         self._lost[name] += low - offset
         self._complaints[name] = gone
         self._positions[name] = low << self._bits
         self._fetch()
 
     def _cut(self, topic: str, why: str) -> None:
-        """A partition of a topic ends before its position."""
+        """Handles a topic of which a partition ends before its position."""
         try:
             self._recreated(topic, self._ids([topic]).get(topic), why)
         except OSError as error:
@@ -468,13 +468,13 @@ class KafkaSource:
 
     def _cannot_write(self, topic: str, error: OSError) -> None:
         self._settled.discard(topic)
-        self._complaints[f"{topic}?"] = f"topic {topic} is not read: what is known of it cannot be written: {error}"
+        self._complaints[f"{topic}?"] = f"topic {topic} is not read: its identity cannot be stored: {error}"
 
-    # ---- what the client says of its connections
+    # ---- errors and statistics of the client
 
     def _on_error(self, error: Any) -> None:
         if error.fatal():
-            self._failed = DataError(f"the client of Kafka gave up: {error.str()}", "see the message of the client")
+            self._failed = DataError(f"fatal error of the Kafka client: {error.str()}", "see the message of the client")
         else:
             self._away.hear(error, time.monotonic())
 
@@ -488,7 +488,7 @@ class KafkaSource:
             self._away.back()
         elif self._down_s >= BEYOND:
             waits = [WAITS[broker["state"]] for broker in brokers if broker["state"] in WAITS]
-            self._away.waits(waits[0] if waits else "none answers", time.monotonic())
+            self._away.waits(waits[0] if waits else "no broker answers", time.monotonic())
         elif without:
             self._away.waits(f"{without[0]['name']} does not answer", time.monotonic())
         for topic, partition in sorted(self._reading):
@@ -497,14 +497,14 @@ class KafkaSource:
                 self._on_end(topic, partition, about["hi_offset"])
 
     def _on_end(self, topic: str, partition: int, end: int) -> None:
-        """Where a partition ends, as the last fetch has said. A broker that does not refuse a position beyond lets the
-        client wait there until new messages have grown past it, and those before are never seen."""
+        """Takes the end of a partition, as the last fetch reported it. Detects a position after it: a broker that does
+        not reject such a position makes the client wait there, and the messages below it would never be read."""
         name = self._name(topic, partition)
         self._ends[name] = end
         offset = self._positions.get(name, 0) >> self._bits
         self._beyond[name] = self._beyond[name] + 1 if offset > end else 0
-        if self._beyond[name] >= BEYOND:  # dealt with outside of the client's call
-            self._cuts[topic] = f"{name} goes on at offset {offset}, and ends at {end}"
+        if self._beyond[name] >= BEYOND:  # handled outside of the client's callback
+            self._cuts[topic] = f"{name} ends at offset {end}, before its position {offset}"
 
 
 def _partition(message: Any) -> tuple[str, int]:
@@ -512,6 +512,6 @@ def _partition(message: Any) -> tuple[str, int]:
 
 
 def _generation(topic: str, name: str) -> int | None:
-    """How the manieth topic of its name a partition belongs to; None for one of another topic."""
+    """Returns the generation of the topic that a partition belongs to; None for a partition of another topic."""
     found = re.fullmatch(re.escape(topic) + r"(?:@(\d+))?/\d+", name)
     return None if found is None else int(found[1] or 1)

@@ -1,13 +1,13 @@
-"""What a source knows of the files it has read, so that it recognises each by its bytes, wherever it is.
+"""Facts about the files that a source has read: they recognise a file by its bytes at any path.
 
-Positions are not among it: they come from the archive, which commits them with the rows. What is kept here are facts
-about contents: "of this partition, the first 2,000 records are the first 91,230 bytes, the file begins with this and
-these end with that". A fact stays true whatever a crash takes, so it need not be of one moment with the archive; only
-that a partition is this file must be durable before its first rows are handed out.
+Positions come from the archive, which commits them with the rows. The facts here are about contents: "the first 2,000
+records of this partition are the first 91,230 bytes; the file begins with this, and these bytes end with that". A fact
+stays true after a crash, so it may be older than the archive. Only the identity of a partition must be durable before
+its first rows are returned.
 
-On disk it is a log: a line of JSON for each fact behind its CRC-32, the last one of a partition counts. It is written
-anew when it has grown to several times of what it says. A last line without its end was being written when the process
-ended; anything else that cannot be read is an error, for a file that is not recognised would be archived twice.
+On disk the facts are a log of JSON lines, each after its CRC-32; the last line of a partition counts. The log is
+rewritten when it has grown to several times its content. A torn last line was being written when the process ended. Any
+other unreadable line is an error, because an unrecognised file would be archived twice.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import IO, Any
 
 from query.errors import DataError
 
-#: A file is known by so many bytes at its start (behind the header of CSV), and by so many before where it was read to.
+#: Bytes that recognise a file: at its start (after a CSV header), and before the position that it was read to.
 HEAD_BYTES, TAIL_BYTES = 1 << 12, 1 << 10
-#: The log is written anew when it is larger than this and four times of what it says.
+#: The log is rewritten when it is larger than this and than four times its content.
 LOG_BYTES = 1 << 20
 FORMAT = 1
 
@@ -37,7 +37,8 @@ def digest(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The first `records` records of a file are its first `bytes` bytes; tail: the hash of the last of these."""
+    """The first `records` records of a file are its first `bytes` bytes. tail: the hash of the last TAIL_BYTES of
+    these."""
 
     records: int = 0
     bytes: int = 0
@@ -46,11 +47,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of one partition.
+    """The facts about one partition.
 
-    path: where its file was last, "" for one that another has replaced. head: the hash of its first `head_bytes` bytes,
-    unpacked where it is compressed. first_us, newest_us: the times of its first event and of its newest. stamp: size
-    and mtime of a compressed file all of which is below the mark.
+    path: the last path of its file, "" if the file was replaced. head: the hash of its first `head_bytes` bytes, after
+    decompression. first_us, newest_us: event times of its first and of its newest event. stamp: size and mtime of a
+    compressed file that was read to its end.
     """
 
     partition: str
@@ -63,7 +64,7 @@ class Known:
     stamp: tuple[int, int] | None = None
 
     def is_in(self, file: IO[bytes]) -> bool:
-        """Whether what was read of it stands in an open file."""
+        """True if an open file has this head, and this tail at the mark."""
         file.seek(0)
         head = file.read(self.head_bytes)
         if len(head) < self.head_bytes or digest(head) != self.head:
@@ -90,9 +91,9 @@ class Known:
 
 
 class KnownFiles:
-    """What is known of all partitions of a source: as it is now (`put`), and what of it is on disk (`write`).
+    """The facts about all partitions of a source: in memory (`put`) and on disk (`write`).
 
-    path: the file on disk; None: it is forgotten with the process. Raises DataError where that file cannot be read.
+    path: the file on disk; None: facts live as long as the process.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -102,7 +103,7 @@ class KnownFiles:
         self._written: dict[str, bytes] = {}
         self._out: IO[bytes] | None = None
         self._bytes = 0
-        #: Whether there was such a file when it was read.
+        #: Whether the file existed when `read` was called.
         self.found = False
 
     def __iter__(self) -> Iterator[Known]:
@@ -112,7 +113,7 @@ class KnownFiles:
         return self._known.get(partition)
 
     def put(self, known: Known) -> None:
-        """Takes the place of what was known of the partition."""
+        """Replaces the facts about a partition, in memory."""
         before = self._known.get(known.partition)
         self._known[known.partition] = known
         if before is not None and (before.head_bytes, before.head) == (known.head_bytes, known.head):
@@ -127,11 +128,12 @@ class KnownFiles:
 
     @property
     def head_bytes_max(self) -> int:
-        """How much of the start of a file `alike` looks at."""
+        """The number of bytes that `alike` needs at most."""
         return max(self._heads, default=0)
 
     def alike(self, head: bytes) -> list[Known]:
-        """What begins as a file does. head: its first `head_bytes_max` bytes, or all where it has fewer."""
+        """Returns the facts whose head equals the beginning of a file. head: the first `head_bytes_max` bytes of the
+        file, or the whole file if it is shorter."""
         found: list[Known] = []
         state, at = blake2b(digest_size=16), 0
         for length in sorted(self._heads):
@@ -143,7 +145,7 @@ class KnownFiles:
         return found
 
     def read(self) -> None:
-        """Takes over what is on disk. To be called once."""
+        """Reads the facts from disk. Called once. Raises DataError if the file is damaged."""
         if self.path is None:
             return
         try:
@@ -158,7 +160,7 @@ class KnownFiles:
         try:
             self._anew()
         except OSError:
-            pass  # the disk is full, say: the first `write` tries again, and tells
+            pass  # for example a full disk: the first `write` tries again and raises
 
     def _entries(self, data: bytes) -> Iterator[Known]:
         lines = data.split(b"\n")[:-1]
@@ -166,7 +168,7 @@ class KnownFiles:
             try:
                 crc, text = line.split(b" ", 1)
                 if crc != b"%08x" % zlib.crc32(text):
-                    raise ValueError("its sum is wrong")
+                    raise ValueError("wrong checksum")
                 told = json.loads(text)
                 if number == 1:
                     version = told["version"]
@@ -181,12 +183,11 @@ class KnownFiles:
             raise self._damaged("it is empty")
 
     def _damaged(self, what: str) -> DataError:
-        hint = "restore it, or delete it: the files that were read are then known by their paths alone"
-        return DataError(f"{self.path}, which says what files were read, is damaged: {what}", hint)
+        hint = "restore it, or delete it: the files that were read are then recognised by path only"
+        return DataError(f"{self.path}, the record of the files read, is damaged: {what}", hint)
 
     def write(self, some: Iterable[Known]) -> None:
-        """Makes these durable, as they are given; all of them, where the file has been removed. Raises OSError, having
-        lost nothing."""
+        """Makes these facts durable, and all earlier ones if the log was removed. May be repeated after an OSError."""
         lines = {known.partition: _line(known.to_json()) for known in some}
         if self.path is None:
             return
@@ -204,20 +205,20 @@ class KnownFiles:
             self._out.flush()
             os.fsync(self._out.fileno())
         except OSError:
-            self.close()  # what stands behind the last whole line is nothing anyone knows: written anew the next time
+            self.close()  # the end of the log is unknown now: the next write rewrites it
             raise
         self._bytes += len(data)
 
     @staticmethod
     def _stands(path: Path, out: IO[bytes]) -> bool:
-        """Whether the file that is open is the one at the path."""
+        """True if the open file is the one at the path."""
         try:
             return os.path.samestat(os.stat(path), os.fstat(out.fileno()))
         except FileNotFoundError:
             return False
 
     def _anew(self) -> None:
-        """Writes all of it into another file, which takes the place of the log."""
+        """Rewrites the log: writes all facts to a new file, which replaces it."""
         assert self.path is not None
         self.close()
         part = self.path.with_name(self.path.name + ".part")
@@ -244,7 +245,7 @@ class KnownFiles:
             try:
                 out.close()
             except OSError:
-                pass  # what could not be written was raised by `write`
+                pass  # `write` has raised it
 
 
 def _line(told: dict[str, Any]) -> bytes:

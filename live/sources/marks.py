@@ -1,13 +1,13 @@
-"""What a source has to know of its partitions beside the offsets that the archive holds, in a file of one stream.
+"""Facts about the partitions of a stream that complement the offsets in the archive, in one file per stream.
 
-Two kinds of facts, each of which stays true whatever a crash, or a restored archive, makes of the rows:
+Both kinds stay true after a crash and after a restore of the archive:
 
-- which topic it is that was read: the id that its brokers give it, and how often it was made anew (`Topic`);
-- where a partition goes on when the archive expects exactly a certain offset in it, or none at all (`Passed`): behind
-  payloads that were refused, or, for a partition of which nothing was archived, where its reading began. Where the
-  archive expects another offset the fact says nothing, so it is never ahead of the events.
+- `Topic`: the identity of the topic that was read: the id assigned by its brokers, and how often it was recreated;
+- `Passed`: the position at which a partition continues if the archive expects a given offset, or has no row of it:
+  after rejected payloads, or where reading began. It is ignored if the archive expects another offset, so it is never
+  ahead of the events.
 
-The file is JSON with its CRC-32, replaced as a whole.
+The file is JSON with its CRC-32 and is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from typing import Any
 from query.errors import DataError
 
 FORMAT = 1
-#: Sources of one stream share its file, each in a thread of its own.
+#: Sources of one stream share its file, each from its own thread.
 _LOCK = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """id: as its brokers say, None where they do not. generation: 1, and one more for each time it was made anew."""
+    """Identity of a topic. id: as its brokers report it, None if they do not. generation: 1, plus one for each time the
+    topic was recreated."""
 
     id: str | None
     generation: int = 1
@@ -38,7 +39,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Reading goes on at `next` where the archive expects `at`; None: it has nothing of the partition."""
+    """Reading continues at `next` if the archive expects `at`. at: None if the archive has no row of the partition."""
 
     at: int | None
     next: int
@@ -46,32 +47,32 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the file says: by topic, and by partition."""
+    """Content of the file: topics by name, passed positions by partition."""
 
     topics: dict[str, Topic] = field(default_factory=dict)
     passed: dict[str, Passed] = field(default_factory=dict)
 
     def positions(self, archived: Mapping[str, int]) -> dict[str, int]:
-        """Where the partitions go on. archived: the offsets that the archive expects next."""
+        """Returns the positions at which partitions continue. archived: the offsets that the archive expects next."""
         beyond = {name: one.next for name, one in self.passed.items() if archived.get(name) == one.at}
         return {**archived, **beyond}
 
 
 class Marks:
-    """The facts of one stream. file: where they are kept; None: in this object only, for as long as it lives."""
+    """Reads and stores the facts of one stream. file: where they are stored; None: in this object only."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
         self._told = Told()
 
     def read(self) -> Told:
-        """Raises DataError where the file cannot be read."""
+        """Returns the stored facts. Raises DataError if the file is damaged."""
         with _LOCK:
             return self._read()
 
     def keep(self, topics: Mapping[str, Topic] | None = None, passed: Mapping[str, Passed] | None = None) -> None:
-        """Adds facts, or replaces those of the same topics and partitions. Durable when it returns. Raises OSError,
-        and DataError as `read` does."""
+        """Adds facts and replaces those of the same topics and partitions. Durable on return. Raises OSError, and
+        DataError as `read` does."""
         if not topics and not passed:
             return
         with _LOCK:
@@ -93,12 +94,12 @@ class Marks:
         try:
             crc, body = text.split(b"\n", 1)
             if int(crc, 16) != zlib.crc32(body):
-                raise ValueError("its checksum is wrong")
+                raise ValueError("wrong checksum")
             told: dict[str, Any] = json.loads(body)
             version = told["version"]
         except (ValueError, KeyError, TypeError) as error:
-            hint = "restore it, or delete it: topics are then taken for those that were read"
-            raise DataError(f"{self._file}, which says which topics were read, is damaged: {error}", hint) from None
+            hint = "restore it, or delete it: the present topics then count as those that were read"
+            raise DataError(f"{self._file}, the record of the topics read, is damaged: {error}", hint) from None
         if version != FORMAT:
             hint = "run the release that wrote it or a later one"
             raise DataError(f"{self._file} has format {version}; this program reads format {FORMAT}", hint)

@@ -1,15 +1,14 @@
 """Topics of an MQTT 5 broker as a source, with QoS 1: at least once.
 
-A message is acknowledged when its rows are durable here, not before. What is not acknowledged the broker keeps, as long
-as the session lives, and sends again after each new connection. So nothing is lost, by a restart of ours or, where it
-keeps its sessions on disk, of the broker; and a message may come twice: those that were handed out and not yet
-acknowledged when the connection broke. MQTT has no identity by which to tell them apart. Where that matters, events
-need an id of their own, and queries that read it.
+A message is acknowledged when its rows are durable. Until then the broker keeps it, as long as the session lives, and
+sends it again after each reconnection. So no message is lost by a restart of this process, nor by one of a broker that
+stores its sessions on disk. A message may come twice: one that was returned and not yet acknowledged when the
+connection broke. MQTT has no message identity to detect this. If it matters, events need their own id, and queries
+must use it.
 
-What is published with QoS 0 the broker sends once, and keeps for nobody who is away: it is lost where a connection, or
-we, break before it is kept.
+A QoS 0 message is sent once, and is lost if the connection or this process fails before the message is durable.
 
-There are no positions: rows are counted. The partition has the client's id for its name.
+There are no positions: rows are counted. The partition is named by the client id.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from query.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class MqttSettings:
-    """What is read, and from where.
+    """Settings of an MQTT source.
 
-    topics: filters, `plant/+/temperature`; one is shared among clients as `$share/group/filter`. client_id: names the
-    session at the broker: keep it, and give it to one source only. session_s: how long the broker keeps the session
-    while we are away, in seconds. unacknowledged: how many messages the broker may send before it waits for us to have
-    kept them, 1 to 65,535 (it may allow fewer itself). tls: whether to encrypt, with the certificates of the system.
+    topics: filters, `plant/+/temperature`; `$share/group/filter` is shared among clients. client_id: names the session
+    at the broker: keep it, and give it to one source only. session_s: seconds for which the broker keeps the session
+    of a disconnected client. unacknowledged: most messages that the broker sends before it waits for acknowledgements,
+    1 to 65,535 (the broker may allow fewer). tls: encrypts the connection, with the system's certificates.
     """
 
     host: str
@@ -55,26 +54,26 @@ class MqttSettings:
     unacknowledged: int = 65_535
 
 
-#: How long a poll goes on taking while messages come, in seconds, and ten times as long as it waits for the next.
+#: Seconds for which a poll collects messages that keep coming; it waits a tenth of that for the next one.
 _GATHER_S = 0.02
-#: A connection that has ended so many times in so many seconds is told, when it is there again too.
+#: So many lost connections within so many seconds are reported, even while connected.
 _ENDS, _ENDS_S = 3, 60.0
 _LOG = logging.getLogger(__name__)
-#: A filter that nobody subscribes to.
+#: A filter without a subscription.
 _NO_TOPIC = "hybrid/no/topic"
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    connection: int  # the how manieth connection it came by: packet identifiers mean nothing in another
-    mid: int  # 0 with QoS 0, which is not acknowledged
+    connection: int  # number of its connection: packet identifiers are valid within one connection
+    mid: int  # packet identifier; 0 with QoS 0, which is not acknowledged
     payload: bytes
     duplicate: bool
 
 
 class MqttSource:
-    """Events from topics. Does not resume from a position; the broker keeps what is not acknowledged. Raises DataError
-    for settings that do not fit, without asking a broker."""
+    """Reads events from topics. Does not resume from positions: the broker keeps unacknowledged messages. Raises
+    DataError for invalid settings, without contacting a broker."""
 
     resumes = False
     ended = False
@@ -84,24 +83,24 @@ class MqttSource:
         self._decoder = Decoder(schema, settings.decoding)
         self._client: Any = None
         self._new_client()
-        # Bounded, though a broker that keeps to `unacknowledged` never fills it: Mosquitto 2.0 does not, once it has
-        # queued. Then its connection waits, and may break and be made again.
+        # Bounded for brokers that exceed `unacknowledged`, as Mosquitto 2.0 does once it has queued messages. A full
+        # queue makes the connection wait; it may break and be made again.
         self._queue: queue.Queue[_Message] = queue.Queue(2 * settings.unacknowledged)
         self._closing = False
-        self._answered = threading.Event()  # to what is asked when we leave
-        # Messages handed out and not acknowledged: how many rows had been, with its own, and which it is.
+        self._answered = threading.Event()  # set by the answer to the last request before disconnecting
+        # Messages returned and not acknowledged, each with the count of rows up to and including its own.
         self._pending: deque[tuple[int, _Message]] = deque()
-        self._count = 0  # rows handed out, and those before this process
-        self._lock = threading.Lock()  # between our thread and the client's; for the four below
+        self._count = 0  # rows returned, including those of earlier processes
+        self._lock = threading.Lock()  # between the reader's thread and the client's; for the four below
         self._connection = 0
         self._connected = False
-        self._said: str | None = "is away: there is no connection yet"  # of the broker; while connected, of the session
-        self._refused = False  # the last attempt to connect
-        # When connections ended lately, of time.monotonic(), and whether the broker said that another took our place.
+        self._said: str | None = "is unreachable: no connection yet"  # of the broker; if connected, of the session
+        self._refused = False  # the broker refused the last attempt to connect
+        # Monotonic times at which connections ended, and whether the broker reported a takeover of the client id.
         self._ends: deque[tuple[float, bool]] = deque(maxlen=100)
         self._told_qos_0 = False
         self._failed: DataError | None = None
-        #: Messages that the broker has marked as sent before.
+        #: Number of messages that the broker marked as sent before.
         self.duplicates = 0
 
     @property
@@ -109,7 +108,7 @@ class MqttSource:
         return (self._settings.client_id,)
 
     def _new_client(self) -> Any:
-        """A client that is not connected, with all settings checked."""
+        """Checks all settings and returns a client that is not connected."""
         settings = self._settings
         if not settings.client_id or not settings.topics or not 1 <= settings.unacknowledged <= 65_535:
             raise DataError(f"an MQTT source needs a client_id, topics, and 1 to 65,535 unacknowledged: {settings}")
@@ -120,7 +119,7 @@ class MqttSource:
 
         for topic in settings.topics:
             if not topic or mqtt.Client._filter_wildcard_len_check(topic.encode()) != mqtt.MQTT_ERR_SUCCESS:
-                raise DataError(f"{topic!r} is no filter of MQTT topics", "for example plant/+/temperature or plant/#")
+                raise DataError(f"invalid MQTT topic filter {topic!r}", "for example plant/+/temperature or plant/#")
         return client
 
     def open(self, positions: Mapping[str, int]) -> None:
@@ -151,7 +150,7 @@ class MqttSource:
             raise self._failed
         messages = self._taken(seconds)
         if not messages:
-            self._client.loop_start()  # without effect, unless something that it does not expect has ended its thread
+            self._client.loop_start()  # no effect, unless an unexpected error has ended the client's thread
             return []
         numbers = np.arange(len(messages), dtype=np.int64)
         name = self._settings.client_id
@@ -165,15 +164,15 @@ class MqttSource:
         return [*(Bad(name, None, one.raw, one.reason) for one in bad), Piece(name, rows, None, None)]
 
     def _taken(self, seconds: float) -> list[_Message]:
-        """What is there; waits so long for the first message, and, if it may wait, for others while they keep coming:
-        the client's thread reads nothing while Python runs in ours, so that a message at a time would be all there is.
-        """
+        """Returns the messages received. Waits up to `seconds` for the first one and then, if it may wait, while more
+        keep coming: the client's thread cannot read while the reader's runs, so without a wait each poll would return
+        one message."""
         try:
             messages = [self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()]
         except queue.Empty:
             return []
         until = time.monotonic() + min(seconds, _GATHER_S)
-        came = self._queue.qsize()  # we are the only one who takes
+        came = self._queue.qsize()  # no other thread takes from it
         while True:
             messages += [self._queue.get_nowait() for _ in range(came)]
             if time.monotonic() >= until:
@@ -184,14 +183,14 @@ class MqttSource:
                 return messages
 
     def kept(self, positions: Mapping[str, int]) -> None:
-        """Acknowledges the messages all of whose rows are kept, by the count of rows; and those without rows behind
-        which nothing waits."""
+        """Acknowledges the messages whose rows are all durable, by the count of rows, and messages without rows among
+        them."""
         count = positions.get(self._settings.client_id, 0)
         with self._lock:
             while self._pending and self._pending[0][0] <= count:
                 _, message = self._pending.popleft()
-                # One of an earlier connection has been sent again, and that copy will be acknowledged; its packet
-                # identifier may mean another message by now.
+                # A message of an earlier connection is sent again, and that copy will be acknowledged. Its old packet
+                # identifier may belong to another message now.
                 if message.mid and self._connected and message.connection == self._connection:
                     self._client.ack(message.mid, 1)
 
@@ -204,22 +203,22 @@ class MqttSource:
             lately = [sure for at, sure in self._ends if time.monotonic() < at + _ENDS_S]
         if not any(lately) and len(lately) < _ENDS:
             return said
-        maybe = "" if any(lately) else f"the connection has ended {_ENDS} times and more in {_ENDS_S:g} s; if "
+        maybe = "" if any(lately) else f"the connection ended at least {_ENDS} times in {_ENDS_S:g} s; if "
         twin = (
-            f"{maybe}another client connects as {id}, each throws the other out, and what one has acknowledged the "
-            "other does not get: give each a client_id of its own"
+            f"{maybe}another client connects as {id}, each disconnects the other, and a message that one acknowledges "
+            "does not reach the other: give each its own client_id"
         )
         return twin if said is None else f"{said}; {twin}"
 
     def close(self) -> None:
-        """Leaves; the session stays, with what is not acknowledged."""
+        """Disconnects. The broker keeps the session and the unacknowledged messages."""
         if self._client is not None:
-            # Acknowledgements have no answer, and a connection that is closed with something unread takes them with it.
-            # The broker answers in order: what it answers behind them says that it has them.
+            # Acknowledgements have no answer, and closing a connection with unread data discards them. The broker
+            # answers in order, so its answer to a later request confirms them.
             if self._connected and self._client.unsubscribe(_NO_TOPIC)[0] == 0:
                 self._answered.wait(1)
             self._closing = True
-            self._client.disable_logger()  # it complains of the connection that we end
+            self._client.disable_logger()  # it would log the end of the connection
             self._client.disconnect()
             self._client.loop_stop()
             self._client = None
@@ -235,11 +234,11 @@ class MqttSource:
             return
         with self._lock:
             forgotten = not flags.session_present and (self._connection > 0 or self._count > 0)
-            said = f"the broker knew no session {self._settings.client_id}: what came while we were away is lost"
+            said = f"the broker has no session {self._settings.client_id}: messages published meanwhile are lost"
             self._said = said if forgotten else None
             self._connection += 1
             self._connected, self._refused = True, False
-        # Retained messages come with a new subscription only, not with each connection.
+        # Retained messages come with a new subscription only, not with every connection.
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB)
         client.subscribe([(topic, options) for topic in self._settings.topics])
 
@@ -252,23 +251,23 @@ class MqttSource:
             if self._connected and not self._closing:
                 self._ends.append((time.monotonic(), reason.value == TAKEN_OVER))
             if self._connected:
-                self._said = f"is away: {reason}"
-            elif not self._refused:  # or it has been said why
+                self._said = f"is unreachable: {reason}"
+            elif not self._refused:  # keeps the reason of a refusal
                 self._said = closed_early(self._settings.tls)
             self._connected = False
 
     def _on_subscribe(self, client: Any, data: Any, mid: int, reasons: list[Any], properties: Any) -> None:
         for topic, reason in zip(self._settings.topics, reasons):
             if reason.is_failure:
-                hint = "may this user read it, and is it a topic filter?"
-                self._failed = DataError(f"the broker does not let us read {topic}: {reason}", hint)
+                hint = "check the permissions of the user, and the topic filter"
+                self._failed = DataError(f"the broker refuses the subscription to {topic}: {reason}", hint)
 
     def _on_message(self, client: Any, data: Any, message: Any) -> None:
         taken = _Message(self._connection, message.mid, message.payload, message.dup)
         if not taken.mid and not self._told_qos_0:
             self._told_qos_0 = True
             _LOG.warning(
-                "%s comes with QoS 0: what is published while this source or its connection is down is lost; "
+                "%s comes with QoS 0: messages published while this source or its connection is down are lost; "
                 "publish with QoS 1", message.topic,
             )  # fmt: skip
         while not self._closing:

@@ -1,4 +1,4 @@
-"""Replays recorded batches as a live feed: at a rate, at a speed-up of event time, or as fast as they are taken."""
+"""Replays recorded batches as a live feed: at a rate, at a multiple of event time, or without pauses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from query.errors import DataError
 
-#: How long, in seconds of the replay, the events are collected that are handed out together.
+#: Span, in seconds of the replay, of the events that are yielded together.
 STEP_S = 0.05
 
 
@@ -23,12 +23,13 @@ def replay(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """Hands out the rows of `batches` in their order, no row before it is due.
+    """Yields the rows of `batches` in order, no row before it is due.
 
     speed: seconds of event time per second, from the first event on; needs time_column, a timestamp or date. An
-    event older than one before it is due with that one. rate: rows per second. Neither: each batch at once, uncut.
-    Batches are cut, zero copy, where rows are due more than STEP_S apart. A taker that is slow gets what is overdue
-    without a pause; nothing is skipped. clock, sleep: seconds; give your own to run on simulated time.
+    out-of-order event is due with the latest event before it. rate: rows per second. Neither: whole batches, without
+    pauses.
+    Batches are split, zero copy, into steps of STEP_S. Overdue rows are yielded without a pause; none is skipped.
+    clock, sleep: in seconds; pass your own to run on simulated time.
     Raises DataError for a speed or rate that is not above 0, for both at once, and for a speed without times.
     """
     for name, value in (("speed", speed), ("rate", rate)):
@@ -78,9 +79,9 @@ def _replay(
 def _times(batch: pa.RecordBatch, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     index = batch.schema.get_field_index(name)
     if index < 0:
-        raise DataError(f"there is no column {name} to replay by", f"there is {', '.join(batch.schema.names)}")
+        raise DataError(f"column {name} to replay by does not exist", f"available: {', '.join(batch.schema.names)}")
     column = batch.column(index)
     if not (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)) or column.null_count:
         raise DataError(f"column {name} is {column.type} or has nulls", "replay by a timestamp or date without nulls")
-    whole = column.cast(pa.timestamp("us"), safe=False)  # nanoseconds do not matter here
+    whole = column.cast(pa.timestamp("us"), safe=False)  # nanoseconds are irrelevant for pacing
     return np.asarray(whole.view(pa.int64()))

@@ -1,4 +1,4 @@
-"""Events that are made, or known beforehand, as a source: a simulator's scenario, or any batches that come again."""
+"""Generated or recorded events as a source: a simulator's scenario, or any repeatable batches."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from live.sources.base import Bad, Piece
 from query.errors import DataError
 from query.schema import Schema
 
-#: So many rows at most are handed out together.
+#: Most rows of one piece.
 ROWS_MAX = 1 << 14
 
 
 class SimulatedSource:
-    """Events from (partition, position of the first row, rows) as `arrivals()` gives them, each time it is called the
-    same; a simulator's scenario has them. Resumes: what is below a position is passed over.
+    """Reads events from `arrivals()`, as a simulator's scenario has it. Resumes: rows below a position are skipped.
 
-    Rows may come again at the positions they had; those are handed out again, as a broker would.
-    rate: rows per second; None: as fast as they are taken. clock, sleep: seconds; give your own for simulated time.
+    arrivals: yields (partition, position of the first row, rows), the same at each call. Rows may be repeated at
+    their positions; they are returned again, as a broker does.
+    rate: rows per second; None: without pauses. clock, sleep: in seconds; pass your own to run on simulated time.
+    Raises DataError for a rate that is not above 0.
     """
 
     resumes = True
@@ -33,7 +34,7 @@ class SimulatedSource:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         if rate is not None and not rate > 0:
-            raise DataError(f"the rate is {rate}", "give a number above 0, or None for as fast as possible")
+            raise DataError(f"invalid rate {rate}", "give a number above 0, or None for as fast as possible")
         self._incoming = Incoming(schema)
         self._arrivals = arrivals
         self._rate = rate
@@ -43,7 +44,7 @@ class SimulatedSource:
         self._positions: dict[str, int] = {}
         self._next: dict[str, int] = {}
         self._start_s = 0.0
-        self._count = 0  # rows handed out
+        self._count = 0  # rows returned
 
     @property
     def ended(self) -> bool:
@@ -68,7 +69,7 @@ class SimulatedSource:
         if self._rate is not None:
             due = self._due()
             if due < 1:
-                # The next row, or as much of the time until then as may be waited.
+                # Until the next row is due, at most as long as the caller may wait.
                 self._sleep(min(seconds, max((self._count + 1) / self._rate - (self._clock() - self._start_s), 0.0)))
                 due = self._due()
             if due < 1:
@@ -84,7 +85,7 @@ class SimulatedSource:
         return [Piece(source, self._incoming.read(rows.slice(0, n))[0], offsets, self._next[source])]
 
     def kept(self, positions: Mapping[str, int]) -> None:
-        """Nothing to do: nobody waits to hear it."""
+        """Does nothing: no acknowledgement is needed."""
 
     def trouble(self) -> str | None:
         return None
@@ -94,11 +95,11 @@ class SimulatedSource:
 
     def _due(self) -> int:
         assert self._rate is not None
-        # A little more, as a sleep until a row is due may end a rounding before it.
+        # A microsecond more: a sleep until a row is due may end slightly early by rounding.
         return int((self._clock() - self._start_s) * self._rate + 1e-6) - self._count
 
     def _advance(self) -> None:
-        """Goes on to the next rows at or behind their position."""
+        """Moves to the next rows at or after their position."""
         for source, first, rows in self._left:
             skip = min(max(self._positions.get(source, 0) - first, 0), rows.num_rows)
             if skip < rows.num_rows:
@@ -108,7 +109,7 @@ class SimulatedSource:
 
 
 def counted(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Batches of one partition of that name, with the positions of their first rows."""
+    """Yields (name, position of the first row, batch) for the batches of one partition."""
     first = 0
     for batch in batches:
         yield name, first, batch

@@ -88,7 +88,7 @@ def test_a_slow_taker_is_not_made_to_wait() -> None:
         ({"rate": -1.0}, "rate is -1"),
         ({"speed": 1.0, "rate": 1.0}, "not both"),
         ({"speed": 1.0}, "needs the time column"),
-        ({"speed": 1.0, "time_column": "nope"}, "there is no column nope"),
+        ({"speed": 1.0, "time_column": "nope"}, "column nope to replay by does not exist"),
         ({"speed": 1.0, "time_column": "i"}, "column i is int64"),
     ],
 )

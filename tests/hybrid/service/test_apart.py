@@ -46,7 +46,7 @@ def test_two_sources_of_one_file_are_refused(tmp_path: Path, first: str, second:
     with pytest.raises(AppError, match=r"HQ703.*feed and more both read .* would be in ticks twice") as caught:
         load(file)
     assert f'path = "{second}"' in str(caught.value)
-    assert "\nhint: let one of them read it" in str(caught.value)
+    assert "\nhint: let one source read it" in str(caught.value)
 
 
 @pytest.mark.parametrize(("first", "second"), [
@@ -91,7 +91,7 @@ def test_a_link_that_comes_later_doubles_nothing(tmp_path: Path) -> None:
         service.step()
     assert service.db.sql("SELECT count(*) AS n FROM ticks").arrow()["n"].to_pylist() == [3]
     (text,) = [text for text in said if text.startswith("source more: it reads")]
-    assert "other/soft.ndjson, which source feed reads into the same stream\nhint: let one of them read it" in text
+    assert "other/soft.ndjson, which source feed reads into the same stream\nhint: let one source read it" in text
     service.stop()
     service.finish()
     with pytest.raises(AppError, match="sources feed and more both read"):
@@ -99,10 +99,10 @@ def test_a_link_that_comes_later_doubles_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("path", "what"), [
-    ("ticks.ndjson", "what source feed reads"), ("./link.ndjson", "what source feed reads"),
-    ("app.toml", "a file that the app is made of"), ("falls.sql", "a file that the app is made of"),
+    ("ticks.ndjson", "files that source feed reads"), ("./link.ndjson", "files that source feed reads"),
+    ("app.toml", "a file of the app"), ("falls.sql", "a file of the app"),
     ("market/_service/status.json", "the state of the service"), ("market/ticks/bad.ndjson", "the database"),
-    ("dir/alerts.ndjson", "what source more reads"), ("glob/alerts.ndjson", "what source globbed reads"),
+    ("dir/alerts.ndjson", "files that source more reads"), ("glob/alerts.ndjson", "files that source globbed reads"),
 ])  # fmt: skip
 @pytest.mark.parametrize("there", [False, True])
 def test_a_sink_that_writes_what_is_read_or_kept_is_refused(tmp_path: Path, path: str, what: str, there: bool) -> None:
@@ -121,7 +121,7 @@ def test_a_sink_that_writes_what_is_read_or_kept_is_refused(tmp_path: Path, path
         (tmp_path / path).touch()
     with pytest.raises(AppError, match=f"HQ703.*sink alerts writes into {what}") as caught:
         load(file)
-    assert "\nhint: give alerts a path of its own" in str(caught.value)
+    assert "\nhint: give alerts its own path" in str(caught.value)
     file.write_text(text.replace('type = "stdout"', 'type = "file"\npath = "glob/z.ndjson"'))
     load(file)
 
@@ -137,7 +137,7 @@ def test_a_sink_of_parquet_into_a_directory_that_is_read_is_refused(tmp_path: Pa
     if path == "above":  # what is read lies beside the files that are written, and is none of them
         load(tmp_path / "app.toml")
         return
-    with pytest.raises(AppError, match="sink alerts writes into what source feed reads"):
+    with pytest.raises(AppError, match="sink alerts writes into files that source feed reads"):
         load(tmp_path / "app.toml")
 
 

@@ -121,11 +121,11 @@ def test_environment_variables_stand_for_what_the_file_should_not_say(
         load(file)
     (line,) = [n for n, text in enumerate(file.read_text().split("\n"), 1) if "A_PASSWORD" in text]
     said = caught.value.render()
-    assert "error[HQ704]: there is no environment variable A_PASSWORD" in said
+    assert "error[HQ704]: environment variable A_PASSWORD is not set" in said
     assert f"app.toml:{line}:" in said
     assert state_of(file) == tmp_path / "market" / "here" / "_service"  # status needs no password
     monkeypatch.delenv("PLACE")
-    with pytest.raises(AppError, match="no environment variable PLACE"):
+    with pytest.raises(AppError, match="environment variable PLACE is not set"):
         state_of(file)
 
 
@@ -163,7 +163,7 @@ def test_an_extra_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("keys", "says", "marked"), [
     ('spark = "sprak://host:7077"', "invalid Spark address 'sprak://host:7077'", '"sprak://host:7077"'),
     ('spark = "local"\nspark_events = -1', "spark_events is -1", "-1"),
-    ("spark = 7", "spark is 7: not a text", "7"),
+    ("spark = 7", "spark is 7: not a string", "7"),
     ("spark_events = 5", "no Spark is named", "5"),
 ])  # fmt: skip
 def test_faults_of_spark(tmp_path: Path, keys: str, says: str, marked: str) -> None:
@@ -236,8 +236,8 @@ def test_two_sinks_of_one_path_are_refused(tmp_path: Path, path: str, kind: str)
         (tmp_path / "alerts.ndjson").touch()
         os.link(tmp_path / "alerts.ndjson", tmp_path / path)
     more = f'\n[sinks.more]\ntype = "file"\nformat = "{kind}"\npath = "{path}"\n'
-    with pytest.raises(AppError, match="sinks alerts and more write to one path: their rows would mix") as caught:
+    with pytest.raises(AppError, match="sinks alerts and more write to the same path: their rows would mix") as caught:
         load(write(tmp_path, GOOD + more))
     assert f'path = "{path}"' in str(caught.value)
-    assert "\nhint: give more a path of its own; or let several queries name alerts" in str(caught.value)
+    assert "\nhint: give more its own path; or let several queries use alerts" in str(caught.value)
     load(write(tmp_path, GOOD + more.replace(path, f"other-{kind}")))

@@ -204,7 +204,7 @@ def test_kafka_is_killed_half_way(tmp_path: Path, events: pa.Table) -> None:
             topics.send(COUNT // 2, COUNT)
             topics.end(child)
             said = stopped(child)
-        assert "source feed: well again" in said
+        assert "source feed: recovered" in said
         check(tmp_path, broker, events)
 
 
@@ -324,7 +324,7 @@ def test_a_topic_that_is_made_anew_stops_its_source_and_no_other(tmp_path: Path)
         write(broker, "others", numbered(1))
         with running(tmp_path) as child:
             until(lambda: events(child, "others") == 2)
-            anew = "topic ticks is not the one that was read"
+            anew = "topic ticks was recreated"
             until(lambda: anew in status(tmp_path)["trouble"].get("source feed", ""))
             assert "set recreated to anew" in stopped(child)
 

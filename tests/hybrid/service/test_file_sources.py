@@ -83,16 +83,16 @@ def test_a_file_replaced_while_the_service_is_down(bench: Files, monkeypatch: py
     path.write_text(lines(1000, 2200))
     bench.again().start()
     bench.until(lambda: "source feed" in bench.status()["trouble"])
-    assert "a.ndjson was replaced by another file, or written anew" in bench.service.status()["trouble"]["source feed"]
+    assert "a.ndjson was replaced or rewritten" in bench.service.status()["trouble"]["source feed"]
     assert accepted(bench) == 200
     bench.stop()
     bench.file.write_text(FOLDER.replace('type = "file"', 'type = "file"\nrotation = "follow"'))
     bench.again().start()
     bench.until(lambda: accepted(bench) == 1400)
-    assert "the file before it is not found: 200 records were read of it" in bench.status()["trouble"]["source feed"]
+    assert "the earlier file is not found: 200 of its records were read" in bench.status()["trouble"]["source feed"]
     monkeypatch.setattr("live.sources.files.TOLD_S", 0.0)  # as when its ten minutes are over
     bench.until(lambda: "source feed" not in bench.status()["trouble"])
-    assert "source feed: well again" in bench.said
+    assert "source feed: recovered" in bench.said
     bench.stop()
     assert bench.archived == sorted(prices(0, 200) + prices(1000, 2200))
 
@@ -174,13 +174,13 @@ def test_who_holds_the_watermark_is_named(tmp_path: Path) -> None:
     assert bench.service.db.streams()["ticks"]["held_by"]["source"] == "feed/0"
     assert query.stats()["held_by"]["source"] == "feed/0"
     trouble = status["trouble"]["watermark of ticks"]
-    assert trouble.startswith("stands at 2024-01-01 00:00:01 while events arrive: it waits for feed/0, which has sent")
-    assert "`idle` gives such up in time" in trouble
+    assert trouble.startswith("stalls at 2024-01-01 00:00:01 while events arrive: it waits for feed/0, which has sent")
+    assert "`idle` limits the wait" in trouble
     assert "the watermark of ticks waits for feed/0, silent since" in _text(status, bench.clock.now())
     source.given.append(piece(7, first=60, source="feed/0"))
     assert "watermark of ticks" not in bench.status()["trouble"]
     assert bench.service.status()["streams"]["ticks"]["held_by"] == "feed/1"
-    assert "watermark of ticks: well again" in bench.said
+    assert "watermark of ticks: recovered" in bench.said
     for _ in range(30):  # nothing arrives: that is no trouble
         bench.pass_s(1.0)
     assert "watermark of ticks" not in bench.status()["trouble"]

@@ -83,7 +83,7 @@ def test_a_query_that_is_gone_for_a_while_goes_on_where_it_was(bench: Bench) -> 
     bench.step(3)
     edit(bench, APP + RISES)
     assert bench.sinks["other"].pairs() == [(5, 7)]
-    assert "query rises: it is in the file again, and goes on where it was" in bench.said
+    assert "query rises: it is in the file again, and continues where it was" in bench.said
     assert bench.status()["removed"] == {}
 
 
@@ -121,7 +121,7 @@ def test_a_removed_query_that_finds_much_ends(bench: Bench) -> None:
     source.given += [piece(*(v for i in range(5) for v in (1, 9)))]
     bench.step(3)
     assert sorted(bench.service.db.watching()) == ["falls"]
-    assert any("more than can be kept" in said for said in bench.said)
+    assert any("too many pending rows" in said for said in bench.said)
 
 
 def test_a_file_of_which_nothing_is_left_needs_a_signal(bench: Bench) -> None:
@@ -129,7 +129,7 @@ def test_a_file_of_which_nothing_is_left_needs_a_signal(bench: Bench) -> None:
     source = bench.start()
     rest = APP[: APP.index("[queries.falls]")]
     edit(bench, rest)
-    assert "all queries are gone from it" in bench.status()["trouble"]["app"]
+    assert "all queries were removed from it" in bench.status()["trouble"]["app"]
     assert sorted(bench.status()["queries"]) == ["falls", "rises"]
     source.given += [piece(5, 3)]
     bench.step(3)
@@ -223,7 +223,7 @@ def test_a_changed_source_that_cannot_be_made_leaves_the_old_one(bench: Bench, m
     bench.step(3)
     assert not source.closed
     assert bench.sinks["alerts"].pairs() == [(5, 3)]
-    said = "it is not taken over, the source goes on as it was: ValueError: no such option"
+    said = "not applied, the old source keeps running: ValueError: no such option"
     assert bench.status()["trouble"] == {"change of source feed": said}
     monkeypatch.setattr(bench.service, "_make_source", make)
     bench.sources.clear()
@@ -279,7 +279,7 @@ def test_a_service_that_cannot_start_says_at_what(tmp_path: Path, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr("hybrid.watch.stream.write_declaration", full)
-        with pytest.raises(DataError, match=r"cannot start; declaring streams: .*No space left.*\nhint: make room"):
+        with pytest.raises(DataError, match=r"cannot start; declaring streams: .*No space left.*\nhint: free"):
             bench.start()
         bench.service.db.close(False)
     bench.again()
@@ -303,7 +303,7 @@ def test_a_stream_whose_end_cannot_be_kept_ends_later(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(bench.service.db, "advance", failing)
     bench.step()
-    assert "its end cannot be kept: full" in bench.service._trouble["stream ticks"]
+    assert "its end cannot be stored: full" in bench.service._trouble["stream ticks"]
     bench.step(4)
     assert bench.service.done
     assert "stream ticks" not in bench.service._trouble
@@ -364,7 +364,7 @@ def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeyp
         bench.step(2)
     trouble = bench.status()["trouble"]
     assert list(trouble) == ["query rises"]
-    assert "it is left out, and its matches in progress are lost" in trouble["query rises"]
+    assert "it is excluded, and its matches in progress are lost" in trouble["query rises"]
     bench.sources["feed"].given += [piece(1, first=9)]
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(10, 1)]
@@ -425,9 +425,9 @@ def test_a_directory_that_is_removed_is_made_again(bench: Bench, how: str) -> No
         (state / "lock").touch()
     bench.pass_s(1.1)
     bench.pass_s(1.1)
-    assert read_status(state, bench.clock.now)["trouble"]["state"].startswith(f"{state} was gone, or what was in it")
+    assert read_status(state, bench.clock.now)["trouble"]["state"].startswith(f"{state} or its content was removed")
     assert sum(said.startswith("state: ") for said in bench.said) == 1
-    with pytest.raises(DataError, match="a service runs with"):
+    with pytest.raises(DataError, match="another service runs with"):
         Delivery(state)
     for _ in range(12):
         bench.pass_s(60.0)
@@ -452,7 +452,7 @@ def test_a_directory_that_cannot_be_made_again(tmp_path: Path) -> None:
     for _ in range(3):
         bench.pass_s(1.1)
     said = bench.status()["trouble"]["state"]
-    why = "is gone, and cannot be made again: No such file or directory; make it for the user who runs the service"
+    why = "was removed and cannot be created: No such file or directory; create it for the user of the service"
     assert said.startswith(f"{tmp_path / 'disk' / 'state'} {why}")
     assert not (tmp_path / "disk").exists()
     assert bench.sinks["alerts"].pairs() == [(5, 3)]
@@ -465,14 +465,14 @@ def test_a_directory_that_cannot_be_made_again(tmp_path: Path) -> None:
 def test_what_is_over_in_time_is_over_for_a_source_that_has_ended_too(bench: Bench) -> None:
     # Before: run as it is: the trouble stood on.
     source = bench.start()
-    source.says = "a.ndjson was replaced, and the file before it is not found: 2 records were read of it"
+    source.says = "a.ndjson was replaced, and the earlier file is not found: 2 of its records were read"
     source.given += [piece(5, 3)]
     source.ends = True
     bench.step(3)
     assert "a.ndjson was replaced" in bench.status()["trouble"]["source feed"]
     source.says = None
     assert bench.status()["trouble"] == {}
-    assert [said for said in bench.said if said.startswith("source feed: ")][1:] == ["source feed: well again"]
+    assert [said for said in bench.said if said.startswith("source feed: ")][1:] == ["source feed: recovered"]
 
 
 def test_a_process_with_its_number_is_not_it(tmp_path: Path) -> None:
@@ -493,7 +493,8 @@ def test_a_service_on_another_host(tmp_path: Path) -> None:
     assert read_status(tmp_path, lambda: 1001.0)["state"] == "running"
     silent = read_status(tmp_path, lambda: 1060.0)
     assert silent["state"] == "silent"
-    assert headline(silent, 1060.0) == f"a.toml: process {2**22 + 1} on mars has said nothing for 60.0 s (silent)"
+    said = f"a.toml: process {2**22 + 1} on mars has given no sign of life for 60.0 s (silent)"
+    assert headline(silent, 1060.0) == said
 
 
 def test_live_and_ready(tmp_path: Path) -> None:
@@ -567,4 +568,4 @@ def test_top_goes_on_without_a_file(
     monkeypatch.setattr("hybrid.cli.run.time.sleep", sleep)
     top(str(tmp_path))
     assert len(looks) == 3
-    assert "there is no service with" in capsys.readouterr().out
+    assert "no service has run with" in capsys.readouterr().out

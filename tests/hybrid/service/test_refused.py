@@ -135,7 +135,7 @@ def test_marks_that_are_damaged_stop_their_source_and_no_other(tmp_path: Path) -
     bench.sources["more"].given = []
     bench.step(2)
     told = bench.status()["trouble"]["source feed"]
-    assert "topics-ticks.json, which says which topics were read, is damaged" in told
+    assert "topics-ticks.json, the record of the topics read, is damaged" in told
     assert bench.sources["more"].opened == {}
     (state / "topics-ticks.json").unlink()
     bench.pass_s(10.0)
@@ -215,7 +215,7 @@ def test_options_that_a_client_refuses_are_faults_of_the_file(tmp_path: Path, op
     file.write_text(f"{KAFKA}options = {{ {options} }}\n")
     with pytest.raises(AppError, match=r"app.toml:6") as raised:
         load(file)
-    assert "of Kafka" in str(raised.value)
+    assert "the Kafka " in str(raised.value)
 
 
 def test_a_reload_with_an_option_that_a_client_refuses_closes_nothing(tmp_path: Path) -> None:

@@ -28,22 +28,22 @@ def test_each_kind_is_said_at_most_once_a_minute_with_its_count() -> None:
         if i % 2:
             tell_refused(refused, "ticks", f"t/1, {i}", "broken JSON: trailing comma (byte 7)", 0.05 * i)
     assert said == [
-        "stream ticks: a payload is refused: price: '0x' is no BIGINT (t/0, 0)",
-        "stream ticks: a payload is refused: broken JSON: trailing comma (byte 7) (t/1, 1)",
+        "stream ticks: payload rejected: price: '0x' is no BIGINT (t/0, 0)",
+        "stream ticks: payload rejected: broken JSON: trailing comma (byte 7) (t/1, 1)",
     ]
     refused.tell(EVERY_S - 1)
     assert len(said) == 2
     refused.tell(EVERY_S + 1)
     assert said[2:] == [
-        "stream ticks: 999 more payloads are refused, the last one: price: '999x' is no BIGINT (t/0, 999)",
-        "stream ticks: 499 more payloads are refused, the last one: broken JSON: trailing comma (byte 7) (t/1, 999)",
+        "stream ticks: 999 more payloads rejected, the last one: price: '999x' is no BIGINT (t/0, 999)",
+        "stream ticks: 499 more payloads rejected, the last one: broken JSON: trailing comma (byte 7) (t/1, 999)",
     ]
     tell_refused(refused, "ticks", "t/0, 1000", "price: 'a' is no BIGINT", EVERY_S + 2)
     refused.tell(EVERY_S + 2, all=True)
-    assert said[4:] == ["stream ticks: one more payload is refused, the last one: price: 'a' is no BIGINT (t/0, 1000)"]
+    assert said[4:] == ["stream ticks: 1 more payload rejected, the last one: price: 'a' is no BIGINT (t/0, 1000)"]
     refused.tell(3 * EVERY_S + 3)
     tell_refused(refused, "ticks", "t/0, 1001", "price: 'b' is no BIGINT", 3 * EVERY_S + 3)
-    assert said[5:] == ["stream ticks: a payload is refused: price: 'b' is no BIGINT (t/0, 1001)"]
+    assert said[5:] == ["stream ticks: payload rejected: price: 'b' is no BIGINT (t/0, 1001)"]
 
 
 def test_a_thousand_kinds_are_few_lines() -> None:
@@ -56,7 +56,7 @@ def test_a_thousand_kinds_are_few_lines() -> None:
     assert len(said) == KINDS_MAX + 2
     refused.tell(EVERY_S)
     assert len(said) == KINDS_MAX + 3
-    assert said[-1].startswith("stream ticks: 949 more payloads are refused")
+    assert said[-1].startswith("stream ticks: 949 more payloads rejected")
     assert max(map(len, said)) < 300
 
 
@@ -97,7 +97,7 @@ def test_a_row_that_a_sink_refuses_for_good_is_named_and_waits(tmp_path: Path) -
     bench, sink = with_refusals(tmp_path, "")
     assert sink.pairs() == [(5, 3)]
     trouble = bench.status()["trouble"]["sink alerts"]
-    assert re.match(r"the hook does not take row [0-9a-f]{32}: 422 no\nhint: .*`refusals` of the sink", trouble)
+    assert re.match(r"the hook rejects row [0-9a-f]{32}: 422 no\nhint: .*`refusals` of the sink", trouble)
     assert bench.status()["sinks"]["alerts"]["unread"] == 3
     bench.stop()
 
@@ -114,9 +114,9 @@ def test_a_row_that_a_sink_refuses_is_set_aside_and_the_others_go_on(tmp_path: P
     (line,) = (tmp_path / "market/_service/refused-alerts.ndjson").read_text().splitlines()
     kept = json.loads(line)
     assert (kept["sink"], kept["row"]["high"], kept["row"]["match_id"]) == ("alerts", 8, kept["id"])
-    assert kept["reason"] == f"the hook does not take row {kept['id']}: 422 no"
-    said = [text for text in bench.said if "left out" in text]
-    assert said == [f"sink alerts: a row is left out and kept in refused-alerts.ndjson: {kept['reason']}"]
+    assert kept["reason"] == f"the hook rejects row {kept['id']}: 422 no"
+    said = [text for text in bench.said if "skipped" in text]
+    assert said == [f"sink alerts: row skipped and kept in refused-alerts.ndjson: {kept['reason']}"]
     bench.stop()
 
 
@@ -127,7 +127,7 @@ def test_a_refused_row_that_cannot_be_kept_is_not_left_out(tmp_path: Path, monke
     with monkeypatch.context() as patch:
         patch.setattr(dead_letters, "append", full)
         bench, sink = with_refusals(tmp_path, "refusals = 1")
-        said = "a row that it refuses cannot be kept: [Errno 28] No space left"
+        said = "a rejected row cannot be stored: [Errno 28] No space left"
         assert bench.status()["trouble"]["sink alerts"].startswith(said)
         assert sink.pairs() == [(5, 3)]
     for _ in range(70):
@@ -144,12 +144,12 @@ def test_the_service_says_it(tmp_path: Path) -> None:
     source.given += [*(Bad("feed/0", i, b"{", f"broken JSON (byte {i})") for i in range(5)), piece(1, first=5)]
     bench.step(6)
     assert bench.status()["streams"]["ticks"]["bad"] == 5
-    said = [line for line in bench.said if "refused" in line]
-    assert said == ["stream ticks: a payload is refused: broken JSON (byte 0) (feed/0, 0)"]
+    said = [line for line in bench.said if "rejected" in line]
+    assert said == ["stream ticks: payload rejected: broken JSON (byte 0) (feed/0, 0)"]
     bench.pass_s(61)
-    said = [line for line in bench.said if "refused" in line][1:]
-    assert said == ["stream ticks: 4 more payloads are refused, the last one: broken JSON (byte 4) (feed/0, 4)"]
+    said = [line for line in bench.said if "rejected" in line][1:]
+    assert said == ["stream ticks: 4 more payloads rejected, the last one: broken JSON (byte 4) (feed/0, 4)"]
     source.given += [Bad("feed/0", i, b"{", f"broken JSON (byte {i})") for i in (6, 7)]
     bench.step(2)
     bench.stop()
-    assert "2 more payloads are refused" in [line for line in bench.said if "refused" in line][-1]
+    assert "2 more payloads rejected" in [line for line in bench.said if "rejected" in line][-1]

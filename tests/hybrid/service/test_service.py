@@ -173,7 +173,7 @@ def test_a_sink_that_fails_is_tried_again_in_growing_pauses(bench: Bench) -> Non
     bench.step(4)
     assert sink.pairs() == [(5, 3), (4, 2)]
     assert "trouble" not in bench.status()["trouble"]
-    assert "sink alerts: well again" in bench.said
+    assert "sink alerts: recovered" in bench.said
 
 
 def test_too_many_unread_rows_stop_the_sources_of_that_query_only(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_what_a_sink_has_not_taken_is_kept_for_the_next_start(bench: Bench) -> N
     source.given.append(piece(4, 2, first=2))
     bench.step(3)
     assert bench.stop() == 0
-    assert any("2 rows are not delivered" in said for said in bench.said)  # one may stand there, one cannot
+    assert any("2 rows are undelivered" in said for said in bench.said)  # one may stand there, one cannot
     bench.sinks["alerts"].broken = None
     bench.sinks["alerts"].rows.clear()
     bench.again()
@@ -320,7 +320,7 @@ def test_what_could_not_be_opened_is_tried_again(bench: Bench, monkeypatch: pyte
         bench.pass_s(1.1)
     assert bench.status()["trouble"] == {}
     assert bench.sinks["alerts"].pairs() == [(5, 3)]
-    assert "sink alerts: well again" in bench.said
+    assert "sink alerts: recovered" in bench.said
 
 
 def test_late_events_go_to_their_sink(tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_two_sources_of_one_partition(tmp_path: Path) -> None:
     bench.step(3)
     status = bench.status()
     assert status["sources"]["more"]["state"] == "failed"
-    said = "it reads feed/0, which source feed reads into the same stream\nhint: let one of them read it"
+    said = "it reads feed/0, which source feed reads into the same stream\nhint: let one source read it"
     assert status["trouble"]["source more"].startswith(said)
     assert status["streams"]["ticks"]["duplicates"] == 0
     bench.stop()
@@ -378,7 +378,7 @@ def test_without_idle_it_says_for_whom_the_watermark_waits(bench: Bench) -> None
     source.partitions = ("a", "b")
     source.given += [piece(9, 8, source="a")]
     bench.step(2)
-    said = "waits for b, which sent nothing yet; `idle` gives such up in time"
+    said = "waits for b, which sent nothing yet; `idle` limits the wait"
     assert bench.status()["trouble"] == {"watermark of ticks": said}
     source.given += [piece(5, 3, name="y", source="b")]
     bench.step(2)
@@ -490,13 +490,13 @@ def test_a_full_disk_is_said_once_until_events_are_kept(bench: Bench, monkeypatc
     for _ in range(3):
         bench.pass_s(1.1)
     assert bench.status()["trouble"] == {}
-    assert [said for said in bench.said if said.startswith("source feed: ")][2:] == ["source feed: well again"]
+    assert [said for said in bench.said if said.startswith("source feed: ")][2:] == ["source feed: recovered"]
     assert bench.sinks["alerts"].pairs() == [(5, 3)]
 
 
 def test_two_services_with_one_state(bench: Bench) -> None:
     bench.start()
-    with pytest.raises(DataError, match="a service runs with"):
+    with pytest.raises(DataError, match="another service runs with"):
         Service(load(bench.file), print, threads=False).start()
 
 
@@ -574,7 +574,7 @@ def test_a_file_with_faults_changes_nothing(bench: Bench) -> None:
     ("old", "new", "says"),
     [
         ('path = "market"', 'path = "other"', "database.path cannot change while the service runs"),
-        ('key = "name"', 'key = "price"', "the key of stream ticks is name in the database, and price here"),
+        ('key = "name"', 'key = "price"', "the key of stream ticks is name in the database, but price here"),
         ('price = "BIGINT" }', 'price = "DOUBLE" }', "column price of stream ticks is BIGINT in the database"),
         ('price = "BIGINT" }', 'price = "BIGINT", more = "BIGINT" }', "cannot get columns while queries read it"),
         ("[streams.ticks]", "[metrics]\nport = 9100\n[streams.ticks]", "metrics cannot change while"),
@@ -625,7 +625,7 @@ def test_a_query_that_cannot_be_replaced_goes_on(bench: Bench) -> None:
     source.given += [piece(5)]
     bench.step(2)
     bench.rewrite(trades.replace("FROM ticks", "FROM trades"))
-    assert "not replaced, the old version goes on" in bench.status()["trouble"]["query falls"]
+    assert "not replaced, the old version keeps running" in bench.status()["trouble"]["query falls"]
     source.given += [piece(3, first=1)]
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(5, 3)]
@@ -695,7 +695,7 @@ def test_a_query_may_shed_and_says_so(bench: Bench) -> None:
         status = bench.status()
     query = status["queries"]["falls"]
     assert query["kept_share"] == 0.5
-    assert status["trouble"]["load of falls"] == "more comes than can be matched: it keeps 0.5 of its keys"
+    assert status["trouble"]["load of falls"] == "overload: it sheds keys and keeps 0.5 of them"
     assert status["streams"]["ticks"]["accepted"] == 16
     stats = bench.service.db.watching()["falls"].stats()
     assert stats["events_matched"] + stats["events_shed"] == 16

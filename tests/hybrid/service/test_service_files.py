@@ -95,7 +95,7 @@ def test_a_state_directory_of_another_user(bench: Bench, mode: int, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(os, "listdir", listing)
         patch.setattr(os, "open", opening)
-        said = r"the directory .*_service of the service cannot be used: Permission denied: .*_service.*\nhint: it"
+        said = r"the directory .*_service of the service cannot be used: Permission denied: .*_service.*\nhint: give it"
         with pytest.raises(DataError, match=said):
             bench.again().start()
     bench.again().start()
@@ -119,7 +119,7 @@ def test_dead_letters_make_room_for_newer_ones(tmp_path: Path) -> None:
     assert all(file.stat().st_size <= 2000 for file in files)
     offsets = [json.loads(line)["offset"] for file in reversed(files) for line in file.read_text().splitlines()]
     assert offsets == list(range(240 - len(offsets), 240))
-    assert "dead letters of ticks: the oldest bad.ndjson.9 made room for newer ones" in bench.said
+    assert "dead letters of ticks: the oldest file, bad.ndjson.9, was deleted for newer ones" in bench.said
     assert bench.status()["streams"]["ticks"]["bad"] == 240
     bench.stop()
 

@@ -93,7 +93,7 @@ def test_a_file_that_is_taken_away_while_rows_are_written(tmp_path: Path, how: s
         bench.pass_s(4)
     assert lines(rows) == [2, 3]
     assert bench.status()["trouble"] == {}
-    assert any("rows.ndjson was" in said and "takes 1 rows again" in said for said in bench.said)
+    assert any("rows.ndjson was" in said and "1 rows are written again" in said for said in bench.said)
     if how == "moved":
         assert lines(old) == [1, 2]
     bench.stop()
@@ -297,7 +297,7 @@ def test_rows_of_a_sink_that_cannot_be_made_yet_wait_for_it(tmp_path: Path) -> N
     for _ in range(3):
         bench.pass_s(2)
     status = bench.status()
-    assert "there is no directory" in status["trouble"]["sink alerts"]
+    assert "of the file of rows does not exist" in status["trouble"]["sink alerts"]
     assert status["sinks"]["alerts"]["unread"] == status["queries"]["falls"]["unread"] == 1
     assert status["sinks"]["alerts"]["oldest_s"] >= 6
     (tmp_path / "mnt").mkdir()
@@ -324,7 +324,7 @@ def test_what_waits_for_a_sink_that_is_not_there_is_bounded(tmp_path: Path) -> N
     assert status["streams"]["ticks"]["accepted"] == 4
     assert status["trouble"]["source feed"] == "waits: sink alerts has 2 unread rows of falls"
     bench.stop()
-    assert any("3 rows are not delivered" in said for said in bench.said)  # one more was read
+    assert any("3 rows are undelivered" in said for said in bench.said)  # one more was read
     left = source.given
     (tmp_path / "mnt").mkdir()
     bench.again()
@@ -434,7 +434,7 @@ def test_rows_that_wait_for_a_sink_that_left_the_file_are_told(tmp_path: Path) -
     bench.sinks = {}
     bench.again()
     bench.start()
-    assert bench.status()["trouble"]["sink alerts"].startswith("1 rows wait for it in")
+    assert bench.status()["trouble"]["sink alerts"].startswith("1 rows for it are pending in")
     bench.stop()
     bench.file.write_text(APP)
     bench.again()
@@ -517,7 +517,7 @@ def test_a_stop_does_not_wait_for_a_sink_that_hangs(
     bench.start().given.append(piece(10, 9))
     until(lambda: len(bench.sinks["other"].rows) == 1, bench)
     assert bench.stop() == 0
-    assert any("1 rows are not delivered" in said for said in bench.said)
+    assert any("1 rows are undelivered" in said for said in bench.said)
     go.set()
     bench.sinks["alerts"] = FakeSink()
     bench.again()
@@ -539,7 +539,7 @@ def test_a_sink_that_is_slower_than_its_rows_is_told(tmp_path: Path) -> None:
     for _ in range(6):
         bench.pass_s(1)
     said = bench.status()["trouble"]["sink alerts"]
-    assert said.startswith("rows come faster than it takes them: 2 wait since 2024-01-01 01:00:0")
+    assert said.startswith("rows come faster than it takes them: 2 pending since 2024-01-01 01:00:0")
     first = said
     assert bench.status()["trouble"]["sink alerts"] == first
     del outlet.turn  # type: ignore[attr-defined]
@@ -559,7 +559,7 @@ def test_two_services_with_one_file_of_rows(tmp_path: Path) -> None:
     two.start()
     one.fall(1)
     two.fall(2)
-    assert "is written by another sink, of this service or of another" in two.status()["trouble"]["sink alerts"]
+    assert "is locked by another sink, of this service or another" in two.status()["trouble"]["sink alerts"]
     assert lines(tmp_path / "rows.ndjson") == [1]
     one.stop()
     for _ in range(3):

@@ -107,7 +107,8 @@ def test_whether_it_runs(served: Bench) -> None:
     assert status["state"] == "running"
     silent = read_status(state, lambda: now + 60)
     assert silent["state"] == "silent"
-    assert headline(silent, now + 60) == f"app.toml: process {os.getpid()} has said nothing for 60.0 s (silent)"
+    said = f"app.toml: process {os.getpid()} has given no sign of life for 60.0 s (silent)"
+    assert headline(silent, now + 60) == said
     child = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
     (state / "status.json").write_text(json.dumps(status | {"pid": int(child.stdout)}))
     gone = read_status(state, lambda: now + 1)
@@ -124,12 +125,12 @@ def test_commands(served: Bench) -> None:
     assert json.loads(done.stdout) == told | {"state": "silent"}
     shown = run("status", str(file.parent / "market"))
     assert shown.returncode == 1
-    assert "has said nothing for" in shown.stdout
+    assert "has given no sign of life for" in shown.stdout
     assert "no route to host" in shown.stdout
 
 
 def test_no_service(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no service with"):
+    with pytest.raises(DataError, match="no service has run with"):
         read_status(tmp_path)
     done = run("status", str(tmp_path))
     assert done.returncode == 1

@@ -26,7 +26,8 @@ def test_a_function_gets_the_tables_and_again_those_it_has_failed_on() -> None:
     sink = CallbackSink(take)
     sink.check(matches(0, 1).schema)
     sink.open(None)
-    with pytest.raises(DataError, match=r"callback .*take failed: KeyError: 'door'\nhint: it gets the same rows again"):
+    said = r"callback .*take failed: KeyError: 'door'\nhint: it is called again with the same rows"
+    with pytest.raises(DataError, match=said):
         sink.write(matches(0, 2))
     sink.write(matches(0, 2))
     assert sink.cursor() is None

@@ -154,7 +154,7 @@ def test_a_full_disk_leaves_no_half_row(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ndjson.os, "pwrite", pwrite)
     whole = path.read_bytes()
-    with pytest.raises(OSError, match=r"rows.ndjson cannot be written: No space left on device\nhint: make room"):
+    with pytest.raises(OSError, match=r"rows.ndjson cannot be written: No space left on device\nhint: free disk space"):
         sink.write(matches(1, 3))
     assert path.read_bytes() == whole
     full = False
@@ -188,14 +188,14 @@ def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     for text in ("a note", "a note\n", '{"a": 1}\n', "[1]\n", '{"match_id": 5\n'):
         path.write_text(text)
-        with pytest.raises(DataError, match="notes has at byte 0 a line that is no row of a live query"):
+        with pytest.raises(DataError, match="notes: the line at byte 0 is not a row of a live query"):
             NdjsonSink(path).open(None)
         assert path.read_text() == text
     with pytest.raises(DataError, match="notes is a file"):
         ParquetSink(path)
-    with pytest.raises(DataError, match="no regular file"):
+    with pytest.raises(DataError, match="not a regular file"):
         NdjsonSink(tmp_path)
-    with pytest.raises(DataError, match="there is no directory"):
+    with pytest.raises(DataError, match="of the file of rows does not exist"):
         NdjsonSink(tmp_path / "nowhere" / "rows")
 
 
@@ -207,7 +207,7 @@ def test_a_file_that_was_cut_is_refused_and_one_that_was_moved_begins_anew(tmp_p
     cursor = sink.cursor()
     sink.close()
     os.truncate(path, 30)
-    with pytest.raises(DataError, match=r"has 30 bytes, and had \d+ at the last checkpoint"):
+    with pytest.raises(DataError, match=r"has 30 bytes, but had \d+ at the last checkpoint"):
         sink.open(cursor)
     path.rename(tmp_path / "old")
     sink.open(cursor)
@@ -218,7 +218,7 @@ def test_a_file_that_was_cut_is_refused_and_one_that_was_moved_begins_anew(tmp_p
 
 def test_a_cursor_of_another_sink_is_refused(tmp_path: Path) -> None:
     for cursor in ("", "7", '{"next": 3, "left": {}}', '{"length": "x", "left": {}}'):
-        with pytest.raises(DataError, match="is no cursor of this sink"):
+        with pytest.raises(DataError, match="invalid cursor of this sink"):
             NdjsonSink(tmp_path / "rows").open(cursor)
 
 
@@ -307,7 +307,7 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
 
 def test_columns_that_parquet_has_no_form_for_are_refused_at_the_start(tmp_path: Path) -> None:
     schema = pa.schema({"match_id": pa.string(), "took": pa.month_day_nano_interval()})
-    with pytest.raises(DataError, match="Parquet has no form for the column took"):
+    with pytest.raises(DataError, match="Parquet cannot represent the column took"):
         ParquetSink(tmp_path).check(schema)
     NdjsonSink(tmp_path / "rows").check(schema)
     with pytest.raises(DataError, match="evidence=True"):
@@ -348,10 +348,10 @@ def test_a_file_that_is_no_longer_ours_is_told_before_and_behind_rows(tmp_path: 
     cursor = sink.cursor()
     sink.write(matches(2, 2))
     damaged(path, how)
-    with pytest.raises(Lost, match=r"rows.ndjson (was (removed|cut)|has 7 bytes that another program has written)"):
+    with pytest.raises(Lost, match=r"rows.ndjson (was (removed|truncated)|has 7 bytes written by another program)"):
         sink.write(matches(4, 1)) if call == "write" else sink.cursor()
     if how == "added to":
-        with pytest.raises(DataError, match="is no row of a live query"):
+        with pytest.raises(DataError, match="is not a row of a live query"):
             sink.open(cursor)
         return
     sink.open(cursor)
@@ -408,7 +408,7 @@ def test_two_sinks_of_one_path_do_not_mix(tmp_path: Path, make: Any) -> None:
     one, two = make(tmp_path / "rows"), make(tmp_path / "link" / "rows")
     one.open(None)
     one.write(matches(0, 1))
-    with pytest.raises(OSError, match=r"rows is written by another sink, of this service or of another\nhint: "):
+    with pytest.raises(OSError, match=r"rows is locked by another sink, of this service or another\nhint: "):
         two.open(None)
     one.close()
     two.open(None)

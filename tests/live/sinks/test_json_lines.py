@@ -88,7 +88,7 @@ def test_many_rows_keep_their_order() -> None:
 
 def test_two_columns_of_one_name_are_refused_at_the_start() -> None:
     rows = pa.table([pa.array([1]), pa.array([2])], names=["a", "A"])
-    with pytest.raises(DataError, match=r"two columns are called a\n.*AS"):
+    with pytest.raises(DataError, match=r"two columns are named a\n.*AS"):
         check_json(rows.schema)
 
 
@@ -112,5 +112,5 @@ def test_rows_without_ids_are_refused() -> None:
         row_ids(pa.table({"a": [1]}))
     with pytest.raises(DataError, match="is int64, not the id"):
         row_ids(pa.table({"match_id": [1]}))
-    with pytest.raises(DataError, match="two columns match_id"):
+    with pytest.raises(DataError, match="two columns are named match_id"):
         row_ids(pa.table([pa.array(["a"]), pa.array(["b"])], names=["match_id", "match_id"]))

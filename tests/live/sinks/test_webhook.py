@@ -92,7 +92,7 @@ def test_a_refusal_says_why_and_a_retry_sends_what_is_left(receiver: Callable[[A
     server = receiver(lambda n: (500, b"\nthe pager is on fire\nat line 3\n", {}) if n == 2 else fine(n))
     sink = WebhookSink(f"{server.url}/alerts?token=s3cret")
     sink.open(None)
-    said = r"127.0.0.1:\d+ did not take a row: 500 .*: the pager is on fire\nhint"
+    said = r"127.0.0.1:\d+ did not accept a row: 500 .*: the pager is on fire\nhint"
     with pytest.raises(OSError, match=said) as raised:
         sink.write(matches(0, 3))
     assert "s3cret" not in str(raised.value)
@@ -106,7 +106,7 @@ def test_a_refusal_says_why_and_a_retry_sends_what_is_left(receiver: Callable[[A
 def test_what_is_not_taken_is_an_error(status: int, receiver: Callable[[Answer], Receiver]) -> None:
     server = receiver(lambda n: (status, b"", {"Location": "/elsewhere"} if status < 400 else {}))
     sink = WebhookSink(server.url)
-    with pytest.raises(OSError, match=f"did not take a row: {status}"):
+    with pytest.raises(OSError, match=f"did not accept a row: {status}"):
         sink.write(matches(0, 1))
     assert [key for key, _ in server.requests] == [f"{0:016x}"]
 
@@ -121,7 +121,7 @@ def test_a_row_that_is_refused_for_what_it_is_is_named_and_can_be_left_out(
     sink.open(None)
     rows = table([("aa", None, 0), ("bb", None, 1), ("bb", None, 2)])
     for _ in range(2):
-        with pytest.raises(Refused, match=rf"take row bb: {status} .*: no such symbol\nhint: .*`refusals`") as c:
+        with pytest.raises(Refused, match=rf"rejects row bb: {status} .*: no such symbol\nhint: .*`refusals`") as c:
             sink.write(rows)
     assert [json.loads(text)["n"] for text in c.value.rows.values()] == [1]
     sink.leave_out("bb")
@@ -138,7 +138,7 @@ def test_a_server_that_hangs_is_left_after_a_while(receiver: Callable[[Answer], 
 
     server = receiver(hang)
     started = time.monotonic()
-    with pytest.raises(OSError, match=r"did not take a row: timed out"):
+    with pytest.raises(OSError, match=r"did not accept a row: timed out"):
         WebhookSink(server.url, seconds=0.2).write(matches(0, 1))
     assert time.monotonic() - started < 10
     go.set()
@@ -155,7 +155,7 @@ def test_a_server_that_answers_no_http_is_an_error() -> None:
 
         thread = threading.Thread(target=speak)
         thread.start()
-        with pytest.raises(OSError, match="did not take a row: hello"):
+        with pytest.raises(OSError, match="did not accept a row: hello"):
             WebhookSink(f"http://127.0.0.1:{server.getsockname()[1]}").write(matches(0, 1))
         thread.join()
 
@@ -164,19 +164,19 @@ def test_a_server_that_is_not_there_is_an_error() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-        with pytest.raises(OSError, match=r"127.0.0.1:\d+ did not take a row: .*refused"):
+        with pytest.raises(OSError, match=r"127.0.0.1:\d+ did not accept a row: .*refused"):
             WebhookSink(f"http://127.0.0.1:{port}").write(matches(0, 1))
 
 
 @pytest.mark.parametrize("url", ["", "alerts", "file:///etc/passwd", "http://", "http://a b", "http://a:99999", "http://ü"])
 def test_addresses_that_are_none_are_refused(url: str) -> None:
-    with pytest.raises(DataError, match="is no address of a web server"):
+    with pytest.raises(DataError, match="invalid URL"):
         WebhookSink(url)
 
 
 def test_headers_that_are_none_are_refused() -> None:
     for headers in ({"A": "x\r\nB: y"}, {"A:": "x"}, {"A": "ü"}, {"": "x"}):
-        with pytest.raises(DataError, match="is no header of a request"):
+        with pytest.raises(DataError, match="invalid request header"):
             WebhookSink("http://localhost", headers)
 
 
@@ -193,7 +193,7 @@ def test_a_row_that_was_taken_and_not_answered_comes_again_with_its_key(
     server = receiver(cut)
     server.server.handle_error = lambda *_: None  # type: ignore[method-assign]
     sink = WebhookSink(server.url, seconds=5.0)
-    with pytest.raises(OSError, match="did not take a row: "):
+    with pytest.raises(OSError, match="did not accept a row: "):
         sink.write(matches(0, 3))
     sink.write(matches(0, 3))
     assert [row["n"] for _, row in server.requests] == [0, 1, 1, 2]  # type: ignore[index]

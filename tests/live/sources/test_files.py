@@ -160,7 +160,7 @@ def test_csv_in_other_forms(tmp_path):
     taken = read_once(path)
     assert taken.rows == {("a.csv", 1): row("A")}
     assert taken.bad == {("a.csv", 2): "a quote is open at the end of the file"}
-    with pytest.raises(DataError, match="cannot stand between fields"):
+    with pytest.raises(DataError, match="invalid delimiter"):
         opened(path, delimiter="||")
 
 
@@ -222,7 +222,7 @@ def test_parquet_files_are_taken_whole_and_in_order(tmp_path, monkeypatch):
     positions = {str(tmp_path / "1.parquet"): 2, str(tmp_path / "2.parquet"): 1}
     again = read_once(tmp_path, positions)
     assert list(again.rows) == [("2.parquet", 1), ("2.parquet", 2), ("3.parquet", 0)]
-    with pytest.raises(DataError, match="has 1 rows, and 2 of it were read"):
+    with pytest.raises(DataError, match="has 1 rows, but 2 were read"):
         read_once(tmp_path, {str(tmp_path / "3.parquet"): 2})
     pq.write_table(table_of("X", "Y", "Z"), tmp_path / "1.parquet")
     with pytest.raises(DataError, match=r"1\.parquet was replaced"):
@@ -262,7 +262,7 @@ def test_a_file_of_other_columns_stops_no_other(tmp_path):
         pass
     assert [r[1] for r in taken.rows.values()] == ["A", "D"]
     said = str(source.trouble())
-    for name, hint in (("2.csv", "is the delimiter right, is there a header?"), ("3.parquet", "available: ts, price")):
+    for name, hint in (("2.csv", "check the delimiter, and whether"), ("3.parquet", "available: ts, price")):
         assert f"{tmp_path / name}: column" in said
         assert hint in said
     (tmp_path / "2.csv").write_text("ts,symbol,price\n2024-01-02,B,1\n")
@@ -288,7 +288,7 @@ def test_lines_that_wait_are_told(tmp_path, text, end):
     while taken.take(source, 0.2):
         pass
     assert not taken.rows
-    assert "a.csv: record 1 has no end yet, and lines behind it wait" in str(source.trouble())
+    assert "a.csv: record 1 has no end yet, and later lines wait" in str(source.trouble())
     with (tmp_path / "a.csv").open("a", newline="") as file:
         file.write(end)
     while taken.take(source, 0.2):
@@ -341,7 +341,7 @@ def test_a_torn_line_waits(tmp_path):
     assert source.trouble() is None
     path.unlink()
     assert not taken.take(source)
-    assert "is gone" in str(source.trouble())
+    assert "was removed" in str(source.trouble())
 
 
 def test_new_files_of_a_directory_and_of_a_glob(tmp_path):
@@ -362,7 +362,7 @@ def test_new_files_of_a_directory_and_of_a_glob(tmp_path):
     assert [r[1] for r in of_some.rows.values()] == ["B1", "b.ndjson", "a.ndjson"]
     with pytest.raises(DataError, match="no file to read"):
         opened(tmp_path / "*.csv", follow=False)
-    with pytest.raises(DataError, match="the suffix does not say"):
+    with pytest.raises(DataError, match="unknown suffix"):
         opened(tmp_path / "notes.txt")
     assert read_once(tmp_path / "notes.txt", format="ndjson").bad
 
@@ -387,7 +387,7 @@ def test_a_file_that_is_no_more_what_it_was(tmp_path, case):
     match case:
         case "shorter":
             os.truncate(path, len(line("A")))
-            says = "has become shorter"
+            says = "was truncated to"
         case "replaced":
             (tmp_path / "new").write_text(line("A") + line("C") + line("C"))
             os.replace(tmp_path / "new", path)
@@ -403,7 +403,7 @@ def test_a_file_that_is_no_more_what_it_was(tmp_path, case):
 def test_a_file_with_fewer_records_than_were_read(tmp_path):
     path = tmp_path / "a.ndjson"
     path.write_text(line("A") + line("B"))
-    with pytest.raises(DataError, match="has 2 records, and 3 of it were read before"):
+    with pytest.raises(DataError, match="has 2 records, but 3 were read before"):
         opened(path, {str(path): 3}).poll(0)
     assert opened(path, {str(path): 2}).poll(0) == []
 
@@ -418,7 +418,7 @@ def test_a_record_that_is_too_long(tmp_path, monkeypatch, block):
     source, taken = opened(tmp_path, memory=tmp_path / "known"), Taken()
     while taken.take(source):
         pass
-    assert "the end of record 1, which is longer than 16 MB, is not there yet" in str(source.trouble())
+    assert "record 1 is longer than 16 MB and has no end yet" in str(source.trouble())
     with path.open("a") as file:
         file.write("x" * 500 + "\n" + line("B") + "y" * 1001 + "\n" + line("C"))
     while taken.take(source):

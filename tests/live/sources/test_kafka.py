@@ -193,12 +193,12 @@ def nothing_comes(source: KafkaSource) -> None:
 def test_offsets_that_are_gone(topic: Topic, sources: Any) -> None:
     low, name = fill(topic), f"{topic.name}/0"
     source = sources(topic, {name: 5})
-    with pytest.raises(DataError, match=f"offsets 5 to {low - 1} of {name} are gone") as raised:
+    with pytest.raises(DataError, match=f"offsets 5 to {low - 1} of {name} ") as raised:
         nothing_comes(source)
     assert "lost to skip" in raised.value.hint
-    with pytest.raises(DataError, match="are gone"):
+    with pytest.raises(DataError, match="were deleted by the broker"):
         source.poll(0)
-    assert "are gone" in str(source.trouble())
+    assert "were deleted by the broker" in str(source.trouble())
     source, taken = sources(topic, {name: 5}, lost="skip"), Taken()
     taken.until(source, 200 - low)
     assert taken.rows == {(name, i): i for i in range(low, 200)}
@@ -209,7 +209,7 @@ def test_offsets_that_are_gone(topic: Topic, sources: Any) -> None:
 def test_a_position_behind_the_end(topic: Topic, sources: Any) -> None:
     topic.write([payload(0)])
     source = sources(topic, {f"{topic.name}/0": 500})
-    with pytest.raises(DataError, match="test_a_position_behind_the_end/0 goes on at offset 500, and ends at 1"):
+    with pytest.raises(DataError, match="test_a_position_behind_the_end/0 ends at offset 1, before its position 500"):
         nothing_comes(source)
 
 
@@ -219,14 +219,14 @@ def test_no_broker_and_no_topic(mock: tuple[Any, str], sources: Any) -> None:
     for group in (None, "g"):
         source = sources(away, group=group)
         end = time.monotonic() + 20
-        while "away" not in str(source.trouble()) and time.monotonic() < end:
+        while "unreachable" not in str(source.trouble()) and time.monotonic() < end:
             assert source.poll(0.2) == []
-        assert "are away" in str(source.trouble())
+        assert "are unreachable" in str(source.trouble())
         source.close()
     nowhere = Topic(None, mock[1], "never.made")
     source = sources(nowhere)
     assert source.poll(1) == []
-    assert source.trouble() == "topic never.made cannot be found: there is none"
+    assert source.trouble() == "topic never.made does not exist"
 
 
 @pytest.mark.slow
@@ -242,7 +242,7 @@ def test_topics_that_are_made_later(tmp_path, sources, monkeypatch):
         end = time.monotonic() + 20
         while source.trouble() is None and time.monotonic() < end:
             source.poll(0.2)
-        assert "topic other cannot be found: there is none" in str(source.trouble())
+        assert "topic other does not exist" in str(source.trouble())
         make_topic(broker.address, "other")
         other.write([payload(1)])
         taken.until(source, 2)
@@ -269,9 +269,9 @@ def test_a_group_says_where_we_are_and_does_not_decide_it(topic: Topic, sources:
 
 
 def test_settings_that_do_not_hang_together(topic: Topic, sources: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"the option auto\.offset\.reset of Kafka is set by Hybrid"):
+    with pytest.raises(DataError, match=r"the Kafka option auto\.offset\.reset is set by Hybrid"):
         sources(topic, options={"auto.offset.reset": "latest"})
-    with pytest.raises(DataError, match="cannot be made"):
+    with pytest.raises(DataError, match="rejects its options"):
         sources(topic, options={"no.such.option": "1"})
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(DataError, match="which is not installed\nhint: install the extra kafka"):
@@ -305,7 +305,7 @@ def test_everything_once_though_the_broker_and_we_are_stopped_half_way(tmp_path,
         end = time.monotonic() + 20
         while source.trouble() is None and time.monotonic() < end:
             taken.take(source, 0.2)
-        assert "away" in str(source.trouble())
+        assert "unreachable" in str(source.trouble())
         broker.start()
         write(count // 2, count)
         taken.until(source, count * 3 // 4, 60)

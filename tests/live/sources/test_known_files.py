@@ -138,7 +138,7 @@ def test_a_file_replaced_between_two_processes(folder: Path, how: str, form: str
             new = [*range(1900), *range(3000, 5000)]
     for _ in range(2):
         reading.open()
-        with pytest.raises(DataError, match=rf"a\.{form} (was replaced|has become shorter).*") as error:
+        with pytest.raises(DataError, match=rf"a\.{form} (was replaced|was truncated).*") as error:
             reading.read()
         assert 'rotation = "follow"' in str(error.value)
         reading.source.close()
@@ -146,7 +146,7 @@ def test_a_file_replaced_between_two_processes(folder: Path, how: str, form: str
     reading.go_on(rotation="follow")
     assert reading.read() == [*range(2000), *new]
     records = 2000 + (form == "csv")
-    assert f"was replaced, and the file before it is not found: {records} records were read" in str(
+    assert f"was replaced, and the earlier file is not found: {records} of its records were read" in str(
         reading.source.trouble()
     )
     assert list(reading.archived) == [str(path), f"{path}#2"]
@@ -316,7 +316,7 @@ def test_what_went_before_it_was_read_is_said(folder: Path) -> None:
     os.truncate(path, 0)
     path.write_text(lines(10, 13))
     assert reading.read() == list(range(13))
-    assert "10 records were read of it; its last record was torn" in str(reading.source.trouble())
+    assert "10 of its records were read; its last record was torn" in str(reading.source.trouble())
 
 
 @pytest.mark.parametrize("how", ["copy", "hard link", "link", "gz", "copy of a part", "before it was read"])
@@ -357,7 +357,7 @@ def test_the_same_content_twice(folder: Path, how: str) -> None:
     path.unlink()  # it goes on as the other one
     if how == "link":
         assert reading.read() == list(range(200))
-        assert f"{twin} is a link to {path}, and that is not there" in str(reading.source.trouble())
+        assert f"{twin} is a link to {path}, which does not exist" in str(reading.source.trouble())
     elif how != "gz":
         with twin.open("a") as file:
             file.write(lines(200, 210))
@@ -398,7 +398,7 @@ def test_what_is_no_file_or_cannot_be_read(folder: Path, memory: bool, monkeypat
     assert set(reading.numbers) >= set(range(20))
     said = "\n".join(reading.source._troubles())
     for part in (
-        "fifo.ndjson is no file but a FIFO", "is a link to", "torn.ndjson.gz cannot be read yet: ",
+        "fifo.ndjson is a FIFO, not a file", "is a link to", "torn.ndjson.gz cannot be read yet: ",
         "broken.ndjson.gz cannot be read yet: Not a gzipped file", "p.parquet.gz is not read, as it is compressed",
     ):  # fmt: skip
         assert part in said
@@ -441,10 +441,10 @@ def test_what_takes_the_place_of_the_file(folder: Path, what: str) -> None:
     reading.read()
     path.unlink()
     assert reading.read() == list(range(10))
-    assert str(reading.source.trouble()) == f"{path} is gone"
+    assert str(reading.source.trouble()) == f"{path} was removed"
     path.mkdir() if what == "directory" else os.mkfifo(path)
     reading.read()
-    told = f"{path} is gone" if what == "directory" else f"{path} is no file but a FIFO"
+    told = f"{path} was removed" if what == "directory" else f"{path} is a FIFO, not a file"
     assert told in str(reading.source.trouble())
     path.rmdir() if what == "directory" else path.unlink()
     path.write_text(lines(0, 20))
@@ -552,7 +552,7 @@ def test_a_memory_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monke
 
         patch.setattr(os, "fsync", full)
         assert reading.read() == []
-        assert "cannot be written down: No space left" in str(reading.source.trouble())
+        assert "cannot be stored: No space left" in str(reading.source.trouble())
     assert reading.read() == list(range(10))
     with (folder / "a.ndjson").open("a") as file:
         file.write(lines(10, 20))
@@ -714,7 +714,7 @@ def test_files_that_may_come_again_as_what_was_known_is_gone_are_named(tmp_path:
     while reading.poll():
         pass
     assert reading.source.trouble() == (
-        f"{folder}/c.ndjson is read as a new file, as what was known of files is gone ({memory}): "
+        f"{folder}/c.ndjson is read as a new file, because the facts about files ({memory}) were removed: "
         f"if it is {folder}/a.ndjson, its events are archived twice"
     )
     (folder / "d.ndjson").write_text(lines(30, 31))
