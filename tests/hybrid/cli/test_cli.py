@@ -137,7 +137,7 @@ def test_two_versions_of_a_query_on_the_command_line(tmp_path: Path) -> None:
     assert [json.loads(line) for line in found.stdout.splitlines()] == [
         {"version": "old", "a": 3, "b": 1}, {"version": "new", "a": 1, "b": 2},
     ]  # fmt: skip
-    assert "0 rows are the same, 1 only old, 1 only new" in found.stderr
+    assert "0 rows are equal, 1 only old, 1 only new" in found.stderr
     same = run("backtest", QUERY, "--diff", QUERY, *period, "-f", "csv")
     assert (same.returncode, len(same.stdout.splitlines())) == (0, 1)
     assert run("backtest", QUERY, "--diff", QUERY, *period, "--evidence").returncode == 2

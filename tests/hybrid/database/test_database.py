@@ -354,7 +354,7 @@ def test_strategies(db: Database) -> None:
     for strategy in ("alaa", "llaa", "ollaa"):
         with pytest.raises(hybrid.QueryError, match="it takes no tolerance"):
             db.watch(PAIR, strategy=strategy, tolerance="500ms")
-    with pytest.raises(hybrid.DataError, match="no length of time"):
+    with pytest.raises(hybrid.DataError, match="not a duration"):
         db.watch(PAIR, tolerance="a while")
     text = PAIR.replace("SELECT *", "SELECT m.a").replace("B.v AS b", "B.ts AS b")
     text += " JOIN HISTORY OF e FROM m.b - INTERVAL 1 DAY TO m.b AS h ON h.k = m.k"
@@ -376,9 +376,9 @@ def test_strategies(db: Database) -> None:
         ({"time": "v"}, "v"),
         ({"key": "kk"}, "did you mean k"),
         ({"order": ["vv"]}, "tie column"),
-        ({"lateness": "soon"}, "no length of time"),
-        ({"lateness": "1 month"}, "no length of time"),
-        ({"lateness": dt.timedelta(seconds=-1)}, "no length of time"),
+        ({"lateness": "soon"}, "not a duration"),
+        ({"lateness": "1 month"}, "not a duration"),
+        ({"lateness": dt.timedelta(seconds=-1)}, "not a duration"),
         # Before: the four below were taken, and a checkpoint of "0s" after every push.
         ({"retention": "0s"}, "retention is '0s', and has to be longer"),
         ({"idle": 0}, "idle is 0, and has to be longer"),

@@ -185,7 +185,7 @@ def test_lengths_of_time_that_may_not_be_nothing(tmp_path: Path, line: str, inst
     assert line in GOOD
     with pytest.raises(AppError, match="HQ703") as caught:
         load(write(tmp_path, GOOD.replace(line, instead)))
-    assert "and has to be longer than that" in str(caught.value)
+    assert "but must be positive" in str(caught.value)
 
 
 def test_spark_where_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
