@@ -460,7 +460,7 @@ def _history(tokens: Tokens, join: int) -> HistoryCut | None:
             kind,
             items[join],
             code="HQ300",
-            hint="there is JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN and NEAREST JOIN",
+            hint="available: JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN, NEAREST JOIN",
         )
     if kind is not None and kind.word in _JOIN_KINDS:
         first -= 1

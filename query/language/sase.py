@@ -435,7 +435,7 @@ class _Translation:
                 return None
             part = self.part_of(name, i + 2, close)
             if part is None:
-                hint = f"there is {name}[1], {name}[i], {name}[i-1], {name}[..i-1], {name}[{name}.{_LEN}] and {name}[]"
+                hint = f"available: {name}[1], {name}[i], {name}[i-1], {name}[..i-1], {name}[{name}.{_LEN}], {name}[]"
                 self.fault("HQ218", "this index is not supported", self.span(i, close + 1), "which event?", hint)
                 return None
             kind, offset = part

@@ -458,7 +458,7 @@ class _Query:
             names, span = [str(n) for n in ref["column_names"]], _span(ref, text)
             if len(names) > 1 and names[0].lower() != alias.lower():
                 self.fault("HQ301", f"a history range is made of {alias}'s columns and fixed times", span,
-                           f"not of {alias}", f"there is {', '.join(f'{alias}.{c.name}' for c in columns[:8])}")
+                           f"not of {alias}", f"available: {', '.join(f'{alias}.{c.name}' for c in columns[:8])}")
             else:
                 self.column_of(names[1 if len(names) > 1 else 0], alias, columns, span)
         if len(self.faults) > before:

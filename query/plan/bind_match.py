@@ -268,14 +268,14 @@ class MatchBinder:
         if variable.name not in subsets and variable.name not in primary:
             if variable.name in negated:
                 self.fault("HQ202", f"{variable.written} is negated: no row of a match is {variable.written}",
-                           variable.span, hint=f"there is {', '.join((*primary, *subsets))}")
+                           variable.span, hint=f"available: {', '.join((*primary, *subsets))}")
             else:
                 self.fault("HQ202", f"{variable.written} is not a row pattern variable", variable.span,
                            "not in PATTERN", nearest(variable.name, (*primary, *subsets)))
         if selection in SKIP_TILL:
             self.fault("HQ215", f"{match.after.kind.value} {variable.written} does not go with SELECTION "
                        f"{selection.value}", match.after.span, "rows between the matched ones are skipped",
-                       "there is NO SKIP, SKIP TO NEXT ROW and SKIP PAST LAST ROW")
+                       "available: NO SKIP, SKIP TO NEXT ROW, SKIP PAST LAST ROW")
         return AfterMatch(match.after.kind, subsets.get(variable.name, (variable.name,)))
 
     def unmatched(

@@ -87,7 +87,7 @@ def test_exit_codes(table: Path) -> None:
     assert "^" in bad.stderr
     missing = run("sql", QUERY, "-t", "t=nothing.parquet")
     assert missing.returncode == 1
-    assert "there is no file nothing.parquet" in missing.stderr
+    assert "file nothing.parquet does not exist" in missing.stderr
     assert run("sql").returncode == 2
     assert run("sql", QUERY, "-t", "t").returncode == 2
     assert run("demo", "nothing").returncode == 2
@@ -97,7 +97,7 @@ def test_exit_codes(table: Path) -> None:
 def test_check_and_explain(table: Path) -> None:
     checked = run("check", QUERY, "-t", f"t={table}", "--against-reference")
     assert (checked.returncode, checked.stdout) == (0, "")
-    assert "kernel and reference give the same 1 rows" in checked.stderr
+    assert "kernel and reference return the same 1 rows" in checked.stderr
     for stage in ("ast", "plan", "nfab", "automaton", "program"):
         shown = run("explain", "stock", "--stage", stage)
         assert shown.returncode == 0, shown.stderr

@@ -215,7 +215,7 @@ def test_check_on_the_command_line(tmp_path: Path) -> None:
     file = write(tmp_path, GOOD)
     for arguments in (("check", str(file)), ("run", str(file), "--check")):
         done = run(*arguments)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{file} is well formed\n")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{file} is valid\n")
     for arguments in (("check", str(APPS / "queries.toml")), ("run", str(APPS / "queries.toml"))):
         done = run(*arguments)
         assert done.returncode == 1
