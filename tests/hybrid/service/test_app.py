@@ -164,7 +164,7 @@ def test_an_extra_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monk
     ('spark = "sprak://host:7077"', "'sprak://host:7077' is no address of Spark", '"sprak://host:7077"'),
     ('spark = "local"\nspark_events = -1', "spark_events is -1", "-1"),
     ("spark = 7", "spark is 7: not a text", "7"),
-    ("spark_events = 5", "no Spark is named", "5"),
+    ("spark_events = 5", "spark_events needs spark", "5"),
 ])  # fmt: skip
 def test_faults_of_spark(tmp_path: Path, keys: str, says: str, marked: str) -> None:
     with pytest.raises(AppError, match="HQ703") as caught:
