@@ -12,6 +12,7 @@ WORKERS ?= 2
 ROWS ?= 10_000_000
 SEED ?= 1
 QUERIES ?= 300
+TESTS ?=
 
 BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/python -m pip install --quiet
@@ -70,7 +71,7 @@ demo: .venv/.demo  ## the stock demo: real prices, live and archived in one quer
 	$(BIN)/hybrid demo stock </dev/null
 
 test: .venv/.dev  ## the whole suite
-	$(PYTEST) -n $(WORKERS) --dist worksteal </dev/null
+	$(PYTEST) -n $(WORKERS) --dist worksteal $(TESTS) </dev/null
 
 quick: .venv/.dev  ## the suite without Spark and slow tests, and with few examples (under 1 min)
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow and not spark" </dev/null
@@ -87,7 +88,7 @@ imports: .venv/.dev  ## who may import whom
 	$(BIN)/lint-imports
 
 docs: .venv/.dev  ## every example, table and help text of the documents is what the code does
-	$(PYTEST) -q tests/docs </dev/null
+	$(PYTEST) -q -n $(WORKERS) --dist worksteal tests/docs </dev/null
 
 nightly: .venv/.dev  ## 200 kills, every interrupt, each bit flipped, each call failing, and the properties with 20,000 examples each (hours)
 	KILLS=200 $(PYTEST) -k 'killed or kills' tests/archive tests/live tests/hybrid/database/test_leaving.py </dev/null

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matching.batch import EventBatch, Matcher, Matches
+from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import ROWS_MAX
 from matching.ordering import Ordering, in_sources
 from matching.spill import BY_REFERENCE, Spill, SpillStats
@@ -24,7 +24,8 @@ from query.plan.plan import Plan
 from query.schema import Schema
 
 if TYPE_CHECKING:  # loads the kernels, which the first query does
-    from matching.matcher import Builder, KernelMatcher
+    from matching.engines.engine import Builder
+    from matching.matcher import KernelMatcher
     from matching.rows import Rows
     from matching.shedding import Shedder
 
@@ -164,8 +165,15 @@ class _Group:
                 member.failure = member.failure or error
             return
         kernels = self.kernels
+        wanted: list[Int64Array | None] = []
         for member, kernel in kernels:
-            member.guarded(kernel.take, batch.sources)
+            try:
+                wanted.append(kernel.wants(batch.sources))
+            except Exception as error:  # noqa: BLE001  (as in Member.guarded)
+                member.failure = error
+        retained = self.rows.retain(wanted)
+        for member, kernel in kernels:
+            member.guarded(kernel.take, retained)
         self.rows.taken()
         for member, kernel in kernels:
             if not kernel.settled:
@@ -230,6 +238,7 @@ class Feed:
     def add(self, plan: Plan, since_seq: int, shedder: Shedder | None = None) -> Member:
         """A query that sees the events pushed from now on. since_seq: the ingest sequence of the next event. shedder:
         of the plan's PARTITION BY, if partitions may be left out."""
+        from matching.engines.engine import Purpose
         from matching.matcher import make_matcher
 
         hidden_seq = since_seq if len(self.ordering) else 0  # what is held back is not for it
@@ -238,8 +247,9 @@ class Feed:
             if g.rows is not None and g.since_seq == hidden_seq and g.shedder is None and g.plain
         ]
         matcher = make_matcher(
-            plan, lenient=True, shared=[] if shedder else shared, builder=self._builder, spill=self._spill
-        )
+            plan, lenient=True, shared=[] if shedder else shared, builder=self._builder, purpose=Purpose.LIVE,
+            spill=self._spill,
+        )  # fmt: skip
         member = Member(matcher, shedder)
         rows = None if member.kernel is None else member.kernel.rows
         group = next((g for g in self._groups if g.rows is rows and rows is not None), None)
@@ -269,9 +279,10 @@ class Feed:
         """A query that is as if it had been added before the event `since_seq`. events: those from there on, in the
         total order; what has not been handed on yet may be among them. shedder: as in `add`; none of these events is
         left out. from_us: events before that are not for it. Raises what the query fails of."""
+        from matching.engines.engine import Purpose
         from matching.matcher import make_matcher
 
-        matcher = make_matcher(plan, lenient=True, builder=self._builder, spill=self._spill)
+        matcher = make_matcher(plan, lenient=True, builder=self._builder, purpose=Purpose.LIVE, spill=self._spill)
         events = self.ordering.known(events)
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():
@@ -353,6 +364,7 @@ class Feed:
     def restore(self, state: bytes, plans: Sequence[Plan]) -> list[Member | Unread]:
         """Takes over a snapshot of a feed of the same stream whose members had these plans; gives its members in their
         order. It must be new. Raises DataError for any other state; it is then of no use."""
+        from matching.engines.engine import Purpose
         from matching.matcher import make_matcher
         from matching.shedding import Shedder
 
@@ -374,8 +386,9 @@ class Feed:
                 group.ordering.restore(parts[f"own{i}"].tobytes())
             for _ in range(kept["members"]):
                 matcher = make_matcher(
-                    left.pop(0), lenient=True, shared=shared, builder=self._builder, spill=self._spill
-                )
+                    left.pop(0), lenient=True, shared=shared, builder=self._builder, purpose=Purpose.LIVE,
+                    spill=self._spill,
+                )  # fmt: skip
                 group.members.append(Member(matcher))
             shedder = None
             if shed := {n.removeprefix(f"shed{i}."): a for n, a in parts.items() if n.startswith(f"shed{i}.")}:

@@ -6,18 +6,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matches
 from matching.decode import Decode
+from matching.engines.engine import EnginePlan
+from matching.engines.run_graph import RunGraph
 from matching.kernels import graph
 from matching.kernels.graph import Kept, Narrow, Unfolding, Wide
 from matching.kernels.integers import MANY
-from matching.matcher import Gives, KernelMatcher
-from matching.program.program import Program
-from matching.run_graph import RunGraph
+from matching.matcher import KernelMatcher
 from matching.store import to_arrow
 from query.plan.plan import Plan
 
@@ -26,19 +27,18 @@ BATCH = 65_536
 
 
 class MatchGraph:
-    """The matches of a plan in one input, of a program with matching.program.tables.shares_paths or merges_runs.
+    """The matches of a plan in one input, by the engine of Purpose.GRAPH.
 
     A path from a kept cell along children, choosing from each list, is a match from its last row to its first. Memory
     is a cell for each edge that a row took, whatever the number of matches, and the rows."""
 
-    def __init__(self, plan: Plan, program: Program, batches: Iterable[EventBatch]) -> None:
-        self._matcher = KernelMatcher(plan, program, gives=Gives.GRAPH)
+    def __init__(self, plan: Plan, chosen: EnginePlan, batches: Iterable[EventBatch]) -> None:
+        self._matcher = KernelMatcher(plan, chosen)
         self._matcher.rows.compact_at = sys.maxsize  # all rows are kept
         for batch in batches:
             self._matcher.push(batch)
         self._matcher.advance(None)
-        assert isinstance(self._matcher.engine, RunGraph)
-        self._engine = self._matcher.engine
+        self._engine = cast(RunGraph, self._matcher.engine)
 
     @property
     def size(self) -> int:

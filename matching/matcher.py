@@ -1,42 +1,45 @@
-"""The Matcher: rows in, matches out, through the interpreted kernel, or the reference where it cannot serve yet."""
+"""The Matcher: rows in, matches out, through the engine that was chosen, or the reference where there is none yet."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import Enum
 from functools import cached_property
-from types import ModuleType
-from typing import Any, Protocol, assert_never
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
-from matching.buffered_runs import NONE_BAD, Arrays, Failed, OverBudget, group
 from matching.decode import Decode
-from matching.features import Codes, RowValues, columns_read, storable, truth
+from matching.engines.buffered_runs import group
+from matching.engines.choose import after_failure, choose_engine
+from matching.engines.engine import (
+    NONE_BAD,
+    Arrays,
+    Builder,
+    Engine,
+    EnginePlan,
+    Failed,
+    OverBudget,
+    Purpose,
+    Spillable,
+    Wanted,
+    ordered,
+    specialisable,
+    spillable,
+)
+from matching.engines.run_lists import RunLists
+from matching.features import Codes, RowValues, Values, columns_read, storable, truth
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
 from matching.measures import Found, Measures
-from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain, carry, chain
-from matching.program.determinise import Table
-from matching.program.live import merges
-from matching.program.program import Ignore, Mode, NoKernel, OpCode, Program, assemble
-from matching.program.starts import StartTable
-from matching.program.tables import merges_runs, shares_paths, table_of
+from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain
+from matching.program.program import Ignore, Mode, OpCode, Program
 from matching.records import Blocks, Coming, Leaving
-from matching.rows import Rows
-from matching.run_blocks import RunBlocks
-from matching.run_counts import RunCounts
-from matching.run_graph import RunGraph
-from matching.run_lists import RunLists
-from matching.run_merged import RunMerged
-from matching.run_starts import RunStarts
-from matching.run_table import RunTable
+from matching.rows import Attempt, Rows
 from matching.spill import Spill, SpillStats
-from matching.spilled import why_resident
 from matching.state import pack, read_array, saved_array, stamp, unpack, unpack_head
 from matching.tenant import Needs
 from matching.types import plain_type
@@ -50,50 +53,39 @@ from query.plan.plan import Plan
 STATE_VERSION = 6
 #: A block of so many rows of which many matter is taken whole.
 DENSE_ROWS_MIN = 256
-#: Most partial matches one partition may have at a time.
-RUNS_MAX = 200_000
-
-
-class Builder(Protocol):
-    """Gives the module with the specialised kernel of an engine; None: there is none yet, the matcher goes on with the
-    interpreted one and asks again with the next batch. rows: how many the matcher has had, with those to come now."""
-
-    def __call__(self, engine: RunBlocks | RunLists, rows: int, /) -> ModuleType | None: ...
 
 
 def make_matcher(
     plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None,
-    builder: Builder | None = None, bare: bool = False, spill: Spill | None = None,
+    builder: Builder | None = None, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None,
 ) -> Matcher:  # fmt: skip
-    """The matcher of a plan: the kernel, or with a HybridWarning the reference (exact, slow) for what the kernel has
-    not learnt yet. sources: names that EventBatch.source indexes. lenient: AFTER MATCH SKIP TO that would not move on
-    goes on one row behind the start of the match, with a HybridWarning the first time; otherwise it is an error.
+    """The matcher of a plan: over its engine, or with a HybridWarning the reference (exact, slow) where it has none
+    yet. sources: names that EventBatch.source indexes. lenient: AFTER MATCH SKIP TO that would not move on goes on one
+    row after the start of the match, with a HybridWarning the first time; otherwise it is an error.
     shared: rows of the same input that it may share, to which its own are added where none of them will do; what is
     pushed then goes to these rows (see matching.feed). builder: asked for a specialised kernel between
-    batches; None: the interpreted ones alone. bare: output rows are wanted without evidence, which may be less work.
-    spill: partial matches may leave memory, where they can (KernelMatcher.spill says)."""
-    try:
-        program = assemble(plan)
-    except NoKernel as why:
+    batches; None: the interpreted ones alone. spill: partial matches may leave memory, where they can
+    (KernelMatcher.spill says)."""
+    chosen = choose_engine(plan, purpose)
+    if chosen.program is None:
         from matching.by_reference import ReferenceMatcher
 
         warnings.warn(
-            f"{why} runs through the reference matcher: exact, but slow and with all rows kept in memory",
+            f"{chosen.why} runs through the reference matcher: exact, but slow and with all rows kept in memory",
             HybridWarning,
             stacklevel=2,
         )
         return ReferenceMatcher(plan, sources, lenient)
-    rows = None
-    if spill is not None and why_resident(plan, program) is not None:
+    if chosen.resident is not None:
         spill = None
+    rows = None
     if shared is not None:
-        rows = next((r for r in shared if _may_share(plan, program, r, spill)), None)
+        rows = next((r for r in shared if _may_share(plan, chosen.program, r, spill)), None)
     if rows is None:
-        rows = Rows(plan.partition_by, program.after, spill)
+        rows = Rows(plan.partition_by, chosen.program.after, spill)
         if shared is not None:
             shared.append(rows)
-    gives = Gives.ROWS if bare else Gives.MATCHES
-    return KernelMatcher(plan, program, sources, lenient, rows, gives, builder=builder)
+    return KernelMatcher(plan, chosen, sources, lenient, rows, builder)
 
 
 def _may_share(plan: Plan, program: Program, rows: Rows, spill: Spill | None) -> bool:
@@ -112,22 +104,6 @@ def _may_share(plan: Plan, program: Program, rows: Rows, spill: Spill | None) ->
 _Test = tuple[int, bool, bool, tuple[int, ...]]
 
 
-class Gives(Enum):
-    """What a matcher makes of the matches."""
-
-    MATCHES = "matches"
-    ROWS = "their output rows, without times and evidence"
-    COUNTS = "how many each partition has"  # see KernelMatcher.counts
-    GRAPH = "a graph of them"  # see matching.match_graph
-
-
-#: What finds the matches of a program.
-Engine = RunTable | RunStarts | RunGraph | RunBlocks | RunLists | RunCounts
-#: How a state names them. Tags stay when classes are renamed.
-ENGINE_TAGS: Mapping[type[Engine], str] = {
-    RunTable: "table", RunStarts: "starts", RunGraph: "graph", RunMerged: "merged", RunBlocks: "blocks",
-    RunLists: "lists", RunCounts: "counts",
-}  # fmt: skip
 #: By the attribute of Decode its tag in a state.
 HELD_TAGS = {
     "bounds": "bounds", "start": "start", "partition": "partition", "number": "number", "outcome": "outcome",
@@ -136,22 +112,29 @@ HELD_TAGS = {
 }  # fmt: skip
 
 
+class _Looked(NamedTuple):
+    """What conditions make of rows. wanted: indices of those that the engine needs, None: all; of these, tests: for
+    each kind of condition whether a row meets it; features: what registers read. failing: where values cannot be
+    computed, None: nowhere."""
+
+    tests: list[np.ndarray]
+    features: list[Values]
+    failing: list[np.ndarray | None] | None
+    wanted: Int64Array | None
+
+
 class KernelMatcher:
-    """Matcher over compiled kernels: a table for most row-local patterns, a table of starts where those are kept apart,
-    a graph for all matches that pass over rows, runs in blocks or lists for the rest. State is arrays. stuck: matches
-    from which AFTER MATCH SKIP TO would not have moved on. gives: of rows, matches have neither times nor events, and
-    one of which measures read little is never kept whole (matching.program.carried); of counts and graphs, push and
-    advance give no matches, and they are for programs with matching.program.tables.counts_paths, or shares_paths and
-    merges_runs.
-    merged: whether equal runs are merged, where that can be chosen
-    (matching.program.tables.merges_runs); None: where some are equal for sure."""
+    """Matcher over the engine of an EnginePlan. State is arrays. stuck: matches from which AFTER MATCH SKIP TO would
+    not have moved on. Of Purpose.ROWS matches have neither times nor events, and one of which measures read little is
+    never kept whole (matching.program.carried); of COUNTS and GRAPH, push and advance give no matches."""
 
     def __init__(
-        self, plan: Plan, program: Program, sources: tuple[str, ...] = ("default",), lenient: bool = False,
-        rows: Rows | None = None, gives: Gives = Gives.MATCHES, merged: bool | None = None,
-        builder: Builder | None = None,
+        self, plan: Plan, chosen: EnginePlan, sources: tuple[str, ...] = ("default",), lenient: bool = False,
+        rows: Rows | None = None, builder: Builder | None = None,
     ) -> None:  # fmt: skip
-        """rows: those it shares with other matchers, which then push and advance together (see `take`)."""
+        """rows: those it shares with other matchers, which then push and advance together (see `wants`)."""
+        program = chosen.program
+        assert program is not None
         self.plan = plan
         self.program = program
         self.sources = sources
@@ -160,30 +143,9 @@ class KernelMatcher:
         self._builder = builder  # until it has given its module
         self._rows = 0
         self.measures = Measures(plan, program.variables, program.shown, program.waiting)
-        self.engine: Engine
-        self._bare = gives is Gives.ROWS
-        self._carried: Carried | None = None
-        self._chain: Chain | None = None
-        keeps = gives is Gives.GRAPH
-        match table := table_of(program) if gives in (Gives.MATCHES, Gives.ROWS) else None:
-            case None if gives is Gives.COUNTS:
-                self._run_by(RunCounts(program))
-            case None if shares_paths(program):
-                self._chain = chain(plan, program) if self._bare else None
-                self._run_by(RunGraph(program, keeps, 0 if self._chain is None else len(self._chain.variables)))
-            case None if merges_runs(program) and (keeps or (merges(program) if merged is None else merged)):
-                self._run_by(RunMerged(program, RUNS_MAX, keeps))
-            case None if program.ignore:
-                self._carried = carry(plan, program) if self._bare else None
-                self._run_by(RunBlocks(program if self._carried is None else self._carried.program, RUNS_MAX))
-            case None:
-                self._run_by(RunLists(program, RUNS_MAX))
-            case Table():
-                self._run_by(RunTable(table, program.strict))
-            case StartTable():
-                self._run_by(RunStarts(table, program))
-            case _:
-                assert_never(table)
+        self._bare = chosen.purpose is Purpose.ROWS
+        self._planned = chosen
+        self._run_by(chosen)
         self.codes = Codes(program.texts)
         self.values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes, plan.settings)
         wanted = columns_read([*self.values.expressions, *self.measures.needs()])
@@ -201,22 +163,28 @@ class KernelMatcher:
         behind = max(program.after, program.ahead)
         self.needs = Needs(numeric, tuple(other), schema, linked, program.before, behind, reach)
         self.floor = self.serial = 0
+        self._looked: _Looked | None = None  # between `wants` and `take`
         self._held: Decode | None = None  # decided matches that wait for what NEXT in their measures reads
         self.rows = Rows(plan.partition_by, program.after) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
-        new_when_idle = gives in (Gives.MATCHES, Gives.ROWS) and not reach and _is_new_when_idle(plan, program)
+        found = chosen.purpose in (Purpose.MATCHES, Purpose.LIVE, Purpose.ROWS)
+        new_when_idle = found and not reach and _is_new_when_idle(plan, program)
         self.forgets = bool(plan.partition_by) and new_when_idle
         self._empty = self.measures.schema.empty_table()
         self._specialise(0)
 
-    def _run_by(self, engine: Engine) -> None:
-        """Lets `engine` find the matches: the mask of a row has the bits it reads."""
+    def _run_by(self, chosen: EnginePlan, engine: Engine | None = None) -> None:
+        """Lets an engine find the matches, a new one unless it is given: the mask of a row has the bits it reads."""
         program = self.program
-        self.engine = engine
+        self.chosen = chosen
+        self.engine = engine = chosen.make() if engine is None else engine
+        self._spillable: Spillable | None = spillable(engine)
+        self._carries = chosen.runs.carries is not None  # its runs are given the places of rows
+        self._wants_all = chosen.wanted is Wanted.ALL
         self._always = 0
         places = {v: v for v in range(len(program.variables))}
-        if isinstance(engine, RunTable | RunStarts):
+        if engine.by_test:
             places = {v: i for i, same in enumerate(program.tests) for v in same[:1]}
         else:
             self._always = sum(1 << v for v in places if v not in program.tested)
@@ -232,13 +200,6 @@ class KernelMatcher:
             bits = tuple(places[w] for w in same if w in places)
             self._tests.append((at, program.first_row[v], program.last_row[v], bits))
         self._local = tuple(local)
-        #: whether a row that meets no condition does no more than end runs: where rows of a partition are counted, and
-        #: where each has a fate, it does
-        self._sparse = (
-            first <= set(program.tested)
-            and not (program.accept[0] or program.unmatched or program.absent or program.within_rows is not None)
-            and not program.strict and len(self._first_tests) > 0
-        )
         self._tested = len(program.tested) == len(program.variables)
         self._hot = np.zeros(0, np.bool_)  # per partition, whether it may have runs
         self._all_hot = True  # all may have
@@ -250,14 +211,11 @@ class KernelMatcher:
         no use afterwards. None, and nothing has changed, where the two do not search for the same: they may differ in
         measures and in how these are shown. read: the events with a time from the first to the second, for columns that
         only the new measures read."""
-        try:
-            program = assemble(plan)
-        except NoKernel:
-            return None
-        if program != self.program or plan.schema != self.plan.schema or plan.partition_by != self.plan.partition_by:
+        chosen = choose_engine(plan, self.chosen.purpose)
+        if (chosen.program, plan.schema, plan.partition_by) != (self.program, self.plan.schema, self.plan.partition_by):
             return None
         known = {*self.store.numeric, *self.store.other}
-        new = KernelMatcher(plan, program, self.sources, self.lenient, self.rows)
+        new = KernelMatcher(plan, chosen, self.sources, self.lenient, self.rows)
         filled = False
         try:
             filled = self.rows.fill([name for name in new.needs.schema.names if name not in known], read)
@@ -266,9 +224,8 @@ class KernelMatcher:
                 self.rows.remove(new)
         if not filled:
             return None
-        if type(self.engine) is not type(new.engine):
-            new._run_by(self.engine)  # conditions have failed
-        new.engine, new._unsettled, new._held, new.stuck = self.engine, self._unsettled, self._held, self.stuck
+        new._run_by(self.chosen, self.engine)  # another one than was chosen, where conditions have failed
+        new._unsettled, new._held, new.stuck = self._unsettled, self._held, self.stuck
         new.codes, new.values, new._hot, new._all_hot = self.codes, self.values, self._hot, self._all_hot
         new.floor, new.serial = self.floor, self.serial
         new._builder, new._rows = self._builder, self._rows
@@ -279,9 +236,10 @@ class KernelMatcher:
 
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher. Raises DataError when a condition cannot be computed and QueryError HQ600 when a
-        partition needs more than RUNS_MAX partial matches; the matcher is of no use after either."""
+        partition needs more partial matches than EnginePlan.runs_max; the matcher is of no use after either."""
         self.rows.append(batch)
-        self.take(batch.sources)
+        wanted = self.wants(batch.sources)
+        self.take(self.rows.retain([wanted]))
         self.rows.taken()
         matches = self.emit()
         self.rows.compact()
@@ -292,10 +250,11 @@ class KernelMatcher:
         self._rows += rows
         if self._builder is None:
             return
-        if not isinstance(self.engine, RunBlocks | RunLists):
+        engine = specialisable(self.engine)
+        if engine is None:
             self._builder = None
-        elif (module := self._builder(self.engine, self._rows)) is not None:
-            self.engine.run_by(module.step)
+        elif (module := self._builder(engine, self._rows)) is not None:
+            engine.run_by(module.step)
             self._builder = None
 
     def advance(self, watermark_us: int | None) -> Matches:
@@ -312,13 +271,31 @@ class KernelMatcher:
 
     # ---- the parts of push and advance, for one of the matchers of shared rows
 
-    def take(self, sources: tuple[str, ...]) -> None:
-        """Takes the block of `rows`; raises what `push` does."""
+    def wants(self, sources: tuple[str, ...]) -> Int64Array | None:
+        """Evaluates the conditions for the block of `rows`. Returns the indices of the rows in it that it needs: those
+        that may begin a match, and those that a run asks for; None: all. To be followed by `take`."""
         self.sources = sources
         self.store.floor = self.floor
+        block = self.rows.block
+        self._looked = self._look(block, self.rows.attempt(self)) if _length(block) else None
+        return _NO_ROWS if self._looked is None else self._looked.wanted
+
+    def take(self, retained: Int64Array | None) -> None:
+        """Takes the rows of the block that it needs; raises what `push` does. retained: the indices of the rows that
+        are still in the store, see matching.rows.Rows.retain; None: all are."""
+        looked, self._looked = self._looked, None
+        self.store.floor = self.floor
         self._reserve(self.rows.begin)
-        self._specialise(self.store.count - self.rows.begin)
-        self._run(self.rows.block)
+        self._specialise(self.rows.came)
+        if looked is None or looked is _NOTHING:
+            return
+        wanted, block = looked.wanted, self.rows.block
+        if wanted is None or (retained is not None and len(wanted) == len(retained)):
+            self._run(block, looked)
+            return
+        if retained is not None:
+            wanted = np.searchsorted(retained, wanted)
+        self._run(wanted + block.start if isinstance(block, slice) else block[wanted], looked)
 
     def expire(self, watermark_us: int | None, held: Int64Array) -> None:
         """No event with time < watermark_us can still come; None: none at all. held: the rows not taken yet."""
@@ -327,7 +304,8 @@ class KernelMatcher:
         self.store.floor = self.floor
         self._reserve(self.store.count)
         if watermark_us is None:
-            self._run(held)
+            if len(held):
+                self._run_all(held)
             self._guarded(lambda: self.engine.finish(len(self.keys)))
         else:
             until = np.zeros(0, np.int64)
@@ -343,10 +321,9 @@ class KernelMatcher:
             self._unsettled.append(self.store, begin, len(self.keys))
 
     def counts(self) -> tuple[list[pa.Array], Int64Array]:
-        """Of a counted matcher: the values of the partition columns, a row for each partition that has had matches, and
+        """Of Purpose.COUNTS: the values of the partition columns, a row for each partition that has had matches, and
         how many those were."""
-        assert isinstance(self.engine, RunCounts)
-        totals = self.engine.totals(len(self.keys))
+        totals = self.engine.numbers(len(self.keys))
         some = np.flatnonzero(totals)
         return [self.keys.values(i, some) for i in range(len(self.plan.partition_by))], totals[some]
 
@@ -357,70 +334,74 @@ class KernelMatcher:
         except Failed as failed:
             raise self._why(*failed.args) from None
 
-    def _run(self, positions: Int64Array | slice) -> None:
-        """Computes masks and features of the rows at `positions` and takes them through the engine."""
-        count = positions.stop - positions.start if isinstance(positions, slice) else len(positions)
-        if count == 0:
-            return
-        whole = positions is self.rows.block
-        values, failing = self.rows.attempt(self) if whole else self.values.attempt(self.store, positions)
-        fails = any(failed is not None for failed in failing)
-        if fails:
-            self._leave_tables(positions)
-        tests = []
+    def _look(self, positions: Int64Array | slice, attempt: Attempt) -> _Looked:
+        """What the conditions make of the rows at `positions`, at least one, given the values that they read."""
+        values, failing = attempt
+        tests: list[np.ndarray] = []
         for at, first, last, _ in self._tests:
-            met = truth(values[at]) if at >= 0 else np.ones(count, np.bool_)
+            met = truth(values[at]) if at >= 0 else np.ones(_length(positions), np.bool_)
             if first:
                 met = met & self.store.first[positions]
             if last:
                 met = met & (self.store.next[positions] < 0)
             tests.append(met)
         features = values[len(self._local) :]
-        if self._sparse and not fails:
-            chosen = self._chosen(positions, tests)
-            if chosen is not None:
-                count = len(chosen)
-                if count == 0:
-                    return
-                positions = chosen + positions.start if isinstance(positions, slice) else positions[chosen]
-                tests = [met[chosen] for met in tests]
-                features = [(v[chosen], None if ok is None else ok[chosen]) for v, ok in features]
-        else:
-            chosen = None
+        if any(failed is not None for failed in failing):
             self._all_hot = True
+            return _Looked(tests, features, failing, None)
+        if self._wants_all:
+            self._all_hot = True
+            return _Looked(tests, features, None, None)
+        wanted = self._wanted(positions, tests)
+        if wanted is None:
+            return _Looked(tests, features, None, None)
+        if not len(wanted):
+            return _NOTHING
+        features = [(v[wanted], None if ok is None else ok[wanted]) for v, ok in features]
+        return _Looked([met[wanted] for met in tests], features, None, wanted)
+
+    def _run_all(self, positions: Int64Array) -> None:
+        """Takes the rows at `positions`, at least one, which are no block."""
+        looked = self._look(positions, self.values.attempt(self.store, positions))
+        if looked is not _NOTHING:
+            self._run(positions if looked.wanted is None else positions[looked.wanted], looked)
+
+    def _run(self, positions: Int64Array | slice, looked: _Looked) -> None:
+        """Takes the wanted rows, which are at `positions`, through the engine."""
+        count, tests, features, failing = _length(positions), looked.tests, looked.features, looked.failing
+        if failing is not None:
+            self._leave_tables(positions)
         # one byte a row where that is enough: a good part of the time of simple queries goes by here
         narrow = len(self.program.variables) < 8
-        mask = np.full(count, self._always, np.uint8 if narrow else np.int64)
+        bits_of: np.ndarray = np.full(count, self._always, np.uint8 if narrow else np.int64)
         for met, (_, _, _, bits) in zip(tests, self._tests, strict=True):
             for bit in bits:
-                mask |= met.view(np.uint8) << bit if narrow else np.left_shift(met, bit, dtype=np.int64)
-        mask = mask.astype(np.int64, copy=False)
-        height = len(features) + (self._carried is not None)
+                bits_of |= met.view(np.uint8) << bit if narrow else np.left_shift(met, bit, dtype=np.int64)
+        mask: Int64Array = bits_of.astype(np.int64, copy=False)
+        height = len(features) + self._carries
         feature = np.zeros((max(1, height), count if height else 0), np.int64)
         feature_valid = np.ones(feature.shape, np.bool_)
-        if self._carried is not None:
+        if self._carries:
             feature[-1] = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         for f, (numbers, valid) in enumerate(features):
             (feature.view(np.float64) if self.program.features[f][1].floating else feature)[f] = numbers
             if valid is not None:
                 feature_valid[f] = valid
         try:
-            if isinstance(self.engine, RunLists | RunBlocks | RunGraph | RunCounts):
+            bad = NONE_BAD
+            if failing is not None:
                 bad = self._bad(failing, mask)
-                if len(bad):
-                    feature_valid = self._with_failing(failing, feature_valid)
-                self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
-            else:
-                self.engine.run(self.store, positions, mask, feature, feature_valid)
+                feature_valid = self._with_failing(failing, feature_valid)
+            self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
         except Failed as failed:
             raise self._why(*failed.args) from None
         except OverBudget:
             raise self._over_budget() from None
-        if chosen is not None and not (self._tested and self.program.ignore is Ignore.NONE):
+        if looked.wanted is not None and not (self._tested and self.program.ignore is Ignore.NONE):
             touched = self.store.partition[positions]
             self._hot[touched] = self.engine.busy(touched)
 
-    def _chosen(self, positions: Int64Array | slice, tests: list[np.ndarray]) -> Int64Array | None:
+    def _wanted(self, positions: Int64Array | slice, tests: list[np.ndarray]) -> Int64Array | None:
         """Indices of the rows at `positions` that can change what the partitions have become; None: take them all.
         tests: for each kind of condition whether a row meets it."""
         begins = _any([tests[i] for i in self._first_tests])
@@ -441,10 +422,7 @@ class KernelMatcher:
         return out[:count]
 
     def _bad(self, failing: list[np.ndarray | None], mask: Int64Array) -> Int64Array:
-        """Like the mask, the labels whose conditions cannot be computed whatever the match so far is; empty if all
-        values of the rows can be computed."""
-        if all(failed is None for failed in failing):
-            return NONE_BAD
+        """Like the mask, the labels whose conditions cannot be computed whatever the match so far is."""
         bad = np.zeros(len(mask), np.int64)
         for label in range(len(self.program.variables)):
             local, *registers = self._reads(label)
@@ -489,12 +467,21 @@ class KernelMatcher:
             "widen the type (CAST to DOUBLE or HUGEINT) or guard the condition with CASE",
         )
 
+    def _first_failure(self, positions: Int64Array | slice) -> DataError:
+        """The error of the first condition that cannot be computed for one of the rows at `positions`."""
+        rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
+        _, failing = self.values.attempt(self.store, positions)
+        at, index = min((int(failed.argmax()), i) for i, failed in enumerate(failing) if failed is not None)
+        return self.values.why(self.store, int(rows[at]), index)
+
     def _leave_tables(self, positions: Int64Array | slice) -> None:
         """Goes on with run lists, in which a condition that cannot be computed waits until it is known to be read. The
         attempts that are not decided are read again from their first rows. positions: rows not taken yet."""
-        old, store, partitions = self.engine, self.store, len(self.keys)
-        if isinstance(old, RunLists | RunBlocks | RunGraph | RunCounts):
+        if self.engine.defers:
             return
+        old, store, partitions = ordered(self.engine), self.store, len(self.keys)
+        if old is None:
+            raise self._first_failure(positions)
         self.rows.bring_all()
         taken = np.ones(store.count, np.bool_)
         if self.program.after:
@@ -504,15 +491,16 @@ class KernelMatcher:
         begin = old.frontier(partitions)[store.partition[: store.count]]
         again = taken & (begin >= 0) & (np.arange(store.count) >= begin)
         covered = np.zeros(store.count, np.bool_)
-        if isinstance(old, RunStarts):
-            covered[again] = old.covered(store, np.flatnonzero(again))
-        lists = RunLists(self.program, RUNS_MAX)
-        lists.go_on(old.numbers(partitions), old.stuck)
-        self._run_by(lists)
+        covered[again] = old.covered(store, np.flatnonzero(again))
+        chosen = after_failure(self.chosen)
+        lists = RunLists(chosen)
+        lists.go_on(self.engine.numbers(partitions), self.engine.stuck)
+        self._run_by(chosen, lists)
         if self._unsettled is not None:
             rows = np.flatnonzero(again | ~taken)
             self._unsettled.take_over(store, rows, covered[rows], partitions)
-        self._run(np.flatnonzero(again))
+        if again.any():
+            self._run_all(np.flatnonzero(again))
 
     def _over_budget(self) -> QueryError:
         program = self.program
@@ -535,7 +523,8 @@ class KernelMatcher:
         else:
             why = "WITHIN keeps the starts apart"
         hint = ", ".join(hints[:-1]) + f", or {hints[-1]}"
-        message = f"PATTERN ({self.plan.pattern}): one partition needs more than {RUNS_MAX:,} partial matches: {why}"
+        most = f"{self.chosen.runs_max:,}"
+        message = f"PATTERN ({self.plan.pattern}): one partition needs more than {most} partial matches: {why}"
         return QueryError([Diagnostic("HQ600", message, NOWHERE, hint=hint)])
 
     def _look_whether_stuck(self) -> None:
@@ -601,11 +590,9 @@ class KernelMatcher:
     @property
     def why(self) -> str | None:
         """Why its partial matches cannot leave memory now, or None."""
-        if isinstance(self.engine, RunCounts):
-            return "what is only counted is a few numbers"
         if self.floor and self.needs.reach:
             return "PREV does not see the rows before the query began"
-        return why_resident(self.plan, self.program)
+        return self.chosen.resident
 
     @property
     def spill(self) -> SpillStats:
@@ -634,28 +621,57 @@ class KernelMatcher:
     @cached_property
     def _stamp(self) -> str:
         """Of what the numbers of states, labels and registers in a snapshot mean."""
-        return stamp(self.program, table_of(self.program))
+        return stamp(self.program, self._planned.table)
+
+    @property
+    def meaning(self) -> tuple[str, str]:
+        """What states of one meaning share: the fingerprint of the plan, and the stamp of its program."""
+        return self._fingerprint, self._stamp
+
+    def take_over(self, tag: str, sources: tuple[str, ...]) -> None:
+        """Partitions of another matcher of the same meaning are to be put in. tag: of its engine; sources: its names of
+        them. Raises DataError where they cannot be."""
+        shorter, longer = sorted((self.sources, sources), key=len)
+        if self.rows.began and longer[: len(shorter)] != shorter:
+            raise DataError("the parts of this state name their sources in another order", "join parts of one stream")
+        self.sources = longer if self.rows.began else sources
+        if tag != self.engine.tag:
+            if self.rows.began or tag != RunLists.tag:
+                raise DataError(f"this state is of {tag}, and this matcher runs {self.engine.name}", _START_ANEW)
+            self._run_by(after_failure(self.chosen))
+
+    def recode(self, blocks: Blocks, codes: Mapping[str, pa.Array]) -> None:
+        """Gives the registers of partitions of another matcher the codes that values have here. codes: its values by
+        code."""
+        registers = self._leaving.registers(blocks)
+        here = {type: self.codes.encode(values, type)[0] for type, values in codes.items()}
+        for r, register in enumerate(self.program.registers):
+            type = register.lane.coded
+            if registers is not None and type in here:
+                known = registers[:, r]
+                inside = (known >= 0) & (known < len(here[type]))
+                known[inside] = here[type][known[inside]]
 
     @property
     def due_yields(self) -> bool:
-        return not isinstance(self.engine, RunCounts) and self.engine.due_yields
+        return self._spillable is not None and self._spillable.due_yields
 
     @property
     def used_bytes(self) -> int:
-        return 0 if isinstance(self.engine, RunCounts) else self.engine.used_bytes
+        return 0 if self._spillable is None else self._spillable.used_bytes
 
     @property
     def row_bytes(self) -> int:
-        return 0 if isinstance(self.engine, RunCounts) else self.engine.row_bytes
+        return 0 if self._spillable is None else self._spillable.row_bytes
 
     @property
     def key_bytes(self) -> int:
-        return 0 if isinstance(self.engine, RunCounts) else self.engine.key_bytes
+        return 0 if self._spillable is None else self._spillable.key_bytes
 
     @property
-    def _leaving(self) -> RunTable | RunStarts | RunGraph | RunBlocks | RunLists:
-        assert not isinstance(self.engine, RunCounts)
-        return self.engine
+    def _leaving(self) -> Spillable:
+        assert self._spillable is not None
+        return self._spillable
 
     def weigh(self, ids: Int64Array, place: Int64Array) -> Int64Array:
         return self._leaving.weigh(self.store, ids, place)
@@ -676,7 +692,7 @@ class KernelMatcher:
         self._leaving.unmark(self.store, place)
 
     def put_in(self, coming: Coming, blocks: Blocks) -> None:
-        self._leaving.reserve(int(coming.ids.max()) + 1)
+        self.engine.reserve(int(coming.ids.max()) + 1)
         self._leaving.put_in(coming, blocks)
         if not self._all_hot:
             if (need := int(coming.ids.max()) + 1) > len(self._hot):
@@ -697,8 +713,9 @@ class KernelMatcher:
         out = Decode(self._bare and not self.measures.ahead)
         self.engine.decode(self.store, out)
         if self._unsettled is not None:
-            assert isinstance(self.engine, RunLists)
-            frontier = self.engine.frontier(len(self.keys))
+            attempts = ordered(self.engine)
+            assert attempts is not None
+            frontier = attempts.frontier(len(self.keys))
             out = self._unsettled.settle(self.store, frontier, self.program.after > 0, out)
             if not out.count and self._held is None:
                 return self._none()
@@ -712,10 +729,10 @@ class KernelMatcher:
         """Decoded matches, at least one, with their output rows and evidence."""
         bounds = out.bounds
         found = found_of(out)
-        if self._carried is not None:
-            found = replace(found, carried=_carried(self._carried, out))
-        elif self._chain is not None:
-            found = _of_chain(self._chain, found)
+        if self.chosen.carried is not None:
+            found = replace(found, carried=_carried(self.chosen.carried, out))
+        elif self.chosen.chain is not None:
+            found = _of_chain(self.chosen.chain, found)
         keys = [self.keys.values(i, out.partition) for i in range(len(self.plan.partition_by))]
         table, row_match = self.measures.table(self.store, found, keys)
         if self._bare:
@@ -779,7 +796,7 @@ class KernelMatcher:
             arrays |= {f"unsettled.{n}": a for n, a in self._unsettled.snapshot().items()}
         arrays |= {f"code.{type}": saved_array(v) for type, v in self.codes.snapshot().items()}
         head = {
-            "version": STATE_VERSION, "engine": ENGINE_TAGS[type(self.engine)], "plan": self._fingerprint,
+            "version": STATE_VERSION, "engine": self.engine.tag, "plan": self._fingerprint,
             "program": self._stamp, "sources": list(self.sources), "floor": self.floor, "serial": self.serial,
         }  # fmt: skip
         return head, arrays
@@ -790,7 +807,7 @@ class KernelMatcher:
         mine = (STATE_VERSION, self._fingerprint, self._stamp)
         same = (head.get("version"), head.get("plan"), head.get("program")) == mine
         # where conditions have failed it goes on with lists
-        return same and head["engine"] in (ENGINE_TAGS[type(self.engine)], ENGINE_TAGS[RunLists])
+        return same and head["engine"] in (self.engine.tag, RunLists.tag)
 
     def restore(self, state: bytes) -> None:
         """Takes over a snapshot of the same plan. Raises DataError for another plan or version."""
@@ -813,13 +830,13 @@ class KernelMatcher:
         if found != mine:
             raise DataError(
                 f"this state is of {found}; this matcher runs {mine}",
-                "start the query anew, or run the version that wrote the state",
+                _START_ANEW,
             )
 
     def _restore(self, head: Mapping[str, Any], arrays: Arrays) -> None:
         self.codes.restore({type: read_array(a) for type, a in group("code", arrays).items()})
-        if head["engine"] != ENGINE_TAGS[type(self.engine)]:
-            self._run_by(RunLists(self.program, RUNS_MAX))
+        if head["engine"] != self.engine.tag:
+            self._run_by(after_failure(self.chosen))
         self.engine.restore(group("engine", arrays))
         self.engine.reserve(len(self.keys))
         self.stuck = self.engine.stuck
@@ -838,6 +855,13 @@ class KernelMatcher:
 
 
 _NO_ROWS = np.zeros(0, np.int64)
+#: No row of a block is wanted.
+_NOTHING = _Looked([], [], None, _NO_ROWS)
+_START_ANEW = "start the query anew, or run the version that wrote the state"
+
+
+def _length(positions: Int64Array | slice) -> int:
+    return positions.stop - positions.start if isinstance(positions, slice) else len(positions)
 
 
 def _any(tests: list[np.ndarray]) -> np.ndarray:

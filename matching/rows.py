@@ -60,6 +60,7 @@ class Rows:
         self.store = RowStore({}, (), pa.schema([]), False)
         self.block: Int64Array | slice = slice(0, 0)
         self.begin = 0
+        self.came = 0  # rows of the last `append`
         self.began = False
         self.compact_at = SLACK
         self._forget_at = KEYS_MIN
@@ -147,7 +148,8 @@ class Rows:
     def append(self, batch: EventBatch) -> None:
         """Takes the next rows of the total order; `block` is what may be matched by that."""
         self.store.floor = 0
-        self.began = self.began or len(batch) > 0
+        self.came = len(batch)
+        self.began = self.began or self.came > 0
         keys = [batch.columns.column(c.name) for c in self.partition_by]
         partition = self.keys.encode(keys, len(batch))
         if self.spilled is not None:
@@ -160,6 +162,22 @@ class Rows:
         # a row is matched when the rows that NEXT reads behind it are there
         ready = self.store.chase(np.arange(self.begin, self.store.count), -self.after)
         self.block = ready[ready >= 0]
+
+    def retain(self, wanted: Sequence[Int64Array | None]) -> Int64Array | None:
+        """Drops the rows of the block that no matcher wants, where none of them can be read by others. wanted: of each
+        matcher that takes the block (KernelMatcher.wants). Returns the indices of the rows that are left; None: all."""
+        if self.store.linked or self.after:
+            return None
+        retained = wanted[0] if len(wanted) == 1 else _united(wanted)
+        if retained is None or 2 * len(retained) > self.came:
+            return None
+        if len(retained) or self.store.other:
+            self.store.retain(self.begin, retained)
+        else:
+            self.store.count = self.begin
+        self.block = slice(self.begin, self.store.count)
+        self._attempts = {}
+        return retained
 
     def taken(self) -> None:
         """All matchers have taken the block."""
@@ -391,6 +409,12 @@ class Rows:
 
     def _size(self) -> int:
         return max([self.store.count, *(tenant.size for tenant in self._tenants)])
+
+
+def _united(indices: Sequence[Int64Array | None]) -> Int64Array | None:
+    """All of these indices, ascending; None where there are none, or one of them stands for all."""
+    some = [index for index in indices if index is not None]
+    return np.unique(np.concatenate(some)) if some and len(some) == len(indices) else None
 
 
 def _as_array(content: bytes) -> np.ndarray:

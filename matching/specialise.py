@@ -78,6 +78,7 @@ class _Writer:
         self.globals = vars(kernel)
         self.known_names: frozenset[str] = kernel.STATIC
         self.place: str = kernel.PLACE
+        self.unfolded = {name: _function(self.globals[name]) for name in kernel.UNFOLDED}
         self.constants = {n for n, value in self.globals.items() if isinstance(value, int)}
         self.used: set[str] = set()
         self.conditions: dict[int, None] = {}
@@ -107,10 +108,10 @@ class _Writer:
                 if value is not _MISSING:
                     known[name] = value
                     return []
-            case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id="bind"), args=args)):
-                return self.bound(target, args, known)
-            case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id="meets"), args=args)):
-                return self.met(target, args, known)
+            case ast.Assign(targets=[ast.Tuple(elts=[truth, valid])], value=ast.Call(func=ast.Name(id="take"))):
+                return self.taken(truth, valid, known)
+            case ast.Assign(value=ast.Call(func=ast.Name(id=name))) if name in self.unfolded:
+                return self.unfold(node, self.unfolded[name], known)
             case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args)) if hasattr(self, f"_{name}"):
                 written: list[ast.stmt] = getattr(self, f"_{name}")(args, known)
                 return written
@@ -168,21 +169,29 @@ class _Writer:
                 out.append(one)
         return [*_parsed("left = False"), *out] if leaves else out
 
-    def bound(self, target: ast.expr, args: list[ast.expr], known: Known) -> list[ast.stmt]:
+    def unfold(self, call: ast.Assign, function: ast.FunctionDef, known: dict[str, Any]) -> list[ast.stmt]:
+        """The body of a function in the place of its call: their variables have the same names."""
+        *body, returned = function.body[1:]
+        assert isinstance(call.value, ast.Call)
+        assert isinstance(returned, ast.Return)
+        assert [ast.unparse(a) for a in call.value.args] == [a.arg for a in function.args.args]
+        assert ast.unparse(call.targets[0]) == ast.unparse(returned).removeprefix("return ")
+        return self.block(body, known)
+
+    def taken(self, truth: ast.expr, valid: ast.expr, known: Known) -> list[ast.stmt]:
+        """Binds a row to a label and asks its condition."""
         v = known["v"]
         n = len(self.program.registers)
+        given, after = operands(self.program), ast.unparse(valid)
+        bound = ", ".join([*(f"o{r}" for r in range(n)), *given[n:], "valid"])
+        met = "1"
         self.bindings[v] = None
-        features = operands(self.program)[n:]
-        call = f"bind_{v}({', '.join([*(f'o{r}' for r in range(n)), *features, 'valid'])})"
-        names = ", ".join([ast.unparse(target), *(f"n{r}" for r in range(n))])
-        return _parsed(f"{names} = {call}")
-
-    def met(self, target: ast.expr, args: list[ast.expr], known: Known) -> list[ast.stmt]:
-        v = known["v"]
-        if not self.program.code[v]:
-            return _parsed(f"{ast.unparse(target)} = 1")
-        self.conditions[v] = None
-        return _parsed(f"{ast.unparse(target)} = meets_{v}({', '.join(operands(self.program))}, new_valid)")
+        if self.program.code[v]:
+            self.conditions[v] = None
+            met = f"meets_{v}({', '.join([*given, after])})"
+        return _parsed(f"""
+            {', '.join([after, *given[:n]])} = bind_{v}({bound})
+            {ast.unparse(truth)} = -1 if {after} == -1 else {met}""")
 
     def _read_features(self, args: list[ast.expr], known: Known) -> list[ast.stmt]:
         lines = []
@@ -323,6 +332,10 @@ class _Expressions(ast.NodeTransformer):
                 return self._concerns(ast.unparse(self.visit(mask)), state)
             case ast.Call(func=ast.Name(id="passed_over"), args=[_, mask, _]):
                 return ast.parse(f"passed_over({ast.unparse(self.visit(mask))})", mode="eval").body
+            case ast.Call(func=ast.Name(id=name)) if name in self.writer.globals:
+                self.generic_visit(node)
+                node.args = [_typed(a) for a in node.args]
+                return node
         return self.generic_visit(node)
 
     def _concerns(self, mask: str, state: ast.expr) -> ast.expr:
@@ -371,6 +384,14 @@ def _state_asked(test: ast.expr) -> str:
 
 def _reads_edges(body: Sequence[ast.stmt]) -> bool:
     return any(isinstance(n, ast.Attribute) and n.attr == "edge_start" for s in body for n in ast.walk(s))
+
+
+def _typed(node: ast.expr) -> ast.expr:
+    """A number as np.int64(...): a function is compiled once more for each number that is given to it as such."""
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return ast.parse(f"np.int64({value})", mode="eval").body
+    return node
 
 
 def _is_typed(node: ast.expr) -> bool:

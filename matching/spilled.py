@@ -21,31 +21,16 @@ import numpy as np
 from matching.batch import Int64Array
 from matching.kernels import records as kernels
 from matching.kernels.layout import grown
-from matching.program.program import Program
 from matching.records import Grouped, Layout, Leaving, layout_of, pack, read_layout, unpack
 from matching.spill import TARGET, TARGET_OVERDUE, Facts, Learnt, Policy, Spill, leaving_order
 from matching.tenant import Housed
 from query.errors import DataError, first_line
-from query.plan.plan import Plan
 
 #: Above every deadline: what is kept until somebody asks for it.
 NEVER = 2**63 - 1
 #: In `place`: a partition is in memory; it has nothing, neither there nor on disk.
 HERE = kernels.HERE
 NOWHERE = kernels.NOWHERE
-
-
-def why_resident(plan: Plan, program: Program) -> str | None:
-    """Why partial matches of a query cannot leave memory, or None if they can."""
-    if not plan.partition_by:
-        return "without PARTITION BY every event touches the one partition there is"
-    if program.strict:
-        return "under STRICT an event touches the partition before it, too"
-    if program.after or program.ahead:
-        return "NEXT reads rows that are still to come"
-    if program.unmatched:
-        return "with UNMATCHED ROWS each row waits for its turn"
-    return None
 
 
 @dataclass(slots=True)
@@ -123,6 +108,13 @@ class Spilled:
         self._lines.reserve(partitions)
         self._lines.place[:partitions] = HERE
         self._are_here(np.arange(partitions))
+
+    def have_come(self, ids: Int64Array, partitions: int) -> None:
+        """These have come from elsewhere, and are in memory."""
+        lines = self._lines
+        lines.reserve(partitions)
+        self._came(ids[lines.place[ids] != HERE])
+        lines.place[ids] = HERE
 
     def _are_here(self, ids: Int64Array) -> None:
         """These are HERE, and no others."""

@@ -19,6 +19,8 @@ TAGS = {
     "ts": "ts", "source": "source", "offset": "offset", "seq": "seq", "partition": "partition", "previous": "previous",
     "next": "next", "released": "released", "first": "first",
 }  # fmt: skip
+#: Those that are read only where rows know their neighbours.
+LINKS = ("previous", "next", "first")
 #: In `last`: no row of the partition has come; the last one has been dropped.
 NONE = -1
 DROPPED = -2
@@ -178,6 +180,19 @@ class RowStore:
             link_rows(self.partition, begin, end, self.last, self.previous, self.next, self.first)
         self.count = end
         return begin
+
+    def retain(self, begin: int, index: Int64Array) -> None:
+        """Of the rows from `begin` on keeps those at `index`, counted from there; rows must not know their
+        neighbours."""
+        end, rows = begin + len(index), index + begin
+        if len(index):
+            arrays = [getattr(self, name) for name in FIXED if name not in LINKS]
+            for array in (*arrays, *self.values.values(), *(v for v in self.valid.values() if v is not None)):
+                array[begin:end] = array[rows]
+        if self.other:
+            before = self.arrow.slice(0, begin)
+            self.arrow = pa.concat_tables([before, self.arrow.take(pa.array(rows))]) if len(index) else before
+        self.count = end
 
     def chase(self, positions: Int64Array, offset: int) -> Int64Array:
         """The row `offset` rows further on (or back, if negative) in each row's partition; -1 where there is none."""

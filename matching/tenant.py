@@ -34,7 +34,7 @@ class Tenant(Protocol):
     """A matcher as its rows see it. floor: the first row that it sees. forgets: whether a partition without runs is to
     it like one without rows. serial: its number among those that these rows have had. within_us: of its runs, or None.
 
-    The last ones are asked where partitions leave memory: see matching.run_table.RunTable for what an engine gives."""
+    The last ones are asked where partitions leave memory: see matching.engines.engine.Spillable."""
 
     needs: Needs
     values: RowValues

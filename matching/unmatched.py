@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
-from matching.buffered_runs import Arrays
 from matching.decode import Decode
+from matching.engines.engine import Arrays
 from matching.kernels.jit import kernel
 from matching.kernels.layout import grown
 from matching.store import RowStore

@@ -27,12 +27,13 @@ from archive.search.partitions import ROWS_TOGETHER
 from archive.search.slices import SLICE, Slices, reach, slices
 from archive.spark.session import functions, ignore_pandas, in_words
 from archive.spark.ship import task
-from archive.spark.task import COUNT, Gives, Search
+from archive.spark.task import COUNT, Search
 from archive.spark.told import hear, hear_matches
 from archive.spark.types import quoted, spark_type
 from archive.sums import FOOTERS
 from archive.table import TableSnapshot
 from matching.batch import Int64Array, Matches
+from matching.engines.engine import Purpose
 from matching.ipc import from_ipc
 from matching.matcher import make_matcher
 from matching.types import arrow_schema, arrow_type
@@ -89,7 +90,7 @@ def rows(
     whether they are cut by time too, if that is allowed (None: if it pays).
     Raises DataError and QueryError as the search in one process does, and DataError where Spark fails."""
     out = arrow_schema(Schema("", output_columns(plan)))
-    return _stacked(_search(session, archived, plan, Gives.ROWS, tasks, sliced), out)
+    return _stacked(_search(session, archived, plan, Purpose.ROWS, tasks, sliced), out)
 
 
 def matches(
@@ -97,15 +98,15 @@ def matches(
     told: bool = False,
 ) -> list[Matches]:  # fmt: skip
     """The same with the events of each match. told: the caller has heard what the kernel cannot do yet."""
-    return [hear_matches(part) for part in _search(session, archived, plan, Gives.MATCHES, tasks, sliced, told)]
+    return [hear_matches(part) for part in _search(session, archived, plan, Purpose.MATCHES, tasks, sliced, told)]
 
 
 def counts(session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None) -> pa.Table:
     """The partition columns, and COUNT: a row for each partition with a match. For plans of which matches can be
-    counted without being found (matching.program.tables.counts_paths)."""
+    counted without being found (matching.engines.choose.choose_engine)."""
     fields = [(c.name, arrow_type(c.type)) for c in plan.partition_by]
     out = pa.schema([*fields, (COUNT, pa.int64())])
-    return _stacked(_search(session, archived, replace(plan, measures=()), Gives.COUNTS, tasks, False), out)
+    return _stacked(_search(session, archived, replace(plan, measures=()), Purpose.COUNTS, tasks, False), out)
 
 
 def _stacked(parts: Sequence[bytes], out: pa.Schema) -> pa.Table:
@@ -117,7 +118,7 @@ def _stacked(parts: Sequence[bytes], out: pa.Schema) -> pa.Table:
 
 
 def _search(
-    session: SparkSession, archived: Archived, plan: Plan, gives: Gives, tasks: int | None, by_time: bool | None,
+    session: SparkSession, archived: Archived, plan: Plan, purpose: Purpose, tasks: int | None, by_time: bool | None,
     told: bool = False,
 ) -> list[bytes]:  # fmt: skip
     """The parts of the answer."""
@@ -131,7 +132,7 @@ def _search(
         return []
     plan = narrowed(plan)
     keys = cut_by(plan)
-    wanted = Search(plan, table.sources, table.only_source(index), keys, gives, None, ROWS_TOGETHER)
+    wanted = Search(plan, table.sources, table.only_source(index), keys, purpose, None, ROWS_TOGETHER)
     frame = _read(session, archived, wanted, [table.paths[i] for i in index])
     if tasks is None:
         tasks_max = int(session.conf.get("spark.sql.shuffle.partitions") or 200)

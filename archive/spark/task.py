@@ -10,8 +10,6 @@ import pickle
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +20,7 @@ from archive.search.slices import SLICE, Slices, only, own, sliced
 from archive.spark.told import say, say_matches
 from matching.batch import EventBatch, Matches
 from matching.drive import run
+from matching.engines.engine import Purpose
 from matching.ipc import to_ipc
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, QueryError
@@ -33,15 +32,7 @@ ANSWER = pa.schema([("failed", pa.bool_()), ("payload", pa.binary())])
 PART_BYTES = 8 << 20
 
 
-class Gives(Enum):
-    """What of the matches is wanted."""
-
-    ROWS = "their output rows"  # payload: an Arrow stream
-    MATCHES = "the matches, with their rows and events"  # payload: of archive.spark.told
-    COUNTS = "how many each partition has"  # payload: an Arrow stream, partition columns and COUNT
-
-
-#: The last column of Gives.COUNTS.
+#: The last column of what Purpose.COUNTS gives.
 COUNT = "__hybrid_count"
 
 
@@ -55,7 +46,7 @@ class Search:
     sources: tuple[str, ...]
     source: str | None
     keys: tuple[str, ...]
-    gives: Gives
+    purpose: Purpose
     slices: Slices | None
     rows_together: int
 
@@ -68,7 +59,7 @@ class Search:
 
     @property
     def with_events(self) -> bool:
-        return self.gives is Gives.MATCHES
+        return self.purpose is Purpose.MATCHES
 
 
 def search(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -91,32 +82,30 @@ def _part(failed: bool, payload: bytes) -> pa.RecordBatch:
 def _payloads(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
     from matching.matcher import make_matcher
 
-    if wanted.gives is Gives.COUNTS:
+    if wanted.purpose is Purpose.COUNTS:
         yield from map(to_ipc, _counts(wanted, batches))
         return
     plan = wanted.plan if wanted.slices is None else sliced(wanted.plan)
-    bare = wanted.gives is Gives.ROWS and wanted.slices is None
+    # of a slice the events say which matches are its own
+    purpose = wanted.purpose if wanted.slices is None else Purpose.MATCHES
     for rows in _inputs(wanted, batches):
-        for found in run(make_matcher(plan, wanted.sources, bare=bare), rows):
+        for found in run(make_matcher(plan, wanted.sources, purpose=purpose), rows):
             kept = found if wanted.slices is None else own(found, wanted.slices)
-            match wanted.gives:
-                case Gives.ROWS:
-                    yield from map(to_ipc, _cut(kept.rows))
-                case Gives.MATCHES:
-                    yield from map(say_matches, _cut_matches(kept))
-                case _:
-                    assert_never(wanted.gives)
+            if wanted.with_events:
+                yield from map(say_matches, _cut_matches(kept))
+            else:
+                yield from map(to_ipc, _cut(kept.rows))
 
 
 def _counts(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Partition columns and COUNT, a row for each partition with a match."""
-    from matching import matcher as kernel
-    from matching.program.program import assemble
+    from matching.engines.choose import choose_engine
+    from matching.matcher import KernelMatcher
 
-    program = assemble(wanted.plan)
+    chosen = choose_engine(wanted.plan, wanted.purpose)
     names = [*(c.name for c in wanted.plan.partition_by), COUNT]
     for rows in _inputs(wanted, batches):
-        counting = kernel.KernelMatcher(wanted.plan, program, wanted.sources, gives=kernel.Gives.COUNTS)
+        counting = KernelMatcher(wanted.plan, chosen, wanted.sources)
         for _ in run(counting, rows):
             pass
         keys, totals = counting.counts()

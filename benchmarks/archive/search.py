@@ -27,6 +27,7 @@ from benchmarks import answers
 from benchmarks.archive.events import DAY_US, SCHEMA, START_US, fill, parser, pieces, ticks
 from matching.batch import EventBatch
 from matching.drive import run
+from matching.engines.engine import Purpose
 from matching.matcher import make_matcher
 from query.language.parse import parse
 from query.plan.bind import bind
@@ -106,7 +107,7 @@ def child(directory: Path, query: str, how: str) -> None:
     report = Report()
     rows, total = 0, 0
     started, worked = time.perf_counter(), time.process_time()
-    make = partial(make_matcher, bare=True)
+    make = partial(make_matcher, purpose=Purpose.ROWS)
     if how == "one matcher":
         found = run(make(plan), snapshot.batches(None, None, columns=plan.columns))
     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numba
 import numpy as np
@@ -18,15 +19,16 @@ from benchmarks.sase.backtracking import Backtracking
 from benchmarks.sase.unshared import Unshared
 from matching.batch import EventBatch, Int64Array
 from matching.decode import Decode
+from matching.engines.choose import RUNS_MAX, choose_engine, merges_runs, shares_paths
+from matching.engines.engine import NONE_BAD, EnginePlan, Purpose
+from matching.engines.run_blocks import RunBlocks
+from matching.engines.run_graph import RunGraph
+from matching.engines.run_lists import RunLists
+from matching.engines.run_merged import RunMerged
 from matching.kernels.layout import Counters
-from matching.matcher import RUNS_MAX, KernelMatcher
-from matching.program.program import Program, assemble
-from matching.program.tables import merges_runs, shares_paths
+from matching.matcher import KernelMatcher
+from matching.program.program import Program
 from matching.rows import SLACK
-from matching.run_blocks import RunBlocks
-from matching.run_graph import RunGraph
-from matching.run_lists import RunLists
-from matching.run_merged import RunMerged
 from matching.store import RowStore
 from query.plan.plan import Plan
 from simulator.stock import SASE_STOCK
@@ -41,14 +43,20 @@ CONSTRUCTING_ROWS = 1024
 class _Recorder:
     """An engine that only keeps what it is given."""
 
-    settles, stuck, size, decided = False, 0, 0, 0
+    name = tag = "recorder"
+    by_test, defers, specialises, settles = False, True, False, False
+    stuck = size = decided = 0
+
+    def __init__(self, chosen: EnginePlan) -> None:
+        self.partitions = 0
 
     def reserve(self, partitions: int) -> None:
         self.partitions = partitions
 
     def run(
-        self, store: RowStore, positions: slice, mask: Int64Array, feature: np.ndarray, feature_valid: np.ndarray
-    ) -> None:
+        self, store: RowStore, positions: slice, mask: Int64Array, feature: np.ndarray, feature_valid: np.ndarray,
+        bad: Int64Array = NONE_BAD,
+    ) -> None:  # fmt: skip
         self.mask, self.feature, self.feature_valid = mask, feature, feature_valid
 
     def mark(self, store: RowStore, partitions: int, keep: np.ndarray) -> None:
@@ -79,10 +87,10 @@ class Prepared:
 
 def prepared(plan: Plan, events: pa.Table) -> Prepared:
     """events: of `SASE_STOCK`, in the order of time."""
-    program = assemble(plan)
-    matcher = KernelMatcher(plan, program)
-    recorder = _Recorder()
-    matcher._run_by(recorder)  # type: ignore[arg-type]
+    chosen = choose_engine(plan, Purpose.MATCHES)
+    assert chosen.program is not None
+    matcher = KernelMatcher(plan, replace(chosen, engine=_Recorder, table=None))  # type: ignore[type-abstract]
+    recorder = cast(_Recorder, matcher.engine)
     batches = events.select([f.name for f in SASE_STOCK.fields]).combine_chunks().to_batches()
     n = len(events)
     if not n:
@@ -90,7 +98,7 @@ def prepared(plan: Plan, events: pa.Table) -> Prepared:
     at = np.arange(n)
     matcher.push(EventBatch(batches[0], events["ts"].cast(pa.int64()).to_numpy(), np.zeros(n, np.int32), at, at))
     return Prepared(
-        program, matcher.store, recorder.partitions, recorder.mask, recorder.feature, recorder.feature_valid
+        chosen.program, matcher.store, recorder.partitions, recorder.mask, recorder.feature, recorder.feature_valid
     )
 
 
@@ -138,16 +146,20 @@ def can(contender: str, program: Program) -> bool:
     return contender != "merged" or shares_paths(program) or merges_runs(program)
 
 
+def _planned(program: Program) -> EnginePlan:
+    return EnginePlan(None, "a contender", Purpose.MATCHES, program, runs_max=RUNS_MAX)
+
+
 def answer(contender: str, rows: Prepared, construct: bool) -> Answer:
     """Runs a contender over all rows. construct: whether matches are constructed; otherwise they are counted only, by
     `merged` not even that: what it has then is the graph of matches, the compressed output of [SASE] section 4.2."""
     program = rows.program
     match contender:
         case "basic":
-            lists = RunBlocks(program, RUNS_MAX) if program.ignore else RunLists(program, RUNS_MAX)
+            lists = RunBlocks(_planned(program)) if program.ignore else RunLists(_planned(program))
             return _in_batches(lists, rows, construct)
         case "merged":
-            graph = RunGraph(program) if shares_paths(program) else RunMerged(program, RUNS_MAX)
+            graph = RunGraph(_planned(program)) if shares_paths(program) else RunMerged(_planned(program))
             if not construct:
                 # no state ends a match, and so no match is walked: the cells are all there, and nobody asks for paths
                 graph._tables = graph._tables._replace(accept=np.zeros_like(graph._tables.accept))

@@ -56,7 +56,7 @@ def refuse(program: Program) -> None:
 
 
 def decode(found: Found, store: RowStore, out: Decode) -> None:
-    """Writes the matches found into `out` and forgets them; as matching.run_graph.RunGraph.decode."""
+    """Writes the matches found into `out` and forgets them; as matching.engines.run_graph.RunGraph.decode."""
     count, rows = found.total
     out.begin(int(count))
     out.room(int(rows))

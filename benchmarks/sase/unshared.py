@@ -232,7 +232,7 @@ def step(
 
 
 class Unshared:
-    """The engine; its methods as those of matching.run_lists.RunLists. construct: whether matches are written."""
+    """The engine; its methods as those of matching.engines.engine.Engine. construct: whether matches are written."""
 
     def __init__(self, program: Program, construct: bool) -> None:
         refuse(program)

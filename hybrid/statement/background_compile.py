@@ -15,11 +15,8 @@ import sys
 import threading
 from types import ModuleType
 
+from matching.engines.engine import Builder, EnginePlan, Specialisable, specialisable
 from matching.kernels.jit import built, mark_built, module_of
-from matching.matcher import RUNS_MAX, Builder
-from matching.program.program import Program
-from matching.run_blocks import RunBlocks
-from matching.run_lists import RunLists
 
 #: Rows from which compiling pays (ROWS_BUILD), and from which reading the cache pays, 20 ms (ROWS_LOAD).
 ROWS_BUILD = 1 << 18
@@ -51,12 +48,12 @@ def builder() -> Builder | None:
             raise ValueError(f"HYBRID_KERNELS is {other!r}; available: {', '.join(MODES)}")
 
 
-def _at_once(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
+def _at_once(engine: Specialisable, rows: int) -> ModuleType | None:
     with _lock:
         return _built(engine) if len(engine.program.edge_target) <= EDGES_MAX else None
 
 
-def _built(engine: RunBlocks | RunLists) -> ModuleType:
+def _built(engine: Specialisable) -> ModuleType:
     """Returns the kernel module of an engine. Compiles it in this process unless it is in the cache."""
     module = built(engine.key)
     if module is None:
@@ -66,14 +63,14 @@ def _built(engine: RunBlocks | RunLists) -> ModuleType:
     return module
 
 
-def _in_background(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
+def _in_background(engine: Specialisable, rows: int) -> ModuleType | None:
     if rows < ROWS_LOAD or len(engine.program.edge_target) > EDGES_MAX:
         return None
     with _lock:  # a search runs matchers in several threads
         return _looked_for(engine, rows)
 
 
-def _looked_for(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
+def _looked_for(engine: Specialisable, rows: int) -> ModuleType | None:
     key = engine.key
     if key not in _missing:
         module = built(key)
@@ -89,7 +86,7 @@ def _looked_for(engine: RunBlocks | RunLists, rows: int) -> ModuleType | None:
         for other in [k for k, child in _children.items() if child.poll() is not None]:
             _ended(other)
         if not _children:
-            _children[key] = _start(engine.program)
+            _children[key] = _start(engine.chosen)
     return None
 
 
@@ -100,13 +97,13 @@ def _ended(key: str) -> None:
     _missing.discard(key)
 
 
-def _start(program: Program) -> subprocess.Popen[bytes]:
+def _start(chosen: EnginePlan) -> subprocess.Popen[bytes]:
     code = f"import sys; sys.path[:] = {sys.path!r}; from hybrid.statement.background_compile import build; build()"
     child = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     assert child.stdin is not None
-    child.stdin.write(pickle.dumps(program))
+    child.stdin.write(pickle.dumps(chosen))
     child.stdin.close()
     return child
 
@@ -121,9 +118,10 @@ def _stop() -> None:
 
 
 def build() -> None:
-    """Runs in the child: compiles the kernel of the program on standard input, at lower priority."""
+    """Runs in the child: compiles the kernel of the engine on standard input, at lower priority."""
     os.nice(5)
-    program = pickle.loads(sys.stdin.buffer.read())
-    engine = RunBlocks(program, RUNS_MAX) if program.ignore else RunLists(program, RUNS_MAX)
+    chosen: EnginePlan = pickle.loads(sys.stdin.buffer.read())
+    engine = specialisable(chosen.make())
+    assert engine is not None
     _built(engine)
     os._exit(0)  # at once: the parent may be waiting

@@ -10,8 +10,6 @@ import pyarrow as pa
 from hybrid.rows.answer import answer_of
 from hybrid.rows.faults import not_supported
 from hybrid.rows.outer import Outer, empty_answer
-from matching.program.program import NoKernel, Program, assemble
-from matching.program.tables import merges_runs, shares_paths
 from query.language.ast import StatementKind
 from query.plan.expression import MatchNumber, walk
 from query.plan.plan import FactorPlan, QueryPlan
@@ -19,6 +17,7 @@ from query.plan.plan import FactorPlan, QueryPlan
 if TYPE_CHECKING:
     from hybrid.statement.relations import Relations
     from matching.batch import Matches
+    from matching.engines.engine import EnginePlan
     from matching.match_graph import MatchGraph
 
 HINT = "use hybrid.sql"
@@ -74,19 +73,21 @@ def compress(plan: QueryPlan, relations: Relations) -> Compressed:
     (factor,) = plan.factors
     if any(isinstance(e, MatchNumber) for m in factor.plan.measures for e in walk(m.expression)):
         raise not_supported("MATCH_NUMBER() of matches in a graph", plan.text, HINT)
-    program = _program(factor, plan.text)
+    chosen = _chosen(factor, plan.text)
     from matching.match_graph import MatchGraph
 
     batches, _, _ = relations.factor(factor)
-    return Compressed(factor, outer, MatchGraph(factor.plan, program, batches))
+    return Compressed(factor, outer, MatchGraph(factor.plan, chosen, batches))
 
 
-def _program(factor: FactorPlan, text: str) -> Program:
-    why = "graphs need SELECTION SKIP TILL NEXT MATCH or SKIP TILL ANY MATCH, without negations"
-    try:
-        program = assemble(factor.plan)
-    except NoKernel as none:
-        raise not_supported(f"a graph of matches of a pattern with {none}", text, HINT) from None
-    if not shares_paths(program) and not merges_runs(program):
-        raise not_supported("a graph of these matches", text, f"{HINT}; {why}")
-    return program
+def _chosen(factor: FactorPlan, text: str) -> EnginePlan:
+    from matching.engines.choose import choose_engine
+    from matching.engines.engine import Purpose
+
+    chosen = choose_engine(factor.plan, Purpose.GRAPH)
+    if chosen.program is None:
+        raise not_supported(f"a graph of matches of a pattern with {chosen.why}", text, HINT)
+    if chosen.engine is None:
+        why = "graphs need SELECTION SKIP TILL NEXT MATCH or SKIP TILL ANY MATCH, without negations"
+        raise not_supported(chosen.why, text, f"{HINT}; {why}")
+    return chosen

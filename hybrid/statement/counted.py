@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from hybrid.rows import duck
 from hybrid.rows.outer import Outer, factor_name, select_tree
-from matching.program.program import NoKernel, assemble
-from matching.program.tables import counts_paths
 from query.errors import QueryError
 from query.language.ast import RowsPerMatch, StatementKind
 from query.plan.output import output_columns
@@ -108,22 +106,27 @@ class _Counting:
 
 def _counts(plan: Plan) -> bool:
     """True if an engine can count the matches of a plan."""
+    from matching.engines.choose import choose_engine
+    from matching.engines.engine import Purpose
+
     try:
-        return counts_paths(assemble(plan))
-    except (NoKernel, QueryError):  # the search for matches reports the error
+        return choose_engine(plan, Purpose.COUNTS).engine is not None
+    except QueryError:  # the search for matches reports the error
         return False
 
 
 def count_matches(factor: FactorPlan, relations: Relations) -> pa.Table:
-    """Returns one row per partition with a match: the partition columns, and COUNT."""
-    from matching.matcher import Gives, KernelMatcher
+    """The partition columns, and COUNT: a row for each partition with a match."""
+    from matching.engines.choose import choose_engine
+    from matching.engines.engine import Purpose
+    from matching.matcher import KernelMatcher
 
     plan = replace(factor.plan, measures=())
     names = [*(c.name for c in plan.partition_by), COUNT]
     stream = relations.searched_by_spark(factor)
     if stream is not None and relations.spark is not None:
         return relations.spark.counts(plan, stream).rename_columns(names)
-    matcher = KernelMatcher(plan, assemble(plan), gives=Gives.COUNTS)
+    matcher = KernelMatcher(plan, choose_engine(plan, Purpose.COUNTS))
     batches, _, _ = relations.factor(factor, by_key=True)
     for batch in batches:
         matcher.push(batch)

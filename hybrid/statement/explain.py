@@ -16,7 +16,7 @@ from query.schema import Schema
 if TYPE_CHECKING:
     from hybrid.join.driver import Driver
     from hybrid.join.strategies.base import Strategy
-    from matching.program.program import Program
+    from matching.engines.engine import Purpose
 
 STAGES = ("ast", "plan", "nfab", "automaton", "program")
 #: A stage that `all` leaves out, as it is long.
@@ -49,14 +49,20 @@ def explain_plan(query: ast.Query, plan: QueryPlan, stage: str, live: bool = Fal
     if stage not in (*STAGES, KERNEL, "all"):
         raise fault("HQ500", f"unknown stage {stage}", plan.text, f"available: {', '.join(STAGES)}, {KERNEL}, all")
     wanted = STAGES if stage == "all" else (stage,)
-    keeps = live or any(factor.histories for factor in plan.factors)
+    keeps = any(factor.histories for factor in plan.factors)
+
+    def purpose() -> Purpose:
+        from matching.engines.engine import Purpose  # loads the kernels
+
+        return Purpose.LIVE if live else Purpose.MATCHES if keeps else Purpose.ROWS
+
     shown = {
         "ast": lambda: show_ast(query),
         "plan": lambda: str(plan),
         "nfab": lambda: _each(plan, _nfab),
         "automaton": lambda: _each(plan, _automaton),
-        "program": lambda: _each(plan, lambda p: _program(p, keeps, live)) + _counted(plan),
-        KERNEL: lambda: _each(plan, lambda p: _kernel(p, keeps)),
+        "program": lambda: _each(plan, lambda p: _program(p, purpose())) + _counted(plan),
+        KERNEL: lambda: _each(plan, lambda p: _kernel(p, purpose())),
     }
     parts = [(name, shown[name]()) for name in wanted]
     if len(parts) == 1:
@@ -110,53 +116,22 @@ def _automaton(plan: Plan) -> str:
         return f"none: {why} runs through the reference matcher"
 
 
-def _program(plan: Plan, keeps: bool, live: bool) -> str:
-    from matching.program.program import NoKernel, assemble
-    from matching.program.tables import show_engine
+def _program(plan: Plan, purpose: Purpose) -> str:
+    from matching.engines.choose import choose_engine
 
-    try:
-        program = assemble(plan)
-    except NoKernel as why:
-        return f"engine      reference matcher: {why} has no kernel"
-    text = f"{_run_as(plan, program, keeps)}\n{show_engine(program)}"
-    return f"{text}\n{_memory(plan, program)}" if live else text
+    return str(choose_engine(plan, purpose))
 
 
-def _memory(plan: Plan, program: Program) -> str:
-    """Returns the line that says whether partial matches can spill to disk."""
-    from matching.spill import Policy
-    from matching.spilled import why_resident
-
-    why = why_resident(plan, program)
-    if why is not None:
-        return f"memory      partial matches stay in memory: {why}"
-    return f"memory      with a limit, partial matches leave memory by key (policy {Policy.DUE.value})"
-
-
-def _run_as(plan: Plan, program: Program, keeps: bool) -> Program:
-    """Returns the program as it runs. Without kept evidence, runs may carry the values that measures read."""
-    from matching.program.carried import carry
-    from matching.program.tables import runs_in_blocks
-
-    carried = carry(plan, program) if not keeps and runs_in_blocks(program) else None
-    return program if carried is None else carried.program
-
-
-def _kernel(plan: Plan, keeps: bool) -> str:
+def _kernel(plan: Plan, purpose: Purpose) -> str:
     """Returns the source of the query's own kernel, which replaces the interpreted one after a while."""
-    from matching.kernels import skip_till, step
-    from matching.matcher import RUNS_MAX
-    from matching.program.program import NoKernel, assemble
-    from matching.program.tables import runs_in_blocks, show_engine, table_of
-    from matching.specialise import source_of
+    from matching.engines.choose import choose_engine
+    from matching.engines.engine import specialisable
 
-    try:
-        program = assemble(plan)
-    except NoKernel as why:
-        return f"# none: {why} runs through the reference matcher"
-    if table_of(program) is not None or (program.ignore and not runs_in_blocks(program)):
-        return f"# none of its own\n{show_engine(program)}"
-    return source_of(skip_till if program.ignore else step, _run_as(plan, program, keeps), RUNS_MAX)
+    chosen = choose_engine(plan, purpose)
+    if chosen.program is None:
+        return f"# none: {chosen.why} runs through the reference matcher"
+    engine = specialisable(chosen.make())
+    return f"# none of its own\n{chosen.show_engine()}" if engine is None else engine.source
 
 
 def _counted(plan: QueryPlan) -> str:

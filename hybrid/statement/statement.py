@@ -38,9 +38,11 @@ def make_matcher(plan: Plan, lenient: bool = False, bare: bool = False, spill: S
     `rows_matcher`."""
     with Deferred():  # an interrupted import would leave half a module
         from hybrid.statement.background_compile import builder
+        from matching.engines.engine import Purpose
         from matching.matcher import make_matcher as make
 
-    return make(plan, lenient=lenient, builder=builder(), bare=bare, spill=spill)
+    purpose = Purpose.ROWS if bare else Purpose.LIVE if lenient else Purpose.MATCHES
+    return make(plan, lenient=lenient, builder=builder(), purpose=purpose, spill=spill)
 
 
 def rows_matcher(plan: Plan) -> Matcher:

@@ -63,6 +63,9 @@ POP_JUMP_UNLESS_TRUE = int(OpCode.POP_JUMP_UNLESS_TRUE)
 JUMP_IF_VALUE = int(OpCode.JUMP_IF_VALUE)
 FAVG = int(OpCode.FAVG)
 INT_MIN = np.int64(-(2**63))
+#: Of the stack: with numbers that are not negative numba does not look for places from the end.
+ONE = np.uint64(1)
+NOTHING = np.uint64(2**64 - 1)  # one below the first place
 
 
 @inlined
@@ -76,6 +79,30 @@ def float_less(x, y):
 @inlined
 def float_equal(x, y):
     return x == y or (np.isnan(x) and np.isnan(y))
+
+
+#: How two values stand to each other.
+LESS = 1
+EQUAL = 2
+GREATER = 4
+#: Three bits for each of EQ, NE, LT, LE, GT, GE, FEQ, ..., FGE: where it is true.
+ORDERS = sum(
+    bits << 3 * k for k, bits in enumerate(2 * (EQUAL, LESS + GREATER, LESS, LESS + EQUAL, GREATER, GREATER + EQUAL))
+)
+
+
+@inlined
+def order(x, y):
+    if x < y:
+        return LESS
+    return EQUAL if x == y else GREATER
+
+
+@inlined
+def float_order(x, y):
+    if float_less(x, y):
+        return LESS
+    return EQUAL if float_equal(x, y) else GREATER
 
 
 @inlined
@@ -142,7 +169,7 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
     stack = scratch.stack
     stack_f = scratch.stack_f
     ok = scratch.stack_valid
-    top = -1
+    top = NOTHING
     start = program.code_start[variable]
     end = program.code_start[variable + 1]
     pc = start
@@ -151,24 +178,19 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
         a = program.code[pc, 1]
         b = program.code[pc, 2]
         pc += 1
-        if op == FEATURE:
-            if some_fail and feature_valid[features + a, i]:
-                return -1
-            top += 1
-            stack[top] = feature[a, i]
-            ok[top] = feature_valid[a, i]
-        elif op == REGISTER:
-            top += 1
-            stack[top] = registers[a]
-            ok[top] = (valid >> a) & 1 != 0
-        elif op == CONSTANT:
-            top += 1
-            stack[top] = program.constant[a]
-            ok[top] = True
-        elif op == NULL:
-            top += 1
-            stack[top] = 0
-            ok[top] = False
+        if op <= NULL:
+            top += ONE
+            if op == FEATURE:
+                if some_fail and feature_valid[features + a, i]:
+                    return -1
+                stack[top] = feature[a, i]
+                ok[top] = feature_valid[a, i]
+            elif op == REGISTER:
+                stack[top] = registers[a]
+                ok[top] = (valid >> a) & 1 != 0
+            else:
+                stack[top] = program.constant[a]
+                ok[top] = op == CONSTANT
         elif op == TO_FLOAT:
             stack_f[top] = stack[top] / program.constant_f[a]
         elif op == RESCALE:
@@ -177,11 +199,11 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
                     return -1
                 stack[top] *= program.constant[a]
         elif op <= MUL or op == IDIV or op == MOD:  # noqa: SIM109 (numba compiles comparisons, not tuples)
-            top -= 1
-            ok[top] = ok[top] and ok[top + 1]
+            top -= ONE
+            ok[top] = ok[top] and ok[top + ONE]
             if ok[top]:
                 x = stack[top]
-                y = stack[top + 1]
+                y = stack[top + ONE]
                 if op == ADD:
                     if add_overflows(x, y):
                         return -1
@@ -215,81 +237,53 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
                     return -1
                 stack[top] = r
         elif op <= FDIV:
-            top -= 1
-            ok[top] = ok[top] and ok[top + 1]
+            top -= ONE
+            ok[top] = ok[top] and ok[top + ONE]
             if op == FADD:
-                stack_f[top] = stack_f[top] + stack_f[top + 1]
+                stack_f[top] = stack_f[top] + stack_f[top + ONE]
             elif op == FSUB:
-                stack_f[top] = stack_f[top] - stack_f[top + 1]
+                stack_f[top] = stack_f[top] - stack_f[top + ONE]
             elif op == FMUL:
-                stack_f[top] = stack_f[top] * stack_f[top + 1]
+                stack_f[top] = stack_f[top] * stack_f[top + ONE]
             else:
-                stack_f[top] = stack_f[top] / stack_f[top + 1]
+                stack_f[top] = stack_f[top] / stack_f[top + ONE]
         elif op == FNEG:
             stack_f[top] = -stack_f[top]
         elif op == FABS:
             stack_f[top] = abs(stack_f[top])
-        elif op <= GE:
-            top -= 1
-            ok[top] = ok[top] and ok[top + 1]
-            x = stack[top]
-            y = stack[top + 1]
-            if op == EQ:
-                t = x == y
-            elif op == NE:
-                t = x != y
-            elif op == LT:
-                t = x < y
-            elif op == LE:
-                t = x <= y
-            elif op == GT:
-                t = x > y
-            else:
-                t = x >= y
-            stack[top] = 1 if t else 0
         elif op <= FGE:
-            top -= 1
-            ok[top] = ok[top] and ok[top + 1]
-            x_ = stack_f[top]
-            y_ = stack_f[top + 1]
-            if op == FEQ:
-                t = float_equal(x_, y_)
-            elif op == FNE:
-                t = not float_equal(x_, y_)
-            elif op == FLT:
-                t = float_less(x_, y_)
-            elif op == FLE:
-                t = not float_less(y_, x_)
-            elif op == FGT:
-                t = float_less(y_, x_)
+            top -= ONE
+            ok[top] = ok[top] and ok[top + ONE]
+            if op <= GE:
+                found = order(stack[top], stack[top + ONE])
             else:
-                t = not float_less(x_, y_)
-            stack[top] = 1 if t else 0
+                found = float_order(stack_f[top], stack_f[top + ONE])
+            stack[top] = 1 if (ORDERS >> 3 * (op - EQ)) & found != 0 else 0
         elif op <= FDISTINCT:
-            top -= 1
-            if ok[top] and ok[top + 1]:
+            top -= ONE
+            if ok[top] and ok[top + ONE]:
                 if op == DISTINCT:
-                    t = stack[top] != stack[top + 1]
+                    t = stack[top] != stack[top + ONE]
                 else:
-                    t = not float_equal(stack_f[top], stack_f[top + 1])
+                    t = not float_equal(stack_f[top], stack_f[top + ONE])
             else:
-                t = ok[top] != ok[top + 1]
+                t = ok[top] != ok[top + ONE]
             stack[top] = 1 if t else 0
             ok[top] = True
         elif op == AND:
-            top -= 1
-            if ok[top] and ok[top + 1]:
-                stack[top] = stack[top] & stack[top + 1]
-            elif (ok[top] and stack[top] == 0) or (ok[top + 1] and stack[top + 1] == 0):
+            top -= ONE
+            if ok[top] and ok[top + ONE]:
+                stack[top] = stack[top] & stack[top + ONE]
+            elif (ok[top] and stack[top] == 0) or (ok[top + ONE] and stack[top + ONE] == 0):
                 stack[top] = 0
                 ok[top] = True
             else:
                 ok[top] = False
         elif op == OR:
-            top -= 1
-            if ok[top] and ok[top + 1]:
-                stack[top] = stack[top] | stack[top + 1]
-            elif (ok[top] and stack[top] == 1) or (ok[top + 1] and stack[top + 1] == 1):
+            top -= ONE
+            if ok[top] and ok[top + ONE]:
+                stack[top] = stack[top] | stack[top + ONE]
+            elif (ok[top] and stack[top] == 1) or (ok[top + ONE] and stack[top + ONE] == 1):
                 stack[top] = 1
                 ok[top] = True
             else:
@@ -308,17 +302,17 @@ def holds(program, variable, registers, valid, feature, feature_valid, i, scratc
             if ok[top] and stack[top] == 1:
                 pc = start + a
         elif op == POP_JUMP_UNLESS_TRUE:
-            top -= 1
-            if not ok[top + 1] or stack[top + 1] == 0:
+            top -= ONE
+            if not ok[top + ONE] or stack[top + ONE] == 0:
                 pc = start + a
         elif op == JUMP_IF_VALUE:
             if ok[top]:
                 pc = start + a
             else:
-                top -= 1
+                top -= ONE
         elif op == FAVG:
-            top -= 1
-            count = stack[top + 1]
+            top -= ONE
+            count = stack[top + ONE]
             ok[top] = ok[top] and count > 0
             if ok[top]:
                 total = stack_f[top] if b == 1 else float(stack[top])
@@ -351,17 +345,17 @@ def begin_registers(program, scratch):
 
 
 @inlined
-def bind(program, v, valid, feature, feature_f, feature_valid, i, scratch):
-    """`scratch.fresh` becomes what `old` is once row i is bound to v; returns the validity bits, or -1 on overflow."""
+def take(program, v, cannot, valid, feature, feature_f, feature_valid, i, scratch):
+    """Whether a run takes row i as v: 1 it does, 0 not, -1 that cannot be computed. `scratch.fresh` becomes what `old`
+    is with the row, and the validity bits are returned second. cannot: the row-local condition cannot be computed."""
+    if cannot:
+        return np.int64(-1), valid
     for r in range(len(program.register_kind)):
         scratch.fresh[r] = scratch.old[r]
-    return update_registers(program, scratch.fresh, scratch.fresh_f, valid, v, feature, feature_f, feature_valid, i)
-
-
-@inlined
-def meets(program, v, valid, feature, feature_f, feature_valid, i, scratch):
-    """Whether row i meets what the condition of v says of `scratch.fresh`: 1 it does, 0 not, -1 it cannot be
-    computed."""
-    if program.code_start[v + 1] == program.code_start[v]:
-        return 1
-    return holds(program, v, scratch.fresh, valid, feature, feature_valid, i, scratch)
+    after = update_registers(program, scratch.fresh, scratch.fresh_f, valid, v, feature, feature_f, feature_valid, i)
+    truth = np.int64(1)
+    if after == -1:
+        truth = np.int64(-1)
+    elif program.code_start[v + 1] > program.code_start[v]:
+        truth = np.int64(holds(program, v, scratch.fresh, after, feature, feature_valid, i, scratch))
+    return truth, after

@@ -37,7 +37,7 @@ import numpy as np
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Counters, Parameters
 from matching.kernels.match_buffer import mark_chain, mark_one
-from matching.kernels.predicate import bind, concerns, has, meets, read_features
+from matching.kernels.predicate import concerns, has, read_features, take
 from matching.kernels.step import BAD, BUDGET, ERROR, OK, ROOM, heap_pop, heap_push, negated
 from matching.program.program import Ignore, Mode, Program
 
@@ -163,6 +163,8 @@ STATIC = frozenset({
     "mode", "carries", "skips_any", "within_us", "within_rows", "degree", "runs_max", "counts", "some_gaps",
     "some_bad", "b", "cannot", "passed", "spent", "e", "v", "gap", "q", "absent", "leads", "trails", "one_by_one",
 })  # fmt: skip
+#: Of what `step` calls, that which a specialised kernel has in the place of the call.
+UNFOLDED: frozenset[str] = frozenset()
 
 
 @inlined
@@ -558,17 +560,12 @@ def step(
                     cannot = some_bad and (b >> v) & 1 == 1
                     if not cannot and not has(program, m, v):
                         continue
-                    failed = cannot
-                    new_valid = valid
-                    if not failed:
-                        new_valid = bind(program, v, valid, feature, feature_f, feature_valid, i, scratch)
-                        failed = new_valid == -1
-                    if not failed:
-                        truth = meets(program, v, new_valid, feature, feature_f, feature_valid, i, scratch)
-                        failed = truth < 0
-                        if truth == 0:
-                            continue
-                    if failed:
+                    truth, new_valid = take(
+                        program, v, cannot, valid, feature, feature_f, feature_valid, i, scratch
+                    )  # fmt: skip
+                    if truth == 0:
+                        continue
+                    if truth < 0:
                         counters[C_FAILED_ROW] = position + 1
                         counters[C_FAILED_LABEL] = v
                         continue

@@ -25,7 +25,7 @@ import numpy as np
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import UNSEEN, Counters, Parameters
 from matching.kernels.match_buffer import mark_chain, mark_one
-from matching.kernels.predicate import begin_registers, bind, concerns, has, meets, read_features
+from matching.kernels.predicate import begin_registers, concerns, has, read_features, take
 from matching.program.program import Mode, Skip
 
 PAST_LAST_ROW = int(Mode.PAST_LAST_ROW)
@@ -59,14 +59,20 @@ C_FAILED_LABEL = int(Counters.FAILED_LABEL)
 PLACE = "runs.{registers}[{at}, {r}]"
 STATIC = frozenset({
     "mode", "merge", "ambiguous", "strict", "within_us", "within_rows", "degree", "runs_max", "timeouts", "absent",
-    "leads", "trails", "some_bad", "counts", "accept_empty", "quiet", "b", "cannot", "spent", "e", "v", "q",
+    "leads", "trails", "some_bad", "counts", "accept_empty", "quiet", "b", "cannot", "breaks", "pending", "spent", "e",
+    "v", "q", "lesser", "goes_on",
 })  # fmt: skip
+#: Of what `step` calls, that which a specialised kernel has in the place of the call.
+UNFOLDED = frozenset({"advance"})
 
-#: States of items that are no runs.
+#: States of items that are no runs. A function is compiled once more for each number that is given to it as such, so
+#: that it gets np.int64(MATCH).
 MATCH = -1
 TIMEOUT = -2
 FAILED = -3
 PENDING = -4
+#: Of an item that leaves its list.
+GONE = -5
 
 #: What `drop_runs` drops: what began before a time; all runs, but no pending matches; all.
 OLD = 0
@@ -285,8 +291,19 @@ def negated(labels, mask, bad):
 
 
 @inlined
-def put(runs, tail, new, state, first, ts, row, node, valid):
-    """Fills the slot `new` and links it behind `tail` (-1: it is the head)."""
+def link(p, tail, item, runs, partitions):
+    """Links an item to the list of partition p after `tail` (-1: it is the head)."""
+    if tail >= 0:
+        runs.next[tail] = item
+    else:
+        partitions.head[p] = item
+
+
+@inlined
+def put(p, tail, state, first, ts, row, node, valid, runs, partitions, counters):
+    """Links a new item after `tail`; returns its slot."""
+    counters[C_FREE] -= 1
+    new = runs.free[counters[C_FREE]]
     runs.state[new] = state
     runs.first[new] = first
     runs.ts[new] = ts
@@ -294,8 +311,26 @@ def put(runs, tail, new, state, first, ts, row, node, valid):
     runs.node[new] = node
     runs.valid[new] = valid
     runs.next[new] = -1
-    if tail >= 0:
-        runs.next[tail] = new
+    link(p, tail, new, runs, partitions)
+    return new
+
+
+@inlined
+def release(item, runs, counters):
+    """Frees the slot of an item."""
+    runs.free[counters[C_FREE]] = item
+    counters[C_FREE] += 1
+
+
+@inlined
+def store(node, row, variable, buffer, counters):
+    """Adds a node to the match buffer after `node`; returns it."""
+    new = counters[C_NODES]
+    counters[C_NODES] = new + 1
+    buffer.previous[new] = node
+    buffer.row[new] = row
+    buffer.variable[new] = variable
+    return new
 
 
 @inlined
@@ -310,6 +345,212 @@ def write_fresh(program, item, runs, scratch):
     """`scratch.fresh` becomes the registers of a run."""
     for r in range(len(program.register_kind)):
         runs.registers[item, r] = scratch.fresh[r]
+
+
+@inlined
+def settle(
+    item, tail, t, position, ordinal, within_us, within_rows, timeouts, hit, hit_label, ended_first, runs, buffer,
+    counters,
+):  # fmt: skip
+    """The state of an item at this row, before the row is taken; GONE: it leaves the list. A run that WITHIN ends
+    leaves, or stays as a timeout. A pending match becomes a match, fails or leaves. hit, hit_label: see `negated`;
+    ended_first: the start of a preferred match that ends at this row and is pending."""
+    state = np.int64(runs.state[item])
+    first = runs.first[item]
+    over = (within_us >= 0 and t - runs.ts[item] > within_us) or (
+        within_rows >= 0 and ordinal - first + 1 > within_rows
+    )
+    if state >= 0:
+        if not over:
+            return state
+        if not timeouts or timed_out(tail, first, runs):
+            return np.int64(GONE)
+        runs.valid[item] = state
+        state = np.int64(TIMEOUT)
+        runs.state[item] = state
+    elif state == MATCH:
+        if timed_out(tail, first, runs):  # the attempt gives a match: it takes the place of the partial one
+            runs.state[tail] = MATCH
+            runs.node[tail] = runs.node[item]
+            return np.int64(GONE)
+    elif state == PENDING:
+        if over or (hit == 0 and within_rows >= 0 and ordinal - first + 1 >= within_rows):
+            state = np.int64(MATCH)
+        elif hit == BAD:
+            runs.node[item] = store(runs.node[item], position, hit_label, buffer, counters)
+            state = np.int64(FAILED)
+        elif hit == MET or ended_first == first:
+            # a preferred match that ends at this row is ended by all that would end this one
+            return np.int64(GONE)
+        runs.state[item] = state
+    return state
+
+
+@inlined
+def keep(p, item, tail, state, trails, calm_left, calm_end, runs, partitions):
+    """Links an item that waits. Where it is pending, the items of the calm after it (calm_left, the last one is
+    calm_end) began later and are not due either: they stay linked. Returns (tail, items of the calm left)."""
+    calm = trails and state != FAILED and partitions.calm[p] == tail
+    passed = calm_left if state == PENDING else np.int64(0)
+    link(p, tail, item, runs, partitions)
+    tail = calm_end if passed > 0 else item
+    if calm:
+        partitions.calm[p] = tail
+        partitions.calm_length[p] += 1 + passed
+    return tail, calm_left - passed
+
+
+@inlined
+def node_for(p, node, position, v, first, ambiguous, runs, partitions, buffer, counters):
+    """The node of the match buffer for a row taken as v after `node`: one for each start."""
+    if ambiguous:
+        item = partitions.head[p]
+        while item >= 0:
+            n = runs.node[item]
+            if n >= 0 and buffer.previous[n] == node and buffer.row[n] == position:
+                if buffer.variable[n] == v and runs.first[item] == first:
+                    return n
+            item = runs.next[item]
+    return store(node, position, v, buffer, counters)
+
+
+@inlined
+def has_twin(p, node, q, lesser, runs, partitions):
+    """Whether a run took the same rows to state q, or to the one with its edges less preferred than ending."""
+    item = partitions.head[p]
+    while item >= 0:
+        state = runs.state[item]
+        if runs.node[item] == node and (state == q or (state >= 0 and state == lesser)):
+            return True
+        item = runs.next[item]
+    return False
+
+
+@inlined
+def verdict(
+    t, ordinal, first, node, spent, nearest, nearest_bad, ended_first, leads, trails, within_us, within_rows
+):  # fmt: skip
+    """The state and node of the item for a run that accepts where rows are negated; 0: it is no match, or a preferred
+    one that is pending stands for it."""
+    if leads and nearest != UNSEEN:
+        near = t - nearest <= within_us if within_us >= 0 else ordinal - nearest + 1 <= within_rows
+        if near:
+            return np.int64(FAILED if nearest_bad > 0 else 0), nearest_bad - 1
+    if trails and ended_first == first:
+        return np.int64(0), node
+    return np.int64(PENDING if trails and not spent else MATCH), node
+
+
+@inlined
+def accept(p, tail, state, first, ts, row, node, runs, partitions, counters):
+    """Links the item for a run that accepts; a timeout of its start becomes the match instead. Returns the tail."""
+    if timed_out(tail, first, runs):
+        runs.state[tail] = MATCH
+        runs.node[tail] = node
+        return tail
+    return put(p, tail, state, first, ts, row, node, np.int64(0), runs, partitions, counters)
+
+
+@inlined
+def note_negated(p, t, ordinal, position, mask, bad, program, buffer, partitions, counters):
+    """Notes a row that is negated before a match in its partition."""
+    hit, label = negated(program.absent_before, mask, bad)
+    if hit != 0:
+        partitions.nearest[p] = t if program.parameters[P_WITHIN_US] >= 0 else ordinal
+        partitions.nearest_bad[p] = 0
+        if hit == BAD:
+            partitions.nearest_bad[p] = 1 + store(np.int64(-1), position, label, buffer, counters)
+
+
+@inlined
+def room_for(length, calm_length, other_length, degree, runs_max, runs, buffer, heap, decided, counters):
+    """Whether a row of a partition with a list of this length, the calm of which stays as it is, can be taken: OK, ROOM
+    or BUDGET. other_length: of the list that the row breaks under STRICT."""
+    most = (length - calm_length + 2) * (degree + 1) + calm_length + other_length
+    if (
+        counters[C_FREE] < 2 * most
+        or counters[C_NODES] + most > len(buffer.row)
+        or counters[C_DECIDED] + most > len(decided.node)
+        or counters[C_HEAP] + 1 > len(heap.deadline)
+    ):
+        return ROOM
+    return BUDGET if length - calm_length > runs_max else OK
+
+
+@inlined
+def advance(
+    p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad, spent, tail,
+    cut_first, ended_first, stamp, mode, merge, ambiguous, within_us, within_rows, timeouts, absent, leads, trails,
+    some_bad, feature, feature_f, feature_valid, program, runs, buffer, partitions, decided, scratch, counters,
+):  # fmt: skip
+    """Takes row i by the edges of a run, in order of preference. Its arguments are the variables of `step` with these
+    names, so that a specialised kernel has this in the place of the call."""
+    cut = False
+    taken = np.int64(-1)
+    taken_node = np.int64(-1)
+    if concerns(program, m | b, state):
+        for e in range(program.edge_start[state], program.edge_start[state + 1]):
+            v = program.edge_variable[e]
+            q = program.edge_target[e]
+            cannot = some_bad and (b >> v) & 1 == 1
+            if (not cannot and not has(program, m, v)) or (merge < 2 and scratch.visited[q] == stamp):
+                continue
+            truth, new_valid = take(program, v, cannot, valid, feature, feature_f, feature_valid, i, scratch)
+            if truth == 0:
+                continue
+            if truth < 0:
+                # what is less preferred in this attempt is read after this only
+                bad_node = store(node, position, v, buffer, counters)
+                tail = put(
+                    p, tail, np.int64(FAILED), first, start_ts, start_row, bad_node, np.int64(0), runs, partitions,
+                    counters,
+                )  # fmt: skip
+                cut_first = first
+                if mode == ALL:
+                    counters[C_FAILED_ROW], counters[C_FAILED_LABEL] = position + 1, v
+                break
+            scratch.visited[q] = stamp
+            if taken != v:
+                taken = v
+                taken_node = node_for(p, node, position, v, first, ambiguous, runs, partitions, buffer, counters)
+            lesser = program.lesser[q] if absent != 0 else np.int64(-1)
+            if ambiguous and has_twin(p, taken_node, q, lesser, runs, partitions):
+                continue
+            goes_on = program.edge_start[q + 1] > program.edge_start[q]
+            if goes_on and (not spent or (timeouts and not program.accept[q] and not timed_out(tail, first, runs))):
+                tail = put(
+                    p, tail, TIMEOUT if spent else q, first, start_ts, start_row, taken_node,
+                    q if spent else new_valid, runs, partitions, counters,
+                )  # fmt: skip
+                write_fresh(program, tail, runs, scratch)
+                if leads:
+                    runs.nearest[tail], runs.nearest_bad[tail] = nearest, nearest_bad
+            if not program.accept[q]:
+                continue
+            if mode == ALL:
+                decide(p, taken_node, start_row, np.int64(-1), partitions, decided, counters)
+                continue
+            ends, end_node = np.int64(MATCH), taken_node
+            if absent != 0 and not timed_out(tail, first, runs):
+                ends, end_node = verdict(
+                    t, ordinal, first, taken_node, spent, nearest, nearest_bad, ended_first, leads, trails,
+                    within_us, within_rows,
+                )  # fmt: skip
+            if ends < 0:
+                tail = accept(p, tail, ends, first, start_ts, start_row, end_node, runs, partitions, counters)
+                if ends != PENDING:
+                    cut = mode == PAST_LAST_ROW
+                    cut_first = first
+                    break
+                ended_first = first
+            if lesser >= 0 and not spent:  # what is less preferred than ending here
+                tail = put(
+                    p, tail, lesser, first, start_ts, start_row, taken_node, new_valid, runs, partitions, counters
+                )  # fmt: skip
+                write_fresh(program, tail, runs, scratch)
+                if leads:
+                    runs.nearest[tail], runs.nearest_bad[tail] = nearest, nearest_bad
+    return tail, cut, cut_first, ended_first
 
 
 @kernel
@@ -341,362 +582,116 @@ def step(
     accept_empty = program.accept[0]
     quiet = not (strict or leads or accept_empty)
     stamp = scratch.stamp[0]
-    visited = scratch.visited
-    nodes = counters[C_NODES]
-    free = counters[C_FREE]
 
     i = begin
     status = OK
     while i < end:
         p = partition[i]
-        length = partitions.length[p]
         m = mask[i]
         b = bad[i] if some_bad else np.int64(0)
+        length = partitions.length[p]
         if length == 0 and quiet and not concerns(program, m | b, 0):  # nothing is there, and nothing begins
             partitions.ordinal[p] += 1
             i += 1
             continue
+        calm_left, calm_end = np.int64(0), np.int64(-1)  # items passed over as long as nothing happens to them
+        hit, hit_label = np.int64(0), np.int64(-1)
+        nearest, nearest_bad = np.int64(UNSEEN), np.int64(0)
         last_p = counters[C_LAST]
-        calm_left = np.int64(0)  # items passed over as long as nothing happens to them
+        breaks = strict and last_p >= 0 and last_p != p
         if trails:
-            calm_left = partitions.calm_length[p]
-        most = (length - calm_left + 2) * (degree + 1) + calm_left
-        if strict and last_p >= 0 and last_p != p:
-            most += partitions.length[last_p]
-        if (
-            free < 2 * most
-            or nodes + most > len(buffer.row)
-            or counters[C_DECIDED] + most > len(decided.node)
-            or counters[C_HEAP] + 1 > len(heap.deadline)
-        ):
-            status = ROOM
-            break
-        if length - calm_left > runs_max:
-            status = BUDGET
+            calm_left, calm_end = partitions.calm_length[p], partitions.calm[p]
+        other_length = partitions.length[last_p] if breaks else np.int64(0)
+        status = room_for(length, calm_left, other_length, degree, runs_max, runs, buffer, heap, decided, counters)
+        if status != OK:
             break
         t = ts[i]
         position = row[i]
         read_features(program, feature, feature_f, feature_valid, i)
+        if breaks:
+            drop_runs(last_p, BEGINNING, RUNS, False, runs, partitions, counters)
+            decide_heads(last_p, program, runs, buffer, partitions, decided, counters)
         if strict:
-            if last_p >= 0 and last_p != p:
-                counters[C_FREE] = free
-                drop_runs(last_p, BEGINNING, RUNS, False, runs, partitions, counters)
-                decide_heads(last_p, program, runs, buffer, partitions, decided, counters)
-                free = counters[C_FREE]
             counters[C_LAST] = p
         ordinal = partitions.ordinal[p]
         partitions.ordinal[p] = ordinal + 1
-
-        item = partitions.head[p]
-        head = np.int64(-1)
-        tail = np.int64(-1)
-        count = 0
-        stamp += 1
-        cut_first = np.int64(-1)  # start whose less preferred items are cut (SKIP TO NEXT ROW)
-        group = np.int64(-1)
-        cut = False
-        at_start = False
-        ended_first = np.int64(-1)  # start of the last match made by this row that is pending
-        calm = np.int64(-1)
-        calm_length = np.int64(0)
-        hit = 0
-        hit_label = np.int64(-1)
         if trails:
             hit, hit_label = negated(program.absent_behind, m, b)
-        nearest = np.int64(UNSEEN)
-        nearest_bad = np.int64(0)
+            partitions.calm[p] = -1
+            partitions.calm_length[p] = 0
+
+        item = partitions.head[p]
+        partitions.head[p] = -1
+        free = counters[C_FREE]
+        tail = np.int64(-1)
+        stamp += 1
+        group = np.int64(-1)
+        cut = False  # everything less preferred goes
+        cut_first = np.int64(-1)  # or what is less preferred of this start
+        ended_first = np.int64(-1)  # start of the last match made by this row that is pending
+        at_start = False
         while True:
             # ---- the next item: an old one, then the start of this row
-            if item >= 0:
-                state = np.int64(runs.state[item])
-                first = runs.first[item]
-                start_ts = runs.ts[item]
-                start_row = runs.row[item]
-                node = runs.node[item]
-                following = runs.next[item]
+            mine = item
+            if mine >= 0:
+                item = runs.next[mine]
+                first = runs.first[mine]
                 if calm_left > 0:
                     calm_left -= 1
                 if cut or (mode == TO_NEXT_ROW and first == cut_first):
-                    runs.free[free] = item
-                    free += 1
-                    item = following
+                    release(mine, runs, counters)
                     continue
-                over = (within_us >= 0 and t - start_ts > within_us) or (
-                    within_rows >= 0 and ordinal - first + 1 > within_rows
-                )
-                if state == MATCH and timed_out(tail, first, runs):
-                    runs.state[tail] = MATCH  # the attempt gives a match: it takes the place of the partial one
-                    runs.node[tail] = node
-                    runs.free[free] = item
-                    free += 1
-                    item = following
-                    continue
-                if state >= 0 and over and timeouts and not timed_out(tail, first, runs):
-                    runs.valid[item] = state
-                    runs.state[item] = TIMEOUT
-                    state = np.int64(TIMEOUT)
-                if state == PENDING:
-                    spans = within_rows >= 0 and ordinal - first + 1 >= within_rows
-                    if over or (spans and hit == 0):
-                        state = np.int64(MATCH)
-                        cut_first = first
-                    elif hit == BAD:
-                        buffer.previous[nodes] = node
-                        buffer.row[nodes] = position
-                        buffer.variable[nodes] = hit_label
-                        runs.node[item] = nodes
-                        nodes += 1
-                        state = np.int64(FAILED)
-                        cut_first = first
-                    elif hit == MET or ended_first == first:
-                        # a preferred match that ends at this row is ended by all that would end this one
-                        runs.free[free] = item
-                        free += 1
-                        item = following
-                        continue
-                    runs.state[item] = state
-                if state < 0:
-                    if tail < 0:
-                        head = item
-                    else:
-                        runs.next[tail] = item
-                    if trails and calm_length == count and state != FAILED:
-                        calm = item
-                        calm_length += 1
-                    tail = item
-                    count += 1
-                    if state == PENDING and calm_left > 0:
-                        # all up to the end of the calm began later and are not due either
-                        tail = partitions.calm[p]
-                        count += calm_left
-                        if calm == item:
-                            calm = tail
-                            calm_length = count
-                        calm_left = np.int64(0)
-                        following = runs.next[tail]
+                pending = trails and runs.state[mine] == PENDING
+                state = settle(
+                    mine, tail, t, position, ordinal, within_us, within_rows, timeouts, hit, hit_label, ended_first,
+                    runs, buffer, counters,
+                )  # fmt: skip
+                if pending and GONE < state != PENDING:
+                    cut_first = first
+                if GONE < state < 0:
+                    tail, calm_left = keep(p, mine, tail, state, trails, calm_left, calm_end, runs, partitions)
+                    item = runs.next[tail]
                     runs.next[tail] = -1
-                    item = following
                     continue
+                release(mine, runs, counters)
+                if state == GONE:
+                    continue
+                start_ts, start_row = runs.ts[mine], runs.row[mine]
+                node, valid = runs.node[mine], runs.valid[mine]
                 if leads:
-                    nearest = runs.nearest[item]
-                    nearest_bad = runs.nearest_bad[item]
-                valid = runs.valid[item]
-                read_registers(program, item, runs, scratch)
-                runs.free[free] = item
-                free += 1
-                item = following
-                if over:
-                    continue
+                    nearest, nearest_bad = runs.nearest[mine], runs.nearest_bad[mine]
+                read_registers(program, mine, runs, scratch)
             elif not at_start and not cut:
                 at_start = True
                 state = np.int64(0)
-                first = ordinal
-                start_ts = t
-                start_row = position
-                node = np.int64(-1)
-                valid = np.int64(counts)
+                first, start_ts, start_row = ordinal, t, position
+                node, valid = np.int64(-1), np.int64(counts)
                 if leads:
-                    nearest = partitions.nearest[p]
-                    nearest_bad = partitions.nearest_bad[p]
+                    nearest, nearest_bad = partitions.nearest[p], partitions.nearest_bad[p]
                 begin_registers(program, scratch)
             else:
                 break
             if merge == 1 and first != group:
                 group = first
                 stamp += 1
-            # ---- its edges, in order of preference
-            made_variable = np.int64(-1)
-            made_node = np.int64(-1)
-            if concerns(program, m | b, state):
-                for e in range(program.edge_start[state], program.edge_start[state + 1]):
-                    v = program.edge_variable[e]
-                    cannot = some_bad and (b >> v) & 1 == 1
-                    if not cannot and not has(program, m, v):
-                        continue
-                    failed = cannot
-                    q = program.edge_target[e]
-                    if merge < 2 and visited[q] == stamp:
-                        continue
-                    new = runs.free[free - 1]
-                    new_valid = valid
-                    if not failed:
-                        new_valid = bind(program, v, valid, feature, feature_f, feature_valid, i, scratch)
-                        failed = new_valid == -1
-                    if not failed:
-                        truth = meets(program, v, new_valid, feature, feature_f, feature_valid, i, scratch)
-                        failed = truth < 0
-                        if truth == 0:
-                            continue
-                    if failed:
-                        # what is less preferred in this attempt is read after this only
-                        buffer.previous[nodes] = node
-                        buffer.row[nodes] = position
-                        buffer.variable[nodes] = v
-                        free -= 1
-                        put(runs, tail, new, FAILED, first, start_ts, start_row, nodes, 0)
-                        nodes += 1
-                        if tail < 0:
-                            head = new
-                        tail = new
-                        count += 1
-                        if mode == ALL:
-                            counters[C_FAILED_ROW] = position + 1
-                            counters[C_FAILED_LABEL] = v
-                        else:
-                            cut_first = first
-                        break
-                    visited[q] = stamp
-                    # ---- the match buffer: one node for one (row, variable, node before)
-                    if made_variable != v:
-                        made_variable = v
-                        made_node = np.int64(-1)
-                        if ambiguous:
-                            other = head
-                            while other >= 0:
-                                n = runs.node[other]
-                                if n >= 0 and buffer.previous[n] == node and buffer.row[n] == position:
-                                    if buffer.variable[n] == v and runs.first[other] == first:
-                                        made_node = n
-                                        break
-                                other = runs.next[other]
-                        if made_node < 0:
-                            made_node = nodes
-                            buffer.previous[nodes] = node
-                            buffer.row[nodes] = position
-                            buffer.variable[nodes] = v
-                            nodes += 1
-                    if ambiguous:
-                        # a run that took the same rows to the same state is this run
-                        twin = False
-                        other = head
-                        while other >= 0:
-                            there = runs.state[other]
-                            if runs.node[other] == made_node and (
-                                there == q or (absent != 0 and there >= 0 and there == program.lesser[q])
-                            ):
-                                twin = True
-                                break
-                            other = runs.next[other]
-                        if twin:
-                            continue
-                    # a run that already spans WITHIN n ROWS can take no further row
-                    spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
-                    if program.edge_start[q + 1] > program.edge_start[q]:
-                        becomes = q
-                        if spent:
-                            becomes = np.int64(TIMEOUT)
-                            new_valid = q
-                        if not spent or (timeouts and not program.accept[q] and not timed_out(tail, first, runs)):
-                            free -= 1
-                            put(runs, tail, new, becomes, first, start_ts, start_row, made_node, new_valid)
-                            write_fresh(program, new, runs, scratch)
-                            if leads:
-                                runs.nearest[new] = nearest
-                                runs.nearest_bad[new] = nearest_bad
-                            if tail < 0:
-                                head = new
-                            tail = new
-                            count += 1
-                    if program.accept[q]:
-                        if mode == ALL:
-                            decide(p, made_node, start_row, -1, partitions, decided, counters)
-                        elif timed_out(tail, first, runs):
-                            runs.state[tail] = MATCH
-                            runs.node[tail] = made_node
-                            if mode == PAST_LAST_ROW:
-                                cut = True
-                            else:
-                                cut_first = first
-                            break
-                        elif absent == 0:
-                            new = runs.free[free - 1]
-                            free -= 1
-                            put(runs, tail, new, -1, first, start_ts, start_row, made_node, 0)
-                            if tail < 0:
-                                head = new
-                            tail = new
-                            count += 1
-                            if mode == PAST_LAST_ROW:
-                                cut = True
-                            else:
-                                cut_first = first
-                            break
-                        else:
-                            ends = np.int64(MATCH)
-                            node_of = made_node
-                            near = leads and nearest != UNSEEN
-                            if near and within_us >= 0:
-                                near = t - nearest <= within_us
-                            elif near:
-                                near = ordinal - nearest + 1 <= within_rows
-                            if near and nearest_bad > 0:
-                                ends = np.int64(FAILED)
-                                node_of = nearest_bad - 1
-                            elif near or (trails and ended_first == first):
-                                ends = np.int64(0)  # no match, or one that a preferred one stands for
-                            elif trails and not spent:
-                                ends = np.int64(PENDING)
-                                ended_first = first
-                            if ends < 0:
-                                item_made = runs.free[free - 1]
-                                free -= 1
-                                put(runs, tail, item_made, ends, first, start_ts, start_row, node_of, 0)
-                                if tail < 0:
-                                    head = item_made
-                                tail = item_made
-                                count += 1
-                                if ends != PENDING:
-                                    cut_first = first
-                                    break
-                            # what is less preferred than ending here
-                            if program.lesser[q] >= 0 and not spent:
-                                item_made = runs.free[free - 1]
-                                free -= 1
-                                write_fresh(program, item_made, runs, scratch)
-                                put(
-                                    runs, tail, item_made, program.lesser[q], first, start_ts, start_row, made_node,
-                                    new_valid,
-                                )  # fmt: skip
-                                if leads:
-                                    runs.nearest[item_made] = nearest
-                                    runs.nearest_bad[item_made] = nearest_bad
-                                if tail < 0:
-                                    head = item_made
-                                tail = item_made
-                                count += 1
+            # a run that already spans WITHIN n ROWS can take no further row
+            spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
+            tail, cut, cut_first, ended_first = advance(
+                p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad,
+                spent, tail, cut_first, ended_first, stamp, mode, merge, ambiguous, within_us, within_rows,
+                timeouts, absent, leads, trails, some_bad, feature, feature_f, feature_valid, program, runs, buffer,
+                partitions, decided, scratch, counters,
+            )  # fmt: skip
             # ---- the empty match of this row, less preferred than all that begins with it
-            if at_start and item < 0 and accept_empty and mode != ALL and not cut and cut_first != first:
-                if timed_out(tail, first, runs):
-                    runs.state[tail] = MATCH
-                    runs.node[tail] = -1
-                    continue
-                new = runs.free[free - 1]
-                free -= 1
-                put(runs, tail, new, -1, first, start_ts, start_row, -1, 0)
-                if tail < 0:
-                    head = new
-                tail = new
-                count += 1
-        partitions.head[p] = head
-        partitions.length[p] = count
-        if trails:
-            partitions.calm[p] = calm
-            partitions.calm_length[p] = calm_length
+            if accept_empty and mode != ALL and mine < 0 and not cut and cut_first != first:
+                tail = accept(
+                    p, tail, np.int64(MATCH), first, start_ts, start_row, np.int64(-1), runs, partitions, counters
+                )  # fmt: skip
+        partitions.length[p] = length + free - counters[C_FREE]
         if leads:
-            hit, hit_label = negated(program.absent_before, m, b)
-            if hit != 0:
-                partitions.nearest[p] = t if within_us >= 0 else ordinal
-                partitions.nearest_bad[p] = 0
-                if hit == BAD:
-                    buffer.previous[nodes] = -1
-                    buffer.row[nodes] = position
-                    buffer.variable[nodes] = hit_label
-                    nodes += 1
-                    partitions.nearest_bad[p] = nodes
-        counters[C_FREE] = free
-        if head >= 0 and runs.state[head] < 0:
+            note_negated(p, t, ordinal, position, m, b, program, buffer, partitions, counters)
+        if partitions.head[p] >= 0 and runs.state[partitions.head[p]] < 0:
             decide_heads(p, program, runs, buffer, partitions, decided, counters)
-            free = counters[C_FREE]
         if within_us >= 0 and not partitions.queued[p] and partitions.head[p] >= 0:
             partitions.queued[p] = True
             heap_push(heap, counters, runs.ts[partitions.head[p]] + within_us, p)
@@ -704,8 +699,6 @@ def step(
         if counters[C_FAILED_ROW] > 0:
             status = ERROR
             break
-    counters[C_FREE] = free
-    counters[C_NODES] = nodes
     scratch.stamp[0] = stamp
     return i, status
 

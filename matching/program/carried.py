@@ -52,7 +52,7 @@ class Chain:
     places: tuple[tuple[object, int], ...]
 
 
-def chain(plan: Plan, program: Program) -> Chain | None:
+def chain_of(plan: Plan, program: Program) -> Chain | None:
     """The matches of a plan as a chain; None where they have not the same variables, or measures read other things than
     counts and single rows."""
     expressions = [e for m in plan.measures for e in walk(m.expression)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from matching.program.determinise import TESTED_MAX, WAITING, step_items
+from matching.program.determinise import SHOWN_MAX, TESTED_MAX, WAITING, step_items
 from matching.program.program import Mode, Program, Skip
 
 #: Limits beyond which the general kernel serves: configurations, transitions, and edges looked at to make them.
@@ -80,3 +80,24 @@ def start_table(program: Program) -> StartTable | None:
         at += 1
     skip = Skip.PAST_LAST_ROW if program.mode is Mode.PAST_LAST_ROW else program.skip
     return StartTable(tuple(configs), masks, tuple(transitions), skip)
+
+
+def show_starts(table: StartTable, program: Program) -> str:
+    """The table of a program, as EXPLAIN prints it."""
+    tested = [program.names[same[0]] for same in program.tests]
+    lines = [f"table       {len(table.configs)} configurations x {table.masks} masks"]
+    special = {FAILED: "failed", MATCHED: "matched"}
+    for index, config in enumerate(table.configs[:SHOWN_MAX]):
+        if index in special:
+            lines.append(f"            {index}: {special[index]}")
+            continue
+        items = " ".join("match" if state == WAITING else str(state) for state in config)
+        goes = []
+        for mask in range(table.masks):
+            transition = table.transitions[index * table.masks + mask]
+            true = "".join(f" {v}" for bit, v in enumerate(tested) if mask >> bit & 1) or " none"
+            goes.append(f"{true.strip()} -> {transition.next}{' ends' if transition.fresh else ''}")
+        lines.append(f"            {index}: ({items})  " + ", ".join(goes))
+    if len(table.configs) > SHOWN_MAX:
+        lines.append(f"            and {len(table.configs) - SHOWN_MAX} more")
+    return "\n".join(lines)

@@ -21,6 +21,7 @@ from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
 from query.schema import Field, Schema
+from tests.engines import matcher_by
 from tests.events import batch_of
 
 SCHEMA = Schema(
@@ -142,7 +143,7 @@ def test_every_way_to_evaluate_agrees_with_duckdb(condition: str, rows: list[dic
         assume(False)  # overflow or division by zero: every way raises, which other tests hold
     expected = [n for n, (value,) in enumerate(answer) if value]
     plan = plan_of(condition)
-    kernel = KernelMatcher(plan, assemble(plan))
+    kernel = matcher_by(plan)
     assert matched(kernel, rows) == expected
     assert matched(ReferenceMatcher(plan), rows) == expected
     dependent = plan_of(of_the_run(condition))
@@ -151,7 +152,7 @@ def test_every_way_to_evaluate_agrees_with_duckdb(condition: str, rows: list[dic
     except NoKernel:
         return
     try:
-        assert matched(KernelMatcher(dependent, program), rows) == expected
+        assert matched(matcher_by(dependent, program=program), rows) == expected
     except DataError:
         return  # 64 bits where DuckDB has 128: an error, never a wrong answer
 
@@ -169,5 +170,5 @@ def test_integers_do_not_pass_through_float64() -> None:
     odd, even = 2**53 + 1, 2**53
     for condition in (f"b = {odd}", f"b > {even}", f"A.b = {odd}", f"A.b <> {even}"):
         plan = plan_of(condition)
-        assert matched(KernelMatcher(plan, assemble(plan)), rows) == [0], condition
+        assert matched(matcher_by(plan), rows) == [0], condition
     assert np.float64(2**53 + 1) == 2**53

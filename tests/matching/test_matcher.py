@@ -9,11 +9,10 @@ import pyarrow as pa
 import pytest
 
 from matching.batch import EventBatch, Matches
+from matching.engines.run_lists import RunLists
+from matching.engines.run_table import RunTable
 from matching.matcher import KernelMatcher
-from matching.program.program import assemble
 from matching.rows import SLACK
-from matching.run_lists import RunLists
-from matching.run_table import RunTable
 from matching.state import pack, unpack
 from query.errors import DataError, HybridWarning, QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
@@ -21,6 +20,7 @@ from query.plan.expression import TRUE, Aggregate, Call, Column, Constant, Expre
 from query.plan.pattern import Alternation, Repeat, RowPattern, Sequence, Variable, variables
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
 from query.schema import Field, Schema
+from tests.engines import matcher_by, planned
 
 SCHEMA = Schema("e", (Field("ts", "TIMESTAMP"), Field("k", "VARCHAR"), Field("v", "BIGINT")), time="ts")
 TS, K, V = (Column(f.name, f.type) for f in SCHEMA.fields)
@@ -95,10 +95,8 @@ def all_of(matcher: KernelMatcher, batch: EventBatch, rows: int) -> list[tuple[o
 
 def as_lists(plan: Plan) -> KernelMatcher:
     """The plan's matcher with the general engine in place of the table."""
-    matcher = KernelMatcher(plan, assemble(plan))
-    assert isinstance(matcher.engine, RunTable)
-    matcher._run_by(RunLists(matcher.program, 10_000))
-    return matcher
+    assert planned(plan).engine is RunTable
+    return matcher_by(plan, RunLists)
 
 
 @pytest.mark.slow
@@ -106,11 +104,11 @@ def as_lists(plan: Plan) -> KernelMatcher:
 def test_table_and_lists_agree_through_growth_and_compaction(selection: Selection) -> None:
     batch = events(150_000, 700 if selection is Selection.PARTITION else 2)
     plan = plan_of(V_SHAPE, FALL_RISE, selection=selection)
-    table = KernelMatcher(plan, assemble(plan))
+    table = matcher_by(plan)
     found = all_of(table, batch, 20_000)
     assert len(found) > 10_000
     assert found == all_of(as_lists(plan), batch, 33_333)
-    assert found == all_of(KernelMatcher(plan, assemble(plan)), batch, len(batch))
+    assert found == all_of(matcher_by(plan), batch, len(batch))
     # what no run needs was dropped on the way
     assert table.store.count < 2 * SLACK + 20_000
 
@@ -118,9 +116,9 @@ def test_table_and_lists_agree_through_growth_and_compaction(selection: Selectio
 def test_many_keys_grow_every_array() -> None:
     batch = events(60_000, 9_000)
     plan = plan_of(V_SHAPE, FALL_RISE, within=Within(interval_us=20_000))
-    whole = all_of(KernelMatcher(plan, assemble(plan)), batch, len(batch))
+    whole = all_of(matcher_by(plan), batch, len(batch))
     assert len(whole) > 3_000
-    assert whole == all_of(KernelMatcher(plan, assemble(plan)), batch, 777)
+    assert whole == all_of(matcher_by(plan), batch, 777)
 
 
 def rows_of(values: list[int]) -> EventBatch:
@@ -135,9 +133,9 @@ def rows_of(values: list[int]) -> EventBatch:
 
 def seconds_for(plan: Plan, batch: EventBatch, matches: int) -> float:
     """Time to match a batch, without that of loading kernels."""
-    all_of(KernelMatcher(plan, assemble(plan)), batch.slice(0, 10), 10)
+    all_of(matcher_by(plan), batch.slice(0, 10), 10)
     began = time.perf_counter()
-    assert len(all_of(KernelMatcher(plan, assemble(plan)), batch, len(batch))) == matches
+    assert len(all_of(matcher_by(plan), batch, len(batch))) == matches
     return time.perf_counter() - began
 
 
@@ -160,7 +158,7 @@ def test_two_greedy_loops_over_equal_rows_end_soon() -> None:
 
 def test_live_rows_stay_bounded_while_a_run_is_open() -> None:
     plan = plan_of(Sequence((A, plus(B))), {"A": compare("=", V, number(1)), "B": compare("=", V, number(2))})
-    matcher = KernelMatcher(plan, assemble(plan))
+    matcher = matcher_by(plan)
     rows = events(4 * SLACK, 50, low=3, high=9)  # nothing begins
     for start in range(0, len(rows), 5_000):
         assert len(matcher.push(rows.slice(start, min(len(rows), start + 5_000)))) == 0
@@ -174,9 +172,9 @@ def test_a_snapshot_has_only_what_is_needed_and_changes_nothing(selection: Selec
     after = AfterMatch(AfterMatchKind.PAST_LAST_ROW if within is None else AfterMatchKind.NO_SKIP)
     rise = {"A": compare("<", V, number(5)), "B": compare(">", V, number(25))}
     plan = plan_of(Sequence((A, B)), rise, selection=selection, within=within, after=after)
-    alone = all_of(KernelMatcher(plan, assemble(plan)), batch, 3_000)
+    alone = all_of(matcher_by(plan), batch, 3_000)
     assert len(alone) > 300
-    matcher = KernelMatcher(plan, assemble(plan))
+    matcher = matcher_by(plan)
     push = matcher.push
 
     def push_and_save(some: EventBatch) -> Matches:
@@ -191,7 +189,7 @@ def test_a_snapshot_has_only_what_is_needed_and_changes_nothing(selection: Selec
 
 
 def test_too_many_partial_matches_are_an_error_that_names_the_construct(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matching.matcher.RUNS_MAX", 500)
+    monkeypatch.setattr("matching.engines.choose.RUNS_MAX", 500)
     # every row may go on as A or as B: the runs double with each row
     pattern = Sequence((plus(plus(Sequence((Repeat(A, 0, None, True), B)))), C))
     total = Aggregate("sum", V, ("A",), False, False, "HUGEINT")
@@ -199,11 +197,11 @@ def test_too_many_partial_matches_are_an_error_that_names_the_construct(monkeypa
     plan = plan_of(pattern, never)
     said = r"HQ600.*more than 500 partial matches.*B, C depends(?s:.)*hint: add WITHIN"
     with pytest.raises(QueryError, match=said):
-        KernelMatcher(plan, assemble(plan)).push(events(2_000, 1, low=1, high=2))
+        matcher_by(plan).push(events(2_000, 1, low=1, high=2))
     no_skip = AfterMatch(AfterMatchKind.NO_SKIP)
     every = plan_of(Sequence((plus(A), B)), {"B": compare("<", V, number(0))}, after=no_skip)
     with pytest.raises(QueryError, match=r"HQ600.*NO SKIP asks for all matches"):
-        KernelMatcher(every, assemble(every)).push(events(2_000, 1))
+        matcher_by(every).push(events(2_000, 1))
 
 
 def test_a_condition_that_fails_counts_only_where_it_is_read() -> None:
@@ -215,7 +213,7 @@ def test_a_condition_that_fails_counts_only_where_it_is_read() -> None:
     for pattern, read in ((Sequence((A, B)), True), (Sequence((A, Alternation((C, B)))), False)):
         plan = plan_of(pattern, {"A": first, "B": fails, "C": compare(">=", V, number(0))})
         for rows in (4, 1):
-            matcher = KernelMatcher(plan, assemble(plan))
+            matcher = matcher_by(plan)
             batch = rows_of(values)
             if not read:
                 assert [m[2] for m in all_of(matcher, batch, rows)] == [(("A", 1), ("C", 2))]
@@ -224,17 +222,17 @@ def test_a_condition_that_fails_counts_only_where_it_is_read() -> None:
             assert [m[2] for m in all_of(matcher, batch, rows)] == [(("A", 1), ("B", 2))]
     plan = plan_of(Sequence((A, B)), {"A": first, "B": fails})
     with pytest.raises(DataError):
-        all_of(KernelMatcher(plan, assemble(plan)), rows_of([0, large]), 2)
+        all_of(matcher_by(plan), rows_of([0, large]), 2)
 
 
 def test_skip_that_would_not_move_on_warns_once_and_goes_on_where_it_is_let() -> None:
     last_a = AfterMatch(AfterMatchKind.TO_LAST, ("A",))
     plan = plan_of(Sequence((A, plus(B))), {"B": compare(">", V, previous())}, after=last_a)
     batch = rows_of([1, 2, 3, 1, 2])
-    strict = KernelMatcher(plan, assemble(plan))
+    strict = matcher_by(plan)
     with pytest.raises(QueryError, match=r"HQ601.*SKIP TO LAST A would not move on"):
         strict.push(batch)
-    matcher = KernelMatcher(plan, assemble(plan), lenient=True)
+    matcher = matcher_by(plan, lenient=True)
     with pytest.warns(HybridWarning, match="would not move on") as warned:
         found = [m[2][0] for m in all_of(matcher, batch, 1)]
     assert found == [("A", 0), ("A", 1), ("A", 3)]
@@ -247,12 +245,12 @@ def test_overflow_in_a_condition_is_a_data_error_not_a_wrong_match() -> None:
     last = Navigation(V, ("A",), Logical.LAST, 0, 0, False, "BIGINT")
     plan = plan_of(Sequence((A, B)), {"B": compare(">", Call("+", (V, last), "BIGINT"), number(0))})
     with pytest.raises(DataError, match="overflows"):
-        KernelMatcher(plan, assemble(plan)).push(events(5, 1, low=big, high=big + 9))
+        matcher_by(plan).push(events(5, 1, low=big, high=big + 9))
 
 
 def test_next_holds_a_row_back_until_its_neighbour_is_there() -> None:
     plan = plan_of(A, {"A": compare("<", V, previous(1))})
-    matcher = KernelMatcher(plan, assemble(plan))
+    matcher = matcher_by(plan)
     batch = events(6, 1)
     values = batch.columns.column("v").to_pylist()
     expected = [i for i in range(5) if values[i] < values[i + 1]]
@@ -267,9 +265,9 @@ def test_next_holds_a_row_back_until_its_neighbour_is_there() -> None:
 def test_next_in_a_measure_holds_the_match_not_the_matching() -> None:
     after = Navigation(V, ("B",), Logical.LAST, 0, 1, False, V.type)
     plan = plan_of(Sequence((A, B)), {"B": compare(">", V, previous())}, measures=(Measure("after", after),))
-    matcher = KernelMatcher(plan, assemble(plan))
+    matcher = matcher_by(plan)
     batch = events(60, 3)
-    whole = KernelMatcher(plan, assemble(plan))
+    whole = matcher_by(plan)
     expected = [*whole.push(batch).event_seq.tolist(), *whole.advance(None).event_seq.tolist()]
     partition = batch.columns.column("k").to_pylist()
     seen: list[int] = []
@@ -289,7 +287,7 @@ def test_next_in_a_measure_holds_the_match_not_the_matching() -> None:
 
 def test_silence_closes_a_greedy_tail_when_the_watermark_passes_the_window() -> None:
     plan = plan_of(Sequence((A, plus(B))), {"B": compare(">", V, previous())}, within=Within(interval_us=10))
-    matcher = KernelMatcher(plan, assemble(plan))
+    matcher = matcher_by(plan)
     columns = pa.RecordBatch.from_arrays(
         [pa.array([0, 4]).view(pa.timestamp("us")), pa.array(["k", "k"]), pa.array([1, 2])], names=["ts", "k", "v"]
     )
@@ -301,14 +299,14 @@ def test_silence_closes_a_greedy_tail_when_the_watermark_passes_the_window() -> 
 
 def test_a_snapshot_of_another_plan_is_refused() -> None:
     one, other = plan_of(V_SHAPE, FALL_RISE), plan_of(V_SHAPE, {"B": FALL_RISE["B"]})
-    state = KernelMatcher(one, assemble(one)).snapshot()
+    state = matcher_by(one).snapshot()
     with pytest.raises(DataError, match="state is of plan"):
-        KernelMatcher(other, assemble(other)).restore(state)
+        matcher_by(other).restore(state)
 
 
 def test_what_is_no_state_is_refused() -> None:
     plan = plan_of(V_SHAPE, FALL_RISE)
-    matcher = KernelMatcher(plan, assemble(plan))
+    matcher = matcher_by(plan)
     state = matcher.snapshot()
     other = pa.BufferOutputStream()
     with pa.ipc.new_stream(other, pa.schema([("x", pa.int64())])) as writer:

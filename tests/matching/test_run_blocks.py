@@ -8,13 +8,13 @@ from itertools import product
 import pytest
 
 from matching.batch import Matches
+from matching.engines.run_blocks import RunBlocks
 from matching.matcher import KernelMatcher
-from matching.program.program import assemble
-from matching.run_blocks import RunBlocks
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan, Within
 from query.schema import Field, Schema
+from tests.engines import matcher_by
 from tests.events import batch_of
 
 SCHEMA = Schema("e", (Field("ts", "TIMESTAMP"), Field("k", "VARCHAR"), Field("s", "VARCHAR")), time="ts", keys=("k",))
@@ -32,7 +32,7 @@ def plan_of(after: str) -> Plan:
 
 
 def matcher_of(plan: Plan) -> KernelMatcher:
-    matcher = KernelMatcher(plan, assemble(plan))
+    matcher = matcher_by(plan)
     assert isinstance(matcher.engine, RunBlocks)
     return matcher
 

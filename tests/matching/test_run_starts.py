@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from matching.batch import EventBatch, Matches
 from matching.decode import Decode
-from matching.matcher import RUNS_MAX, KernelMatcher
+from matching.engines.engine import Engine
+from matching.engines.run_lists import RunLists
+from matching.engines.run_starts import RunStarts
+from matching.matcher import KernelMatcher
 from matching.program.program import NoKernel, Program, assemble
 from matching.program.starts import start_table
-from matching.run_lists import RunLists
-from matching.run_starts import RunStarts
 from query.errors import QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.expression import TRUE, Call, Expression
@@ -29,6 +30,7 @@ from query.plan.pattern import Alternation, Anchor, Repeat, Variable, variables
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Define, Plan, Within
 from query.reference import find
+from tests.engines import planned
 from tests.events import batch_of
 from tests.matching import test_matcher as larger
 from tests.properties.comparing import constant, variants
@@ -45,11 +47,10 @@ WITHINS = st.sampled_from(
 class Starts(KernelMatcher):
     """The kernel matcher with the engine of starts; `found` is what it gave, without measures."""
 
+    by: type[Engine] = RunStarts
+
     def __init__(self, plan: Plan, program: Program) -> None:
-        super().__init__(plan, program)
-        table = start_table(program)
-        assert table is not None
-        self._run_by(RunStarts(table, program))
+        super().__init__(plan, planned(plan, self.by, program=program))
         self.found: list[Entry] = []
 
     def emit(self, ended: bool = False) -> Matches:
@@ -193,9 +194,7 @@ def test_cuts_snapshots_and_compaction_change_nothing(plan: Plan, rows: list[Row
 class Lists(Starts):
     """The same with run lists."""
 
-    def __init__(self, plan: Plan, program: Program) -> None:
-        super().__init__(plan, program)
-        self._run_by(RunLists(program, RUNS_MAX))
+    by = RunLists
 
 
 def star(*parts: Variable) -> Repeat:

@@ -10,13 +10,14 @@ import pytest
 
 import hybrid
 from hybrid.statement import background_compile as kernels
+from matching.engines.choose import RUNS_MAX
+from matching.engines.engine import Purpose
+from matching.engines.run_blocks import RunBlocks
 from matching.kernels.jit import built, module_of
-from matching.matcher import RUNS_MAX, Gives, KernelMatcher
-from matching.program.program import assemble
-from matching.run_blocks import RunBlocks
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.schema import Field, Schema
+from tests.engines import matcher_by
 
 SCHEMA = Schema(
     "e", (Field("ts", "TIMESTAMP"), Field("k", "INTEGER"), Field("v", "BIGINT"), Field("x", "DOUBLE")), time="ts",
@@ -54,9 +55,9 @@ def events(rows: int, seed: int = 1) -> pa.Table:
     })  # fmt: skip
 
 
-def engine_of(text: str, gives: Gives = Gives.MATCHES) -> RunBlocks:
+def engine_of(text: str, purpose: Purpose = Purpose.MATCHES) -> RunBlocks:
     plan = bind(parse(text), lambda _: SCHEMA).factors[0].plan
-    matcher = KernelMatcher(plan, assemble(plan), gives=gives)
+    matcher = matcher_by(plan, purpose=purpose)
     assert isinstance(matcher.engine, RunBlocks)
     return matcher.engine
 
@@ -104,7 +105,7 @@ def test_a_child_compiles_while_the_query_runs(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_kernel_can_be_read() -> None:
     shown = hybrid.sql(query(TEXTS["sums"]), e=events(10)).explain("kernel")
-    assert shown.endswith(engine_of(query(TEXTS["sums"]), Gives.ROWS).source)
+    assert shown.endswith(engine_of(query(TEXTS["sums"]), Purpose.ROWS).source)
     assert "def meets_0(" in shown
     assert "A: 1 it is met" in shown
     row_local = "SELECT * FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES A.v AS v PATTERN (A B) DEFINE A AS v > 1) AS m"

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from matching.batch import Matches
 from matching.by_reference import ReferenceMatcher
 from matching.keys import Encoder
-from matching.matcher import KernelMatcher, make_matcher
+from matching.matcher import make_matcher
 from matching.program.program import NoKernel, assemble
 from query.errors import DataError, HybridWarning
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
 from query.schema import Field, Schema
+from tests.engines import matcher_by
 from tests.events import batch_of
 
 SCHEMA = Schema(
@@ -127,7 +128,7 @@ def test_the_kernel_equals_the_reference(plan: Plan, rows: list[dict[str, Any]],
     program = assemble(plan)  # each of these conditions runs in the kernel
     reference = ReferenceMatcher(plan)
     expected = answer_of([reference.push(batch_of(SCHEMA, rows)), reference.advance(None)])
-    kernel = KernelMatcher(plan, program)
+    kernel = matcher_by(plan, program=program)
     found, at = [], 0
     while at < len(rows):
         size = data.draw(st.integers(1, len(rows) - at))
@@ -135,14 +136,14 @@ def test_the_kernel_equals_the_reference(plan: Plan, rows: list[dict[str, Any]],
         at += size
         if data.draw(st.booleans()):
             state = kernel.snapshot()
-            kernel = KernelMatcher(plan, program)
+            kernel = matcher_by(plan, program=program)
             kernel.restore(state)
     assert answer_of([*found, kernel.advance(None)]) == expected
 
 
 def numbers(plan: Plan, rows: list[dict[str, Any]]) -> list[list[int]]:
     """The rows of each match, by the kernel."""
-    kernel = KernelMatcher(plan, assemble(plan))
+    kernel = matcher_by(plan)
     found = [kernel.push(batch_of(SCHEMA, timed(rows))), kernel.advance(None)]
     return [
         m.event_seq.tolist()[low:high]
@@ -171,7 +172,7 @@ def test_dates_that_do_not_end_stay_what_they_are() -> None:
     plan = plan_of("A B", {"B": "CAST('infinity' AS DATE) - A.i = CAST('infinity' AS DATE) AND A.i = 1"})
     assert numbers(plan, rows) == [[0, 1]]
     plan = plan_of("A B", {"B": "DATE '5881580-07-10' + A.i > d"})
-    kernel = KernelMatcher(plan, assemble(plan))
+    kernel = matcher_by(plan)
     with pytest.raises(DataError):
         kernel.push(batch_of(SCHEMA, timed([{"i": 1, "d": dt.date(2020, 1, 1)}] * 2)))
 

@@ -19,6 +19,7 @@ from matching.rows import SLACK
 from query.errors import DataError, QueryError
 from query.plan.output import Outcome
 from query.plan.plan import Plan
+from tests.engines import matcher_by
 from tests.events import batch_of
 from tests.strategies import SCHEMA, Row
 
@@ -75,7 +76,7 @@ def program_of(plan: Plan) -> Program:
 
 def kernels_of(plan: Plan) -> Callable[[], KernelMatcher]:
     """Makes kernel matchers of the plan; rejects the example if only the reference can run it."""
-    return partial(KernelMatcher, plan, program_of(plan), lenient=True)
+    return partial(matcher_by, plan, program=program_of(plan), lenient=True)
 
 
 def kernel_of(plan: Plan) -> KernelMatcher:

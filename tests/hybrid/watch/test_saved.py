@@ -11,7 +11,7 @@ import tarfile
 import warnings
 from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -23,12 +23,19 @@ import hybrid
 from hybrid.rows.evidence import Evidence
 from hybrid.watch import checkpoint, saved
 from hybrid.watch.query_spec import ASKED_TAGS, Asked, read_asked
-from matching import buffered_runs, matcher, spilled, store
+from matching import matcher, spilled, store
 from matching.by_reference import ReferenceMatcher
 from matching.decode import PER_MATCH, PER_ROW
+from matching.engines import buffered_runs
+from matching.engines.run_blocks import RunBlocks
+from matching.engines.run_counts import RunCounts
+from matching.engines.run_graph import RunGraph
+from matching.engines.run_lists import RunLists
+from matching.engines.run_merged import RunMerged
+from matching.engines.run_starts import RunStarts
+from matching.engines.run_table import RunTable
 from matching.kernels import layout
 from matching.matcher import KernelMatcher
-from matching.run_merged import RunMerged
 from matching.state import stamp, unpack_head
 from query.errors import DataError, HybridWarning, Span
 from tests.hybrid.ends import killed
@@ -340,19 +347,23 @@ def test_a_field_that_is_younger_than_a_state_has_its_default():
     assert read_asked(least) == Asked("n", "t", "auto", None, False, None, None)
 
 
+#: The engines, and in this order the tags by which states name them: tags stay when classes are renamed.
+ENGINES = (RunTable, RunStarts, RunGraph, RunMerged, RunBlocks, RunLists, RunCounts)
+
+
 def test_every_field_has_a_tag():
     for kind, tags in saved.KINDS.values():
         assert [f.name for f in fields(kind)] == [*tags], kind
     assert [*ASKED_TAGS] == [f.name for f in fields(Asked)]
     assert [*spilled.LINE_TAGS] == [f.name for f in fields(spilled._Lines)]
     assert {*matcher.HELD_TAGS} == {"bounds", *PER_MATCH, *PER_ROW}
-    assert {*matcher.ENGINE_TAGS} == {*get_args(matcher.Engine), RunMerged}
+    assert [engine.tag for engine in ENGINES] == ["table", "starts", "graph", "merged", "blocks", "lists", "counts"]
     assert [*store.TAGS] == [*store.FIXED]
     for kind, tags in buffered_runs.TAGS.items():
         derived = {"registers_f"} if kind is layout.Runs else set()  # the memory of `registers`
         assert {*kind._fields} - derived == {*tags}
     every = (saved.KINDS[k][1] for k in saved.KINDS)
-    for tags in (*every, spilled.LINE_TAGS, matcher.HELD_TAGS, matcher.ENGINE_TAGS, *buffered_runs.TAGS.values()):
+    for tags in (*every, spilled.LINE_TAGS, matcher.HELD_TAGS, *buffered_runs.TAGS.values()):
         assert len({*tags.values()}) == len(tags)
 
 

@@ -5,28 +5,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from matching import run_graph
 from matching.batch import Int64Array
-from matching.buffered_runs import Arrays
+from matching.engines import run_graph
+from matching.engines.engine import Arrays, EnginePlan
+from matching.engines.run_graph import RunGraph
 from matching.kernels import graph, layout, merged
 from matching.kernels.graph import Lists
 from matching.kernels.layout import Parameters
 from matching.kernels.merged import C_FREE, C_FREE_COUNT, Config, Partition
 from matching.program.live import count_caps, live_registers
-from matching.program.program import Program
 from matching.records import Block, Blocks, Coming, Leaving, anew, bounds_of, one_each, owners
-from matching.run_graph import RunGraph
 from matching.store import RowStore
 
 
 class RunMerged(RunGraph):
     """The runs of all partitions as lists per configuration over shared cells."""
 
+    name = "graph of merged runs"
+    tag = "merged"
     _slots = merged.COUNTERS
 
-    def __init__(self, program: Program, runs_max: int, keeps: bool = False) -> None:
-        super().__init__(program, keeps)
-        self._tables = layout.program_arrays(program, runs_max)
+    def __init__(self, chosen: EnginePlan) -> None:
+        super().__init__(chosen)
+        program = self.program
         self._live = np.array([sum(1 << r for r in registers) for registers in live_registers(program)], np.int64)
         self._caps = np.array(count_caps(program), np.int64)
         self._values = layout.new_scratch(program)
@@ -111,7 +112,7 @@ class RunMerged(RunGraph):
         self._configs = self._room_of(at, arrays["registers"], 1 << (len(at) - 1).bit_length())
         merged.rehash(len(self._lists), self._lists, self._configs)
 
-    # ---- partitions that leave memory: see matching.run_table.RunTable
+    # ---- partitions that leave memory: see matching.engines.engine.Spillable
 
     @property
     def _config_bytes(self) -> int:
@@ -163,3 +164,6 @@ class RunMerged(RunGraph):
         merged.put_configs(
             coming.ids, configs.bounds, at, configs.columns["registers"], self._lists, self._configs, self._counters
         )
+
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        return blocks["configs"].columns["registers"]

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from matching.batch import Int64Array
-from matching.buffered_runs import Arrays, BufferedRuns
 from matching.decode import Decode
+from matching.engines.buffered_runs import BufferedRuns
+from matching.engines.engine import Arrays, EnginePlan
 from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels.layout import Counters, Parameters
 from matching.kernels.skip_till import Block, Run
 from matching.program.carried import POSITION
-from matching.program.program import Program
 from matching.records import Block as Part
 from matching.records import Blocks, Coming, Leaving, anew, bounds_of, one_each, owners, spread
 from matching.store import RowStore
@@ -22,10 +22,13 @@ from matching.store import RowStore
 class RunBlocks(BufferedRuns):
     """Runs of all partitions, those of one side by side."""
 
+    name = "blocks of runs"
+    tag = "blocks"
     _kernel = skip_till
 
-    def __init__(self, program: Program, runs_max: int) -> None:
-        super().__init__(program, runs_max)
+    def __init__(self, chosen: EnginePlan) -> None:
+        super().__init__(chosen)
+        program = self.program
         self._width = skip_till.width_of(program)
         self._start()
         self._blocks = np.zeros((0, skip_till.block_columns(program)), np.int64)
@@ -81,7 +84,7 @@ class RunBlocks(BufferedRuns):
             self._more_decided(max(2 * len(self._decided.node), needed))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
-        """Drops the runs that began before watermark - WITHIN; see matching.run_lists.RunLists.expire."""
+        """Drops the runs that began before watermark - WITHIN; see matching.engines.run_lists.RunLists.expire."""
         if self.program.within_us is None:
             return
         state = self._tables, self._runs, self._blocks, self._heap
@@ -160,6 +163,10 @@ class RunBlocks(BufferedRuns):
             skip_till.move_negated(ids, self._runs, self._blocks, row_moved)
         self._counters[Counters.NODES] = self._live
 
+    def numbers(self, partitions: int) -> Int64Array:
+        """Per partition the last MATCH_NUMBER."""
+        return self._blocks[:partitions, Block.NUMBER]
+
     def busy(self, partition: Int64Array) -> np.ndarray:
         """Whether these partitions have runs, bool (n,)."""
         return np.asarray(self._blocks[partition, Block.LENGTH] > 0)
@@ -186,7 +193,7 @@ class RunBlocks(BufferedRuns):
         self._runs = skip_till.Runs(line, line.view(np.float64), arrays["spare"], top, arrays["behind"])
         self._blocks = arrays["blocks"]
 
-    # ---- partitions that leave memory: see matching.run_table.RunTable
+    # ---- partitions that leave memory: see matching.engines.engine.Spillable
 
     @property
     def due_yields(self) -> bool:
@@ -270,6 +277,10 @@ class RunBlocks(BufferedRuns):
             first = line[bounds[:-1][unqueued], Run.TS]
             skip_till.queue(ids[unqueued], first + self.program.within_us, self._heap, self._counters)
             self._blocks[ids[unqueued], Block.QUEUED] = 1
+
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        count = len(self.program.registers)
+        return blocks["runs"].columns["line"][:, Run.REGISTERS : Run.REGISTERS + count]
 
 
 def _said(said: Int64Array, place: Callable[[Int64Array], Int64Array]) -> Int64Array:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
-from matching.buffered_runs import Arrays
 from matching.decode import Decode
+from matching.engines.engine import NONE_BAD, Arrays, EnginePlan
 from matching.kernels import table as kernels
 from matching.kernels.layout import grown
 from matching.program.determinise import Table
@@ -17,6 +17,11 @@ from matching.store import RowStore
 class RunTable:
     """Per partition the number of its list, per row the row before it and the transition taken."""
 
+    name = "table of lists"
+    tag = "table"
+    by_test = True
+    defers = False
+    specialises = False
     size = 0  # no buffer of its own: the store's rows are the match buffer
     settles = False
     due_yields = True  # the end of the input decides matches
@@ -25,9 +30,10 @@ class RunTable:
     key_bytes = 24
     stuck = 0  # it skips past the last row
 
-    def __init__(self, table: Table, strict: bool) -> None:
-        self.table = table
-        self.strict = strict
+    def __init__(self, chosen: EnginePlan) -> None:
+        table = chosen.table
+        assert isinstance(table, Table)
+        self.strict = chosen.runs.strict
         self._arrays = kernels.table_arrays(table)
         self._lengths = np.array([len(runs) for runs in table.lists], np.int64)
         self._state = np.zeros(1024, np.int64)
@@ -49,6 +55,10 @@ class RunTable:
         kernels.first_rows(self._arrays, self._state, self._lengths, self._last, self._trail, begin)
         return begin
 
+    def covered(self, store: RowStore, rows: Int64Array) -> np.ndarray:
+        """No row is: plans with unmatched rows do not run here."""
+        return np.zeros(len(rows), np.bool_)
+
     def busy(self, partition: Int64Array) -> np.ndarray:
         """Whether these partitions have runs, bool (n,)."""
         return np.asarray(self._state[partition] != 0)
@@ -65,7 +75,7 @@ class RunTable:
 
     def run(
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
-        feature_valid: np.ndarray,
+        feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
         """Takes the rows at `positions` through the table; feature arrays are not read."""
         if store.count > len(self._trail):
@@ -145,7 +155,7 @@ class RunTable:
         self._last, self._trail = arrays["last"], arrays["trail"]
         self._last_partition = int(arrays["strict"][0])
 
-    # ---- partitions that leave memory
+    # ---- partitions that leave memory: see matching.engines.engine.Spillable
 
     def states(self, ids: Int64Array) -> Int64Array:
         """What these partitions wait in, -1 for nothing."""
@@ -188,6 +198,9 @@ class RunTable:
         before = word >> kernels.SHIFT
         before = np.where(before >= 0, before + coming.rows[owners(rows.bounds)], -1)
         self._trail[begin : coming.count] = (before << kernels.SHIFT) | (word & kernels.TRANSITION)
+
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        return None
 
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
         """Of the wanted partitions those in which the watermark may decide something."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
-from matching.buffered_runs import Arrays
 from matching.decode import Decode
+from matching.engines.engine import NONE_BAD, Arrays, EnginePlan
 from matching.kernels import starts as kernels
 from matching.kernels.layout import Counters, Heap, grown
 from matching.kernels.records import due_first
-from matching.program.program import Program
+from matching.kernels.skip_till import queue
 from matching.program.starts import StartTable
 from matching.records import Block, Blocks, Coming, Leaving, anew, one_each, owners
 from matching.store import RowStore
@@ -22,6 +22,11 @@ class RunStarts:
     It settles starts in order itself: matches that AFTER MATCH passes over never come out, unmatched rows and timeouts
     do, in their place (`settles`)."""
 
+    name = "table of starts"
+    tag = "starts"
+    by_test = True
+    defers = False
+    specialises = False
     size = 0  # no buffer of its own: the store's rows are the match buffer
     due_yields = True  # WITHIN and the end of the input decide matches
     row_bytes = 8 * kernels.ROW_COLUMNS  # of its own, for each row of the store
@@ -29,9 +34,11 @@ class RunStarts:
     key_bytes = 8 * len(kernels.NEW_PARTITION) + 16
     settles = True  # gives UNMATCHED and TIMEOUT itself, and applies Program.skip
 
-    def __init__(self, table: StartTable, program: Program) -> None:
-        self.table = table
-        self._arrays = kernels.table_arrays(table, program)
+    def __init__(self, chosen: EnginePlan) -> None:
+        table = chosen.table
+        assert isinstance(table, StartTable)
+        self._arrays = kernels.table_arrays(table, chosen.runs)
+        self._within_us = chosen.runs.within_us
         self._rows = np.zeros((1024, kernels.ROW_COLUMNS), np.int64)
         self._partitions = _new_partitions(1024)
         self._heap = Heap(np.zeros(1024, np.int64), np.zeros(1024, np.int64))
@@ -81,7 +88,7 @@ class RunStarts:
 
     def run(
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
-        feature_valid: np.ndarray,
+        feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
         """Takes the rows at `positions` through the table; feature arrays are not read."""
         self._fill(store.count)
@@ -185,7 +192,7 @@ class RunStarts:
         self._filled = len(self._rows)
         self._scratch = self._scratch._replace(path=np.zeros(max(1, self._filled), np.int64))
 
-    # ---- partitions that leave memory: see matching.run_table.RunTable
+    # ---- partitions that leave memory: see matching.engines.engine.Spillable
 
     def states(self, ids: Int64Array) -> Int64Array:
         group = self._partitions[ids, kernels.GROUPS]
@@ -233,6 +240,14 @@ class RunStarts:
         for column in (kernels.UP, kernels.LINK):
             line[child, column] = anew(line[child, column], coming.rows, of[child])
         self._rows[coming.count - len(line) : coming.count] = line
+        if self._within_us is not None:  # of those that have come from another matcher
+            new = ids[(one[:, kernels.HEAD] >= 0) & (queued == 0)]
+            first = self._rows[self._partitions[new, kernels.HEAD], kernels.TS]
+            queue(new, first + self._within_us, self._heap, self._counters)
+            self._partitions[new, kernels.QUEUED] = 1
+
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        return None
 
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
         count = int(self._counters[Counters.HEAP])

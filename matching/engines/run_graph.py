@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
-from matching.buffered_runs import NONE_BAD, Arrays, Failed, OverBudget
 from matching.decode import Decode
+from matching.engines.engine import NONE_BAD, Arrays, EnginePlan, Failed, OverBudget, Purpose
 from matching.kernels import graph, layout
 from matching.kernels.graph import Counters, Kept, Lists, Narrow
-from matching.program.program import Program
 from matching.records import Block, Blocks, Coming, Grouped, Leaving, anew, one_each, owners
 from matching.store import RowStore
 
@@ -22,20 +21,26 @@ PATH = ("path", "bottom", "stack")
 
 
 class RunGraph:
-    """The runs of all partitions as lists per state over shared cells. keeps: matches are not enumerated; the cells
-    that end some are kept for matching.match_graph, and all cells with them. length: rows of each match, if the pattern
-    is a chain (matching.program.carried) and only the rows are asked for."""
+    """The runs of all partitions as lists per state over shared cells. Of Purpose.GRAPH matches are not
+    enumerated; the cells that end some are kept for matching.match_graph, and all cells with them."""
 
+    name = "graph of runs"
+    tag = "graph"
+    by_test = False
+    defers = True
+    specialises = False
     settles = False
     due_yields = False  # neither WITHIN nor the end of the input gives matches
     row_bytes = 0  # of its own, for each row of the store
     stuck = 0
     _slots = len(Counters)
 
-    def __init__(self, program: Program, keeps: bool = False, length: int = 0) -> None:
-        self.program = program
-        self._length = length
-        self._tables = layout.program_arrays(program, 0)
+    def __init__(self, chosen: EnginePlan) -> None:
+        program = self.program = chosen.runs
+        keeps = chosen.purpose is Purpose.GRAPH
+        #: rows of each match, if all have as many and only the rows are asked for
+        length = self._length = 0 if chosen.chain is None else len(chosen.chain.variables)
+        self._tables = layout.program_arrays(program, chosen.runs_max)
         self._states = len(program.accept)
         self._variables = self._tables.edge_variable.astype(np.int16)
         self._lists = self._fresh(0)
@@ -83,7 +88,7 @@ class RunGraph:
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """Takes the rows at `positions`; see matching.buffered_runs.BufferedRuns.run."""
+        """Takes the rows at `positions`; see matching.engines.engine.Engine.run."""
         partition, ts = store.partition[positions], store.ts[positions]
         if self.program.within_us is not None and not self.program.after:  # no earlier row can come
             self._floor = max(self._floor, int(ts[-1]) - self.program.within_us)
@@ -104,6 +109,10 @@ class RunGraph:
                     raise Failed(int(c[Counters.FAILED_ROW]) - 1, int(c[Counters.FAILED_LABEL]))
                 case graph.BUDGET:
                     raise OverBudget
+
+    def numbers(self, partitions: int) -> Int64Array:
+        """Per partition the last MATCH_NUMBER."""
+        return self._lists[:partitions, Lists.NUMBER]
 
     def busy(self, partition: Int64Array) -> np.ndarray:
         """Whether these partitions may have runs, bool (n,)."""
@@ -134,7 +143,7 @@ class RunGraph:
         self._cells = graph.cells_of(layout.grown(self._cells.wide, capacity))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
-        """No run that began before watermark - WITHIN counts; see matching.run_lists.RunLists.expire."""
+        """No run that began before watermark - WITHIN counts; see matching.engines.run_lists.RunLists.expire."""
         if self.program.within_us is not None:
             now = min([watermark_us, *([int(held.min())] if len(held) else [])])
             self._floor = max(self._floor, now - self.program.within_us)
@@ -233,7 +242,7 @@ class RunGraph:
         self._cells = graph.cells_of(layout.grown(arrays["cells"], max(8 * ROOM, self.size)))
         self._lists = arrays["lists"]
 
-    # ---- partitions that leave memory: see matching.run_table.RunTable
+    # ---- partitions that leave memory: see matching.engines.engine.Spillable
 
     @property
     def used_bytes(self) -> int:
@@ -314,6 +323,9 @@ class RunGraph:
         for q in range(1, self._states):
             lists[:, Lists.HEAD + q] = anew(lists[:, Lists.HEAD + q], base, np.arange(len(base)))
         self._lists[coming.ids] = lists
+
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        return None
 
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
         return np.zeros(0, np.int64)

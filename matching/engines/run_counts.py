@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
-from matching.buffered_runs import NONE_BAD, Arrays, Failed
 from matching.decode import Decode
+from matching.engines.engine import NONE_BAD, Arrays, EnginePlan, Failed
 from matching.kernels import counts, layout
 from matching.kernels.counts import Counted, Counters, Node
-from matching.program.program import Program
 from matching.store import RowStore
 from query.errors import DataError
 
@@ -20,12 +19,17 @@ ROOM = 1 << 12
 class RunCounts:
     """How many runs of each partition are in each state. It keeps no rows and finds no matches."""
 
+    name = "counts by state"
+    tag = "counts"
+    by_test = False
+    defers = True
+    specialises = False
     settles = False
     stuck = 0
     decided = 0
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, chosen: EnginePlan) -> None:
+        program = self.program = chosen.runs
         self._moves = counts.moves_of(program, layout.program_arrays(program, 0))
         states = self._states = len(self._moves.mask) - 1
         self._partitions = self._fresh(0)
@@ -47,7 +51,7 @@ class RunCounts:
         """Of what `move` could drop: nothing. Rows over time leave by themselves."""
         return 0
 
-    def totals(self, partitions: int) -> Int64Array:
+    def numbers(self, partitions: int) -> Int64Array:
         """How many matches each partition has had so far."""
         return self._partitions[:partitions, Counted.TOTAL]
 
@@ -62,7 +66,7 @@ class RunCounts:
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """Takes the rows at `positions`; see matching.buffered_runs.BufferedRuns.run. Raises DataError when a partition
+        """Takes the rows at `positions`; see matching.engines.engine.Engine.run. Raises DataError when a partition
         has more matches than a BIGINT can say."""
         partition, ts = store.partition[positions], store.ts[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions

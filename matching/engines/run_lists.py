@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
-from matching.buffered_runs import Arrays, BufferedRuns, fields, named
-from matching.kernels import layout, match_buffer, step
+from matching.engines.buffered_runs import BufferedRuns, fields, named
+from matching.engines.engine import Arrays, EnginePlan
+from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels.layout import Counters, Parameters
-from matching.program.program import Program
 from matching.records import Block, Blocks, Coming, Leaving, anew, bounds_of, one_each, owners
 from matching.store import RowStore
 
@@ -16,13 +16,15 @@ from matching.store import RowStore
 class RunLists(BufferedRuns):
     """Runs of all partitions as linked lists in order of preference."""
 
+    name = "run lists"
+    tag = "lists"
     _kernel = step
     due_yields = True  # WITHIN and the end of the input decide matches
     key_bytes = 8 * 9 + 1 + 16
 
-    def __init__(self, program: Program, runs_max: int) -> None:
-        super().__init__(program, runs_max)
-        self._runs = layout.new_runs(4096, len(program.registers))
+    def __init__(self, chosen: EnginePlan) -> None:
+        super().__init__(chosen)
+        self._runs = layout.new_runs(4096, len(self.program.registers))
         self._partitions = layout.new_partitions(1024)
         self._counters[Counters.FREE] = 4096
         self._counters[Counters.LAST_PARTITION] = -1
@@ -36,6 +38,14 @@ class RunLists(BufferedRuns):
         """Per partition the row where the first attempt began that is not decided; -1: all rows taken are settled."""
         head = self._partitions.head[:partitions]
         return np.where(head >= 0, self._runs.row[np.maximum(head, 0)], -1)
+
+    def covered(self, store: RowStore, rows: Int64Array) -> np.ndarray:
+        """None is known here: see matching.unmatched."""
+        return np.zeros(len(rows), np.bool_)
+
+    def numbers(self, partitions: int) -> Int64Array:
+        """Per partition the last MATCH_NUMBER."""
+        return self._partitions.number[:partitions]
 
     def busy(self, partition: Int64Array) -> np.ndarray:
         """Whether these partitions have runs, bool (n,)."""
@@ -127,7 +137,7 @@ class RunLists(BufferedRuns):
         self._scratch.stamp[:] = arrays["stamp"]
         self._scratch.visited[:] = arrays["visited"]
 
-    # ---- partitions that leave memory: see matching.run_table.RunTable
+    # ---- partitions that leave memory: see matching.engines.engine.Spillable
 
     @property
     def _item_bytes(self) -> int:
@@ -202,6 +212,14 @@ class RunLists(BufferedRuns):
         self._partitions.head[ids] = np.where(some, known[bounds[:-1]], -1)
         self._partitions.calm[ids] = np.where(calm > 0, known[bounds[:-1] + calm - 1], -1)
         self._partitions.nearest_bad[ids] = anew(one["nearest_bad"] - 1, base, np.arange(n)) + 1
+        if self.program.within_us is not None:  # of those that have come from another matcher
+            new = ids[some & ~self._partitions.queued[ids]]
+            first = self._runs.ts[self._partitions.head[new]]
+            skip_till.queue(new, first + self.program.within_us, self._heap, self._counters)
+            self._partitions.queued[new] = True
+
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        return blocks["runs"].columns["registers"]
 
 
 #: What an item is, but for those behind it; what a partition is, but for places of items and of the deadline heap.

@@ -12,35 +12,27 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
+from matching.engines.engine import NONE_BAD, Arrays, EnginePlan, Failed, OverBudget
 from matching.kernels import layout, match_buffer, step
 from matching.kernels.jit import key_of
-from matching.kernels.layout import Counters, Parameters
+from matching.kernels.layout import Counters
 from matching.kernels.records import due_first
-from matching.program.program import Program
-from matching.records import Block, Coming, Grouped, Leaving, anew, owners
+from matching.records import Block, Blocks, Coming, Grouped, Leaving, anew, owners
 from matching.specialise import source_of
 from matching.store import RowStore
 from query.plan.output import Outcome
 
-#: State to be kept, by name.
-Arrays = dict[str, np.ndarray]
 #: A step of matching.kernels.step or skip_till, or one written out for a program.
 Step = Callable[..., tuple[int, int]]
-NONE_BAD = np.zeros(0, np.int64)
-
-
-class OverBudget(Exception):
-    """A partition has more partial matches than allowed."""
-
-
-class Failed(Exception):
-    """A condition that was read cannot be computed: args are the position of its row and its label."""
 
 
 class BufferedRuns(ABC):
     """The runs of all partitions over one shared match buffer. How runs are laid out, and what ends them, is up to the
     engine and its kernel."""
 
+    by_test = False
+    defers = True
+    specialises = True
     row_bytes = 0  # of its own, for each row of the store
     node_bytes = 18
     _moved: Int64Array  # behind `mark`, per node its new number, -1 for what is dropped
@@ -48,9 +40,10 @@ class BufferedRuns(ABC):
     settles = False  # which rows are unmatched is found out from `frontier`
     _kernel: ModuleType
 
-    def __init__(self, program: Program, runs_max: int) -> None:
-        self.program = program
-        self._tables = layout.program_arrays(program, runs_max)
+    def __init__(self, chosen: EnginePlan) -> None:
+        self.chosen = chosen
+        program = self.program = chosen.runs
+        self._tables = layout.program_arrays(program, chosen.runs_max)
         self._buffer = layout.new_buffer(1 << 15)
         self._heap = layout.Heap(np.zeros(1024, np.int64), np.zeros(1024, np.int64))
         self._decided = layout.new_decided(1 << 14, len(program.carries or ()))
@@ -69,12 +62,12 @@ class BufferedRuns(ABC):
     @cached_property
     def source(self) -> str:
         """A module with the kernel written out for the program."""
-        return source_of(self._kernel, self.program, int(self._tables.parameters[Parameters.RUNS_MAX]))
+        return source_of(self._kernel, self.program, self.chosen.runs_max)
 
     @cached_property
     def key(self) -> str:
         """What stands for that module in the cache; the source takes a while to write."""
-        return key_of(self._kernel.__name__, self.program, int(self._tables.parameters[Parameters.RUNS_MAX]))
+        return key_of(self._kernel.__name__, self.program, self.chosen.runs_max)
 
     def run_by(self, special: Step) -> None:
         """Goes on with the step of a module with that source, which is compiled now unless it is in the cache."""
@@ -141,7 +134,7 @@ class BufferedRuns(ABC):
     def _more_decided(self, capacity: int) -> None:
         self._decided = layout.Decided(*(layout.grown(a, capacity) for a in self._decided))
 
-    # ---- partitions that leave memory: see matching.run_table.RunTable
+    # ---- partitions that leave memory: see matching.engines.engine.Spillable
 
     def _weigh_nodes(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
         """Bytes of the nodes of each partition."""
@@ -163,7 +156,7 @@ class BufferedRuns(ABC):
         return nodes, Block(nodes.bounds, columns)
 
     def unmark(self, store: RowStore, place: Int64Array) -> None:
-        """See matching.run_table.RunTable."""
+        """See matching.engines.engine.Spillable."""
         live = np.flatnonzero(self._moved >= 0)
         live = live[place[store.partition[self._buffer.row[live]]] < 0]
         self._moved[:] = -1
@@ -182,6 +175,10 @@ class BufferedRuns(ABC):
         self._buffer.variable[begin : begin + n] = nodes.columns["variable"]
         self._counters[Counters.NODES] = begin + n
         return base
+
+    @abstractmethod
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        """See matching.engines.engine.Spillable."""
 
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
         """Of the wanted partitions those in which the watermark may decide something."""

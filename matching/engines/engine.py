@@ -1,0 +1,283 @@
+"""What an engine must do, what it may do beside that, and the plan by which one runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from matching.batch import Int64Array
+from matching.decode import Decode
+from matching.program.carried import Carried, Chain
+from matching.program.determinise import Table
+from matching.program.program import Program
+from matching.program.starts import StartTable, show_starts
+from matching.records import Blocks, Coming, Leaving
+from matching.spill import Policy
+from matching.store import RowStore
+
+#: State to be kept, by name.
+Arrays = dict[str, np.ndarray]
+#: No condition of any row fails.
+NONE_BAD = np.zeros(0, np.int64)
+
+
+class OverBudget(Exception):
+    """A partition has more partial matches than allowed."""
+
+
+class Failed(Exception):
+    """A condition that was read cannot be computed: args are the position of its row and its label."""
+
+
+class Purpose(Enum):
+    """What the matches are wanted for."""
+
+    MATCHES = "matches with their evidence"
+    LIVE = "matches of a live query, with their evidence"
+    ROWS = "output rows without evidence"
+    COUNTS = "the number of matches of each partition"
+    GRAPH = "all matches as a graph"  # see matching.match_graph
+
+
+class Wanted(Enum):
+    """Which rows change what an engine has; it is not given the others."""
+
+    ALL = "all rows"
+    RUNS = "rows that may begin a match, and rows of keys with partial matches"
+
+
+class Engine(Protocol):
+    """Finds the matches of a program, over partitions numbered from 0 and rows of a matching.store.RowStore.
+
+    name: as EXPLAIN prints it. tag: names the engine in a state, and stays when the class is renamed.
+    by_test: bit i of a mask says whether the kind of condition Program.tests[i] holds; otherwise bit v is of label v.
+    defers: a condition that cannot be computed for a row is an error only once it is read (`bad` of `run`); an engine
+    that does not defer is given no such row: see `Ordered`.
+    settles: with UNMATCHED ROWS, `decode` gives the unmatched rows in their places.
+    specialises: it is `Specialisable`.
+    """
+
+    name: str
+    tag: str
+    by_test: bool
+    defers: bool
+    settles: bool
+    specialises: bool
+
+    def __init__(self, chosen: EnginePlan) -> None: ...
+
+    @property
+    def size(self) -> int:
+        """Nodes of its own, beside the rows of the store; what `mark` and `move` may drop."""
+
+    @property
+    def decided(self) -> int:
+        """Matches decided and not yet decoded."""
+
+    @property
+    def stuck(self) -> int:
+        """Matches from which AFTER MATCH SKIP TO FIRST / LAST would not have moved on; the scan went on one row after
+        their start."""
+
+    def reserve(self, partitions: int) -> None:
+        """Makes room for this many partitions."""
+
+    def run(
+        self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
+        feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
+    ) -> None:  # fmt: skip
+        """Takes the rows at `positions`, in the total order. mask: the conditions that hold, a bit each; feature: what
+        registers read, (features, n), and whether it is not null. bad: the labels whose conditions cannot be computed
+        for the row, like mask; empty if all can. Raises Failed or OverBudget."""
+
+    def expire(self, watermark_us: int, held: Int64Array) -> None:
+        """Ends the runs that began before watermark - WITHIN, and decides their matches. held: per partition the time
+        of its first row that is there but not taken (larger than any: none); empty where none is held."""
+
+    def finish(self, partitions: int) -> None:
+        """The input has ended: decides all pending matches."""
+
+    def decode(self, store: RowStore, out: Decode) -> None:
+        """Writes the decided matches into `out` and forgets them."""
+
+    def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
+        """Marks the rows that a run or a pending match can reach; unless `exact`, perhaps more. To be followed by
+        `move`. ids: the partitions that may have any."""
+
+    def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
+        """Renumbers rows, and drops the nodes that `mark` did not reach."""
+
+    def busy(self, partition: Int64Array) -> np.ndarray:
+        """Whether these partitions may have runs, bool (n,): a run asks for the rows of its partition."""
+
+    def idle(self, partitions: int) -> np.ndarray:
+        """Per partition whether it has neither a run nor a pending match, bool (partitions,)."""
+
+    def forget(self, ids: Int64Array) -> None:
+        """Makes idle partitions what they were before their first row."""
+
+    def numbers(self, partitions: int) -> Int64Array:
+        """Per partition the last MATCH_NUMBER."""
+
+    def snapshot(self) -> Arrays: ...
+    def restore(self, arrays: Arrays) -> None: ...
+
+
+class Spillable(Protocol):
+    """An engine whose partitions may leave memory and come back, here or in another matcher of the same program.
+
+    row_bytes: of its own, for each row of the store; used_bytes: beside those; key_bytes: for each partition id.
+    due_yields: a watermark, or the end of the input, decides matches."""
+
+    @property
+    def row_bytes(self) -> int: ...
+    @property
+    def used_bytes(self) -> int: ...
+    @property
+    def key_bytes(self) -> int: ...
+    @property
+    def due_yields(self) -> bool: ...
+
+    def states(self, ids: Int64Array) -> Int64Array:
+        """The state that each of these partitions waits in, -1 for none."""
+
+    def weigh(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
+        """Bytes of each of these partitions beside those of its rows; to be asked after `mark`. place: by partition
+        id, its place among them, -1 for others."""
+
+    def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
+        """The state of these partitions, in terms of their own rows; to be asked after `mark`."""
+
+    def leave(self, ids: Int64Array) -> None:
+        """Makes partitions that have been copied out what they were before their first row."""
+
+    def unmark(self, store: RowStore, place: Int64Array) -> None:
+        """Takes back the marks of partitions that have left. place: 0 or more for these, by partition id; their rows
+        are no longer kept."""
+
+    def put_in(self, coming: Coming, blocks: Blocks) -> None:
+        """Takes over what was copied out, for partitions that have had no row since."""
+
+    def registers(self, blocks: Blocks) -> np.ndarray | None:
+        """Of what was copied out, the registers of all runs, (runs, registers), to be changed in place; None: runs have
+        none."""
+
+    def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
+        """Of the wanted partitions those in which the watermark may decide something."""
+
+
+class Ordered(Protocol):
+    """An engine that decides the attempts of a partition in the order of their first rows. Where it does not defer
+    conditions that fail, run lists can go on from there."""
+
+    def frontier(self, partitions: int) -> Int64Array:
+        """Per partition the row where the first attempt began that is not decided; -1: all rows taken are settled."""
+
+    def covered(self, store: RowStore, rows: Int64Array) -> np.ndarray:
+        """Whether rows that have been taken and are not settled are known to lie in a match, bool (n,)."""
+
+
+class Specialisable(Protocol):
+    """An engine that may go on with a kernel written out for its program. source: a module with that kernel; key: names
+    the module in the cache."""
+
+    chosen: EnginePlan
+    program: Program
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    def run_by(self, special: Any) -> None:
+        """Goes on with the step of that module, which is compiled now unless it is in the cache."""
+
+
+class Builder(Protocol):
+    """Gives the module with the specialised kernel of an engine; None: there is none yet, the matcher goes on with the
+    interpreted one and asks again with the next batch. rows: how many the matcher has had, with those to come now."""
+
+    def __call__(self, engine: Specialisable, rows: int, /) -> ModuleType | None: ...
+
+
+def spills(engine: type[Engine]) -> bool:
+    """Whether engines of a class are Spillable."""
+    return hasattr(engine, "copy_out")
+
+
+def spillable(engine: Engine) -> Spillable | None:
+    """The engine, if its partitions may leave memory."""
+    return cast(Spillable, engine) if spills(type(engine)) else None
+
+
+def ordered(engine: Engine) -> Ordered | None:
+    """The engine, if it decides attempts in the order of their first rows."""
+    return cast(Ordered, engine) if hasattr(engine, "frontier") else None
+
+
+def specialisable(engine: Engine) -> Specialisable | None:
+    """The engine, if it may go on with a kernel of its own."""
+    return cast(Specialisable, engine) if engine.specialises else None
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """The engine that runs a plan for a purpose; matching.engines.choose.choose_engine makes it, EXPLAIN prints it.
+
+    engine: None if there is none; then `why` names what has none. program: of the plan. table: over which the engine
+    runs, if it runs over one. carried: registers that runs carry beside those of the program, for measures; chain: the
+    variables of each match, where the rows alone tell a match. wanted: the rows it is given. resident: why its partial
+    matches cannot leave memory, or None. runs_max: most partial matches one partition may have at a time."""
+
+    engine: type[Engine] | None
+    why: str
+    purpose: Purpose
+    program: Program | None
+    table: Table | StartTable | None = None
+    carried: Carried | None = None
+    chain: Chain | None = None
+    wanted: Wanted = Wanted.ALL
+    resident: str | None = None
+    runs_max: int = 0
+
+    @property
+    def runs(self) -> Program:
+        """The program as it runs."""
+        assert self.program is not None
+        return self.program if self.carried is None else self.carried.program
+
+    @property
+    def specialised(self) -> bool:
+        """Whether a kernel written out for the program comes after some rows."""
+        return self.engine is not None and self.engine.specialises
+
+    def make(self) -> Engine:
+        """The engine, before the first row."""
+        assert self.engine is not None
+        return self.engine(self)
+
+    def show_engine(self) -> str:
+        """The engine and its table."""
+        if self.engine is None:
+            return f"engine      reference matcher: {self.why} has no kernel"
+        lines = [f"engine      {self.engine.name}"]
+        if isinstance(self.table, StartTable):
+            lines.append(show_starts(self.table, self.runs))
+        elif self.table is not None:
+            lines.append(str(self.table))
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        if self.engine is None:
+            return self.show_engine()
+        lines = [str(self.runs), self.show_engine(), f"why         {self.why}", f"rows        {self.wanted.value}"]
+        if self.specialised:
+            lines.append("kernel      interpreted first, later one written out for this program")
+        if self.purpose is Purpose.LIVE:
+            spilled = f"with a limit, partial matches leave memory by key (policy {Policy.DUE.value})"
+            stay = f"partial matches stay in memory: {self.resident}"
+            lines.append(f"memory      {spilled if self.resident is None else stay}")
+        return "\n".join(lines)

@@ -1,0 +1,115 @@
+"""A state taken apart by bucket: the parts go on apart, in any number of matchers, and find what one matcher would."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matching.batch import EventBatch, Matches
+from matching.buckets import bucket_of, join, split
+from matching.matcher import KernelMatcher
+from query.errors import DataError
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.plan.plan import Plan
+from tests.engines import matcher_by
+from tests.events import batch_of
+from tests.properties.comparing import answer_of, program_of, reference_of
+from tests.properties.test_spilled import ENGINES, KEYS, keyed, staying
+from tests.strategies import SCHEMA, Row, events
+
+#: AFTER MATCH SKIP TO that would not move on warns; these tests go on.
+pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+FEWER = settings(max_examples=max(20, settings().max_examples // 8))
+
+
+class Shared:
+    """Matchers of a plan, each with some buckets of the keys."""
+
+    def __init__(self, plan: Plan, buckets: int) -> None:
+        self.plan = plan
+        self.matchers = [self.fresh()]
+        self.of = np.zeros(buckets, np.int64)  # by bucket its matcher
+
+    def fresh(self) -> KernelMatcher:
+        return matcher_by(self.plan, lenient=True)
+
+    def push(self, batch: EventBatch) -> list[Matches]:
+        bucket = bucket_of([batch.columns.column("k")], len(batch), len(self.of))
+        return [
+            matcher.push(batch.take(np.flatnonzero(self.of[bucket] == i))) for i, matcher in enumerate(self.matchers)
+        ]
+
+    def advance(self, watermark_us: int | None) -> list[Matches]:
+        return [matcher.advance(watermark_us) for matcher in self.matchers]
+
+    def deal(self, of: Sequence[int]) -> None:
+        """The buckets go to new matchers, one or several."""
+        parts = [split([matcher], len(self.of)) for matcher in self.matchers]
+        matchers = [self.fresh() for _ in range(max(of) + 1)]
+        for bucket, new in enumerate(of):
+            join([matchers[new]], [parts[self.of[bucket]][bucket]])
+        self.matchers, self.of = matchers, np.array(of, np.int64)
+
+
+def test_parts_go_on_as_the_whole_would(record_property: Callable[[str, object], None]) -> None:
+    seen: Counter[str] = Counter()
+
+    @FEWER
+    @given(rows=events(min_size=6, max_size=14, keys=KEYS), plan=staying(), data=st.data())
+    def check(rows: list[Row], plan: Plan, data: st.DataObject) -> None:
+        plan = keyed(plan)
+        program_of(plan)
+        expected = reference_of(plan, rows)
+        buckets = data.draw(st.integers(1, 4))
+        shared, found, at, dealt = Shared(plan, buckets), list[Matches](), 0, 0
+        while at < len(rows):
+            size = data.draw(st.sampled_from((1, 2, 5)))
+            found += shared.push(batch_of(SCHEMA, rows[at : at + size], at))
+            at += size
+            if at < len(rows) and data.draw(st.booleans()):
+                found += shared.advance(int(rows[at]["ts"]))  # type: ignore[call-overload]
+            if shared.matchers[0].rows.why is None and data.draw(st.booleans()):
+                shared.deal(data.draw(st.lists(st.integers(0, 2), min_size=buckets, max_size=buckets)))
+                dealt += 1
+        assert answer_of(found + shared.advance(None)) == expected
+        seen["examples"] += 1
+        seen["a match"] += bool(expected)
+        seen[type(shared.matchers[0].engine).__name__] += dealt > 0
+
+    check()
+    record_property("examples", ", ".join(f"{what} {count:,}" for what, count in seen.items()))
+    if seen["examples"] >= 200:
+        for name in ENGINES:
+            assert seen[name] > 1, (name, seen)
+
+
+ROWS: list[Row] = [{"ts": i, "k": "pqr"[i % 3], "s": "a", "v": i, "x": 0.0} for i in range(9)]
+
+
+def test_what_cannot_be_told_apart_is_said() -> None:
+    plan = plan_of("PARTITION BY k ORDER BY ts MEASURES A.v AS a PATTERN (A B+) DEFINE A AS v < NEXT(v)")
+    with pytest.raises(DataError, match="cannot be cut by key: NEXT reads rows that are still to come"):
+        split([matcher_by(plan)], 2)
+
+
+def test_a_key_has_one_place() -> None:
+    plan = plan_of("PARTITION BY k ORDER BY ts MEASURES A.v AS a PATTERN (A B+) DEFINE B AS v > 3")
+    matcher, other = matcher_by(plan), matcher_by(plan)
+    matcher.push(batch_of(SCHEMA, ROWS))
+    parts = split([matcher], 2)
+    join([other], parts)
+    with pytest.raises(DataError, match="here already"):
+        join([other], parts)
+    else_ = plan_of("PARTITION BY k ORDER BY ts MEASURES A.v AS a PATTERN (A B) DEFINE B AS v > 3")
+    with pytest.raises(DataError, match="of another plan"):
+        join([matcher_by(else_)], parts)
+
+
+def plan_of(body: str) -> Plan:
+    return bind(parse(f"SELECT * FROM e MATCH_RECOGNIZE ({body}) AS m"), lambda _: SCHEMA).factors[0].plan
