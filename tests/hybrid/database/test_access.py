@@ -240,7 +240,7 @@ def test_files_that_were_named(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "ref" / "new.csv").exists()
     with pytest.raises(hybrid.DataError, match=r"file nowhere\.csv does not exist"):
         hybrid.connect(external=False, files=["nowhere.csv"])
-    with pytest.raises(hybrid.DataError, match="files has no meaning"):
+    with pytest.raises(hybrid.DataError, match="files has no effect"):
         hybrid.connect(files=[folder])
 
 
