@@ -381,9 +381,9 @@ def test_strategies(db: Database) -> None:
         ({"lateness": "1 month"}, "not a duration"),
         ({"lateness": dt.timedelta(seconds=-1)}, "not a duration"),
         # Before: the four below were taken, and a checkpoint of "0s" after every push.
-        ({"retention": "0s"}, "retention is '0s', and has to be longer"),
-        ({"idle": 0}, "idle is 0, and has to be longer"),
-        ({"heartbeat": dt.timedelta(0)}, "heartbeat is .*, and has to be longer"),
+        ({"retention": "0s"}, "retention is '0s', but must be positive"),
+        ({"idle": 0}, "idle is 0, but must be positive"),
+        ({"heartbeat": dt.timedelta(0)}, "heartbeat is .*, but must be positive"),
         ({"columns": COLUMNS | {"_seq": "BIGINT"}}, "own column"),
         ({"columns": COLUMNS | {"TS": "BIGINT"}}, "two columns"),
     ],
@@ -694,7 +694,7 @@ def test_pushing_from_several_threads_loses_nothing() -> None:
 
 
 def test_memory_limit_is_checked() -> None:
-    with pytest.raises(hybrid.DataError, match="amount of memory"):
+    with pytest.raises(hybrid.DataError, match="invalid memory size"):
         hybrid.connect(memory_limit="much")
     with hybrid.connect(memory_limit="1GB") as db:
         assert len(db.sql("SELECT 1")) == 1
