@@ -1,4 +1,4 @@
-"""The loop that drives one Matcher: order, push, advance, drain. The queries of a stream are in matching.feed."""
+"""The loop that drives a Matcher: order, push, advance, drain. Queries of one stream are driven by matching.feed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Drive:
         """Takes n on-time events and the stream's watermark after them, or None if it has none yet.
 
         Returns the non-empty Matches in order of emission."""
-        out = list(_push(self.matcher, self.ordering.push(batch, watermark_us)))
+        out = list(pushed(self.matcher, [self.ordering.push(batch, watermark_us)]))
         return out if watermark_us is None else out + self._advance(watermark_us)
 
     def advance(self, watermark_us: int | None) -> list[Matches]:
         """No event with time < watermark_us can still come; None: the input has ended."""
-        out = list(_push(self.matcher, self.ordering.advance(watermark_us)))
+        out = list(pushed(self.matcher, [self.ordering.advance(watermark_us)]))
         return out + self._advance(watermark_us)
 
     def snapshot(self) -> bytes:
@@ -69,24 +69,35 @@ class Drive:
             if self._advanced_us is not None and watermark_us <= self._advanced_us:
                 return []
             self._advanced_us = watermark_us
-        matches = self.matcher.advance(watermark_us)
-        return [matches] if len(matches) or matches.rows.num_rows else []
+        return list(advanced(self.matcher, watermark_us))
 
 
-def run(matcher: Matcher, batches: Iterable[EventBatch]) -> Iterator[Matches]:
-    """The matches of a bounded input: pushes all batches, which are in the total order already, then ends it.
+def run(matcher: Matcher, batches: Iterable[EventBatch], end_us: int | None = None) -> Iterator[Matches]:
+    """Yields the matches of a bounded input: pushes all batches, which are in the total order already, then ends it.
 
-    Yields the non-empty Matches in order of emission, as soon as they are decided."""
+    end_us: it does not end, but no event before that can still come. Yields the non-empty Matches in order of emission,
+    as soon as they are decided."""
+    yield from pushed(matcher, batches)
+    yield from advanced(matcher, end_us)
+
+
+def pushed(matcher: Matcher, batches: Iterable[EventBatch]) -> Iterator[Matches]:
+    """Yields the non-empty Matches that the next events of the total order decide, in order of emission."""
     for batch in batches:
-        yield from _push(matcher, batch)
-    matches = matcher.advance(None)
+        for part in parts(batch):
+            matches = matcher.push(part)
+            if len(matches) or matches.rows.num_rows:
+                yield matches
+
+
+def advanced(matcher: Matcher, watermark_us: int | None) -> Iterator[Matches]:
+    """Yields what a watermark decides, if that is anything; see matching.batch.Matcher.advance."""
+    matches = matcher.advance(watermark_us)
     if len(matches) or matches.rows.num_rows:
         yield matches
 
 
-def _push(matcher: Matcher, batch: EventBatch) -> Iterator[Matches]:
+def parts(batch: EventBatch) -> Iterator[EventBatch]:
+    """Yields the slices in which events go into a Matcher, zero copy."""
     for start in range(0, len(batch), ROWS_MAX):
-        part = batch if len(batch) <= ROWS_MAX else batch.slice(start, min(start + ROWS_MAX, len(batch)))
-        matches = matcher.push(part)
-        if len(matches) or matches.rows.num_rows:
-            yield matches
+        yield batch if len(batch) <= ROWS_MAX else batch.slice(start, min(start + ROWS_MAX, len(batch)))

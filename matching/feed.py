@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
-from matching.drive import ROWS_MAX
+from matching.drive import parts, pushed
 from matching.ordering import Ordering, in_sources
 from matching.spill import BY_REFERENCE, Spill, SpillStats
 from matching.state import pack, unpack
@@ -109,9 +109,8 @@ class _Group:
 
     def push_all(self, batch: EventBatch) -> None:
         """Takes the next events of the total order, however many."""
-        for start in range(0, len(batch), ROWS_MAX):
-            whole = len(batch) <= ROWS_MAX
-            self.push(batch if whole else batch.slice(start, min(start + ROWS_MAX, len(batch))))
+        for part in parts(batch):
+            self.push(part)
 
     def own(self, batch: EventBatch | None, watermark_us: int | None, ended: bool, feeds: Ordering) -> None:
         """Takes events in order of arrival through its own ordering, which is given up when all that the feed did not
@@ -287,8 +286,8 @@ class Feed:
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():
             events = events.take(np.flatnonzero(~held))
-        for start in range(0, len(events), ROWS_MAX):
-            matcher.push(events.slice(start, min(start + ROWS_MAX, len(events))))
+        for _ in pushed(matcher, [events]):
+            pass  # it has come out
         if self._advanced_us is not None:
             matcher.advance(self._advanced_us)
         member = Member(matcher, shedder)
@@ -302,13 +301,14 @@ class Feed:
 
     def enter(
         self, member: Member, ahead: EventBatch, watermark_us: int | None, from_us: int, sources: tuple[str, ...],
+        since_seq: int = 0,
     ) -> None:  # fmt: skip
         """Takes in a query that has had all events of the stream from `from_us` on with a time below the watermark.
 
         watermark_us: the stream's (None: there is none yet). ahead: all other events from `from_us` on, in the total
         order, those that are held back here among them. sources: all names of sources so far, as what the query has had
-        names them."""
-        group = _Group(None if member.kernel is None else member.kernel.rows, 0)
+        names them. since_seq: of what is held back here, that with a lower ingest sequence is not for it."""
+        group = _Group(None if member.kernel is None else member.kernel.rows, max(since_seq, 0))
         group.members.append(member)
         group.sources = sources
         if watermark_us is None or watermark_us < from_us:

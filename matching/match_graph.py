@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from matching.batch import EventBatch, Matches
 from matching.decode import Decode
+from matching.drive import run
 from matching.engines.engine import EnginePlan
 from matching.engines.run_graph import RunGraph
 from matching.kernels import graph
@@ -35,9 +36,8 @@ class MatchGraph:
     def __init__(self, plan: Plan, chosen: EnginePlan, batches: Iterable[EventBatch]) -> None:
         self._matcher = KernelMatcher(plan, chosen)
         self._matcher.rows.compact_at = sys.maxsize  # all rows are kept
-        for batch in batches:
-            self._matcher.push(batch)
-        self._matcher.advance(None)
+        for _ in run(self._matcher, batches):
+            pass  # its matches are in the graph
         self._engine = cast(RunGraph, self._matcher.engine)
 
     @property

@@ -228,6 +228,7 @@ class _Writer:
         return self._written("o", args)
 
     def _hand_out(self, args: list[ast.expr], known: Known) -> list[ast.stmt]:
+        self.used.add("C_DECIDED")
         return _parsed("\n".join(
             f"decided.carried[counters[C_DECIDED], {k}] = n{r} if (new_valid >> {r}) & 1 != 0 else -1"
             for k, r in enumerate(self.program.carries or ())

@@ -1,89 +1,67 @@
-"""The database: streams that are pushed to, kept and watched; and statements over what was kept."""
+"""The database: streams that are pushed to, kept and watched; and statements over what was kept.
+
+This is the public face: each method takes the lock, lets the files beside this one act, and hands out warnings. It is
+long because half of it is signatures and what users read of them."""
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time as clock
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from archive.history import KEEPER, History
 from archive.interrupts import Deferred
 from archive.place import Place, place_of
 from archive.recent import FILES
-from archive.writer import RENEWER, Writer
+from hybrid.database import streams
+from hybrid.database.checkpoints import Checkpoints
+from hybrid.database.clocks import Clocks
 from hybrid.database.leaving import Left, watch_over, weakly, writer_of
-from hybrid.join.daemons import Daemons
-from hybrid.join.requests import POOLS, Asking, pools
+from hybrid.database.opened import Opened
+from hybrid.database.queries import Queries, why_late
+from hybrid.database.reading import backtests, input_of, inputs_of
+from hybrid.database.resume import resume
+from hybrid.database.threads import may_push
 from hybrid.join.spark_ranges import large_ranges
 from hybrid.join.strategies import NAMES, TOLERANT, strategy_of
-from hybrid.join.strategies.base import Strategy
 from hybrid.rows.compare import Difference, difference
-from hybrid.rows.duck import ANYTHING, Access, binder, check_memory_limit, interruptible
+from hybrid.rows.duck import ANYTHING, Access, check_memory_limit, interruptible
 from hybrid.rows.faults import fault, not_supported
-from hybrid.rows.inputs import fields_of, to_arrow
-from hybrid.rows.lookup import lookup_in
-from hybrid.rows.outer import Outer
-from hybrid.rows.result import Lookups, Result
-from hybrid.rows.times import duration_us, instant_us, positive_us, show_us
-from hybrid.statement.explain import explain_live
+from hybrid.rows.inputs import to_arrow
+from hybrid.rows.result import Result
+from hybrid.rows.times import duration_us, instant_us, positive_us
 from hybrid.statement.on_spark import ENGINES, OnSpark
 from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer, explain_in
-from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.alerts import Alerts
-from hybrid.watch.backfill import Filling, Past, Step
-from hybrid.watch.backtest import backtest
-from hybrid.watch.chain import ChainWatch, outermost, plain, plan_streams
 from hybrid.watch.declaration import (
     TABLE,
     check_query_name,
     declared,
-    differences,
-    otherwise,
     pace_of,
-    settings,
-    stream_names,
-    widened,
     with_columns,
 )  # fmt: skip
-from hybrid.watch.derived_stream import Pour, rows_as_events
-from hybrid.watch.flow import Flow, guarded
+from hybrid.watch.derived_stream import Rows
+from hybrid.watch.flow import Flow
 from hybrid.watch.late import LateEvents
-from hybrid.watch.memory import Memory, stats_of
-from hybrid.watch.overload import allow, look, shedder_of
-from hybrid.watch.query_spec import END_US, Asked, read_asked
-from hybrid.watch.recovery import check_ahead, state_of
-from hybrid.watch.replay import successor
-from hybrid.watch.rewind import Rewound, finished, rewound
-from hybrid.watch.shedding import Shed, Shedding
+from hybrid.watch.live_query import LiveQuery
+from hybrid.watch.memory import Memory
+from hybrid.watch.query_spec import Asked
+from hybrid.watch.rewind import Rewound, finished
+from hybrid.watch.shedding import Shed
 from hybrid.watch.shedding import check as check_shed
-from hybrid.watch.stream import Reached, Stream, reopened
-from hybrid.watch.ticker import TICKER, SteadyClock, Ticker, since_boot_s
-from hybrid.watch.waits import endless_of, waits
-from hybrid.watch.watched import Watch
-from live.stream import LiveStream
+from hybrid.watch.stream import Reached
 from matching.batch import Int64Array
-from matching.feed import Feed, Member, Unread
-from matching.ordering import Ordering
-from matching.spill import SpillStats
-from query.errors import DataError, HybridWarning, first_line, nearest
-from query.language import ast
-from query.language.cut import lacks_input
-from query.language.parse import parse
-from query.plan.bind import bind
-from query.plan.plan import QueryPlan
+from query.errors import DataError, HybridWarning, nearest
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -91,10 +69,6 @@ if TYPE_CHECKING:
     from archive.keeper import Keeper
     from archive.log import Policy
     from hybrid.database.backup import Copied
-
-
-#: What the thread that writes checkpoints is called, at its beginning.
-CHECKPOINTS = "hybrid-checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,111 +100,97 @@ class Database:
         """columns: of streams, with types; what they have not yet they get before their queries go on, as it cannot be
         while these run. beside: a push never writes files, a thread does; whoever pushes sees to it that memory
         suffices (`held`)."""
-        self._beside_pushes = beside and path is not None and not read_only
-        self._large = large_ranges(spark, spark_events, path is not None)
-        self._lock = threading.RLock()
-        self._path = place_of(path, storage_options) if path is not None else None
+        place = None if path is None else place_of(path, storage_options)
         if log == "default":
-            log = "os" if self._path is not None and self._path.on_disk and not read_only else None
-        self._log = log
-        self._read_only = read_only
-        self._writer: Writer | None = None
+            log = "os" if place is not None and place.on_disk and not read_only else None
         every_us = None if checkpoint is None else positive_us(checkpoint, "the time between checkpoints")
-        self._checkpoint_every_us = every_us
-        self._checkpointed = (0, clock.monotonic())
-        #: Whether a checkpoint was written when a query with a name began or ended last.
-        self.names_kept = True
-        self._checkpointing: Future[int] | None = None
-        #: What whoever took the checkpoint that this database goes on from has noted in it.
-        self.notes: dict[str, str] = {}
-        self._named: dict[str, Watch | ChainWatch] = {}
-        self._ticker: Ticker | None = None
-        self._clock = SteadyClock()
-        self._by_hand = not ticking
-        self._memory_limit = memory_limit
-        self._access = access
-        self._wider = False
+        large = large_ranges(spark, spark_events, path is not None)
         self._flow = Flow()
-        self._streams = self._flow.streams
-        self._pushers: set[int] = set()
-        self._closed = False
-        self._left = Left(self._streams)
+        self._opened = Opened(place, log, read_only, access, large, self._flow.streams)
+        self._lock = self._opened.lock
+        self._left = Left(self._flow.streams)
         self._when_left: weakref.finalize[..., Any] | None = None
         self._keeper: Keeper | None = None
+        self._pushers: set[int] = set()
+        self._memory_limit = memory_limit
         self._memory = Memory(None, None)
         if memory_limit is not None:
             check_memory_limit(memory_limit)
             self._memory = Memory(memory_limit, None)
-        if self._path is None and read_only:
+        if place is None and read_only:
             raise DataError("a database in memory is nobody's to read", "hybrid.connect(path, read_only=True)")
-        if self._path is not None:
-            names = self._found(str(path))
-            if log is not None and (log not in ("fsync", "os") or not self._path.on_disk):
-                raise DataError(
-                    f"a log {log!r} cannot be kept in {path}", "open a database on disk with log='fsync' or 'os'"
-                )
-            if not read_only:
-                self._writer = writer_of(self._path, [self._path / name / TABLE for name in names])
-            self._left.writer = self._writer
-            try:
-                # others may have made some
-                self._open(self._path, self._found(str(path)), memory_limit, maintenance, columns or {})
-            except BaseException:
-                if self._ticker is not None:
-                    self._ticker.stop()
-                self._release()
-                raise
-
-    def _found(self, path: str) -> list[str]:
-        """The streams of the database at its place, which is made if it is not there."""
-        assert self._path is not None
-        if self._path.on_disk and os.path.exists(self._path) and not os.path.isdir(self._path):
-            raise DataError(f"{path} is a file", "a database is a directory")
+        self._clocks = Clocks(self._flow, weakly(self.tick) if ticking else None, every_us is not None)
         try:
-            if not self._read_only:
-                self._path.make()
-            elif self._path.on_disk and not os.path.exists(self._path):
-                raise DataError(f"there is no database {path}", "hybrid.connect creates one, without read_only")
-            return stream_names(self._path)
-        except OSError as error:
-            raise DataError(f"{path} cannot be opened: {first_line(error)}", "check the place") from None
+            if place is None:
+                self._set_up(every_us)
+            else:
+                self._open(place, str(path), every_us, maintenance, columns or {}, beside and not read_only)
+        except BaseException:
+            self._clocks.stop()
+            self._release()
+            raise
+
+    def _set_up(self, every_us: int | None) -> None:
+        """What keeps and runs live queries. every_us: the time between checkpoints."""
+        opened, flow = self._opened, self._flow
+        self._checkpoints = Checkpoints(opened, flow, self._memory, every_us)
+        self._queries = Queries(
+            opened, flow, self._memory, self._may_wait, self._catch_up, self._keep_names, self._declare_rows
+        )
 
     def _open(
-        self, path: Place, names: Sequence[str], memory_limit: str | None, maintenance: bool,
-        columns: Mapping[str, Mapping[str, str]],
+        self, place: Place, path: str, every_us: int | None, maintenance: bool,
+        columns: Mapping[str, Mapping[str, str]], beside: bool,
     ) -> None:  # fmt: skip
-        """Goes on where the database was left."""
-        for name in names:
-            stream = reopened(path / name, self._log, self._epoch, self._read_only)
-            twin = self._streams.setdefault(stream.schema.name.lower(), stream)
-            if twin is not stream:
-                both = " and ".join(str(s.directory) for s in (twin, stream))
-                raise DataError(f"two streams have one name: {both}", "names compare without case: move one away")
-        if self._read_only:
+        """Goes on where the database was left. path: as it was given."""
+        opened, flow = self._opened, self._flow
+        names = opened.find(path)
+        if opened.log is not None and (opened.log not in ("fsync", "os") or not place.on_disk):
+            message = f"a log {opened.log!r} cannot be kept in {path}"
+            raise DataError(message, "open a database on disk with log='fsync' or 'os'")
+        if not opened.read_only:
+            opened.writer = self._left.writer = writer_of(place, [place / name / TABLE for name in names])
+        opened.reopen(path)  # others may have made some
+        if opened.read_only:
+            self._set_up(every_us)
             return
-        self._memory = Memory(memory_limit, path)
+        self._memory = Memory(self._memory_limit, place)
+        self._set_up(every_us)
+        wider = False
         for name, types in columns.items():
-            state = self._streams.get(name.lower())
-            wider = None if state is None else with_columns(state.schema, types)
-            if state is not None and wider is not None:
-                self._add_columns(state, wider)
-                self._wider = True
+            state = flow.streams.get(name.lower())
+            more = None if state is None else with_columns(state.schema, types)
+            if state is not None and more is not None:
+                streams.add_columns(flow, state, more)
+                wider = True
         with self._lock:  # queries ask history beside it as soon as they begin
-            self._resume()
+            resume(opened, flow, self._queries, self._checkpoints, wider)
         self._wind()
         if maintenance:
             from archive.keeper import Keeper
 
-            streams = self._streams
-            self._keeper = self._left.keeper = Keeper(lambda: [s.kept for s in list(streams.values())])
-            for stream in streams.values() if self._beside_pushes else ():
-                stream.kept.beside = self._keeper.wake
+            kept = flow.streams
+            self._keeper = self._left.keeper = Keeper(lambda: [s.kept for s in list(kept.values())])
+            if beside:
+                opened.wake = self._keeper.wake
+                for state in kept.values():
+                    state.kept.beside = opened.wake
             self._keeper.start()
         self._when_left = watch_over(self, self._left)
 
     @property
-    def _epoch(self) -> int | None:
-        return None if self._writer is None else self._writer.epoch
+    def names_kept(self) -> bool:
+        """Whether a checkpoint was written when a query with a name began or ended last."""
+        return self._checkpoints.names_kept
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What whoever took the checkpoint that this database goes on from has noted in it."""
+        return self._checkpoints.notes
+
+    @notes.setter
+    def notes(self, notes: dict[str, str]) -> None:
+        self._checkpoints.notes = notes
 
     # ---- streams
 
@@ -266,47 +226,25 @@ class Database:
             schema = declared(name, columns, time, key, order, 0 if lateness is None else lateness, retention)
         pace = pace_of(idle, heartbeat, max_ahead)
         with self._lock, Deferred():
-            self._check_writes("create a stream")
-            existing = self._streams.get(name.lower())
-            if existing is not None:
-                was = existing.schema
-                again = replace(schema, lateness_us=was.lateness_us, retention_us=was.retention_us)
-                wider = widened(was, again)
-                if wider is not None:
-                    self._add_columns(existing, wider)
-                elif differences(was, again):
-                    raise otherwise(was, again)
-                values = {
-                    "lateness": lateness, "retention": retention, "idle": idle, "heartbeat": heartbeat,
-                    "max_ahead": max_ahead,
-                }  # fmt: skip
-                given = {key: value for key, value in values.items() if value is not None}
-                for message in self.alter_stream(name, **given):
-                    warnings.warn(f"stream {was.name}: {message}", HybridWarning, stacklevel=2)
+            self._opened.check_writes("create a stream")
+            existing = self._flow.streams.get(name.lower())
+            if existing is None:
+                streams.create(self._opened, schema, pace)
+                self._wind()
                 return
-            directory = None
-            live = LiveStream(schema)
-            Ordering(schema)  # refuses tie columns that have no order
-            if self._path is not None:
-                directory = self._path / schema.name
-                directory.make()
-            kept = History(schema, directory / TABLE if directory else None, log=self._log, epoch=self._epoch)
-            if self._beside_pushes and self._keeper is not None:
-                kept.beside = self._keeper.wake
-            stream = Stream(schema, live, kept, directory, pace=pace)
-            stream.save()
-            self._streams[name.lower()] = stream
-            self._wind()
+            was = existing.schema
+            again = replace(schema, lateness_us=was.lateness_us, retention_us=was.retention_us)
+            streams.declare_again(self._flow, existing, again)
+            values = {
+                "lateness": lateness, "retention": retention, "idle": idle, "heartbeat": heartbeat,
+                "max_ahead": max_ahead,
+            }  # fmt: skip
+            given = {key: value for key, value in values.items() if value is not None}
+            for message in self.alter_stream(name, **given):
+                warnings.warn(f"stream {was.name}: {message}", HybridWarning, stacklevel=2)
 
-    def _add_columns(self, stream: Stream, schema: Schema) -> None:
-        """Declares a stream with more columns behind the others; events so far have nulls there."""
-        if self._flow.reads(stream):
-            message = f"stream {schema.name} cannot take columns while live queries read or feed it"
-            raise DataError(message, "close them, declare it, and watch again")
-        stream.kept.add_columns(schema)
-        stream.live.declare(schema)
-        stream.schema = schema
-        stream.save()
+    def _declare_rows(self, name: str, rows: Rows, keys: Sequence[str], retention: timedelta | None) -> None:
+        self.create_stream(name, rows.columns, rows.time, keys, rows.order, rows.lateness, retention)
 
     def alter_stream(self, name: str, **changed: Any) -> list[str]:
         """Changes of a stream what may change while it is there: `lateness`, `retention`, `idle`, `heartbeat` and
@@ -318,31 +256,12 @@ class Database:
         it goes on with the next event. With a shorter retention the events behind it go at the next push. Raises
         DataError."""
         with self._lock, Deferred():
-            self._check_writes("change a stream")
-            state = self._stream(name)
-            schema, pace, said = settings(state.schema, state.pace, changed)
-            if schema != state.schema:
-                self._declare(state, schema)
-            if pace != state.pace:
-                known = (*state.live.offsets, *state.live.expected)
-                state.heard_s = dict.fromkeys(known, clock.monotonic()) | state.heard_s
-                state.pace = pace
-            if said:
-                state.save()
-                self._wind()
-        if said and self._named:  # events that are matched again from a checkpoint go by the lateness it was taken with
-            self._keep_names()
+            self._opened.check_writes("change a stream")
+            said = streams.alter(self._flow, self._opened.stream(name), changed)
+            self._wind()
+        if said and self._flow.named:  # events that are matched again from a checkpoint go by the lateness it had
+            self._checkpoints.keep_names()
         return said
-
-    def _declare(self, state: Stream, schema: Schema) -> None:
-        """Lets a stream, and what reads it, go on with another lateness or retention."""
-        state.kept.declare(schema)
-        state.live.declare(schema)
-        state.schema = schema
-        if state.feed is not None:
-            state.feed.declare(schema)
-        for watch in self._flow.chains:
-            watch.declare(schema)
 
     def streams(self) -> dict[str, dict[str, Any]]:
         """For each stream: its columns, watermark, the offset that is expected next from each source, the sources
@@ -350,25 +269,8 @@ class Database:
         nothing has come from it (None where nothing does), how many events were accepted, late and redelivered, and of
         the last ones how many there were and how many of them late."""
         with self._lock:
-            self._refresh()
-            return {
-                s.schema.name: {
-                    "columns": {f.name: f.type for f in s.schema.fields},
-                    "time": s.schema.time,
-                    "keys": list(s.schema.keys),
-                    "watermark": show_us(s.live.watermark_us),
-                    "ended": s.live.ended,
-                    "events": s.kept.last_seq + 1,
-                    "offsets": s.live.offsets,
-                    "expected": list(s.live.expected),
-                    "held_by": s.held_by(),
-                    "accepted": s.live.accepted_count,
-                    "late": s.live.late_count,
-                    "duplicates": s.live.duplicate_count,
-                    "lately": dict(zip(("events", "late"), s.lately.counts, strict=True)),
-                }
-                for s in self._streams.values()
-            }
+            self._opened.refresh()
+            return {s.schema.name: streams.described(s) for s in self._flow.streams.values()}
 
     def push(
         self, stream: str, data: Any, source: str = "default", offset: int | Int64Array | None = None
@@ -379,17 +281,17 @@ class Database:
         Returns how many rows were new, when they are kept (with a log: on disk) and every watch has seen them. All or
         nothing: raises DataError and changes nothing.
         """
-        for alerts in [watch.alerts for watch in self._flow.running]:
+        for alerts in [query.alerts for query in self._flow.queries]:
             if alerts.unread_count >= alerts.unread_max:
                 alerts.make_room()  # not under the lock: whoever fetches may need it
         with self._lock, Deferred():
-            state = self._open_stream(stream)
+            state = self._opened.fed_stream(stream)
             if source == FILES:
                 raise DataError(f"{FILES} is the source of archived files", "give this source another name")
             self._pushers.add(threading.get_ident())
-            ceiling_us, said = self._ceiling(state)
+            ceiling_us, said = self._clocks.ceiling(state)
             taken, trouble = self._flow.take(state, data, source, offset, ceiling_us)
-            trouble += said + self._beside() + self._checkpoint_if_due()
+            trouble += said + self._beside() + self._checkpoints.take_if_due()
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
             return taken
@@ -399,19 +301,10 @@ class Database:
         not expected again, and dropped if it comes. After a crash that is known from the log, from a checkpoint, or by
         a later event of that source. Raises DataError."""
         with self._lock, Deferred():
-            state = self._open_stream(stream)
+            state = self._opened.fed_stream(stream)
             if offset >= state.live.offsets.get(source, 0):
                 state.kept.skip(source, offset)
                 state.live.skip(source, offset)
-
-    def _ceiling(self, state: Stream) -> tuple[int | None, list[str]]:
-        """The time that events of a stream may not be beyond, if there is one; and what is to be said of the clock."""
-        ahead_us = state.pace.ahead_us
-        if ahead_us is None:
-            return None, []
-        said = self._clock.look(clock.time_ns() // 1000, since_boot_s())
-        assert self._clock.latest_us is not None
-        return self._clock.latest_us + ahead_us, said
 
     def ingest(
         self,
@@ -441,7 +334,7 @@ class Database:
         from archive.ingest import Job, format_of, ingest
 
         with self._lock:
-            state = self._open_stream(stream)
+            state = self._opened.fed_stream(stream)
         if state.directory is None:
             raise DataError("a database in memory has no archive for files", "hybrid.connect(path) keeps one")
         paths = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
@@ -463,7 +356,7 @@ class Database:
         """Raises the stream's watermark to `time` ("2024-01-02 10:00", a datetime, microseconds) without events: no
         event before it will come. None ends the stream. Raises DataError."""
         with self._lock, Deferred():
-            state = self._open_stream(stream)
+            state = self._opened.fed_stream(stream)
             self._pushers.add(threading.get_ident())
             t_us = None if time is None else instant_us(time, "the time to advance to")
             if t_us is not None:
@@ -483,21 +376,15 @@ class Database:
         that came late, are not taken back. Takes a checkpoint where queries have names. To be called again after a
         crash in the middle. Raises DataError."""
         with self._lock, Deferred():
-            state = self._open_stream(stream)
+            state = self._opened.fed_stream(stream)
             to_us = clock.time_ns() // 1000 if to is None else instant_us(to, "the time to rewind to")
-            if state.ended:
-                raise DataError(f"stream {state.schema.name} has ended", "open the database again: that takes it up")
-            fed = [p.target for p in self._flow.pours if state.schema.name.lower() in p.reads]
-            if fed:
-                message = f"rows of {state.schema.name} go into stream {fed[0]}, and would come twice"
-                raise DataError(message, "close the query that feeds it, and watch it again into another stream")
-            for watch in self._flow.running:
-                self._catch_up(watch)
+            streams.check_rewind(self._flow, state)
+            for query in self._flow.queries:
+                self._catch_up(query)
             trouble: list[str] = []
-            done = rewound(self._flow, state, to_us, lambda: self._feed(state), trouble)
-            self._share_memory()
-            state.save()
-            for _ in range(2 if self._named else 0):  # the one that stands in for a broken one is from now too
+            done = streams.rewind(self._flow, state, to_us, self._memory.spill(), trouble)
+            self._queries.share_memory()
+            for _ in range(2 if self._flow.named else 0):  # the one that stands in for a broken one is from now too
                 self.checkpoint()
             finished(state)
         for message in trouble:
@@ -510,25 +397,16 @@ class Database:
         `streams()` says for whom it waits. Takes a checkpoint where queries have names: events that are matched again
         from the one before would not wait for them."""
         with self._lock, Deferred():
-            state = self._open_stream(stream)
-            new = set(state.live.expected)
-            state.live.expect(sources)
-            new = set(state.live.expected) - new
-            for source in new:
-                state.hear(source, clock.monotonic())
-            if new or state.unsaved:
-                state.save()
-        if new and self._named:
-            self._keep_names()
+            state = self._opened.fed_stream(stream)
+            new = streams.expect(state, sources)
+        if new and self._flow.named:
+            self._checkpoints.keep_names()
 
     def leave(self, stream: str, source: str) -> None:
         """Nothing more comes from a source, as far as is known: it no longer holds the watermark back."""
         with self._lock, Deferred():
-            state = self._open_stream(stream)
-            before = state.live.watermark_us
-            state.live.idle([source])
-            reached_us = state.live.watermark_us
-            trouble = self._flow.raised(state, reached_us) if reached_us is not None and reached_us != before else []
+            state = self._opened.fed_stream(stream)
+            trouble = streams.leave(self._flow, state, source)
         for message in trouble:
             warnings.warn(message, HybridWarning, stacklevel=2)
 
@@ -538,24 +416,11 @@ class Database:
         thread of the database does so four times a second; whoever has a clock of his own calls it himself.
 
         now_s: of time.monotonic; wall_us: microseconds since 1970, UTC. A jump of the latter moves no watermark."""
-        boot_s = since_boot_s() if now_s is None else now_s
-        now_s = clock.monotonic() if now_s is None else now_s
-        wall_us = clock.time_ns() // 1000 if wall_us is None else wall_us
         with self._lock, Deferred():
-            if self._closed:
+            if self._opened.closed:
                 return
-            paced = [s for s in self._streams.values() if s.pace.ticks and not s.live.driven and not s.ended]
-            trouble = self._clock.look(wall_us, boot_s) if paced else []
-            for state in paced:
-                trouble += self._clock.confirm(state.live.newest_us if state.news else None)
-            for state in paced:
-                assert self._clock.earliest_us is not None
-                reached_us = state.tick(now_s, self._clock.earliest_us)
-                if reached_us is not None:
-                    trouble += self._flow.raised(state, reached_us)
-            for watch in [w for w in self._flow.watches if w.shedding is not None and w.member is not None]:
-                trouble += look(watch, now_s, wall_us)
-            trouble += self._beside() + self._checkpoint_if_due()
+            trouble = self._clocks.look(now_s, wall_us)
+            trouble += self._beside() + self._checkpoints.take_if_due()
         for message in trouble:
             warnings.warn(message, HybridWarning, stacklevel=2)
 
@@ -565,60 +430,33 @@ class Database:
         """How a running query may leave out keys from now on, see `watch`; None takes all of them in again. Raises
         DataError where that needs events that are not kept any more, and QueryError."""
         with self._lock, Deferred():
-            watch = next((w for w in self._flow.watches if w.alerts is alerts and w.member is not None), None)
-            if watch is None or watch.member is None:
-                if shed is not None and any(w.alerts is alerts for w in self._flow.chains):
-                    check_shed(alerts.plan, None)
-                return
-            if shed == (None if watch.shedding is None else watch.shedding.shed):
-                return
-            if shed is not None:
-                check_shed(alerts.plan, next((p.target for p in self._flow.pours if p.alerts is alerts), None))
-            allow(watch, shed)
+            self._queries.shed(alerts, shed)
             self._wind()
 
     def _wind(self) -> None:
-        """Starts the thread that looks at the clocks, if it is needed and does not run."""
-        needed = self._checkpoint_every_us is not None or any(s.pace.ticks for s in self._streams.values())
-        needed |= any(w.shedding is not None for w in self._flow.watches)
-        if needed and self._ticker is None and not self._by_hand:
-            self._ticker = self._left.ticker = Ticker(weakly(self.tick))
-            self._ticker.start()
+        self._left.ticker = self._clocks.wind()
 
     def late(self, stream: str) -> LateEvents:
         """The late events of a stream from now on (the same object at each call). Raises DataError."""
         with self._lock:
-            state = self._stream(stream)
+            state = self._opened.stream(stream)
             if state.late is None:
                 state.late = LateEvents(state.live.columns)
             return state.late
 
-    def _answered(self, watch: Watch | ChainWatch) -> None:
-        """A request of a query is over: somebody takes its answer, unless a push does so before."""
-        if not self._closed:
-            pools().takers.submit(self._take_answers, watch)
-
-    def _take_answers(self, watch: Watch | ChainWatch) -> None:
-        with self._lock, Deferred():
-            if not self._closed and watch in self._flow.running:
-                guarded(watch, type(watch).settle)
-
-    def _catch_up(self, watch: Watch | ChainWatch, seconds: float | None = None) -> None:
+    def _catch_up(self, query: LiveQuery, seconds: float | None = None) -> None:
         """Returns when no history is being read for a query, or so many seconds are over."""
-        until_s = None if seconds is None else clock.monotonic() + seconds
-        while watch.asking is not None and (running := watch.asking.running) is not None:
-            wait([running], None if until_s is None else max(0.0, until_s - clock.monotonic()))
-            if not running.done():
-                break
-            self._take_answers(watch)
-            if watch.asking.running is running:
-                break  # it is not the database's any more
+        self._queries.catch_up(query, seconds)
         self._say_beside()
+
+    def _may_wait(self) -> bool:
+        """Whether an iteration over alerts is to wait for another thread."""
+        return not self._opened.closed and may_push(self._pushers, self._clocks.paced)
 
     def _beside(self) -> list[str]:
         """What has gone wrong lately beside the calls of users: when tables were looked after, and Spark searched."""
         found = [] if self._keeper is None else self._keeper.take_trouble()
-        return found if self._large is None else found + self._large.take_trouble()
+        return found if self._opened.large is None else found + self._opened.large.take_trouble()
 
     def _say_beside(self) -> None:
         for message in self._beside():
@@ -659,8 +497,8 @@ class Database:
         left out and estimates the recall, and the archive has all of it. Raises QueryError, and DataError for rows
         that cannot be such events, for a name under which another query runs, and for files that cannot be read.
         """
-        if self._read_only:
-            self._check_writes("watch a stream")
+        if self._opened.read_only:
+            self._opened.check_writes("watch a stream")
         if strategy not in NAMES:
             raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), NAMES))
         if tolerance is not None and strategy not in TOLERANT:
@@ -672,129 +510,50 @@ class Database:
         asked = None
         if name is not None:
             check_query_name(name)
-            static = {key: to_arrow(data, key, self._access) for key, data in (tables or {}).items()}
+            static = {key: to_arrow(data, key, self._opened.access) for key, data in (tables or {}).items()}
             asked = Asked(name, text, strategy, tolerance_us, evidence, into, time, static, from_us)
-        past = None
+        given, past = tables or {}, None
         if from_us is not None:
             if into is not None:
                 hint = "watch the rows from now on, or db.backtest the past"
                 raise not_supported("into= with start=", text, hint)
             with self._lock:
-                running = None if asked is None else self._running(asked)
-                past = None if running is not None else self._past(text, chosen, tables or {}, evidence, from_us, shed)
+                if asked is None or self._queries.named(asked) is None:
+                    past = self._queries.past(text, chosen, given, evidence, from_us, shed)
             if past is not None:
-                past.read(self._taking(past.watch))  # without the lock: nothing comes there any more
+                past.read()  # without the lock: nothing comes there any more
         with self._lock:
-            if asked is not None:
-                running = self._running(asked)
-                if running is not None:
-                    running.unread_max = running.unread_max if unread_max is None else unread_max
-                    self.shed(running, shed)
-                    return running
-            before = self._flow.running
+            running = None if asked is None else self._queries.named(asked)
+            if running is not None:
+                running.alerts.unread_max = running.alerts.unread_max if unread_max is None else unread_max
+                self.shed(running.alerts, shed)
+                return running.alerts
+            before = list(self._flow.queries)
             try:
                 if past is not None:
-                    watch, plan = past.watch, past.plan
-                    self._go_on(past)
+                    query = self._queries.go_on(past)
                 else:
-                    watch, plan = self._start(text, chosen, tables or {}, evidence, into, time, shed)
-                watch.asked = asked
+                    query = self._queries.start(text, chosen, given, evidence, into, time, shed)
+                self._wind()
+                query.asked = asked
                 if unread_max is not None:
-                    watch.alerts.unread_max = unread_max
+                    query.alerts.unread_max = unread_max
                 if asked is not None:
-                    self._named[asked.name] = watch
-                    self._keep_names()
+                    self._flow.named[asked.name] = query
+                    self._checkpoints.keep_names()
             except BaseException:
                 with Deferred():
-                    self._withdraw(before)
+                    self._queries.withdraw(before)
                 raise
-            kept_in = self._memory.notes(self._spill_stats(watch))
-        slow = [m for f in plan.factors for m in waits(f.plan, f.alias if name is None else f"query {name}")]
-        for message in dict.fromkeys([*slow, *kept_in]):
+            kept_in = self._memory.notes(query.events.spill)
+        for message in dict.fromkeys([*why_late(query), *kept_in]):
             warnings.warn(message, HybridWarning, stacklevel=2)
-        return watch.alerts
-
-    def _start(
-        self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, into: str | None,
-        time: str | None, shed: Shed | None = None,
-    ) -> tuple[Watch | ChainWatch, QueryPlan]:  # fmt: skip
-        """A live query that has begun, and its plan."""
-        watch, plan = self._asked(text, strategy, tables, evidence, into)
-        if shed is not None:
-            check_shed(plan, into)
-        if isinstance(watch, Watch):
-            watch.shedding = None if shed is None else Shedding(shed)
-            self._begin(watch)
-        else:
-            self._flow.chains.append(watch)
-            self._share_memory()
-        if into is not None:
-            try:
-                self._flow.pours.append(self._poured(plan, watch, into, time))
-            except Exception:
-                self._stop(watch)
-                raise
-        return watch, plan
-
-    def _past(
-        self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, from_us: int, shed: Shed | None
-    ) -> Past:
-        """A live query that is to read the archive before it begins."""
-        watch, plan = self._asked(text, strategy, tables, evidence, from_us=from_us)
-        if shed is not None:
-            check_shed(plan, None)
-        streams = {name: self._streams[name] for name in plan_streams(plan)}
-        for state in streams.values():
-            extent, *_ = state.kept.snapshot().extent()
-            if state.watermark_us is None and not state.live.expected and extent is not None:
-                self._flow.reach(state, extent[1] - state.schema.lateness_us)
-        filling = None
-        if isinstance(watch, Watch):
-            watch.shedding = None if shed is None else Shedding(shed)
-            filling = Filling(watch.factor.plan, from_us, shedder_of(watch))
-        return Past(watch, plan, streams, from_us, filling)
-
-    def _taking(self, watch: Watch | ChainWatch) -> Callable[[Step], None]:
-        return lambda step: guarded(watch, lambda w: w.push(*step))
-
-    def _go_on(self, past: Past) -> None:
-        """Lets a live query begin that has read the archive, with what has come meanwhile."""
-        self._check_open()
-        over = [s.schema.name for s in past.streams.values() if s.ended]
-        if len(over) == len(past.streams):
-            raise fault("HQ400", f"stream {over[0]} has ended", past.plan.text, "ask db.sql or db.backtest")
-        watch = past.watch
-        past.read_rest(self._taking(watch))
-        if isinstance(watch, Watch):
-            assert past.filling is not None
-            stream = watch.stream
-            member = past.filling.enter(self._feed(stream), stream.kept.snapshot(), stream.live)
-            watch.accepted_before = stream.on_time_count - past.filling.count
-            self._begin(watch, member)
-            guarded(watch, Watch.collect)
-        else:
-            self._flow.chains.append(watch)
-            self._share_memory()
-        guarded(watch, type(watch).settle)
-
-    def _running(self, asked: Asked) -> Alerts | None:
-        """The alerts of the query that runs under a name, if there is one."""
-        if self._path is None:
-            raise DataError("a database in memory has no checkpoints", "hybrid.connect(path), or leave out the name")
-        known = self._named.get(asked.name)
-        if known is None:
-            return None
-        if known.asked is None or not known.asked.same(asked):
-            raise DataError(
-                f"another query runs under the name {asked.name}",
-                "db.replace puts a new version in its place, db.watching()[name].close() ends it",
-            )
-        return known.alerts
+        return query.alerts
 
     def watching(self) -> dict[str, Alerts]:
         """The alerts of all queries with a name, also of those that go on from a checkpoint."""
         with self._lock:
-            return {name: watch.alerts for name, watch in self._named.items()}
+            return {name: query.alerts for name, query in self._flow.named.items()}
 
     # ---- checkpoints
 
@@ -805,180 +564,16 @@ class Database:
         Events that are only in memory are written to the archive first, unless the log has them. Others may push
         meanwhile; the state is copied in one go, between two of their batches. Raises DataError; the checkpoint before
         this one then stands."""
-        with self._lock, Deferred():
-            write = self._copied(notes)
-        number = write()
-        with self._lock, Deferred():
-            self._memory.kept()
-        return number
+        return self._checkpoints.take(notes)
 
     def begin_checkpoint(self, notes: Mapping[str, str] | None = None) -> Future[int]:
         """Takes a checkpoint as `checkpoint` does, but returns when the state is copied: a thread writes it, and the
         events that are only in memory, while others push. Waits for the one before, if that is still written."""
-        with self._lock, Deferred():
-            self._checkpointing = _writers(os.getpid()).submit(self._copied(notes))
-            return self._checkpointing
-
-    def _copied(self, notes: Mapping[str, str] | None) -> Callable[[], int]:
-        """Copies what goes into a checkpoint; what is given writes it, without the lock."""
-        from hybrid.watch import checkpoint
-
-        self._check_writes("take a checkpoint")
-        path = self._path
-        if path is None:
-            raise DataError("a database in memory has no checkpoints", "hybrid.connect(path) keeps them")
-        if interrupted := self._interrupted():
-            raise DataError(
-                f"query {interrupted[0]} was interrupted in the middle of a batch: what it has become is not kept",
-                "close the database and open it again: its queries go on from the checkpoint before",
-            )
-        running, self._checkpointing = self._checkpointing, None
-        if running is not None and running.exception() is None:  # what is kept on disk for one is that of the last
-            self._memory.kept()
-        number = self._checkpointed[0] + 1
-        self.notes = self.notes if notes is None else dict(notes)
-        state = state_of(self._streams, self._named, self.notes)
-        self._checkpointed = (number, clock.monotonic())
-        reached = [(stream.kept, stream.kept.last_seq) for stream in self._streams.values()]
-
-        def write() -> int:
-            if self._log != "fsync":
-                for kept, last_seq in reached:
-                    kept.flush(last_seq)
-            checkpoint.write(path, number, state)
-            return number
-
-        return write
-
-    def _interrupted(self) -> list[str]:
-        """The names of the queries that an interrupt ended in the middle of a batch."""
-        return [name for name, watch in self._named.items() if watch.alerts.interrupted]
+        return self._checkpoints.begin(notes)
 
     def _keep_names(self) -> None:
-        """Takes a checkpoint when a query with a name has begun or ended: what runs then goes on after a crash."""
-        try:
-            self.checkpoint()
-            self.names_kept = True
-        except (DataError, OSError) as error:
-            self.names_kept = False
-            warnings.warn(f"no checkpoint could be taken: {error}", HybridWarning, stacklevel=3)
-
-    def _checkpoint_if_due(self) -> list[str]:
-        every_us = self._checkpoint_every_us
-        if every_us is None or not self._named or (clock.monotonic() - self._checkpointed[1]) * 1e6 < every_us:
-            return []
-        try:
-            self.checkpoint()
-        except DataError as error:
-            return [f"no checkpoint could be taken: {error}"]
-        return []
-
-    def _resume(self) -> None:
-        """Lets the queries of the last checkpoint go on: with what they had become, and then the events since."""
-        from hybrid.watch import checkpoint
-
-        assert self._path is not None
-        found = checkpoint.newest(self._path)
-        if found is None:
-            self._memory.begins_anew()
-            return
-        number, state = found
-        self._checkpointed, self.notes = (number, clock.monotonic()), state["notes"]
-        anew: list[Watch | ChainWatch] = []
-        for name, saved in state["streams"].items():
-            stream = self._streams.get(name)
-            if stream is None:
-                raise DataError(
-                    f"the checkpoint knows a stream {name} that is not there",
-                    "restore its directory; or remove the directory _checkpoint: queries then begin anew",
-                )
-            check_ahead(stream, saved["live"]["next_seq"])
-            live = {**saved["live"], "ended": False}
-            lateness_us = live.get("lateness_us", stream.schema.lateness_us)
-            # A crash may have come between a change of the lateness and the checkpoint after it: with the longer one
-            # no event that was on time is behind the watermark when it is matched again.
-            replayed = replace(stream.schema, lateness_us=max(lateness_us, stream.schema.lateness_us))
-            stream.live = LiveStream.from_dict(replayed, live)
-        for name, saved in state["queries"].items():
-            asked = read_asked(saved["asked"])
-            done = saved["alerts"]["over"] is not None
-            strategy = strategy_of(asked.strategy, asked.tolerance_us)
-            if done:
-                watch, _ = self._asked(asked.text, strategy, asked.tables, asked.evidence)
-            else:
-                watch, _ = self._start(
-                    asked.text, strategy, asked.tables, asked.evidence, asked.into, asked.time
-                )
-            watch.asked = asked
-            watch.alerts.restore(saved["alerts"])
-            if not watch.restore(saved["own"]) and not done:
-                anew.append(watch)
-            if watch.driver is not None:
-                watch.driver.restore(saved["driver"])
-            self._named[name] = watch
-        for name, saved in state["streams"].items():
-            self._restore_feed(self._streams[name], saved, anew)
-        self._make_anew(anew, state["version"])
-        for name in state["streams"]:
-            stream = self._streams[name]
-            if not stream.live.driven:  # the rows of a query come again from the query
-                for batch, late in stream.kept.snapshot().since(stream.live.next_seq):
-                    self._flow.give(stream, stream.live.replay(batch, late))
-                logged_us = stream.kept.logged_watermark_us
-                if logged_us is not None and (stream.watermark_us is None or logged_us > stream.watermark_us):
-                    self._flow.reach(stream, logged_us)
-                for source, offset in stream.kept.skipped.items():
-                    stream.live.skip(source, offset)
-            stream.live.declare(stream.schema)
-
-    def _make_anew(self, watches: Sequence[Watch | ChainWatch], version: int) -> None:
-        """Lets queries whose state in the checkpoint means something else to this release go on from their events."""
-        from hybrid.watch import checkpoint
-        from hybrid.watch.replay import chain_made_anew, made_anew
-
-        if not watches:
-            return
-        if len(watches) == sum(not watch.alerts.done for watch in self._named.values()):
-            self._memory.begins_anew()
-        lost = []
-        for watch in watches:
-            try:
-                if isinstance(watch, Watch):
-                    whole = made_anew(watch)
-                else:
-                    whole = chain_made_anew(watch, {name: self._streams[name] for name in watch.streams})
-            except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's own)
-                watch.alerts.fail(error)
-                whole = True
-            assert watch.asked is not None
-            lost += [] if whole else [watch.asked.name]
-        names = [name for name, watch in self._named.items() if any(watch is one for one in watches)]
-        for message in checkpoint.replaced(names, lost, version, self._wider):
-            warnings.warn(message, HybridWarning, stacklevel=5)
-        self._share_memory()
-
-    def _restore_feed(self, stream: Stream, saved: Mapping[str, Any], anew: list[Watch | ChainWatch]) -> None:
-        """Puts the members of a stream's feed in the places of those that have just begun. Adds the queries that must
-        be made anew."""
-        with Deferred():
-            from hybrid.statement.background_compile import builder
-        watches = [self._named[name] for name in saved["members"]]
-        if not watches:
-            return
-        feed = Feed(stream.schema, builder(), self._memory.spill())
-        members = feed.restore(saved["feed"], [w.factor.plan for w in watches])
-        for watch, member in zip(watches, members, strict=True):
-            assert isinstance(watch, Watch)
-            if isinstance(member, Unread):
-                anew.append(watch)
-                if watch.shedding is not None:
-                    watch.shedding.shedder = member.shedder
-                continue
-            watch.member = member
-            if watch.shedding is not None:
-                watch.shedding.shedder = member.shedder
-        stream.feed = feed
-        self._share_memory()
+        if not self._opened.closed:
+            self._checkpoints.keep_names()
 
     def replace(
         self,
@@ -999,272 +594,37 @@ class Database:
         waits for history still comes there. Raises QueryError, DataError; the old version then goes on.
         """
         with self._lock, Deferred():
-            old = next((w for w in self._flow.watches if w.alerts is alerts and w.member is not None), None)
-            self._check_open()
-            if any(c.alerts is alerts for c in self._flow.chains):
-                message = "a query over several streams or patterns cannot be replaced while it runs"
-                raise DataError(message, "close it, and start the new version with db.watch")
-            if old is None:
-                raise DataError("this query is not running", "start the new version with db.watch")
-            if any(p.alerts is alerts for p in self._flow.pours):
-                raise DataError("this query feeds a stream", "close it, and start the new version with db.watch")
-            strategy = strategy_of("auto") if old.driver is None else old.driver.strategy
-            watch, _ = self._asked(text, strategy, tables or {}, evidence)
-            if not isinstance(watch, Watch):
-                hint = "close the old query, and watch the new one"
-                raise not_supported("a new version that reads several streams or patterns", text, hint)
-            if watch.stream is not old.stream:
-                was, now = old.stream.schema.name, watch.stream.schema.name
-                hint = "close the old query, and watch the new one"
-                raise fault("HQ400", f"the new version reads {now}, the old one {was}", text, hint)
-            if old.shedding is not None:
-                check_shed(watch.alerts.plan, None)
-            member = successor(old, watch.factor.plan, fresh)
-            watch.shedding = old.shedding
-            if member is not None:
-                watch.since_seq, watch.accepted_before = old.since_seq, old.accepted_before
-                watch.from_us = old.from_us
-            self._begin(watch, member)
-            if watch.shedding is not None and watch.shedding.pressure.share < 1:
-                if watch.member is not None and watch.member.shedder is not None and watch.member.shedder.keeps_all:
-                    watch.shedding.decided(watch.stream.live.newest_us, 1.0, "a new version")
-            if old.asked is not None:
-                watch.asked = replace(old.asked, text=text, evidence=evidence)
-                self._named[old.asked.name] = watch
-                self._keep_names()
-            old.leave()
-            self._flow.settle(old.stream)
-        of = watch.factor.alias if watch.asked is None else f"query {watch.asked.name}"
-        for message in waits(watch.factor.plan, of):
+            old, query, whole = self._queries.replace(alerts, text, tables or {}, evidence, fresh)
+            self._wind()
+            if query.asked is not None:
+                self._checkpoints.keep_names()
+            self._queries.retire(old)
+        for message in why_late(query):
             warnings.warn(message, HybridWarning, stacklevel=2)
-        if member is None:
+        if not whole:
             message = "events since the old version began are no longer kept: the new one begins with an empty state"
             warnings.warn(message, HybridWarning, stacklevel=2)
-        return watch.alerts
+        return query.alerts
 
     def rows_of(self, text: str, shed: Shed | None = None) -> tuple[pa.Schema, tuple[str, ...]]:
         """What a live query would give, with the identity of its matches, and the streams it would read, in lower case;
         nothing is started. shed: as in `watch`. Raises QueryError."""
         with self._lock:
-            watch, plan = self._asked(text, strategy_of("auto"), {}, evidence=True)
+            query = self._queries.ask(text, strategy_of("auto"), {}, evidence=True)
             if shed is not None:
-                check_shed(plan, None)
-            return watch.alerts.schema, plan_streams(plan)
+                check_shed(query.plan, None)
+            return query.alerts.schema, tuple(query.events.streams)
 
     def schema(self, stream: str) -> Schema:
         """What a stream is declared as. Raises DataError."""
         with self._lock:
-            return self._stream(stream).schema
+            return self._opened.stream(stream).schema
 
     def reached(self, stream: str) -> Reached:
         """How far a stream has come. Raises DataError."""
         with self._lock:
-            live = self._stream(stream).live
+            live = self._opened.stream(stream).live
             return Reached(live.offsets, live.watermark_us, live.newest_us)
-
-    def _asked(
-        self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, into: str | None = None,
-        from_us: int | None = None,
-    ) -> tuple[Watch | ChainWatch, QueryPlan]:  # fmt: skip
-        """A live query that may begin, and its plan. from_us: it sees the events that are kept from then on too. Raises
-        QueryError."""
-        self._check_open()
-        query, plan, outer, static = self._live_plan(text, tables)
-        if into is not None and plan.alert is not None:
-            hint = "leave it out, and watch the stream with ALERT ONCE"
-            raise not_supported(f"ALERT ONCE on rows that go into {into}", text, hint)
-        streams = {name: self._streams[name] for name in plan_streams(plan)}
-        joined = [h.schema.name.lower() for h in plan.factors[-1].histories]
-        histories = {name: self._streams[name] for name in joined}
-        over = [s.schema.name for s in streams.values() if s.ended]
-        if len(over) == len(streams):
-            raise fault("HQ400", f"stream {over[0]} has ended", text, "ask db.sql or db.backtest")
-        watch: Watch | ChainWatch
-        if plain(plan):
-            stream, ordered = next(iter(streams.values())), plan.alert is not None
-            watch = simple = Watch(plan.factors[0], stream, histories, strategy, ordered, from_us, self._large)
-            lookups, stats = lambda: self._lookups(simple), lambda: self._watch_stats(simple)
-        else:
-            spill = self._memory.spill()
-            watch = chained = ChainWatch(
-                plan, streams, histories, static, strategy, spill, from_us, self._large, self._access
-            )
-            lookups, stats = chained.lookups, chained.stats
-
-        def explained(stage: str) -> str:
-            shedding = watch.shedding if isinstance(watch, Watch) else None
-            return explain_live(query, plan, strategy, stage, watch.driver, None if shedding is None else str(shedding))
-
-        watch.alerts = Alerts(
-            outermost(plan), outer, lookups, explained, stats, self._may_wait, lambda: self._stop(watch), evidence,
-            lambda: self._rows_from(watch, plan), lambda seconds: self._catch_up(watch, seconds),
-        )
-        if watch.driver is not None:
-            # what flows on into another stream comes in its turn
-            pool = None if into is not None else pools().readers
-            watch.asking = Asking(watch.driver, pool, lambda: self._answered(watch))
-            watch.asking.prepare(histories)
-        return watch, plan
-
-    def _rows_from(self, watch: Watch | ChainWatch, plan: QueryPlan) -> int | None:
-        """No row whose last event has a time below this can still come out for ALERT ONCE to judge; None: any may."""
-        with self._lock:
-            lag_us, watermark_us = plan.alert.lag_us if plan.alert is not None else None, watch.watermark_us
-            if lag_us is None or watermark_us is None:
-                return None
-            waiting_us = watch.driver.waiting_from_us() if watch.driver is not None else None
-            return watermark_us - lag_us if waiting_us is None else min(watermark_us - lag_us, waiting_us)
-
-    def _feed(self, stream: Stream) -> Feed:
-        if stream.feed is None:
-            with Deferred():  # an import that is interrupted leaves half a module
-                from hybrid.statement.background_compile import builder  # loads the kernels
-            stream.feed = Feed(stream.schema, builder(), self._memory.spill())
-        return stream.feed
-
-    def _begin(self, watch: Watch, member: Member | None = None) -> None:
-        """Lets a live query begin, with an empty state or as that member."""
-        stream = watch.stream
-        watch.member = member or self._feed(stream).add(watch.factor.plan, watch.since_seq, shedder_of(watch))
-        if watch.shedding is not None:
-            watch.shedding.shedder = watch.member.shedder
-            watch.shedding.looked_count = stream.live.accepted_count
-        self._flow.watches.append(watch)
-        self._share_memory()
-        if watch.shedding is not None:
-            self._wind()
-
-    def _share_memory(self) -> None:
-        """Says to all that hold partial matches, or what was found in history, how much is theirs."""
-        feeds = [s.feed for s in self._streams.values() if s.feed is not None]
-        self._memory.share_out([*feeds, *(p for c in self._flow.chains for p in c.chain.patterns)])
-        drivers = [w.driver for w in self._flow.running if w.driver is not None]
-        self._memory.share_kept([cache for driver in drivers for cache in driver.caches])
-
-    def _spill_stats(self, watch: Watch | ChainWatch) -> list[SpillStats]:
-        """Of each pattern of a live query."""
-        if isinstance(watch, ChainWatch):
-            return [pattern.spill for pattern in watch.chain.patterns]
-        return [] if watch.member is None else [watch.member.spill]
-
-    def _stop(self, watch: Watch | ChainWatch) -> None:
-        """Ends one live query; nothing else changes."""
-        with self._lock, Deferred():
-            if isinstance(watch, Watch):
-                watch.leave()
-            if watch.driver is not None:
-                watch.driver.discard()
-            self._flow.remove(watch)
-            self._share_memory()
-            if watch.asked is not None and self._named.get(watch.asked.name) is watch:
-                del self._named[watch.asked.name]
-                if not self._closed:
-                    self._keep_names()
-            watch.alerts.finish("closed")
-
-    def _withdraw(self, before: Sequence[Watch | ChainWatch]) -> None:
-        """Ends the queries that are not among those before: one that could not begin whole."""
-        for watch in [w for w in self._flow.running if w not in before]:
-            self._stop(watch)
-        for stream in self._streams.values():
-            if stream.feed is not None:
-                stream.feed.keep_only([w.member for w in self._flow.watches if w.member is not None])
-                if not len(stream.feed):
-                    stream.feed = None
-
-    def _poured(self, plan: QueryPlan, watch: Watch | ChainWatch, into: str, time: str | None) -> Pour:
-        """Declares the stream that the rows of a new live query go to."""
-        reads, target = frozenset(plan_streams(plan)), into.lower()
-        upstream = set(reads)
-        while more := {name for p in self._flow.pours if p.target in upstream for name in p.reads} - upstream:
-            upstream |= more
-        if target in upstream:
-            raise DataError(f"the rows cannot go into {into}, which they are made of", "choose another name")
-        if any(p.target == target for p in self._flow.pours):
-            raise DataError(f"stream {into} is fed by a live query already", "choose another name")
-        rows = rows_as_events(plan, watch.alerts.schema, time)
-        keeping = [self._streams[name].schema.retention_us for name in reads]
-        retention = None if None in keeping else timedelta(microseconds=max(k for k in keeping if k is not None))
-        keys = [c.name for c in plan.factors[-1].plan.partition_by if c.name in rows.columns]
-        self.create_stream(into, rows.columns, rows.time, keys, rows.order, rows.lateness, retention)
-        state = self._streams[target]
-        if state.ended:
-            raise DataError(f"stream {into} has ended", "choose another name")
-        state.live.driven = True
-        if isinstance(watch, ChainWatch):
-            chained = watch
-            return Pour(watch.alerts, reads, target, rows.lag_us, lambda: chained.watermark_us)
-        read = watch.stream
-        return Pour(watch.alerts, reads, target, rows.lag_us, lambda: END_US if read.ended else read.watermark_us)
-
-    def _lookups(self, watch: Watch) -> Lookups:
-        return (
-            lookup_in(watch.stream.reader()),
-            tuple(lookup_in(watch.histories[h.schema.name.lower()].reader()) for h in watch.factor.histories),
-        )
-
-    def _watch_stats(self, watch: Watch) -> dict[str, Any]:
-        with self._lock:
-            feed = watch.stream.feed
-            held = 0 if feed is None or watch.member is None else feed.held_count(watch.member, watch.since_seq)
-            events, late = watch.stream.lately.counts
-            found: dict[str, Any] = {
-                "late": watch.stream.live.late_count,
-                "late_share": late / events if events else 0.0,
-                "held_back": held,
-                "watermark": show_us(watch.stream.live.watermark_us),
-                "held_by": watch.stream.held_by(),
-            }
-            if watch.stuck_count:
-                found["skips_stuck"] = watch.stuck_count
-            if watch.shedding is not None and watch.shedding.shedder is not None:
-                found |= watch.shedding.stats()
-            found |= stats_of(self._spill_stats(watch)) | endless_of([watch.factor])
-            if watch.driver is not None:
-                found |= watch.driver.stats()
-            return found
-
-    def _may_wait(self) -> bool:
-        """Whether another thread may still push: not from the thread that did, nor with one thread only.
-
-        Threads that Python did not start (a debugger's, a test runner's) count if they have pushed: nobody knows
-        whether they have ended. Those of Spark's client never push, and live as long as its session."""
-        own = threading.get_ident()
-        paced = any(s.pace.ticks for s in self._streams.values())
-        quiet = (KEEPER, RENEWER) if paced else (KEEPER, RENEWER, TICKER)  # time alone may decide something
-        others = [
-            t for t in threading.enumerate()
-            if t.ident != own and t.name not in quiet and not t.name.startswith((POOLS, CHECKPOINTS))
-            and not _is_sparks(t)
-        ]
-        return not self._closed and own not in self._pushers and any(
-            not isinstance(thread, threading._DummyThread) or thread.ident in self._pushers for thread in others
-        )
-
-    def _live_plan(
-        self, text: str, tables: Mapping[str, Any]
-    ) -> tuple[ast.Query, QueryPlan, Outer, dict[str, pa.Table]]:
-        """The plan of a live query, what runs its outer SELECT, and the tables that stand still."""
-        query = parse(text, tuple(s.schema.name for s in self._streams.values()))
-        if not query.factors:
-            raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "ask db.sql")
-
-        def resolve(name: str) -> Schema:
-            stream = self._streams.get(_name(name))
-            if stream is None:
-                raise LookupError(nearest(name.strip(), [s.schema.name for s in self._streams.values()]))
-            return stream.schema
-
-        words = {w.lower() for w in re.findall(r"\w+", text)}
-        with interruptible():
-            static = {
-                name: to_arrow(data, name, self._access) for name, data in tables.items() if name.lower() in words
-            }
-            relations = {name: fields_of(t) for name, t in static.items()}
-            plan = bind(query, resolve, live=True, relations=relations, describe=binder(self._access))
-            outer = Outer(outermost(plan), static, self._access)
-            outer.schema()  # DuckDB's own view of the outer SELECT, before any event
-        return query, plan, outer, static
 
     def sql(
         self, text: str, *, late: bool = True, engine: str = "embedded", spark: Any = None, **tables: Any
@@ -1278,21 +638,16 @@ class Database:
         Raises QueryError, DataError."""
         if engine not in ENGINES:
             raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
+        opened = self._opened
         with self._lock:
-            self._check_open()
-            self._refresh()
-            words = {w.lower() for w in re.findall(r"\w+", text)}
-            words |= self._streams.keys() if lacks_input(text) else set()
-            asked = {key: stream for key, stream in self._streams.items() if key in words}
-            for stream in asked.values():
-                if engine == "spark" or ("history" in words and self._may_be_large(stream)):
-                    stream.kept.flush()
-            streams = {key: _input(stream, late) for key, stream in asked.items()}
+            opened.check()
+            opened.refresh()
+            inputs = inputs_of(opened, text, late, in_files=engine == "spark")
         on_spark = OnSpark(spark) if engine == "spark" else None
         with interruptible():
             relations = Relations(
-                text, tables, streams, memory_limit=self._memory_limit, spark=on_spark, large=self._large,
-                access=self._access,
+                text, tables, inputs, memory_limit=self._memory_limit, spark=on_spark, large=opened.large,
+                access=opened.access,
             )
             with relations.open():
                 found = answer(text, relations)
@@ -1327,38 +682,24 @@ class Database:
         end_us = None if end is None else instant_us(end, "the end of a backtest")
         if end_us is not None and start_us > end_us:
             raise DataError("a backtest ends before it starts", "backtest(text, start, end)")
-        with self._lock:
-            self._check_open()
-            self._refresh()
-            plans = [self._live_plan(text, tables or {}) for text in texts]
-            joined = {h.schema.name.lower() for _, plan, *_ in plans for h in plan.factors[-1].histories}
-            for name in joined:
-                if self._may_be_large(self._streams[name]):
-                    self._streams[name].kept.flush()
-            inputs = {key: _input(stream, late=False) for key, stream in self._streams.items()}
-        with interruptible():
-            found = [backtest(*planned, inputs, start_us, end_us, self._large) for planned in plans]
+        found = backtests(self._opened, texts, start_us, end_us, tables or {})
         self._say_beside()
         return found
-
-    def _may_be_large(self, stream: Stream) -> bool:
-        """Whether a range of it may be Spark's, which searches in files only."""
-        return self._large is not None and stream.kept.snapshot().rows_max > self._large.events_max
 
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:
         """What the stages make of a statement over streams and named tables. Reads no events."""
         with self._lock:
-            self._check_open()
-            streams = {key: _input(stream, late=True) for key, stream in self._streams.items()}
-        return explain_in(text, stage, Relations(text, tables or {}, streams, access=self._access))
+            self._opened.check()
+            inputs = {key: input_of(stream, late=True) for key, stream in self._flow.streams.items()}
+        return explain_in(text, stage, Relations(text, tables or {}, inputs, access=self._opened.access))
 
     # ---- life
 
     def flush(self) -> None:
         """Writes everything that is only in memory to the archive."""
         with self._lock, Deferred():
-            self._check_writes("flush")
-            for stream in self._streams.values():
+            self._opened.check_writes("flush")
+            for stream in self._flow.streams.values():
                 stream.kept.flush()
                 stream.save()
 
@@ -1368,17 +709,17 @@ class Database:
         from hybrid.database.backup import snapshot
 
         with self._lock:
-            self._check_open()
-            if self._path is None:
+            self._opened.check()
+            if self._opened.path is None:
                 raise DataError("a database in memory has nothing to copy", "hybrid.connect(path) keeps one")
-            if self._log is None:
+            if self._opened.log is None:
                 self.flush()
-        return snapshot(self._path, place_of(target, storage_options))
+        return snapshot(self._opened.path, place_of(target, storage_options))
 
     def held(self, stream: str) -> Held:
         """What of a stream is in memory and in no file, and how its writing goes. Raises DataError."""
         with self._lock:
-            kept = self._stream(stream).kept
+            kept = self._opened.stream(stream).kept
             rows, nbytes = kept.held
             return Held(rows, nbytes, kept.directory is not None, kept.written_since_s, kept.failure)
 
@@ -1388,16 +729,15 @@ class Database:
 
         wait: for history that is being read; so many seconds at the most. What still waits for it then is in the
         checkpoint, if its query has a name. checkpoint: False where nothing has changed since the last one."""
-        if self._ticker is not None:  # before the lock, for which it may wait
-            self._ticker.stop()
+        self._clocks.stop()  # before the lock, for which it may wait
         with self._lock:
-            if self._closed:
+            if self._opened.closed:
                 return
             try:
                 if self._keeper is not None:
                     self._keeper.stop()
-                for watch in self._flow.running if wait else ():
-                    self._catch_up(watch, None if wait is True else wait)
+                for query in self._flow.queries if wait else ():
+                    self._catch_up(query, None if wait is True else wait)
             finally:  # an interrupt ends the waiting, and nothing else
                 with Deferred():
                     self._finish(checkpoint)
@@ -1405,16 +745,15 @@ class Database:
     def _finish(self, checkpoint: bool) -> None:
         """Writes what is to be kept, and closes."""
         try:
-            if self._checkpointing is not None:
-                self._checkpointing.exception()  # it is written by then, or could not be
-            if not self._read_only:
+            self._checkpoints.wait()
+            if not self._opened.read_only:
                 self.flush()
-            if checkpoint and self._named and not self._interrupted():
+            if checkpoint and self._flow.named and not self._flow.interrupted():
                 self.checkpoint()
         finally:
-            self._closed = True
-            for watch in self._flow.running:
-                watch.alerts.finish()
+            self._opened.closed = True
+            for query in self._flow.queries:
+                query.alerts.finish()
             self._release()
 
     def _release(self) -> None:
@@ -1422,21 +761,18 @@ class Database:
         try:
             if self._keeper is not None:
                 self._keeper.stop()
-            for stream in self._streams.values():
-                stream.kept.release()
             self._memory.close()
         finally:
             if self._when_left is not None:
                 self._when_left.detach()
-            if self._writer is not None:
-                self._writer.release()
+            self._opened.release()
 
     def end_with_process(self, patience_s: float) -> None:
         """What hybrid.database.leaving does at the end of the process: events in memory go into files. Raises
         DataError if another thread holds the database for longer."""
         if not self._lock.acquire(timeout=patience_s):
-            raise DataError(f"another thread uses {self._path}", "close databases before the process ends")
-        closed, self._closed = self._closed, True
+            raise DataError(f"another thread uses {self._opened.path}", "close databases before the process ends")
+        closed, self._opened.closed = self._opened.closed, True
         self._lock.release()
         if not closed and self._when_left is not None:
             self._when_left.detach()
@@ -1445,20 +781,17 @@ class Database:
     def abandon(self) -> None:
         """Leaves it as a crash would: nothing more is written, not even at the end of the process. For one whose disk
         or store does not answer."""
-        self._closed = True
+        self._opened.closed = True
         if self._when_left is not None:
             self._when_left.detach()
 
     def disown(self) -> None:
         """What hybrid.database.leaving does in a child after a fork: the database is the parent's. Writes nothing."""
-        self._lock = threading.RLock()
-        self._closed = True
+        self._lock = self._opened.lock = threading.RLock()
+        self._opened.closed = True
         if self._when_left is not None:
             self._when_left.detach()
-        for stream in self._streams.values():
-            stream.kept.release()
-        if self._writer is not None:
-            self._writer.release()  # the parent's end is to free it, however long the child goes on
+        self._opened.release()  # the parent's end is to free the right to write, however long the child goes on
 
     def __enter__(self) -> Database:
         return self
@@ -1467,68 +800,3 @@ class Database:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(wait=kind is None or issubclass(kind, Exception))  # who has been interrupted does not wait
-
-    def _check_writes(self, what: str) -> None:
-        """Raises DataError where the database is not open for that, and where another process writes it."""
-        self._check_open()
-        if self._read_only:
-            hint = "hybrid.connect(path), without read_only"
-            raise DataError(f"this database is open for reading only: it cannot {what}", hint)
-        if self._writer is not None:
-            self._writer.check()
-
-    def _refresh(self) -> None:
-        """Takes over what the process that writes has taken, where this one only reads."""
-        if self._read_only and self._path is not None and not self._closed:
-            for name in stream_names(self._path):
-                known = self._streams.get(name.lower())
-                if known is None or not known.reread():
-                    stream = reopened(self._path / name, None, read_only=True)
-                    self._streams[stream.schema.name.lower()] = stream
-
-    def _check_open(self) -> None:
-        if self._closed:
-            if self._writer is not None:
-                self._writer.check()  # it may be that of a parent
-            raise DataError("this database is closed", "open it again with hybrid.connect")
-
-    def _open_stream(self, name: str) -> Stream:
-        """A stream that may be pushed to."""
-        self._check_writes("take events")
-        state = self._stream(name)
-        if state.live.driven:
-            raise DataError(f"stream {state.schema.name} is fed by a live query", "push to the streams that it reads")
-        return state
-
-    def _stream(self, name: str) -> Stream:
-        self._check_open()
-        found = self._streams.get(str(name).lower())
-        if found is None:
-            known = [s.schema.name for s in self._streams.values()]
-            raise DataError(f"there is no stream {name}", nearest(str(name), known) or "create it with create_stream")
-        return found
-
-
-
-@cache
-def _writers(process: int) -> Executor:
-    """The thread of this process that writes checkpoints, one after the other."""
-    return Daemons(1, CHECKPOINTS)
-
-
-def _is_sparks(thread: threading.Thread) -> bool:
-    """Whether a thread belongs to the client of Spark, by what it is or runs."""
-    from archive.spark.session import PACKAGES
-
-    runs = getattr(thread, "_target", None)
-    owners = (type(thread), runs, type(getattr(runs, "__self__", None)))
-    return any(str(getattr(o, "__module__", "")).partition(".")[0] in PACKAGES for o in owners)
-
-
-def _name(text: str) -> str:
-    return text.strip().strip('"').lower()
-
-
-
-def _input(stream: Stream, late: bool) -> StreamInput:
-    return StreamInput(stream.schema, stream.kept.snapshot(), stream.begins_us(), late)

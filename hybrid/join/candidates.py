@@ -20,7 +20,8 @@ from archive.snapshot import GAP_ROWS, HistorySnapshot, merged
 from hybrid.rows.answer import answer_of
 from hybrid.rows.evidence import Evidence, concat, of_rows
 from hybrid.rows.inputs import BATCH_ROWS
-from matching.batch import EventBatch, Matcher, Matches
+from matching.batch import EventBatch, Matcher
+from matching.drive import run
 from matching.types import arrow_type
 from query.language.ast import Selection
 from query.plan.expression import Column
@@ -249,7 +250,7 @@ def candidates_in(
     if plan is None or matcher is None:
         rows = pa.Table.from_batches([batch.columns]).take(pa.array(position))
         return Candidates(rows, block, np.arange(len(position)), of_rows(batch, position), position, position)
-    found = list(_detect(plan, batch, position, block, matcher()))
+    found = list(run(matcher(), _in_blocks(plan, batch, position, block)))
     whole = answer_of(numbered(plan), found)
     events, bounds = whole.evidence, whole.evidence.bounds
     number = np.asarray(whole.live.column(0).to_numpy(), np.int64)
@@ -273,10 +274,8 @@ def numbered(plan: Plan) -> Plan:
     return replace(plan, schema=schema, partition_by=(Column(BLOCK, "BIGINT"), *plan.partition_by))
 
 
-def _detect(
-    plan: Plan, batch: EventBatch, position: np.ndarray, block: np.ndarray, matcher: Matcher
-) -> Iterator[Matches]:
-    """Runs PA over all blocks. The `seq` of a matched event is its position in the batch."""
+def _in_blocks(plan: Plan, batch: EventBatch, position: np.ndarray, block: np.ndarray) -> Iterator[EventBatch]:
+    """Yields the events of all blocks, for PA. The `seq` of an event is its position in the batch."""
     ts_us = one_clock(batch.ts_us[position], block, (plan.within.interval_us or 0) if plan.within else 0)
     source, offset = batch.source[position], batch.offset[position]
     for start in range(0, len(position), BATCH_ROWS):
@@ -286,10 +285,7 @@ def _detect(
             [pa.array(block[start:stop], pa.int64()), *columns.columns], names=[BLOCK, *columns.schema.names]
         )
         cut = slice(start, stop)
-        yield matcher.push(
-            EventBatch(columns, ts_us[cut], source[cut], offset[cut], position[cut], batch.sources)
-        )
-    yield matcher.advance(None)
+        yield EventBatch(columns, ts_us[cut], source[cut], offset[cut], position[cut], batch.sources)
 
 
 def one_clock(ts_us: np.ndarray, block: np.ndarray, within_us: int) -> np.ndarray:

@@ -6,16 +6,17 @@ is contiguous and grows only to the right, where open runs continue. Keys withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
 from hybrid.rows.answer import answer_of, output_schema
 from hybrid.rows.evidence import NO_EVIDENCE, Evidence, concat
-from hybrid.rows.inputs import BATCH_ROWS
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.drive import advanced, parts, pushed
 from matching.ordering import in_sources
 from matching.sharing import replay, sharing_of
 from query.language.ast import AfterMatchKind
@@ -81,33 +82,32 @@ class Covered:
         if self._events is not None:
             self._arranged, self._found = Arranged.nothing(self._plan), []
         matcher = self._matcher(self._state)
-        for batch in self._events or ():
-            self._keep(matcher.push(batch))
-        for given in batches:
-            whole = in_sources(given, self._sources)
-            self._sources = whole.sources
-            for start in range(0, len(whole), BATCH_ROWS):
-                batch = whole.slice(start, min(start + BATCH_ROWS, len(whole)))
-                place = np.arange(self.events, self.events + len(batch))
-                self._seqs.append(batch.seq)
-                self._times.append(int(batch.ts_us[0]))
-                self.events += len(batch)
-                batch = EventBatch(batch.columns, batch.ts_us, batch.source, batch.offset, place, batch.sources)
-                self._keep(matcher.push(batch))
-                if self._events is not None:
-                    self._events = [*self._events, batch] if self.events <= self._anew else None
+        known = self._events or []
+        self._found += pushed(matcher, chain(known, self._placed(batches)))
         self._kept = None
         self.last_us = last_us
         if self._events is None:
-            self._keep(matcher.advance(last_us + 1))
+            self._found += advanced(matcher, last_us + 1)
             self._state = matcher.snapshot()
         elif len(self._events) > 1:
             self._events = [EventBatch.concat(self._events)]
         self._ended = matcher.advance(None)
 
-    def _keep(self, matches: Matches) -> None:
-        if len(matches):
-            self._found.append(matches)
+    def _placed(self, batches: Iterable[EventBatch]) -> Iterator[EventBatch]:
+        """Yields events with their places in the stead of ingest sequences, which it keeps; and keeps them too while
+        they are few."""
+        for given in batches:
+            whole = in_sources(given, self._sources)
+            self._sources = whole.sources
+            for part in parts(whole):
+                place = np.arange(self.events, self.events + len(part))
+                self._seqs.append(part.seq)
+                self._times.append(int(part.ts_us[0]))
+                self.events += len(part)
+                batch = EventBatch(part.columns, part.ts_us, part.source, part.offset, place, part.sources)
+                if self._events is not None:
+                    self._events = [*self._events, batch] if self.events <= self._anew else None
+                yield batch
 
     def __len__(self) -> int:
         """Returns the number of matches."""

@@ -404,12 +404,6 @@ def some_columns(table: pa.Table, columns: Collection[str]) -> pa.Table:
     return table.select([c for c in table.column_names if c in columns] or table.column_names[:1])
 
 
-def slices(batch: EventBatch) -> Iterator[EventBatch]:
-    """Yields parts of at most BATCH_ROWS rows, zero copy."""
-    for start in range(0, len(batch), BATCH_ROWS):
-        yield batch.slice(start, min(start + BATCH_ROWS, len(batch)))
-
-
 def one_batch(table: pa.Table) -> pa.RecordBatch:
     """Returns the table as one record batch. Copies only if it has several chunks."""
     batches = table.combine_chunks().to_batches()

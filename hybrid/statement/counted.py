@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from hybrid.rows import duck
 from hybrid.rows.outer import Outer, factor_name, select_tree
+from matching.drive import run
 from query.errors import QueryError
 from query.language.ast import RowsPerMatch, StatementKind
 from query.plan.output import output_columns
@@ -128,8 +129,7 @@ def count_matches(factor: FactorPlan, relations: Relations) -> pa.Table:
         return relations.spark.counts(plan, stream).rename_columns(names)
     matcher = KernelMatcher(plan, choose_engine(plan, Purpose.COUNTS))
     batches, _, _ = relations.factor(factor, by_key=True)
-    for batch in batches:
-        matcher.push(batch)
-    matcher.advance(None)
+    for _ in run(matcher, batches):
+        pass  # it has numbers instead of matches
     keys, totals = matcher.counts()
     return pa.table([*keys, pa.array(totals)], names=names)

@@ -25,7 +25,6 @@ from hybrid.rows.inputs import (
     has_ties,
     order_index,
     plain_type,
-    slices,
     table_of,
     time_of,
     to_arrow,
@@ -37,6 +36,7 @@ from hybrid.statement.by_key import ByKey
 from hybrid.statement.on_spark import OnSpark
 from hybrid.statement.stream_input import StreamInput
 from matching.batch import EventBatch
+from matching.drive import parts
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, Span, nearest
 from query.language import ast
@@ -470,7 +470,7 @@ def resorted(batches: Iterator[EventBatch], order_by: tuple[Order, ...]) -> Iter
         if len(order_by) > 1:
             index = order_index(pa.Table.from_batches([batch.columns]), order_by)
             batch = batch if index is None else batch.take(index)
-        yield from slices(batch)
+        yield from parts(batch)
 
 
 def _bare(text: str) -> str | None:

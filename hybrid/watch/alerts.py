@@ -182,6 +182,11 @@ class Alerts:
         return self._failure is not None
 
     @property
+    def over(self) -> bool:
+        """Returns whether nothing more comes."""
+        return self._done or self._failure is not None
+
+    @property
     def interrupted(self) -> bool:
         """Whether it ended in the middle of a batch: what it has become is of no use."""
         return isinstance(self._failure, Interrupted)

@@ -7,24 +7,23 @@ the way of events that have just come: it is held back until nothing that sorts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archive.reader import RangeRequest
 from archive.snapshot import HistorySnapshot
-from hybrid.rows.inputs import SORTED_MAX, slices
+from hybrid.rows.inputs import SORTED_MAX
 from hybrid.statement.statement import live_matcher
-from hybrid.watch.chain import ChainWatch
+from hybrid.watch.live_query import LiveQuery, Step, guarded
 from hybrid.watch.query_spec import END_US
-from hybrid.watch.stream import Stream
-from hybrid.watch.watched import Watch
 from live.stream import LiveStream
 from matching.batch import EventBatch
+from matching.drive import parts
 from matching.feed import Feed, Member
 from matching.ordering import in_sources
-from query.plan.plan import Plan, QueryPlan
+from query.plan.plan import Plan
 
 if TYPE_CHECKING:
     from matching.shedding import Shedder
@@ -52,25 +51,30 @@ class Filling:
             return
         columns = self._plan.columns
         for batch in snapshot.batches(self.reached_us, watermark_us, columns=columns, sorted_max=SORTED_MAX):
-            self.count += len(batch)
-            named = in_sources(batch, self._sources)
-            self._sources = named.sources
-            for part in slices(named):
-                self.member.guarded(self.member.matcher.push, part)
+            self.take(batch)
         self.reached_us = watermark_us
+
+    def take(self, batch: EventBatch) -> None:
+        """Takes the next events of the total order."""
+        self.count += len(batch)
+        named = in_sources(batch, self._sources)
+        self._sources = named.sources
+        for part in parts(named):
+            self.member.guarded(self.member.matcher.push, part)
 
     def enter(self, feed: Feed, snapshot: HistorySnapshot, live: LiveStream) -> Member:
         """Takes the rest, between two pushes, and is a member of the feed then."""
         self.read(snapshot, live.watermark_us)
-        ahead = snapshot.read(RangeRequest(self.reached_us))
+        return self.join(feed, snapshot.read(RangeRequest(self.reached_us)), live)
+
+    def join(self, feed: Feed, ahead: EventBatch, live: LiveStream, since_seq: int = 0) -> Member:
+        """Is a member of the feed from now on. ahead: the events of it that the watermark has not passed, in the total
+        order; since_seq: see Feed.enter."""
         self.count += len(ahead)
         known = (*self._sources, *ahead.sources, *live.offsets, *live.expected)
-        feed.enter(self.member, ahead, live.watermark_us, self._from_us, tuple(dict.fromkeys(known)))
+        sources = tuple(dict.fromkeys(known))
+        feed.enter(self.member, ahead, live.watermark_us, self._from_us, sources, since_seq)
         return self.member
-
-
-#: Events of a stream, or None, and its watermark after them, or None: see hybrid.watch.chain.Chain.push.
-Step: TypeAlias = tuple[str, EventBatch | None, int | None]
 
 
 def steps(
@@ -100,44 +104,32 @@ def steps(
 
 
 class Past:
-    """A live query before it begins. filling: what reads the archive for it, where it is a pattern over one stream."""
+    """What a live query reads of the archive before it begins. Raises DataError for files that are gone."""
 
-    def __init__(
-        self, watch: Watch | ChainWatch, plan: QueryPlan, streams: Mapping[str, Stream], from_us: int,
-        filling: Filling | None,
-    ) -> None:  # fmt: skip
-        self.watch = watch
-        self.plan = plan
-        self.streams = dict(streams)
-        self.filling = filling
-        self._low_us = dict.fromkeys(streams, from_us)
+    def __init__(self, query: LiveQuery, from_us: int) -> None:
+        self.query = query
+        self.streams = query.events.streams
+        self._low_us = dict.fromkeys(self.streams, from_us)
         self._look()
 
     def _look(self) -> None:
         self._snapshots = {name: s.kept.snapshot() for name, s in self.streams.items()}
         self._reached_us = {name: END_US if s.ended else s.watermark_us for name, s in self.streams.items()}
 
-    def read(self, take: Callable[[Step], None]) -> None:
-        """Reads what lies below the watermarks of the last look; `take` gets it where no `filling` does."""
-        if self.filling is not None:
-            (name,) = self.streams
-            self.filling.read(self._snapshots[name], self._reached_us[name])
-            return
+    def read(self) -> None:
+        """Reads what lies below the watermarks of the last look."""
         end = {name: max(low, self._reached_us[name] or low) for name, low in self._low_us.items()}
-        # all columns: what is pushed behind these has them all
-        whole = dict.fromkeys(self.streams)
-        for step in steps(tuple(self.streams), self._snapshots, self._low_us, end, whole):
-            take(step)
+        columns = {name: self.query.events.columns(name) for name in self.streams}
+        for step in steps(tuple(self.streams), self._snapshots, self._low_us, end, columns):
+            self._push(step)
         self._low_us = end
 
-    def read_rest(self, take: Callable[[Step], None]) -> None:
-        """Reads what has passed the watermarks since, and where a chain reads, what lies ahead of them. Between two
-        pushes."""
+    def read_rest(self) -> None:
+        """Reads what has passed the watermarks since, and what lies ahead of them. Between two pushes."""
         self._look()
-        self.read(take)
-        if self.filling is not None:
-            return
-        for name, snapshot in self._snapshots.items():
-            take((name, snapshot.read(RangeRequest(self._low_us[name])), None))
-        for name, reached_us in self._reached_us.items():
-            take((name, None, reached_us))
+        self.read()
+        for step in self.query.events.enter(self._snapshots, self._low_us):
+            self._push(step)
+
+    def _push(self, step: Step) -> None:
+        guarded(self.query, lambda query: query.push(*step))

@@ -15,7 +15,7 @@ from hybrid.join.strategies import strategy_of
 from hybrid.rows.alert_once import Suppressor, alerts_among
 from hybrid.rows.answer import answer_of
 from hybrid.rows.duck import Access
-from hybrid.rows.inputs import SORTED_MAX, slices
+from hybrid.rows.inputs import SORTED_MAX
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Result, evidence_table, series
@@ -27,6 +27,7 @@ from hybrid.watch.backfill import steps
 from hybrid.watch.chain import Chain, outermost, plain, plan_streams
 from hybrid.watch.query_spec import END_US
 from matching.batch import Matches
+from matching.drive import run
 from query.language import ast
 from query.plan.plan import Plan, QueryPlan
 
@@ -75,9 +76,7 @@ def _in_stream(plan: Plan, snapshot: HistorySnapshot, start_us: int, end_us: int
     count = snapshot.stretch_rows(start_us, end_us)[0]
     windows, _ = windows_of(snapshot, plan, start_us, end_us, False, None, count)
     events = snapshot.batches(start_us, end_us, columns=plan.columns, windows=windows, sorted_max=SORTED_MAX)
-    matcher = live_matcher(plan)
-    found = [matcher.push(part) for batch in events for part in slices(batch)]
-    return [*found, matcher.advance(end_us)]
+    return list(run(live_matcher(plan), events, end_us))
 
 
 def _in_chain(

@@ -8,42 +8,29 @@ they are held back until none that sorts before them can come (query.plan.lag sa
 from __future__ import annotations
 
 import re
-import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest, positions_in
-from hybrid.join.driver import Driver
-from hybrid.join.requests import Asking
-from hybrid.join.spark_ranges import LargeRanges
-from hybrid.join.strategies.base import Strategy
 from hybrid.rows import duck
-from hybrid.rows.answer import count_matches, output_schema
+from hybrid.rows.answer import output_schema
 from hybrid.rows.inputs import Ordered, one_batch, table_of, times_us
-from hybrid.rows.lookup import lookup_in
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.outer import factor_name
-from hybrid.rows.result import Lookups
 from hybrid.rows.times import show_us
-from hybrid.statement.statement import live_matcher
-from hybrid.watch.alerts import Alerts
-from hybrid.watch.memory import stats_of
-from hybrid.watch.query_spec import END_US, Asked
-from hybrid.watch.waits import endless_of
-from live.stream import LiveStream
+from hybrid.watch.query_spec import END_US
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import Drive
 from matching.ordering import Ordering
-from matching.spill import BY_REFERENCE, Spill, SpillStats
+from matching.spill import BY_REFERENCE, SpillStats
 from matching.types import arrow_schema
-from query.errors import DataError, HybridWarning
+from query.errors import DataError
 from query.plan.expression import Column
 from query.plan.plan import FactorPlan, Order, Plan, QueryPlan, RowsOf
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
@@ -55,9 +42,6 @@ if TYPE_CHECKING:
 
 #: So many rows of a pattern are kept at least to show what the matches over them are made of.
 KEPT_ROWS = 1_000_000
-
-#: So many events that wait for a stream are worth a warning.
-HELD_BACK_WARNED = 1_000_000
 
 #: How far each stream has come, by its name in lower case: its watermark, END_US, or None.
 Frontier = Mapping[str, int | None]
@@ -161,6 +145,13 @@ class Chain:
             found += [i.below for i in pattern.inputs if isinstance(i, _Rows) and i.below not in found]
         return found
 
+    def declare(self, schema: Schema) -> None:
+        """Goes on with another lateness of a stream; nothing else may differ."""
+        for pattern in self.patterns:
+            first = pattern.inputs[0]
+            if pattern.merged is None and isinstance(first, _Stream) and first.name == schema.name.lower():
+                pattern.drive.ordering.declare(schema)
+
     def columns(self, stream: str) -> tuple[str, ...] | None:
         """The columns of a stream that its patterns read; None: all, where it is merged with others."""
         named: set[str] = set()
@@ -174,148 +165,6 @@ class Chain:
     def reader(self, readers: Mapping[str, HistoryReader]) -> HistoryReader:
         """What the last pattern has read, to be found again. readers: of the streams."""
         return self._last.reader(readers)
-
-
-class Source(Protocol):
-    """A stream as a live query that reads several sees it."""
-
-    schema: Schema
-    live: LiveStream
-
-    @property
-    def watermark_us(self) -> int | None: ...
-    @property
-    def ended(self) -> bool: ...
-    @property
-    def revision(self) -> object: ...
-    def begins_us(self) -> int | None: ...
-    def held_by(self) -> dict[str, Any] | None: ...
-    def reader(self, in_files: bool = False) -> HistoryReader: ...
-
-
-class ChainWatch:
-    """One live query that is more than a pattern over a stream, from the moment it was asked.
-
-    streams: those it reads, by name in lower case; histories: those its joins read. from_us: events before that are not
-    for it."""
-
-    __slots__ = (
-        "_new", "_warned", "alerts", "asked", "asking", "chain", "driver", "factor", "from_us", "histories", "since",
-        "streams",
-    )  # fmt: skip
-
-    def __init__(
-        self, plan: QueryPlan, streams: Mapping[str, Source], histories: Mapping[str, Source],
-        static: Mapping[str, pa.Table], strategy: Strategy, spill: Spill | None = None, from_us: int | None = None,
-        spark: LargeRanges | None = None, access: duck.Access = duck.NOTHING,
-    ) -> None:  # fmt: skip
-        """strategy, spark: see Driver. spill: where partial matches go that do not fit in memory. from_us: it is to
-        read what is kept from then on, before anything is pushed."""
-        self.factor = plan.factors[-1]
-        self.streams, self.histories = dict(streams), dict(histories)
-        make = partial(live_matcher, spill=spill)
-        self._new = partial(Chain, plan, {name: s.schema for name, s in streams.items()}, static, make, access)
-        self.chain = self._new()
-        #: By stream the ingest sequence of the first event that it may see, where from_us is None.
-        self.since = {name: s.live.next_seq for name, s in streams.items()} if from_us is None else {}
-        ordered = plan.alert is not None
-        self.driver = None
-        if self.factor.histories:
-            self.driver = Driver(self.factor, strategy, live_matcher, ordered, spark=spark)
-        self.alerts: Alerts
-        self.asked: Asked | None = None
-        self.asking: Asking | None = None
-        self._warned = False
-        self.from_us = from_us
-        began = streams if from_us is None else {}
-        for name, stream in began.items():  # where it stands already; none of them has sent anything yet
-            self.chain.push(name, None, END_US if stream.ended else stream.watermark_us)
-
-    def save(self) -> dict[str, Any]:
-        """What it has become, for hybrid.watch.saved."""
-        return self.chain.save() | {"from_us": self.from_us, "since": dict(self.since)}
-
-    def restore(self, saved: Mapping[str, Any]) -> bool:
-        """Goes on from what `save` gave. False: its state is of a release to which it meant something else, and it must
-        be replayed."""
-        self.from_us, self.since = saved.get("from_us"), dict(saved.get("since", {}))  # format 1 has none
-        if not self.chain.fits(saved):
-            return False
-        self.chain.restore(saved)
-        return True
-
-    def replay(self, events: Mapping[str, EventBatch]) -> None:
-        """Goes on as if it had run since it began. events: by stream, in lower case, those on time that it has had
-        since then. What it finds in them has come out already."""
-        chain = self._new()
-        for name, batch in events.items():
-            chain.push(name, batch, None)
-        for name, stream in self.streams.items():
-            chain.push(name, None, END_US if stream.ended else stream.watermark_us)
-        self.chain = chain
-
-    def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> None:
-        """See Chain.push. Warns, once, when a stream that is behind makes many events of the others wait."""
-        if batch is not None and self.from_us is not None and not bool((batch.ts_us >= self.from_us).all()):
-            batch = batch.take(np.flatnonzero(batch.ts_us >= self.from_us))
-        found = self.chain.push(stream, batch, watermark_us)
-        if not self._warned and self.chain.held_back > HELD_BACK_WARNED:
-            self._warned = True
-            slowest = min(self.streams.values(), key=lambda s: END_US if s.ended else s.watermark_us or -END_US)
-            warnings.warn(
-                f"{self.chain.held_back:,} events wait for stream {slowest.schema.name}, which has come to "
-                f"{show_us(slowest.watermark_us)}: db.advance says how far it is without events",
-                HybridWarning,
-                stacklevel=2,
-            )
-        if self.driver is None:
-            self.alerts.add(found)
-        elif found:
-            self.driver.take(found)
-            self.alerts.count(count_matches(found))
-
-    def declare(self, schema: Schema) -> None:
-        """Goes on with another lateness of a stream; nothing else may differ."""
-        for pattern in self.chain.patterns:
-            first = pattern.inputs[0]
-            if pattern.merged is None and isinstance(first, _Stream) and first.name == schema.name.lower():
-                pattern.drive.ordering.declare(schema)
-
-    @property
-    def watermark_us(self) -> int | None:
-        """Of the last pattern's input; END_US if that has ended."""
-        return self.chain.watermark_us
-
-    def settle(self) -> None:
-        """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
-        if self.asking is not None:
-            events = sum(s.live.accepted_count - s.live.late_count for s in self.streams.values())
-            for answer in self.asking.settle(self.histories, self.chain.watermark_us, self.chain.ended, events):
-                self.alerts.add_answer(answer)
-        if self.chain.ended and (self.driver is None or not self.driver.waiting_count):
-            self.alerts.finish()
-
-    def lookups(self) -> Lookups:
-        """Where the events of its matches are found again."""
-        readers = {name: s.reader() for name, s in self.streams.items()}
-        sides = tuple(lookup_in(self.histories[h.schema.name.lower()].reader()) for h in self.factor.histories)
-        return lookup_in(self.chain.reader(readers)), sides
-
-    def stats(self) -> dict[str, Any]:
-        """watermark: of the last pattern's input, which waits for the stream that is furthest behind: watermarks."""
-        found: dict[str, Any] = {
-            "late": sum(s.live.late_count for s in self.streams.values()),
-            "held_back": self.chain.held_back,
-            "watermark": None if self.chain.ended else show_us(self.chain.watermark_us),
-            "watermarks": {s.schema.name: show_us(s.watermark_us) for s in self.streams.values()},
-            "held_by": {s.schema.name: s.held_by() for s in self.streams.values()},
-        }
-        stuck = self.chain.stuck + (self.driver.stuck_count if self.driver is not None else 0)
-        if stuck:
-            found["skips_stuck"] = stuck
-        found |= stats_of(pattern.spill for pattern in self.chain.patterns)
-        found |= endless_of(pattern.factor for pattern in self.chain.patterns)
-        return found | (self.driver.stats() if self.driver is not None else {})
 
 
 class _Pattern:

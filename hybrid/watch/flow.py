@@ -3,46 +3,52 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from hybrid.rows.faults import Interrupted
-from hybrid.watch.chain import ChainWatch
+from hybrid.watch.alerts import Alerts
 from hybrid.watch.derived_stream import Pour
+from hybrid.watch.live_query import LiveQuery, guarded
 from hybrid.watch.query_spec import END_US
 from hybrid.watch.stream import Stream
-from hybrid.watch.watched import Watch
 from live.stream import Arrival, LiveStream
 from matching.batch import EventBatch, Int64Array
 from query.errors import DataError, first_line
 
 
 class Flow:
-    """The streams of a database, by name in lower case, and what reads them: queries over one stream and pattern,
-    those over several, and those whose rows are the events of a stream. The caller holds the database's lock.
+    """The streams of a database, by name in lower case, the live queries, those of them that have a name (also when
+    they are over), and the rows that are the events of a stream. The caller holds the database's lock.
 
     An event is taken when history has it (History.append), and not before. What could not be archived is given as
     text."""
 
-    __slots__ = ("chains", "pours", "streams", "watches")
+    __slots__ = ("named", "pours", "queries", "streams")
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
-        self.watches: list[Watch] = []
-        self.chains: list[ChainWatch] = []
+        self.queries: list[LiveQuery] = []
+        self.named: dict[str, LiveQuery] = {}
         self.pours: list[Pour] = []
 
-    @property
-    def running(self) -> list[Watch | ChainWatch]:
-        return [*self.watches, *self.chains]
-
     def reads(self, stream: Stream) -> bool:
-        """Whether a live query reads or feeds a stream."""
+        """Returns whether a live query reads or feeds a stream."""
         name = stream.schema.name.lower()
-        if any(w.takes(stream) for w in self.watches) or any(p.target == name for p in self.pours):
-            return True
-        return any(name in c.streams or name in c.histories for c in self.chains)
+        return any(name in query.reads for query in self.queries) or any(p.target == name for p in self.pours)
+
+    def running(self, alerts: Alerts) -> LiveQuery | None:
+        """Returns the query of some alerts, if more can come of it."""
+        return next((q for q in self.queries if q.alerts is alerts and not q.events.left), None)
+
+    def target(self, alerts: Alerts) -> str | None:
+        """Returns the stream that the rows of a query go into, by name in lower case, if they do."""
+        return next((p.target for p in self.pours if p.alerts is alerts), None)
+
+    def interrupted(self) -> list[str]:
+        """Returns the names of the queries that an interrupt ended in the middle of a batch."""
+        return [name for name, query in self.named.items() if query.alerts.interrupted]
 
     def take(
         self, state: Stream, data: Any, source: str = "default", offset: int | Int64Array | None = None,
@@ -94,10 +100,7 @@ class Flow:
             on_time = arrival.on_time
             if state.feed is not None:
                 state.feed.push(on_time, arrival.watermark_us)
-                self._collect(state)
-            trouble += self._spill_trouble(state)
-            self.settle(state)
-            self._chain(state, on_time)
+            trouble += self._hand_on(state, on_time)
             trouble += self._pour(state)
         return trouble
 
@@ -118,28 +121,18 @@ class Flow:
     def _interrupt(self, state: Stream, error: BaseException) -> int:
         """Fails the queries that a change of a stream may not have reached whole; how many there are."""
         affected = self._downstream(state)
-        for watch in affected:
-            watch.alerts.fail(Interrupted.by(error))
-            if isinstance(watch, Watch):
-                watch.leave()
-            self.remove(watch)
+        for query in affected:
+            query.alerts.fail(Interrupted.by(error))
+            query.events.leave()
+            self.remove(query)
         return len(affected)
 
-    def _downstream(self, state: Stream) -> list[Watch | ChainWatch]:
-        """The live queries that a change of a stream may reach, through streams that it feeds too."""
+    def _downstream(self, state: Stream) -> list[LiveQuery]:
+        """Returns the live queries that a change of a stream may reach, through streams that it feeds too."""
         reached = {state.schema.name.lower()}
         while more := {p.target for p in self.pours if p.reads & reached} - reached:
             reached |= more
-        names = {id(s): name for name, s in self.streams.items()}
-        found: list[Watch | ChainWatch] = []
-        for watch in self.running:
-            if isinstance(watch, Watch):
-                reads = {names.get(id(s), "") for s in (watch.stream, *watch.histories.values())}
-            else:
-                reads = {*watch.streams, *watch.histories}
-            if reads & reached and not watch.alerts.done:
-                found.append(watch)
-        return found
+        return [query for query in self.queries if query.reads & reached and not query.alerts.done]
 
     def raised(self, state: Stream, t_us: int) -> list[str]:
         """Says of a watermark that silence has raised to all that watches, and to the log; what went wrong. A log that
@@ -160,55 +153,46 @@ class Flow:
         with self._whole(state, trouble):
             if state.feed is not None:
                 state.feed.advance(watermark_us)
-                self._collect(state)
-            self.settle(state)
-            self._chain(state, None)
+            trouble += self._hand_on(state, None)
             trouble += self._pour(state)
         return trouble
 
-    def settle(self, state: Stream) -> None:
-        """Lets queries over one stream answer what a change of a stream has decided, and go where they are over."""
-        for watch in self.watches:
-            if (watch.driver is not None or state.ended or watch.member is None) and watch.takes(state):
-                guarded(watch, Watch.settle)
-        over = [w for w in self.watches if w.alerts.failed or w.alerts.done]
-        for watch in over:
-            watch.leave()
-        if over:
-            self.watches = [w for w in self.watches if w not in over]
+    def _hand_on(self, state: Stream, batch: EventBatch | None) -> list[str]:
+        """Lets the queries take new on-time events of a stream, or a new watermark, and answer what is decided by that.
+        Its feed has had them. Returns what has gone wrong when partial matches were to leave memory."""
+        name, ended = state.schema.name.lower(), state.ended
+        watermark_us = END_US if ended else state.watermark_us
+        trouble = [] if state.feed is None else state.feed.take_trouble()
+        for query in self.queries:
+            if name not in query.reads:
+                continue
+            events, member = query.events, query.events.member
+            found = member is None or member.found or member.failure is not None  # else the feed has all there is
+            if found and name in events.streams:
+                guarded(query, lambda q: q.push(name, batch, watermark_us))
+                trouble += events.take_trouble()
+            if ended or events.left or query.driver is not None:
+                guarded(query, LiveQuery.settle)
+        self.drop_over()
+        return trouble
 
-    def remove(self, watch: Watch | ChainWatch) -> None:
-        """Nothing comes to a query any more, nor from it."""
-        self.watches = [w for w in self.watches if w is not watch]
-        self.chains = [w for w in self.chains if w is not watch]
-        for pour in [p for p in self.pours if p.alerts is watch.alerts]:
+    def drop_over(self) -> None:
+        """Forgets the queries that are over."""
+        over = [query for query in self.queries if query.alerts.over]
+        for query in over:
+            query.events.leave()
+        if over:
+            self.queries = [query for query in self.queries if query not in over]
+
+    def remove(self, query: LiveQuery) -> None:
+        """Forgets a query, and that its rows go into a stream."""
+        self.queries = [q for q in self.queries if q is not query]
+        for pour in [p for p in self.pours if p.alerts is query.alerts]:
             self._close(pour)
 
     def _close(self, pour: Pour) -> None:
         self.pours.remove(pour)
         self.streams[pour.target].live.driven = False
-
-    def _collect(self, state: Stream) -> None:
-        for watch in self.watches:
-            member = watch.member
-            if watch.stream is state and member is not None and (member.found or member.failure is not None):
-                guarded(watch, Watch.collect)
-
-    def _spill_trouble(self, state: Stream) -> list[str]:
-        """What has gone wrong lately when partial matches were to leave memory."""
-        holders = [p for c in self.chains for p in c.chain.patterns]
-        feed = state.feed.take_trouble() if state.feed is not None else []
-        return feed + [trouble for pattern in holders for trouble in pattern.take_trouble()]
-
-    def _chain(self, state: Stream, batch: EventBatch | None) -> None:
-        """Hands new on-time events, or a new watermark, to the queries that read several streams or patterns."""
-        name, watermark_us = state.schema.name.lower(), END_US if state.ended else state.watermark_us
-        for watch in self.chains:
-            if name in watch.streams:
-                guarded(watch, lambda w: w.push(name, batch, watermark_us))
-            if name in watch.streams or name in watch.histories:
-                guarded(watch, ChainWatch.settle)
-        self.chains = [w for w in self.chains if not (w.alerts.failed or w.alerts.done)]
 
     def _pour(self, state: Stream) -> list[str]:
         """Lets the rows that have come of a change of a stream into the streams they are to go to; what could not be
@@ -239,21 +223,11 @@ class Flow:
                 self._close(pour)
             if pour.alerts.failed:
                 trouble.append(f"stream {target.schema.name} gets no more rows: the query that feeds it has failed")
-                for watch in self._downstream(target):
-                    watch.alerts.fail(
+                for query in self._downstream(target):
+                    query.alerts.fail(
                         DataError(
                             f"stream {target.schema.name} gets no more rows: the query that feeds it has failed",
                             "its own alerts say why",
                         )
                     )
         return trouble
-
-
-def guarded(watch: Watch | ChainWatch, act: Callable[[Any], None]) -> None:
-    """A query that fails is marked and left out from then on; the stream and the others go on."""
-    if watch.alerts.failed:
-        return
-    try:
-        act(watch)
-    except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's: its alerts raise it)
-        watch.alerts.fail(error)

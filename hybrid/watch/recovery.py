@@ -9,37 +9,35 @@ from hybrid.watch.query_spec import ASKED_TAGS
 from query.errors import DataError
 
 if TYPE_CHECKING:
-    from hybrid.watch.chain import ChainWatch
+    from hybrid.watch.live_query import LiveQuery
     from hybrid.watch.stream import Stream
-    from hybrid.watch.watched import Watch
 
 
 def state_of(
-    streams: Mapping[str, Stream], named: Mapping[str, Watch | ChainWatch], notes: Mapping[str, str]
+    streams: Mapping[str, Stream], named: Mapping[str, LiveQuery], notes: Mapping[str, str]
 ) -> dict[str, Any]:
     """All that named queries need to go on: what each of them has become, and how far each stream had come."""
-    queries = {name: _query(watch) for name, watch in named.items()}
+    queries = {name: _query(query) for name, query in named.items()}
     return {"notes": dict(notes), "queries": queries, "streams": {n: _stream(s, named) for n, s in streams.items()}}
 
 
-def _query(watch: Watch | ChainWatch) -> dict[str, Any]:
-    asked = watch.asked
+def _query(query: LiveQuery) -> dict[str, Any]:
+    asked = query.asked
     assert asked is not None
     own = {tag: getattr(asked, name) for name, (tag, _) in ASKED_TAGS.items()}
     return {
-        "asked": own | {"tables": dict(asked.tables)}, "alerts": watch.alerts.save(), "own": watch.save(),
-        "driver": None if watch.driver is None else watch.driver.save(),
+        "asked": own | {"tables": dict(asked.tables)}, "alerts": query.alerts.save(), "own": query.events.save(),
+        "driver": None if query.driver is None else query.driver.save(),
     }  # fmt: skip
 
 
-def _stream(stream: Stream, named: Mapping[str, Watch | ChainWatch]) -> dict[str, Any]:
+def _stream(stream: Stream, named: Mapping[str, LiveQuery]) -> dict[str, Any]:
     """members: the names of the queries whose state is in that of the feed, in its order."""
-    of = {id(m): name for name, w in named.items() if (m := getattr(w, "member", None)) is not None}
+    members = {id(m): (name, m) for name, query in named.items() if (m := query.events.member) is not None}
     saved: dict[str, Any] = {"live": stream.live.to_dict(), "feed": None, "members": []}
     if stream.feed is not None:
-        mine = [getattr(w, "member", None) for w in named.values()]
-        state, members = stream.feed.snapshot([m for m in mine if m is not None])
-        saved |= {"feed": state, "members": [of[id(m)] for m in members]}
+        state, kept = stream.feed.snapshot([m for _, m in members.values()])
+        saved |= {"feed": state, "members": [members[id(m)][0] for m in kept]}
     return saved
 
 
@@ -51,4 +49,3 @@ def check_ahead(stream: Stream, next_seq: int) -> None:
             f"the checkpoint has matched {missing:,} events of {stream.schema.name} that are not in its archive",
             "restore the archive; or remove the directory _checkpoint: queries then begin anew",
         )
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,16 +12,16 @@ import pyarrow as pa
 
 from archive.place import Place
 from archive.reader import RangeRequest
-from hybrid.watch.chain import ChainWatch
 from hybrid.watch.flow import Flow
+from hybrid.watch.in_feed import feed_of
 from hybrid.watch.late import LateShare, late_schema, late_table
-from hybrid.watch.replay import chain_made_anew, made_anew
+from hybrid.watch.live_query import LiveQuery
 from hybrid.watch.stream import REWIND, Stream
-from hybrid.watch.watched import Watch
 from live.stream import LiveStream
 from live.watermark import BoolArray, Watermark
 from matching.batch import EventBatch, Int64Array
 from matching.feed import Feed
+from matching.spill import Spill
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,34 +131,30 @@ def _observe(watermark: Watermark, batch: EventBatch) -> BoolArray:
 
 
 def rewound(
-    flow: Flow, stream: Stream, to_us: int, make_feed: Callable[[], Feed], trouble: list[str]
+    flow: Flow, stream: Stream, to_us: int, spill: Spill | None, trouble: list[str]
 ) -> Rewound:
-    """Judges the events of a stream anew, marks them, and lets what reads it go through them again. make_feed: gives
-    the stream a feed. Adds what went wrong to `trouble`. The caller has seen to it that no history is being read, and
-    keeps the stream and the queries then. Raises DataError."""
+    """Judges the events of a stream anew, marks them, and lets what reads it go through them again. spill: where
+    partial matches go that do not fit in memory. Adds what went wrong to `trouble`. The caller has seen to it that no
+    history is being read, and keeps the stream and the queries then. Raises DataError."""
     name, was = stream.schema.name.lower(), stream.live
-    watches = [w for w in flow.watches if w.stream is stream and w.member is not None]
-    chains = [c for c in flow.chains if name in c.streams]
+    queries = [q for q in flow.queries if name in q.events.streams and not q.events.left]
+    in_feed = [q for q in queries if q.events.member is not None]
     stream.kept.flush()
     from_seq = _begun(stream.directory)
     verdicts = judged(stream, first_wrong(stream, to_us) if from_seq is None else from_seq, to_us)
     _begin(stream.directory, verdicts.from_seq)
     stream.kept.mark_late(verdicts.from_seq, verdicts.late)
-    for watch in watches:
-        watch.leave()
-        if watch.driver is not None:
-            watch.driver.forget_from(verdicts.from_seq)
-    flow.watches = [w for w in flow.watches if w not in watches]
-    flow.chains = [c for c in flow.chains if c not in chains]
+    for query in in_feed:
+        query.events.leave()
+    for query in queries:
+        query.forget_from(verdicts.from_seq)
+    flow.queries = [q for q in flow.queries if q not in queries]
     stream.live, stream.anchor_us, stream.lately = _standing(stream, verdicts), None, LateShare()
-    waiting: list[tuple[int, Watch | ChainWatch]] = [
-        *((w.since_seq, w) for w in watches), *((c.since.get(name, 0), c) for c in chains)
-    ]  # fmt: skip
-    waiting.sort(key=lambda one: one[0])
+    waiting = sorted([(q.events.begun.seq(name), q) for q in queries], key=lambda one: one[0])
     lost: list[str] = []
     try:
-        if watches:
-            _order_anew(stream, make_feed())
+        if in_feed:
+            _order_anew(stream, feed_of(stream, spill))
         for batch, _ in stream.kept.snapshot().since(verdicts.from_seq):
             begin = 0
             while begin < len(batch):
@@ -170,9 +166,7 @@ def rewound(
                 begin = end
         lost += _go_on(flow, stream, waiting, None)
     finally:  # whoever could not begin is not forgotten: its alerts say so
-        for _, left in waiting:
-            _put_back(flow, left)
-    running: list[Watch | ChainWatch] = [*watches, *chains]
+        flow.queries += [left for _, left in waiting]
     for source, expected in was.offsets.items():
         stream.live.skip(source, expected - 1)
     stream.live.idle(was.to_dict()["watermark"]["idle"])
@@ -182,7 +176,7 @@ def rewound(
     return Rewound(
         stream.schema.name, _aside(stream, verdicts), verdicts.on_time,
         len(verdicts.late) - len(verdicts.aside) - (verdicts.were_late - verdicts.on_time), verdicts.events,
-        stream.live.watermark_us, tuple(w.asked.name for w in running if w.asked is not None), tuple(lost),
+        stream.live.watermark_us, tuple(q.asked.name for q in queries if q.asked is not None), tuple(lost),
     )  # fmt: skip
 
 
@@ -220,34 +214,20 @@ def _order_anew(stream: Stream, feed: Feed) -> None:
     feed.push(events.take(mine[np.argsort(events.seq[mine])]), stream.live.watermark_us)
 
 
-def _go_on(
-    flow: Flow, stream: Stream, waiting: list[tuple[int, Watch | ChainWatch]], seq: int | None
-) -> Sequence[str]:
+def _go_on(flow: Flow, stream: Stream, waiting: list[tuple[int, LiveQuery]], seq: int | None) -> Sequence[str]:
     """Lets the queries go on that had begun by an ingest sequence (None: all), as they were then. The names of those of
     which not all events are kept."""
     lost = []
     while waiting and (seq is None or waiting[0][0] <= seq):
-        since_seq, watch = waiting.pop(0)
-        _put_back(flow, watch)
+        _, query = waiting.pop(0)
+        flow.queries.append(query)
         try:
-            if isinstance(watch, Watch):
-                if since_seq >= stream.live.next_seq:
-                    watch.accepted_before = stream.on_time_count
-                whole = made_anew(watch)
-            else:
-                whole = chain_made_anew(watch, {name: flow.streams[name] for name in watch.streams})
+            whole = query.events.replay()
         except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's own)
-            watch.alerts.fail(error)
+            query.alerts.fail(error)
             whole = True
-        lost += [watch.asked.name] if watch.asked is not None and not whole else []
+        lost += [query.asked.name] if query.asked is not None and not whole else []
     return lost
-
-
-def _put_back(flow: Flow, watch: Watch | ChainWatch) -> None:
-    if isinstance(watch, Watch):
-        flow.watches.append(watch)
-    else:
-        flow.chains.append(watch)
 
 
 def _aside(stream: Stream, verdicts: Verdicts) -> pa.Table:

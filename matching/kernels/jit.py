@@ -32,10 +32,10 @@ F = TypeVar("F", bound=Callable[..., object])
 def cache_directory() -> Path:
     """Where compiled kernels of exactly these sources and versions are kept; a temporary place without a home."""
     digest = hashlib.blake2b(digest_size=8)
-    query = Path(__file__).parents[2] / "query"
+    matching, query = Path(__file__).parents[1], Path(__file__).parents[2] / "query"
     # kernels bake in numbers that these name, and these write kernels out
-    named = [*(query / "automaton").glob("*.py"), query / "plan" / "output.py"]
-    writers = [Path(__file__).parents[1] / name for name in ("specialise.py", "written_conditions.py")]
+    named = [*(matching / "program").glob("*.py"), *(query / "automaton").glob("*.py"), query / "plan" / "output.py"]
+    writers = [matching / name for name in ("specialise.py", "written_conditions.py")]
     sources = [*Path(__file__).parent.glob("*.py"), *named, *writers]
     for source in sorted(sources):
         digest.update(source.read_bytes())

@@ -161,7 +161,7 @@ def block_columns(program: Program) -> int:
 PLACE = "runs.{line}[{at}, {column}]"
 STATIC = frozenset({
     "mode", "carries", "skips_any", "within_us", "within_rows", "degree", "runs_max", "counts", "some_gaps",
-    "some_bad", "b", "cannot", "passed", "spent", "e", "v", "gap", "q", "absent", "leads", "trails", "one_by_one",
+    "some_bad", "b", "cannot", "passed", "spent", "e", "v", "q", "absent", "leads", "trails", "one_by_one",
 })  # fmt: skip
 #: Of what `step` calls, that which a specialised kernel has in the place of the call.
 UNFOLDED: frozenset[str] = frozenset()
@@ -394,12 +394,62 @@ def begin_chain(head, write, first, ts, row, ordinal, leads, runs):
         runs.line[head, runs.line.shape[1] - 1] = 0
 
 
+@inlined
+def put(at, state, first, ts, row, node, valid, passed, bad_node, line):
+    """Fills the line of a run."""
+    line[at, STATE] = state
+    line[at, FIRST] = first
+    line[at, TS] = ts
+    line[at, ROW] = row
+    line[at, NODE] = node
+    line[at, VALID] = valid
+    line[at, PASSED] = passed
+    line[at, BAD_NODE] = bad_node
+
+
+@inlined
+def store(nodes, node, row, variable, buffer):
+    """Adds a node to the match buffer after `node`; returns how many there are."""
+    buffer.previous[nodes] = node
+    buffer.row[nodes] = row
+    buffer.variable[nodes] = variable
+    return nodes + 1
+
+
+@inlined
+def leaves_gap(passed, gap, doubtful):
+    """PASSED of a run that takes a row by an edge after a gap (-1: after none): 0, POISONED or DOOMED; -1: a row
+    passed over forbids it. doubtful: the run goes on even so, since a row before it could not be computed."""
+    poison = passed & (POISONED | DOOMED)
+    if gap < 0 or poison != 0:
+        return poison
+    if (passed >> gap) & 1 == 1:
+        return np.int64(DOOMED if doubtful else -1)
+    return np.int64(POISONED if (passed >> (gap + BAD_SHIFT)) & 1 == 1 else 0)
+
+
+@inlined
+def room_for(length, waiting, nodes, degree, runs_max, runs, buffer, heap, decided, counters):
+    """Whether a row of a partition with so many runs, and matches that wait, can be taken: OK, ROOM or BUDGET."""
+    most = (length + 2) * (degree + 1)
+    if (
+        nodes + most > len(buffer.row)
+        or runs.top[0] + 8 * most > len(runs.line)
+        or counters[C_DECIDED] + most + waiting > len(decided.node)
+        or counters[C_HEAP] + 1 > len(heap.deadline)
+    ):
+        return ROOM
+    return BUDGET if length > runs_max else OK
+
+
 @kernel
 def step(
     begin, end, partition, mask, bad, ts, row, feature, feature_f, feature_valid,
     program, runs, blocks, buffer, heap, decided, scratch, counters,
 ):  # fmt: skip
-    """Like matching.kernels.step.step, for programs that pass over rows. O(rows * runs of their partitions * edges)."""
+    """Like matching.kernels.step.step, for programs that pass over rows. O(rows * runs of their partitions * edges).
+
+    Longer than other kernels: what is read and written of a block changes at every edge, so the edges stand in it."""
     mode = program.parameters[P_MODE]
     carries = program.parameters[P_CARRIES] != 0
     skips_any = program.parameters[P_IGNORE] == ANY
@@ -433,18 +483,9 @@ def step(
             blocks[p, ORDINAL] += 1
             i += 1
             continue
-        most = (length + 2) * (degree + 1)
-        if (
-            nodes + most > len(buffer.row)
-            or runs.top[0] + 8 * most > len(line)
-            or counters[C_DECIDED] + most > len(decided.node)
-            or counters[C_HEAP] + 1 > len(heap.deadline)
-            or (trails and counters[C_DECIDED] + most + blocks[p, WAITING] > len(decided.node))
-        ):
-            status = ROOM
-            break
-        if length > runs_max:
-            status = BUDGET
+        waiting = blocks[p, WAITING] if trails else np.int64(0)
+        status = room_for(length, waiting, nodes, degree, runs_max, runs, buffer, heap, decided, counters)
+        if status != OK:
             break
         t = ts[i]
         position = row[i]
@@ -573,33 +614,20 @@ def step(
                         may_pass = False
                     poison = np.int64(0)
                     if some_gaps:
-                        poison = before & (POISONED | DOOMED)
-                        gap = program.edge_gap[e]
-                        if gap >= 0 and poison == 0:
-                            if (before >> gap) & 1 == 1:
-                                if not leads or said <= 0:
-                                    continue
-                                poison = np.int64(DOOMED)
-                            elif (before >> (gap + BAD_SHIFT)) & 1 == 1:
-                                poison = np.int64(POISONED)
+                        poison = leaves_gap(before, program.edge_gap[e], leads and said > 0)
+                        if poison < 0:
+                            continue
                     q = program.edge_target[e]
                     if not carries:
-                        buffer.previous[nodes] = node
-                        buffer.row[nodes] = position
-                        buffer.variable[nodes] = v
-                        nodes += 1
+                        nodes = store(nodes, node, position, v, buffer)
                     if program.edge_start[q + 1] > program.edge_start[q] and not spent:
                         if write == (read if read < stop else block_end):
                             low, write, read, stop = make_gap(p, low, write, read, stop, blocks, runs)
                             block_end = stop
-                        line[write, STATE] = q
-                        line[write, FIRST] = first
-                        line[write, TS] = start_ts
-                        line[write, ROW] = start_row
-                        line[write, NODE] = -1 if carries else nodes - 1
-                        line[write, VALID] = new_valid
-                        line[write, PASSED] = poison
-                        line[write, BAD_NODE] = bad_before if poison != 0 else 0
+                        put(
+                            write, q, first, start_ts, start_row, -1 if carries else nodes - 1, new_valid, poison,
+                            bad_before if poison != 0 else 0, line,
+                        )  # fmt: skip
                         if leads:
                             line[write, width - 2] = nearest
                             line[write, width - 1] = said
@@ -653,24 +681,14 @@ def step(
                 if news >> BAD_SHIFT != 0 and bad_before == 0:
                     if bad_node < 0:
                         bad_node = nodes
-                        buffer.previous[nodes] = -1
-                        buffer.row[nodes] = position
-                        buffer.variable[nodes] = program.gap_label[0]
-                        nodes += 1
+                        nodes = store(nodes, np.int64(-1), position, program.gap_label[0], buffer)
                     bad_before = bad_node + 1
                 before |= news
             if taken:  # what it became may stand where it stood
                 if write == (read if read < stop else block_end):
                     low, write, read, stop = make_gap(p, low, write, read, stop, blocks, runs)
                     block_end = stop
-                line[write, STATE] = state
-                line[write, FIRST] = first
-                line[write, TS] = start_ts
-                line[write, ROW] = start_row
-                line[write, NODE] = node
-                line[write, VALID] = valid
-                line[write, PASSED] = before
-                line[write, BAD_NODE] = bad_before
+                put(write, state, first, start_ts, start_row, node, valid, before, bad_before, line)
                 if leads:
                     line[write, width - 2] = nearest
                     line[write, width - 1] = said

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-import hybrid.database.database
+import hybrid.database.planned
 import hybrid.statement.statement
 from archive.reader import HistoryReader
 from hybrid.rows.inputs import Ordered
@@ -84,8 +84,8 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     parse_once = cache(parse)
     monkeypatch.setattr(hybrid.statement.statement, "parse", parse_once)
-    monkeypatch.setattr(hybrid.database.database, "parse", parse_once)
-    monkeypatch.setattr(hybrid.database.database, "bind", bind_once)
+    monkeypatch.setattr(hybrid.database.planned, "parse", parse_once)
+    monkeypatch.setattr(hybrid.database.planned, "bind", bind_once)
 
 
 #: The quick part of the suite takes each so manieth case.

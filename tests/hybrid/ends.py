@@ -13,8 +13,8 @@ _last: weakref.WeakValueDictionary[str, Database] = weakref.WeakValueDictionary(
 
 def killed(db: Database) -> None:
     """Its process ends here, without a word: nothing is written, and the lock is free."""
-    if db._ticker is not None:
-        db._ticker.stop()
+    if db._clocks.ticker is not None:
+        db._clocks.ticker.stop()
     if db._keeper is not None:
         db._keeper.stop()
     db.disown()

@@ -93,6 +93,6 @@ def watched(db: Any, case: Case) -> tuple[list[Any], pa.Table, Alerts]:
 
 def settled(db: Any, alerts: Alerts) -> list[Any]:
     """The rows that come of what has been pushed, all of them, so that each is asked for at the same moment."""
-    for watch in db._flow.running:
-        db._catch_up(watch)
+    for query in db._flow.queries:
+        db._catch_up(query)
     return alerts.fetch().to_pylist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from matching.batch import EventBatch, Matches
 from matching.buckets import bucket_of, join, split
-from matching.matcher import KernelMatcher
+from matching.matcher import KernelMatcher, make_matcher
+from matching.rows import Rows
+from matching.spill import MemoryStore, Spill
 from query.errors import DataError
 from query.language.parse import parse
 from query.plan.bind import bind
@@ -20,6 +23,7 @@ from query.plan.plan import Plan
 from tests.engines import matcher_by
 from tests.events import batch_of
 from tests.properties.comparing import answer_of, program_of, reference_of
+from tests.properties.test_idle_keys import without_numbers
 from tests.properties.test_spilled import ENGINES, KEYS, keyed, staying
 from tests.strategies import SCHEMA, Row, events
 
@@ -90,6 +94,55 @@ def test_parts_go_on_as_the_whole_would(record_property: Callable[[str, object],
 
 
 ROWS: list[Row] = [{"ts": i, "k": "pqr"[i % 3], "s": "a", "v": i, "x": 0.0} for i in range(9)]
+
+
+@FEWER
+@given(rows=events(min_size=6, keys=KEYS), cut=st.integers(1, 5), limit=st.sampled_from((None, 0, 600)))
+def test_queries_that_share_rows_are_dealt_together(rows: list[Row], cut: int, limit: int | None) -> None:
+    """Also where partitions are out of memory, before and after."""
+    bodies = (
+        "PATTERN (A B+) DEFINE B AS v > A.v OR s = A.s", "PATTERN (A B) WITHIN INTERVAL '3' SECOND DEFINE A AS v > 0"
+    )  # fmt: skip
+    plans = [plan_of(f"PARTITION BY k ORDER BY ts MEASURES LAST(B.x) AS x {body}") for body in bodies]
+
+    def together() -> list[KernelMatcher]:
+        spill = None if limit is None else Spill(limit, MemoryStore())
+        shared: list[Rows] = []
+        made = [make_matcher(plan, lenient=True, shared=shared, spill=spill) for plan in plans]
+        assert len(shared) == 1
+        return [cast(KernelMatcher, matcher) for matcher in made]
+
+    def push(kernels: list[KernelMatcher], batch: EventBatch) -> list[Matches]:
+        shared = kernels[0].rows
+        shared.append(batch)
+        retained = shared.retain([kernel.wants(batch.sources) for kernel in kernels])
+        for kernel in kernels:
+            kernel.take(retained)
+        shared.taken()
+        found = [kernel.emit() for kernel in kernels]
+        shared.compact()
+        return found
+
+    def end(kernels: list[KernelMatcher]) -> list[Matches]:
+        kernels[0].rows.reach(None)
+        for kernel in kernels:
+            kernel.expire(None, np.zeros(0, np.int64))
+        return [kernel.emit(True) for kernel in kernels]
+
+    whole = batch_of(SCHEMA, rows)
+    expected = [reference_of(plan, rows) for plan in plans]
+    first = together()
+    found = [push(first, whole.slice(0, cut))]
+    parts = split(first, 3)
+    others = [together(), together()]
+    join(others[0], parts[:2])
+    join(others[1], parts[2:])
+    rest = whole.slice(cut, len(rows))
+    bucket = bucket_of([rest.columns.column("k")], len(rest), 3)
+    found += [push(kernels, rest.take(np.flatnonzero((bucket == 2) == i))) for i, kernels in enumerate(others)]
+    found += [end(kernels) for kernels in others]
+    for of, theirs in zip(zip(*found, strict=True), expected, strict=True):
+        assert without_numbers(answer_of(of)) == without_numbers(theirs)
 
 
 def test_what_cannot_be_told_apart_is_said() -> None:

@@ -123,7 +123,7 @@ def union(db: Database) -> pa.Table:
     """The on-time events of all streams as one table, put together by hand here; `n` is the place."""
     rows: list[tuple[Any, ...]] = []
     for name, _, _ in STREAMS:
-        batch = db._streams[name].kept.snapshot().read(RangeRequest())
+        batch = db._flow.streams[name].kept.snapshot().read(RangeRequest())
         for i, row in enumerate(batch.columns.to_pylist()):
             low = {c.lower(): value for c, value in row.items()}
             place = (int(batch.ts_us[i]), name, batch.sources[batch.source[i]], int(batch.offset[i]))
@@ -274,9 +274,9 @@ def test_patterns_over_rows(record_property: Callable[[str, object], None]) -> N
 
 
 def _input(db: Database, name: str) -> Any:
-    from hybrid.database.database import _input as input_of
+    from hybrid.database.reading import input_of
 
-    return input_of(db._streams[name], late=False)
+    return input_of(db._flow.streams[name], late=False)
 
 
 #: over the stream r of an inner query's rows, or over the query itself

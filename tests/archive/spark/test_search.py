@@ -21,11 +21,12 @@ from typer.testing import CliRunner
 
 import hybrid
 from archive.spark import search
-from archive.spark.task import Gives, Search
+from archive.spark.task import Search
 from archive.spark.task import search as run_task
 from archive.spark.told import hear_matches
 from hybrid.cli import app
 from hybrid.database.database import Database
+from matching.engines.engine import Purpose
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, QueryError
 from query.language.parse import parse
@@ -227,7 +228,7 @@ def test_columns_of_all_types(spark: Any, tmp_path: Path, small: None) -> None:
     columns = {"ts": "TIMESTAMP"} | {name: type for name, (type, _) in types.items()}
     with hybrid.connect(tmp_path) as db:
         db.create_stream("t", columns, time="ts", order=["f8", "d", "u8", "y", "s"])
-        schema = arrow_schema(db._streams["t"].schema)
+        schema = arrow_schema(db._flow.streams["t"].schema)
         db.push("t", pa.Table.from_pylist(rows, schema=schema))
         match = "MATCH_RECOGNIZE (PARTITION BY {} ORDER BY ts ALL ROWS PER MATCH PATTERN (A{{1,2}})) AS m"
         shown = f"SELECT * FROM t {match}"
@@ -304,7 +305,7 @@ def test_a_task_holds_few_rows_of_a_giant_key() -> None:
                 }
             )  # fmt: skip
 
-    wanted = Search(plan, ("default",), None, ("k",), Gives.MATCHES, None, 10_000)
+    wanted = Search(plan, ("default",), None, ("k",), Purpose.MATCHES, None, 10_000)
     answer = run_task(pickle.dumps(wanted), batches())
     first = next(answer)
     assert not first.column("failed")[0].as_py()
@@ -318,7 +319,7 @@ def test_command_line(spark: Any, database: Database, tmp_path: Path) -> None:
     """hybrid archive search: the same rows in this process and by Spark."""
     query = tmp_path / "query.sql"
     query.write_text(f"SELECT * FROM t {PATTERN.format('ts')} ORDER BY k, x")
-    given = ["archive", "search", str(query), "-d", str(database._path), "--format", "csv"]
+    given = ["archive", "search", str(query), "-d", str(database._opened.path), "--format", "csv"]
     database.flush()
     sizes = []
     for more in ([], ["--from", "2023-11-15", "--to", "2023-11-16"], ["--evidence"]):

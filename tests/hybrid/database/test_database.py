@@ -236,7 +236,7 @@ def test_an_equal_declaration_is_none_and_another_is_told_apart_field_by_field(t
             with pytest.raises(hybrid.DataError) as error:  # before: that it is declared otherwise, and not in what
                 db.create_stream("e", **told)
             assert error.value.message == f"stream e already exists with a different declaration: {says}"
-        assert db._streams["e"].pace.idle_us == 30_000_000  # before: 5 s, though the declaration was refused
+        assert db._flow.streams["e"].pace.idle_us == 30_000_000  # before: 5 s, though the declaration was refused
 
 
 def test_streams_of_any_name_live_in_one_directory(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_streams_of_any_name_live_in_one_directory(tmp_path: Path) -> None:
 def test_reopening_after_a_crash_knows_the_newest_event(tmp_path: Path) -> None:
     db = hybrid.connect(tmp_path)
     db.create_stream("e", COLUMNS, time="ts", lateness="1s")
-    db._streams["e"].kept.memory_rows_max = 2  # so that the push writes to the table, and nothing else does
+    db._flow.streams["e"].kept.memory_rows_max = 2  # so that the push writes to the table, and nothing else does
     db.push("e", rows_of((1, "a", 5), (10, "a", 4)))
     del db
     with hybrid.connect(tmp_path) as again:
@@ -267,7 +267,7 @@ def test_reopening_after_a_crash_knows_the_newest_event(tmp_path: Path) -> None:
 def test_reopening_after_a_crash_does_not_run_ahead_of_the_slower_source(tmp_path: Path) -> None:
     db = hybrid.connect(tmp_path)
     db.create_stream("e", COLUMNS, time="ts")
-    db._streams["e"].kept.memory_rows_max = 4
+    db._flow.streams["e"].kept.memory_rows_max = 4
     db.push("e", rows_of((1, "a", 1), (2, "a", 2)), source="slow")
     db.push("e", rows_of((1, "b", 1), (9, "b", 2)), source="fast")
     assert db.streams()["e"]["watermark"] == "1970-01-01 00:00:02"

@@ -244,7 +244,7 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="in memory has no files"):
         hybrid.connect(spark="local")
     with hybrid.connect(tmp_path / "one", spark="sc://host:15002") as db:
-        assert db._large == LargeRanges("sc://host:15002", SPARK_EVENTS)
+        assert db._opened.large == LargeRanges("sc://host:15002", SPARK_EVENTS)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DataError, match="not installed"):
         hybrid.connect(tmp_path / "two", spark="local")

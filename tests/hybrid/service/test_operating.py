@@ -322,13 +322,13 @@ def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkey
     bench.pass_s(11)
     bench.step()
     source.given += [piece(7, first=1)]
-    watch = bench.service.db._named["rises"]
+    watch = bench.service.db._flow.named["rises"]
     with monkeypatch.context() as patch:
 
         def full(*given: Any) -> None:
             raise MemoryError("no memory for 8 GiB")
 
-        patch.setattr(type(watch), "collect", full)
+        patch.setattr(type(watch), "take", full)
         bench.step()
     for _ in range(4):
         bench.step()
@@ -338,10 +338,10 @@ def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkey
     new.given += [piece(3, first=2)]
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(7, 3)]
-    before = bench.service.db._checkpointed[0]
+    before = bench.service.db._checkpoints.number
     bench.pass_s(11)
     bench.step()
-    assert bench.service.db._checkpointed[0] > before
+    assert bench.service.db._checkpoints.number > before
     assert bench.status()["trouble"] == {}
 
 
@@ -352,13 +352,13 @@ def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeyp
     source.given += [piece(5)]
     bench.step(2)
 
-    def full(watch: Any) -> None:
-        if "rises" in bench.service.db._named and watch is bench.service.db._named["rises"]:
+    def full(query: Any, found: Any) -> None:
+        if "rises" in bench.service.db._flow.named and query is bench.service.db._flow.named["rises"]:
             raise MemoryError("no memory for 8 GiB")
-        collect(watch)
+        take(query, found)
 
-    collect = type(bench.service.db._named["rises"]).collect
-    monkeypatch.setattr(type(bench.service.db._named["rises"]), "collect", full)
+    take = type(bench.service.db._flow.named["rises"]).take
+    monkeypatch.setattr(type(bench.service.db._flow.named["rises"]), "take", full)
     for i in range(4):
         bench.sources["feed"].given += [piece(7 + i, first=1 + i)]
         bench.step(2)
@@ -368,10 +368,10 @@ def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeyp
     bench.sources["feed"].given += [piece(1, first=9)]
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(10, 1)]
-    before = bench.service.db._checkpointed[0]
+    before = bench.service.db._checkpoints.number
     bench.pass_s(11)
     bench.step()
-    assert bench.service.db._checkpointed[0] > before, "checkpoints go on"
+    assert bench.service.db._checkpoints.number > before, "checkpoints go on"
     assert list(bench.service.db.watching()) == ["falls"]
 
 

@@ -185,7 +185,7 @@ def test_changed_settings_at_a_restart(bench: Bench) -> None:
     bench.start()
     assert "stream ticks: idle is none from now on, it was 30 s" in bench.said
     bench.step()
-    assert bench.service.db._streams["ticks"].pace.idle_us is None
+    assert bench.service.db._flow.streams["ticks"].pace.idle_us is None
 
 
 def test_changed_settings_at_a_reload(bench: Bench) -> None:

@@ -111,7 +111,7 @@ def test_a_backtest_too(database, small):
 def test_a_view_reads_what_it_needs(database, small):
     """A range of time in plain SQL is a range of row groups."""
     small()
-    snapshot = database._stream("ticks").kept.snapshot()
+    snapshot = database._opened.stream("ticks").kept.snapshot()
     view = snapshot.select_sql("memory")
     connection = hybrid.rows.duck.cursor(access=hybrid.rows.duck.ANYTHING)
     connection.register("memory", snapshot.recent().columns)

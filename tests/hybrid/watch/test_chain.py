@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -317,7 +318,7 @@ def test_a_query_that_is_closed_feeds_no_more(db: Database) -> None:
     db.push("shelf", walk(0, 1))
     with pytest.raises(hybrid.DataError, match="this query feeds a stream"):
         db.replace(pairs, PAIRS)
-    with pytest.raises(hybrid.QueryError, match="a new version that reads several streams or patterns"):
+    with pytest.raises(hybrid.QueryError, match="the new version reads exit, register, shelf, the old one shelf"):
         db.replace(db.watch(PAIRS), THEFT)
     pairs.close()
     merged.close()
@@ -359,8 +360,93 @@ def test_rows_that_are_waited_for_come_in_order(db: Database) -> None:
     assert alerts.evidence().column("n").to_pylist() == [2, 3]
 
 
-def test_a_query_over_several_streams_says_that_it_cannot_be_replaced(db: Database) -> None:
-    alerts = db.watch(THEFT)
-    with pytest.raises(hybrid.DataError, match="several streams or patterns cannot be replaced"):
-        db.replace(alerts, THEFT)
-    assert alerts.stats()["state"] == "running"
+ROW = "SELECT ts, v FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES B.ts AS ts, B.v AS v PATTERN (A {}B)"
+ROWS = f"({ROW.format('')} WITHIN INTERVAL 1 HOUR DEFINE B AS v > A.v) AS r)"
+#: Queries over the same streams, of one kind and the other.
+VERSIONS = {
+    "one": f"{ROW.format('')} DEFINE B AS v > A.v) AS m",
+    "long": f"{ROW.format('X* ')} WITHIN INTERVAL 4 SECOND DEFINE X AS v = A.v, B AS v > A.v) AS m",
+    "rows": f"SELECT * FROM {ROWS} MATCH_RECOGNIZE (ORDER BY ts MEASURES B.v AS v PATTERN (A B) DEFINE B AS v < A.v)",
+    "more": f"SELECT * FROM {ROWS} MATCH_RECOGNIZE (ORDER BY ts MEASURES B.v AS v AFTER MATCH SKIP TO NEXT ROW "
+    "PATTERN (A B* B) DEFINE B AS v > A.v)",
+    "both": "SELECT * FROM MERGE(e, f) MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS a, B.v AS b "
+    "PATTERN (A B) DEFINE B AS v > A.v)",
+    "sums": "SELECT * FROM MERGE(f, e) MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES sum(v) AS v "
+    "PATTERN (A+? B) WITHIN INTERVAL 9 HOUR DEFINE B AS v > 2 * A.v)",
+}
+
+
+@pytest.mark.parametrize("start", [None, "2024-03-01 00:00:08"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("rows", "more"), ("both", "sums"), ("one", "rows"), ("rows", "one"), ("more", "long"), ("long", "one")],
+)
+def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
+    tmp_path: Path, old: str, new: str, seed: int, start: str | None
+) -> None:
+    rng = random.Random(f"{old} {new} {seed}")
+
+    def push(db: Database, first: int, last: int) -> None:
+        for i in range(first, last):
+            rows = [
+                {"ts": START + timedelta(seconds=i + rng.choice([0, 0, -2, -4, 1, 3])), "k": rng.randrange(2),
+                 "v": rng.randrange(9)}
+                for _ in range(rng.randrange(4))
+            ]  # fmt: skip
+            db.push(rng.choice("ef") if "both" in (old, new) else "e", rows)
+
+    with hybrid.connect(tmp_path) as db:
+        for name in "ef":
+            types = {"ts": "TIMESTAMP", "k": "BIGINT", "v": "BIGINT"}
+            db.create_stream(name, types, time="ts", lateness="3s", order=["v"])
+        push(db, 0, 20)
+        other = db.watch(VERSIONS["long"]) if seed % 2 else None  # the stream has a feed already
+        begun = db.watch(VERSIONS[old], start=start, name="q")
+        shadow = db.watch(VERSIONS[new], start=start, name="s")
+        push(db, 20, 40)
+        if other is not None:
+            other.close()
+        before = shadow.fetch().num_rows
+        replaced = db.replace(begun, VERSIONS[new])
+        push(db, 40, 60)
+        found = shadow.fetch().to_pylist()
+        assert replaced.fetch().to_pylist() == found
+        assert begun.stats()["state"] == "replaced"
+        assert before + len(found) > 0
+        push(db, 60, 70)
+        db.checkpoint()
+    with hybrid.connect(tmp_path) as db:
+        push(db, 70, 90)
+        for name in "ef":
+            db.advance(name, None)
+        found = db.watching()["s"].fetch().to_pylist()
+        assert db.watching()["q"].fetch().to_pylist() == found
+        assert len(found) > 0
+
+
+def test_a_new_version_of_a_query_over_several_streams_needs_the_events(tmp_path: Path) -> None:
+    with hybrid.connect(tmp_path) as db:
+        for name in "ef":
+            types = {"ts": "TIMESTAMP", "k": "BIGINT", "v": "BIGINT"}
+            db.create_stream(name, types, time="ts", retention="1 hour")
+        old = db.watch(VERSIONS["both"])
+        for hour in range(8):
+            for name in "ef":
+                db.push(name, [{"ts": at(hour), "k": 1, "v": hour}])
+                db.flush()
+        with pytest.raises(hybrid.DataError, match="events since that began are no longer kept"):
+            db.replace(old, VERSIONS["sums"])
+        assert old.stats()["state"] == "running"
+        with pytest.warns(hybrid.HybridWarning, match="begins with an empty state"):
+            new = db.replace(old, VERSIONS["sums"], fresh=True)
+        assert (old.stats()["state"], new.fetch().num_rows) == ("replaced", 0)
+        for v in (1, 5):
+            for name in "ef":
+                db.push(name, [{"ts": at(9 + v), "k": 1, "v": v}])
+        for name in "ef":
+            db.advance(name, None)
+        assert new.fetch().to_pylist() == [{"k": 1, "v": 1 + 1 + 5}]
+        with pytest.raises(hybrid.DataError, match="this query is not running"):
+            db.replace(old, VERSIONS["both"])
+

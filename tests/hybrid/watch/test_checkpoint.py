@@ -15,6 +15,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import hybrid
+from hybrid.database import resume
 from hybrid.database.database import Database
 from hybrid.join.driver import Driver
 from hybrid.join.requests import Asking
@@ -207,13 +208,14 @@ def test_what_was_not_fetched_is_there_after_a_restart(tmp_path):
 
 def test_answers_come_when_the_queries_are_restored_and_not_before(tmp_path, monkeypatch):
     settling, restoring = [], threading.Event()
-    restore, settle = Database._restore_feed, Asking.settle
+    restore, settle = resume.restore_feed, Asking.settle
 
-    def slowly(*args: Any) -> None:
+    def slowly(*args: Any) -> Any:
         restoring.set()
         time.sleep(0.3)  # what was begun beside it has long come by then
-        restore(*args)
+        members = restore(*args)
         restoring.clear()
+        return members
 
     def telling(*args: Any) -> Any:
         settling.append(restoring.is_set())
@@ -223,7 +225,7 @@ def test_answers_come_when_the_queries_are_restored_and_not_before(tmp_path, mon
         begun(db, {"joined": JOINED})
         db.checkpoint()
     monkeypatch.setattr(Driver, "warm", lambda *_: restoring.wait(10) and None)
-    monkeypatch.setattr(Database, "_restore_feed", slowly)
+    monkeypatch.setattr(resume, "restore_feed", slowly)
     monkeypatch.setattr(Asking, "settle", telling)
     with opened(tmp_path / "db", None) as db:
         db.watching()["joined"].fetch()
@@ -298,7 +300,7 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):
             patch.setattr("os.replace", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left on device")))
             with pytest.raises(DataError, match=r"cannot be written: .*No space left"):
                 db.checkpoint()
-        found = checkpoint.newest(db._path)
+        found = checkpoint.newest(db._opened.path)
         assert found is not None
         assert found[0] == first
 

@@ -31,7 +31,7 @@ def now_us(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     now = [START_US, 0]
     monkeypatch.setattr("hybrid.database.database.clock.time_ns", lambda: now[0] * 1000)
     monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[1] / 1e6)
-    monkeypatch.setattr("hybrid.database.database.since_boot_s", lambda: now[1] / 1e6)
+    monkeypatch.setattr("hybrid.database.clocks.since_boot_s", lambda: now[1] / 1e6)
     return now
 
 
@@ -131,7 +131,7 @@ def played(
     now[:] = [START_US, 0]
     db = open_it()
     db.create_stream("t", COLUMNS, time="ts", key="k", lateness="2s", max_ahead="1 hour")
-    named = {"name": "q"} if db._path is not None else {}
+    named = {"name": "q"} if db._opened.path is not None else {}
     alerts = db.watch(FALLS, evidence=True, **named)
     sent: dict[str, list[dict[str, Any]]] = {"x": [], "y": []}
     rows: dict[str, Any] = {}
@@ -151,7 +151,7 @@ def played(
                 _send(db, again, sent[again])
             now[0] -= 2 * HOUR_US  # so that the events to come get the verdicts of the run without an end
             now[1] -= 2 * HOUR_US
-            db._clock = SteadyClock()
+            db._clocks.steady = SteadyClock()
     db.advance("t", None)
     rows |= {row["match_id"]: row for row in alerts.fetch().to_pylist()}
     told = (rows, _kept(db), db.streams()["t"]["watermark"], db.streams()["t"]["offsets"])
@@ -163,7 +163,7 @@ def _kept(db: Database) -> list[tuple[int, str, int, bool]]:
     """All events in the order in which they came: time, source, offset, and whether they are late."""
     return [
         (int(batch.ts_us[i]), batch.sources[batch.source[i]], int(batch.offset[i]), bool(late[i]))
-        for batch, late in db._streams["t"].kept.snapshot().since(0) for i in range(len(batch))
+        for batch, late in db._flow.streams["t"].kept.snapshot().since(0) for i in range(len(batch))
     ]  # fmt: skip
 
 
@@ -276,7 +276,7 @@ def test_a_suspended_machine(now_us: list[int]) -> None:
     # Before: run as it is: passes. It guards what held.
     boot_s = [0.0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hybrid.database.database.since_boot_s", lambda: boot_s[0])
+        patch.setattr("hybrid.database.clocks.since_boot_s", lambda: boot_s[0])
         with opened(heartbeat="5s", idle="10s") as db:
             db.push("t", [event(0)], "x")
             db.push("t", [event(1)], "y")

@@ -203,7 +203,7 @@ def test_joins_share_what_may_be_kept_of_history(
         monkeypatch.setattr("hybrid.watch.memory.BYTES_MAX", kept_max)
         with opened(None, None) as db:
             alerts = [db.watch(query, strategy=strategy) for _ in range(3)]
-            caches = [cache for watch in db._flow.watches if watch.driver for cache in watch.driver.caches]
+            caches = [cache for query in db._flow.queries if query.driver for cache in query.driver.caches]
             assert [cache._bytes_max for cache in caches] == [kept_max // 3] * 3
             alerts.pop().close()
             caches.pop()

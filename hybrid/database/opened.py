@@ -1,0 +1,120 @@
+"""How a database was opened, and whether this process may use and write it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from archive.place import Place
+from archive.writer import Writer
+from hybrid.join.spark_ranges import LargeRanges
+from hybrid.rows.duck import Access
+from hybrid.watch.declaration import stream_names
+from hybrid.watch.stream import Stream, reopened
+from query.errors import DataError, first_line, nearest
+
+if TYPE_CHECKING:
+    from archive.log import Policy
+
+
+class Opened:
+    """path: the database's place, None in memory. log: how its log is kept. large: what searches in large ranges of
+    history. writer: the right to write. wake: lets a thread write files, where pushes do not. lock: held by whoever
+    uses the database; its methods are called so.
+
+    streams: by name in lower case."""
+
+    def __init__(
+        self, path: Place | None, log: Policy | None, read_only: bool, access: Access, large: LargeRanges | None,
+        streams: dict[str, Stream],
+    ) -> None:  # fmt: skip
+        self.path = path
+        self.log = log
+        self.read_only = read_only
+        self.access = access
+        self.large = large
+        self.streams = streams
+        self.lock = threading.RLock()
+        self.closed = False
+        self.writer: Writer | None = None
+        self.wake: Callable[[], None] | None = None
+
+    @property
+    def epoch(self) -> int | None:
+        return None if self.writer is None else self.writer.epoch
+
+    def find(self, path: str) -> list[str]:
+        """Returns the streams of the database at its place, which is made if it is not there. path: as it was given."""
+        assert self.path is not None
+        if self.path.on_disk and os.path.exists(self.path) and not os.path.isdir(self.path):
+            raise DataError(f"{path} is a file", "a database is a directory")
+        try:
+            if not self.read_only:
+                self.path.make()
+            elif self.path.on_disk and not os.path.exists(self.path):
+                raise DataError(f"there is no database {path}", "hybrid.connect creates one, without read_only")
+            return stream_names(self.path)
+        except OSError as error:
+            raise DataError(f"{path} cannot be opened: {first_line(error)}", "check the place") from None
+
+    def reopen(self, path: str) -> None:
+        """Takes up the streams of the database as they were left."""
+        assert self.path is not None
+        for name in self.find(path):
+            stream = reopened(self.path / name, self.log, self.epoch, self.read_only)
+            twin = self.streams.setdefault(stream.schema.name.lower(), stream)
+            if twin is not stream:
+                both = " and ".join(str(s.directory) for s in (twin, stream))
+                raise DataError(f"two streams have one name: {both}", "names compare without case: move one away")
+
+    def check(self) -> None:
+        """Raises DataError where it is not open."""
+        if self.closed:
+            if self.writer is not None:
+                self.writer.check()  # it may be that of a parent
+            raise DataError("this database is closed", "open it again with hybrid.connect")
+
+    def check_writes(self, what: str) -> None:
+        """Raises DataError where it is not open for that, and where another process writes it."""
+        self.check()
+        if self.read_only:
+            hint = "hybrid.connect(path), without read_only"
+            raise DataError(f"this database is open for reading only: it cannot {what}", hint)
+        if self.writer is not None:
+            self.writer.check()
+
+    def refresh(self) -> None:
+        """Takes over what the process that writes has taken, where this one only reads."""
+        if self.read_only and self.path is not None and not self.closed:
+            for name in stream_names(self.path):
+                known = self.streams.get(name.lower())
+                if known is None or not known.reread():
+                    stream = reopened(self.path / name, None, read_only=True)
+                    self.streams[stream.schema.name.lower()] = stream
+
+    def stream(self, name: str) -> Stream:
+        self.check()
+        found = self.streams.get(str(name).lower())
+        if found is None:
+            known = [s.schema.name for s in self.streams.values()]
+            raise DataError(f"there is no stream {name}", nearest(str(name), known) or "create it with create_stream")
+        return found
+
+    def fed_stream(self, name: str) -> Stream:
+        """Returns a stream that may be pushed to."""
+        self.check_writes("take events")
+        state = self.stream(name)
+        if state.live.driven:
+            raise DataError(f"stream {state.schema.name} is fed by a live query", "push to the streams that it reads")
+        return state
+
+    def release(self) -> None:
+        """Gives back what it holds of files, and the right to write."""
+        try:
+            for stream in self.streams.values():
+                stream.kept.release()
+        finally:
+            if self.writer is not None:
+                self.writer.release()

@@ -1,0 +1,60 @@
+"""A live query as it was written: its plan over the streams of a database, and what runs its outer SELECT."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from hybrid.rows.duck import Access, binder, interruptible
+from hybrid.rows.faults import fault
+from hybrid.rows.inputs import fields_of, to_arrow
+from hybrid.rows.outer import Outer
+from hybrid.watch.chain import outermost, plan_streams, stream_key
+from hybrid.watch.stream import Stream
+from query.errors import nearest
+from query.language import ast
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.plan.plan import QueryPlan
+from query.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """static: the tables that stand still. streams, histories: what it reads, and what it joins, by name in lower
+    case."""
+
+    query: ast.Query
+    plan: QueryPlan
+    outer: Outer
+    static: Mapping[str, pa.Table]
+    streams: Mapping[str, Stream]
+    histories: Mapping[str, Stream]
+
+
+def planned(text: str, tables: Mapping[str, Any], streams: Mapping[str, Stream], access: Access) -> Planned:
+    """Plans a live query over streams and named tables. access: what its SQL may read. Raises QueryError."""
+    query = parse(text, tuple(s.schema.name for s in streams.values()))
+    if not query.factors:
+        raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "ask db.sql")
+
+    def resolve(name: str) -> Schema:
+        stream = streams.get(stream_key(name))
+        if stream is None:
+            raise LookupError(nearest(name.strip(), [s.schema.name for s in streams.values()]))
+        return stream.schema
+
+    words = {w.lower() for w in re.findall(r"\w+", text)}
+    with interruptible():
+        static = {name: to_arrow(data, name, access) for name, data in tables.items() if name.lower() in words}
+        relations = {name: fields_of(t) for name, t in static.items()}
+        plan = bind(query, resolve, live=True, relations=relations, describe=binder(access))
+        outer = Outer(outermost(plan), static, access)
+        outer.schema()  # DuckDB's own view of the outer SELECT, before any event
+    joined = [h.schema.name.lower() for h in plan.factors[-1].histories]
+    read = {name: streams[name] for name in plan_streams(plan)}
+    return Planned(query, plan, outer, static, read, {name: streams[name] for name in joined})

@@ -1,0 +1,56 @@
+"""What statements and backtests read of the streams of a database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hybrid.database.opened import Opened
+from hybrid.database.planned import planned
+from hybrid.rows.duck import interruptible
+from hybrid.rows.result import Result
+from hybrid.statement.stream_input import StreamInput
+from hybrid.watch.backtest import backtest
+from hybrid.watch.stream import Stream
+from query.language.cut import lacks_input
+
+
+def input_of(stream: Stream, late: bool) -> StreamInput:
+    """Returns a stream as it is now. late: with its late events."""
+    return StreamInput(stream.schema, stream.kept.snapshot(), stream.begins_us(), late)
+
+
+def inputs_of(opened: Opened, text: str, late: bool, in_files: bool) -> dict[str, StreamInput]:
+    """Returns the streams that a statement names, by name in lower case, in one snapshot. in_files: their events are
+    written to files first, as they are where a large range of history is Spark's, which searches in files only."""
+    words = {w.lower() for w in re.findall(r"\w+", text)}
+    words |= opened.streams.keys() if lacks_input(text) else set()
+    asked = {key: stream for key, stream in opened.streams.items() if key in words}
+    for stream in asked.values():
+        if in_files or ("history" in words and _may_be_large(opened, stream)):
+            stream.kept.flush()
+    return {key: input_of(stream, late) for key, stream in asked.items()}
+
+
+def _may_be_large(opened: Opened, stream: Stream) -> bool:
+    return opened.large is not None and stream.kept.snapshot().rows_max > opened.large.events_max
+
+
+def backtests(
+    opened: Opened, texts: Sequence[str], start_us: int, end_us: int | None, tables: Mapping[str, Any]
+) -> list[Result]:
+    """Returns what several queries give over the same events. Called without the lock."""
+    with opened.lock:
+        opened.check()
+        opened.refresh()
+        plans = [planned(text, tables, opened.streams, opened.access) for text in texts]
+        for history in {name: s for one in plans for name, s in one.histories.items()}.values():
+            if _may_be_large(opened, history):
+                history.kept.flush()
+        inputs = {key: input_of(stream, late=False) for key, stream in opened.streams.items()}
+    with interruptible():
+        return [
+            backtest(one.query, one.plan, one.outer, one.static, inputs, start_us, end_us, opened.large)
+            for one in plans
+        ]

@@ -1,0 +1,129 @@
+"""A database that is opened goes on from its last checkpoint: with what the live queries had become, and the events
+since."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hybrid.database.checkpoints import Checkpoints
+from hybrid.database.opened import Opened
+from hybrid.database.queries import Queries
+from hybrid.join.strategies import strategy_of
+from hybrid.watch import checkpoint
+from hybrid.watch.flow import Flow
+from hybrid.watch.in_feed import new_feed
+from hybrid.watch.live_query import LiveQuery
+from hybrid.watch.query_spec import read_asked
+from hybrid.watch.recovery import check_ahead
+from hybrid.watch.stream import Stream
+from live.stream import LiveStream
+from matching.feed import Member, Unread
+from matching.spill import Spill
+from query.errors import DataError, HybridWarning
+
+
+def resume(opened: Opened, flow: Flow, queries: Queries, checkpoints: Checkpoints, wider: bool) -> None:
+    """Lets the queries of the last checkpoint go on, if there is one. wider: whether streams have got columns since."""
+    assert opened.path is not None
+    found = checkpoint.newest(opened.path)
+    if found is None:
+        queries.memory.begins_anew()
+        return
+    number, state = found
+    checkpoints.resumed(number, state["notes"])
+    for name, saved in state["streams"].items():
+        _stand_back(opened.streams.get(name), name, saved["live"])
+    for name, saved in state["queries"].items():
+        flow.named[name] = _begun(queries, saved)
+    members: dict[str, Member | Unread] = {}
+    for name, saved in state["streams"].items():
+        members |= restore_feed(opened.streams[name], saved, flow.named, queries.memory.spill())
+    anew = []
+    for name, saved in state["queries"].items():
+        query = flow.named[name]
+        if not query.events.restore(saved["own"], members.get(name)) and not query.alerts.done:
+            anew.append(query)
+    queries.share_memory()
+    if anew:
+        if len(anew) == sum(not query.alerts.done for query in flow.named.values()):
+            queries.memory.begins_anew()
+        for message in _make_anew(anew, state["version"], wider):
+            warnings.warn(message, HybridWarning, stacklevel=5)
+        queries.share_memory()
+    for name in state["streams"]:
+        _give_since(flow, opened.streams[name])
+
+
+def _stand_back(stream: Stream | None, name: str, saved: Mapping[str, Any]) -> None:
+    """Lets a stream take its events in as when the checkpoint was taken."""
+    if stream is None:
+        raise DataError(
+            f"the checkpoint knows a stream {name} that is not there",
+            "restore its directory; or remove the directory _checkpoint: queries then begin anew",
+        )
+    check_ahead(stream, saved["next_seq"])
+    live = {**saved, "ended": False}
+    lateness_us = live.get("lateness_us", stream.schema.lateness_us)
+    # A crash may have come between a change of the lateness and the checkpoint after it: with the longer one
+    # no event that was on time is behind the watermark when it is matched again.
+    replayed = replace(stream.schema, lateness_us=max(lateness_us, stream.schema.lateness_us))
+    stream.live = LiveStream.from_dict(replayed, live)
+
+
+def _begun(queries: Queries, saved: Mapping[str, Any]) -> LiveQuery:
+    """Returns a query of a checkpoint, which has begun if it was not over, without what it had become on the way."""
+    asked = read_asked(saved["asked"])
+    strategy = strategy_of(asked.strategy, asked.tolerance_us)
+    if saved["alerts"]["over"] is not None:
+        query = queries.ask(asked.text, strategy, asked.tables, asked.evidence)
+    else:
+        query = queries.start(asked.text, strategy, asked.tables, asked.evidence, asked.into, asked.time)
+    query.asked = asked
+    query.alerts.restore(saved["alerts"])
+    if query.driver is not None:
+        query.driver.restore(saved["driver"])
+    return query
+
+
+def restore_feed(
+    stream: Stream, saved: Mapping[str, Any], named: Mapping[str, LiveQuery], spill: Spill | None
+) -> dict[str, Member | Unread]:
+    """Gives a stream the feed that it had. Returns the members by the names of their queries."""
+    names = saved["members"]
+    if not names:
+        return {}
+    stream.feed = new_feed(stream.schema, spill)
+    members = stream.feed.restore(saved["feed"], [named[name].factor.plan for name in names])
+    return dict(zip(names, members, strict=True))
+
+
+def _make_anew(queries: Sequence[LiveQuery], version: int, wider: bool) -> list[str]:
+    """Lets queries whose state in the checkpoint means something else to this release go on from their events. Returns
+    what is to be said of that."""
+    names, lost = [], []
+    for query in queries:
+        assert query.asked is not None
+        names.append(query.asked.name)
+        try:
+            whole = query.events.replay()
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's own)
+            query.alerts.fail(error)
+            whole = True
+        lost += [] if whole else [query.asked.name]
+    return checkpoint.replaced(names, lost, version, wider)
+
+
+def _give_since(flow: Flow, stream: Stream) -> None:
+    """Hands on the events since the checkpoint."""
+    if not stream.live.driven:  # the rows of a query come again from the query
+        for batch, late in stream.kept.snapshot().since(stream.live.next_seq):
+            flow.give(stream, stream.live.replay(batch, late))
+        logged_us = stream.kept.logged_watermark_us
+        if logged_us is not None and (stream.watermark_us is None or logged_us > stream.watermark_us):
+            flow.reach(stream, logged_us)
+        for source, offset in stream.kept.skipped.items():
+            stream.live.skip(source, offset)
+    stream.live.declare(stream.schema)

@@ -1,0 +1,135 @@
+"""The streams of a database: declared, widened, altered, described, and set back in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from archive.history import History
+from hybrid.database.opened import Opened
+from hybrid.rows.times import show_us
+from hybrid.watch.declaration import TABLE, Pace, differences, otherwise, settings, widened
+from hybrid.watch.flow import Flow
+from hybrid.watch.rewind import Rewound, rewound
+from hybrid.watch.stream import Stream
+from live.stream import LiveStream
+from matching.ordering import Ordering
+from matching.spill import Spill
+from query.errors import DataError
+from query.schema import Schema
+
+
+def create(opened: Opened, schema: Schema, pace: Pace) -> None:
+    """Makes a stream that is not there yet."""
+    directory = None
+    live = LiveStream(schema)
+    Ordering(schema)  # refuses tie columns that have no order
+    if opened.path is not None:
+        directory = opened.path / schema.name
+        directory.make()
+    kept = History(schema, directory / TABLE if directory else None, log=opened.log, epoch=opened.epoch)
+    kept.beside = opened.wake
+    stream = Stream(schema, live, kept, directory, pace=pace)
+    stream.save()
+    opened.streams[schema.name.lower()] = stream
+
+
+def declare_again(flow: Flow, stream: Stream, schema: Schema) -> None:
+    """Takes a declaration of a stream that is there: adds columns that it has more. Raises DataError where the two
+    differ otherwise, but for lateness and retention."""
+    was = stream.schema
+    wider = widened(was, schema)
+    if wider is not None:
+        add_columns(flow, stream, wider)
+    elif differences(was, schema):
+        raise otherwise(was, schema)
+
+
+def add_columns(flow: Flow, stream: Stream, schema: Schema) -> None:
+    """Declares a stream with more columns behind the others; events so far have nulls there."""
+    if flow.reads(stream):
+        message = f"stream {schema.name} cannot take columns while live queries read or feed it"
+        raise DataError(message, "close them, declare it, and watch again")
+    stream.kept.add_columns(schema)
+    stream.live.declare(schema)
+    stream.schema = schema
+    stream.save()
+
+
+def alter(flow: Flow, stream: Stream, changed: Mapping[str, Any]) -> list[str]:
+    """Changes settings of a stream, and lets what reads it go on with them. Returns what was changed, in words."""
+    schema, pace, said = settings(stream.schema, stream.pace, changed)
+    if schema != stream.schema:
+        stream.kept.declare(schema)
+        stream.live.declare(schema)
+        stream.schema = schema
+        if stream.feed is not None:
+            stream.feed.declare(schema)
+        for query in flow.queries:
+            query.events.declare(schema)
+    if pace != stream.pace:
+        known = (*stream.live.offsets, *stream.live.expected)
+        stream.heard_s = dict.fromkeys(known, time.monotonic()) | stream.heard_s
+        stream.pace = pace
+    if said:
+        stream.save()
+    return said
+
+
+def expect(stream: Stream, sources: Any) -> bool:
+    """Lets the watermark wait for sources. Returns whether it did not so far."""
+    before = set(stream.live.expected)
+    stream.live.expect(sources)
+    new = set(stream.live.expected) - before
+    for source in new:
+        stream.hear(source, time.monotonic())
+    if new or stream.unsaved:
+        stream.save()
+    return bool(new)
+
+
+def leave(flow: Flow, stream: Stream, source: str) -> list[str]:
+    """Lets a source no longer hold the watermark back. Returns what went wrong with the queries."""
+    before = stream.live.watermark_us
+    stream.live.idle([source])
+    reached_us = stream.live.watermark_us
+    return flow.raised(stream, reached_us) if reached_us is not None and reached_us != before else []
+
+
+def check_rewind(flow: Flow, stream: Stream) -> None:
+    """Raises DataError for a stream whose watermark cannot be set back."""
+    name = stream.schema.name
+    if stream.ended:
+        raise DataError(f"stream {name} has ended", "open the database again: that takes it up")
+    fed = [p.target for p in flow.pours if name.lower() in p.reads]
+    if fed:
+        message = f"rows of {name} go into stream {fed[0]}, and would come twice"
+        raise DataError(message, "close the query that feeds it, and watch it again into another stream")
+
+
+def rewind(flow: Flow, stream: Stream, to_us: int, spill: Spill | None, trouble: list[str]) -> Rewound:
+    """Sets the watermark of a stream back, see hybrid.watch.rewind."""
+    done = rewound(flow, stream, to_us, spill, trouble)
+    stream.save()
+    return done
+
+
+def described(stream: Stream) -> dict[str, Any]:
+    """Returns what Database.streams says of a stream."""
+    live = stream.live
+    return {
+        "columns": {f.name: f.type for f in stream.schema.fields},
+        "time": stream.schema.time,
+        "keys": list(stream.schema.keys),
+        "watermark": show_us(live.watermark_us),
+        "ended": live.ended,
+        "events": stream.kept.last_seq + 1,
+        "offsets": live.offsets,
+        "expected": list(live.expected),
+        "held_by": stream.held_by(),
+        "accepted": live.accepted_count,
+        "late": live.late_count,
+        "duplicates": live.duplicate_count,
+        "lately": dict(zip(("events", "late"), stream.lately.counts, strict=True)),
+    }

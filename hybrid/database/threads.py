@@ -1,0 +1,38 @@
+"""Who may still push to a database: what an iteration over alerts waits for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+from archive.history import KEEPER
+from archive.writer import RENEWER
+from hybrid.database.checkpoints import WRITERS
+from hybrid.join.requests import POOLS
+from hybrid.watch.ticker import TICKER
+
+
+def may_push(pushers: Collection[int], paced: bool) -> bool:
+    """Returns whether another thread may still push: not from a thread that has, nor with one thread only. pushers:
+    those that have; paced: whether time alone may decide something.
+
+    Threads that Python did not start (a debugger's, a test runner's) count if they have pushed: nobody knows whether
+    they have ended. Those of Spark's client never push, and live as long as its session."""
+    own = threading.get_ident()
+    quiet = (KEEPER, RENEWER) if paced else (KEEPER, RENEWER, TICKER)
+    others = [
+        t for t in threading.enumerate()
+        if t.ident != own and t.name not in quiet and not t.name.startswith((POOLS, WRITERS)) and not _is_sparks(t)
+    ]  # fmt: skip
+    return own not in pushers and any(
+        not isinstance(thread, threading._DummyThread) or thread.ident in pushers for thread in others
+    )
+
+
+def _is_sparks(thread: threading.Thread) -> bool:
+    """Whether a thread belongs to the client of Spark, by what it is or runs."""
+    from archive.spark.session import PACKAGES
+
+    runs = getattr(thread, "_target", None)
+    owners = (type(thread), runs, type(getattr(runs, "__self__", None)))
+    return any(str(getattr(o, "__module__", "")).partition(".")[0] in PACKAGES for o in owners)

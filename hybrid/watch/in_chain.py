@@ -1,0 +1,195 @@
+"""The events of a live query over several streams or patterns: a chain of patterns for this query alone."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from archive.reader import HistoryReader, RangeRequest
+from archive.snapshot import HistorySnapshot
+from hybrid.rows import duck
+from hybrid.rows.times import show_us
+from hybrid.statement.statement import live_matcher
+from hybrid.watch.begun import Begun, cannot_go_on, events_had
+from hybrid.watch.chain import Chain
+from hybrid.watch.live_query import Events, Step
+from hybrid.watch.memory import Holder
+from hybrid.watch.query_spec import END_US
+from hybrid.watch.shedding import Shed
+from hybrid.watch.stream import Stream
+from matching.batch import EventBatch, Matches
+from matching.feed import Member, Unread
+from matching.spill import Spill, SpillStats
+from query.errors import HybridWarning
+from query.plan.plan import FactorPlan, QueryPlan
+from query.schema import Schema
+
+#: So many events that wait for a stream are worth a warning.
+HELD_BACK_WARNED = 1_000_000
+
+
+class InChain:
+    """See hybrid.watch.live_query.Events. static: the tables that SQL between patterns may read."""
+
+    __slots__ = ("_new", "_warned", "begun", "chain", "left", "streams")
+
+    #: It has no place in a feed, and leaves out no keys: hybrid.watch.shedding refuses that.
+    member = None
+    shedding = None
+    #: What a chain fails of it raises.
+    failure = None
+    names_sequences = False
+
+    def __init__(
+        self, plan: QueryPlan, streams: Mapping[str, Stream], static: Mapping[str, pa.Table], spill: Spill | None,
+        from_us: int | None = None, access: duck.Access = duck.NOTHING,
+    ) -> None:  # fmt: skip
+        """spill: where partial matches go that do not fit in memory. from_us: events that are kept from then on are for
+        it too."""
+        self.streams = dict(streams)
+        make, schemas = partial(live_matcher, spill=spill), {name: s.schema for name, s in streams.items()}
+        self._new: Callable[[], Chain] = partial(Chain, plan, schemas, static, make, access)
+        self.chain = self._new()
+        self.begun = Begun.now(streams, from_us)
+        self.left = False
+        self._warned = False
+
+    @property
+    def factors(self) -> Sequence[FactorPlan]:
+        return [pattern.factor for pattern in self.chain.patterns]
+
+    @property
+    def watermark_us(self) -> int | None:
+        return self.chain.watermark_us
+
+    @property
+    def ended(self) -> bool:
+        return self.left or self.chain.ended
+
+    @property
+    def accepted(self) -> int:
+        return sum(s.on_time_count for s in self.streams.values())
+
+    # ---- on the way
+
+    def begin(self, shed: Shed | None) -> None:
+        if self.begun.from_us is None:
+            self._stand(self.chain)
+
+    def _stand(self, chain: Chain) -> None:
+        """Says to a chain how far the streams have come."""
+        for name, stream in self.streams.items():
+            chain.push(name, None, END_US if stream.ended else stream.watermark_us)
+
+    def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
+        """Warns, once, when a stream that is behind makes many events of the others wait."""
+        if self.left:
+            return []
+        from_us = self.begun.from_us
+        if batch is not None and from_us is not None and not bool((batch.ts_us >= from_us).all()):
+            batch = batch.take(np.flatnonzero(batch.ts_us >= from_us))
+        found = self.chain.push(stream, batch, watermark_us)
+        if not self._warned and self.chain.held_back > HELD_BACK_WARNED:
+            self._warned = True
+            slowest = min(self.streams.values(), key=lambda s: END_US if s.ended else s.watermark_us or -END_US)
+            warnings.warn(
+                f"{self.chain.held_back:,} events wait for stream {slowest.schema.name}, which has come to "
+                f"{show_us(slowest.watermark_us)}: db.advance says how far it is without events",
+                HybridWarning,
+                stacklevel=2,
+            )
+        return found
+
+    def columns(self, stream: str) -> Collection[str] | None:
+        return None  # what is pushed after these has them all
+
+    def enter(self, snapshots: Mapping[str, HistorySnapshot], low_us: Mapping[str, int]) -> Iterator[Step]:
+        for name, snapshot in snapshots.items():
+            yield name, snapshot.read(RangeRequest(low_us[name])), None
+        for name, stream in self.streams.items():
+            yield name, None, END_US if stream.ended else stream.watermark_us
+
+    def leave(self) -> None:
+        self.left = True  # the chain has the rows of patterns that matches are made of
+
+    def declare(self, schema: Schema) -> None:
+        self.chain.declare(schema)
+
+    # ---- once more
+
+    def replay(self) -> bool:
+        had = {name: events_had(stream, self.begun) for name, stream in self.streams.items()}
+        self._go_through(had, self.begun)
+        return all(whole for _, whole in had.values())
+
+    def succeed(self, old: Events, fresh: bool) -> bool:
+        had = {name: events_had(stream, old.begun) for name, stream in self.streams.items()}
+        if all(whole for _, whole in had.values()):
+            self._go_through(had, old.begun)
+            return True
+        if not fresh:
+            raise cannot_go_on()
+        self.begin(None)
+        return False
+
+    def _go_through(self, had: Mapping[str, tuple[EventBatch, bool]], begun: Begun) -> None:
+        chain = self._new()
+        for name, (batch, _) in had.items():
+            chain.push(name, batch, None)
+        self._stand(chain)
+        self.chain, self.begun = chain, begun
+
+    # ---- overload
+
+    def allow(self, shed: Shed | None) -> None:
+        assert shed is None
+
+    def look(self, now_s: float, wall_us: int, name: str) -> list[str]:
+        return []
+
+    # ---- memory and checkpoints
+
+    @property
+    def holders(self) -> Sequence[Holder]:
+        return () if self.left else self.chain.patterns
+
+    @property
+    def spill(self) -> Sequence[SpillStats]:
+        return [pattern.spill for pattern in self.chain.patterns]
+
+    def take_trouble(self) -> list[str]:
+        return [trouble for pattern in self.chain.patterns for trouble in pattern.take_trouble()]
+
+    def save(self) -> dict[str, Any]:
+        return self.chain.save() | {"from_us": self.begun.from_us, "since": dict(self.begun.since)}
+
+    def restore(self, saved: Mapping[str, Any], member: Member | Unread | None) -> bool:
+        self.begun = Begun(dict(saved.get("since", {})), saved.get("from_us"))  # format 1 has none
+        if not self.chain.fits(saved):
+            return False
+        self.chain.restore(saved)
+        return True
+
+    # ---- for the user
+
+    def reader(self) -> HistoryReader:
+        return self.chain.reader({name: s.reader() for name, s in self.streams.items()})
+
+    def stats(self) -> dict[str, Any]:
+        """watermark: of the last pattern's input, which waits for the stream that is furthest behind: watermarks."""
+        return {
+            "late": sum(s.live.late_count for s in self.streams.values()),
+            "held_back": self.chain.held_back,
+            "watermark": None if self.chain.ended else show_us(self.chain.watermark_us),
+            "watermarks": {s.schema.name: show_us(s.watermark_us) for s in self.streams.values()},
+            "held_by": {s.schema.name: s.held_by() for s in self.streams.values()},
+        }
+
+    @property
+    def stuck(self) -> int:
+        return self.chain.stuck

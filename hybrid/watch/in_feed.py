@@ -1,0 +1,343 @@
+"""The events of a live query with one pattern over one stream: a member of the feed that such queries share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from archive.interrupts import Deferred
+from archive.reader import HistoryReader, RangeRequest
+from archive.snapshot import HistorySnapshot
+from hybrid.rows.times import show_us
+from hybrid.watch.backfill import Filling
+from hybrid.watch.begun import EVER, Begun, cannot_go_on, events_had
+from hybrid.watch.live_query import Events, Step
+from hybrid.watch.memory import Holder
+from hybrid.watch.query_spec import END_US
+from hybrid.watch.shedding import REPLAY_EVENTS_MAX, Shed, Shedding, shedding_of
+from hybrid.watch.stream import Stream
+from matching.batch import EventBatch, Matches
+from matching.feed import Feed, Member, Unread, needed_from
+from matching.shedding import Shedder
+from matching.spill import Spill, SpillStats
+from query.errors import DataError
+from query.plan.plan import FactorPlan, Plan
+from query.schema import Schema
+
+
+def new_feed(schema: Schema, spill: Spill | None) -> Feed:
+    """Returns a feed for a stream. spill: where partial matches go that do not fit in memory."""
+    with Deferred():  # an import that is interrupted leaves half a module
+        from hybrid.statement.background_compile import builder  # loads the kernels
+    return Feed(schema, builder(), spill)
+
+
+def feed_of(stream: Stream, spill: Spill | None) -> Feed:
+    """Returns the feed of a stream, which gets one if it has none."""
+    if stream.feed is None:
+        stream.feed = new_feed(stream.schema, spill)
+    return stream.feed
+
+
+def _so_far(feed: Feed, member: Member) -> Member:
+    """Returns the member without what it has found so far. Raises what it has failed of, and takes it out then."""
+    if member.failure is not None:
+        feed.remove(member)
+        raise member.failure
+    member.found = []
+    return member
+
+
+class InFeed:
+    """See hybrid.watch.live_query.Events. member: None before it begins, and once no more events are for it; it has no
+    place in the feed while it reads the past, see hybrid.watch.backfill.Filling."""
+
+    __slots__ = (
+        "_accepted_before", "_filling", "_spill", "_stuck_before", "begun", "factor", "left", "member", "shedding",
+        "stream", "streams",
+    )  # fmt: skip
+
+    def __init__(self, factor: FactorPlan, stream: Stream, spill: Spill | None, from_us: int | None = None) -> None:
+        """spill: see `feed_of`. from_us: events that are kept from then on are for it too."""
+        self.factor = factor
+        self.stream = stream
+        self.streams: Mapping[str, Stream] = {stream.schema.name.lower(): stream}
+        self.begun = Begun.now(self.streams, from_us)
+        self.member: Member | None = None
+        self.shedding: Shedding | None = None
+        self.left = False
+        self._spill = spill
+        self._filling: Filling | None = None
+        self._accepted_before = stream.on_time_count  # of the stream, when it began
+        self._stuck_before = 0
+
+    @property
+    def factors(self) -> Sequence[FactorPlan]:
+        return (self.factor,)
+
+    @property
+    def watermark_us(self) -> int | None:
+        return END_US if self.stream.ended else self.stream.watermark_us
+
+    @property
+    def ended(self) -> bool:
+        return self.left or self.stream.ended
+
+    @property
+    def accepted(self) -> int:
+        return self.stream.on_time_count - self._accepted_before
+
+    @property
+    def _since_seq(self) -> int:
+        return self.begun.seq(self.stream.schema.name.lower())
+
+    # ---- on the way
+
+    def begin(self, shed: Shed | None) -> None:
+        self.shedding = None if shed is None else Shedding(shed)
+        plan, from_us, shedder = self.factor.plan, self.begun.from_us, self._new_shedder()
+        if from_us is not None:
+            self._filling = Filling(plan, from_us, shedder)
+            self.member = self._filling.member
+        else:
+            self._take_place(self._feed().add(plan, self._since_seq, shedder))
+
+    def _feed(self) -> Feed:
+        return feed_of(self.stream, self._spill)
+
+    def _take_place(self, member: Member) -> None:
+        self.member = member
+        if self.shedding is not None:
+            self.shedding.shedder = member.shedder
+            self.shedding.looked_count = self.stream.live.accepted_count
+
+    def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
+        if self._filling is not None and batch is not None:
+            self._filling.take(batch)
+        return [] if self.member is None else self.member.take_found()
+
+    @property
+    def failure(self) -> Exception | None:
+        return None if self.member is None else self.member.failure
+
+    def columns(self, stream: str) -> Collection[str] | None:
+        return self.factor.plan.columns
+
+    def enter(self, snapshots: Mapping[str, HistorySnapshot], low_us: Mapping[str, int]) -> Iterator[Step]:
+        assert self._filling is not None
+        ((name, snapshot),) = snapshots.items()
+        filling = self._filling
+        filling.reached_us = low_us[name]
+        self._take_place(filling.enter(self._feed(), snapshot, self.stream.live))
+        self._filling, self._accepted_before = None, self.stream.on_time_count - filling.count
+        yield name, None, None
+
+    def leave(self) -> None:
+        feed, member = self.stream.feed, self.member
+        if feed is None or member is None:
+            return
+        self._stuck_before, self.member, self.left = member.matcher.stuck, None, True
+        feed.remove(member)
+        if not len(feed):
+            self.stream.feed = None
+
+    def declare(self, schema: Schema) -> None:
+        """The feed is declared with its stream."""
+
+    # ---- once more
+
+    def replay(self) -> bool:
+        plan, feed = self.factor.plan, self.stream.feed
+        assert feed is not None
+        if self._since_seq >= self.stream.live.next_seq:
+            self._accepted_before = self.stream.on_time_count
+        shedder = None
+        if self.shedding is not None:
+            old = self.shedding.shedder or Shedder(plan.partition_by)
+            shedder = self.shedding.shedder = old.anew(plan.partition_by)
+            self._note_all_keys()
+        events, whole = events_had(self.stream, self.begun, needed_from(plan, feed.advanced_us))
+        self.member, self.left = feed.replay(plan, self._since_seq, events, shedder, self.begun.from_us), False
+        return whole
+
+    def succeed(self, old: Events, fresh: bool) -> bool:
+        plan, feed = self.factor.plan, self._feed()
+        self.shedding = old.shedding
+        if isinstance(old, InFeed) and old.member is not None:
+            accepted_before, reader = old._accepted_before, self.stream.reader()
+            member = feed.succeed(old.member, plan, lambda low, high: reader.read(RangeRequest(low, high, closed=True)))
+            if member is None:
+                shedder = old.member.shedder
+                member = old._replayed(plan, None if shedder is None else shedder.anew(plan.partition_by))
+        else:
+            events, whole = events_had(self.stream, old.begun)
+            accepted_before = self.stream.on_time_count - len(events)
+            member = self._in_place_of_chain(old.begun, events) if whole else None
+        if member is None and not fresh:
+            raise cannot_go_on()
+        if member is not None:
+            self.begun, self._accepted_before = old.begun, accepted_before
+        self._take_place(member or feed.add(plan, self._since_seq, self._new_shedder()))
+        assert self.member is not None
+        if self.member.shedder is not None and self.member.shedder.keeps_all:
+            self._note_all_keys()
+        return member is not None
+
+    def _in_place_of_chain(self, begun: Begun, events: EventBatch) -> Member:
+        """Returns a member that has had these events, of which the feed of the stream need not know."""
+        live, name = self.stream.live, self.stream.schema.name.lower()
+        passed = 0 if live.watermark_us is None else int(np.searchsorted(events.ts_us, live.watermark_us))
+        filling = Filling(self.factor.plan, EVER if begun.from_us is None else begun.from_us)
+        filling.take(events.slice(0, passed))
+        feed, ahead = self._feed(), events.slice(passed, len(events))
+        return _so_far(feed, filling.join(feed, ahead, live, begun.seq(name)))
+
+    def _note_all_keys(self) -> None:
+        if self.shedding is not None and self.shedding.pressure.share < 1:
+            self.shedding.decided(self.stream.live.newest_us, 1.0, "a new version")
+
+    def _new_shedder(self) -> Shedder | None:
+        return None if self.shedding is None else Shedder(self.factor.plan.partition_by)
+
+    def _replayed(self, plan: Plan, shedder: Shedder | None, events_max: int | None = None) -> Member | None:
+        """Returns a member that is as if the plan had run since this began, from the events that are kept; None where
+        they are not, or are more than `events_max`. Raises what the query fails of, and DataError for files that are
+        gone."""
+        stream, feed, from_us = self.stream, self.stream.feed, self.begun.from_us
+        assert feed is not None
+        reader = stream.kept.snapshot()
+        low_us = needed_from(plan, feed.advanced_us)
+        dropped_us = stream.dropped_us
+        if from_us is not None:
+            filling = Filling(plan, from_us, shedder, low_us)
+            few = events_max is None or reader.stretch_rows(filling.reached_us)[0] <= events_max
+            if not few or (dropped_us is not None and dropped_us > filling.reached_us):
+                return None
+            return _so_far(feed, filling.enter(feed, reader, stream.live))
+        whole = low_us is None or (dropped_us is not None and dropped_us > low_us)
+        if events_max is not None and reader.stretch_rows(None if whole else low_us)[0] > events_max:
+            return None
+        events = reader.read(RangeRequest(None if whole else low_us))
+        mine = np.flatnonzero(events.seq >= self._since_seq)
+        if whole and len(mine) != self.accepted:
+            return None
+        return feed.replay(plan, self._since_seq, events.take(mine), shedder)
+
+    @property
+    def names_sequences(self) -> bool:
+        return True
+
+    # ---- overload
+
+    def allow(self, shed: Shed | None) -> None:
+        assert self.member is not None
+        was, out = self.shedding, self.shedding is not None and self.shedding.pressure.share < 1
+        self.shedding = None if shed is None else Shedding(shed)
+        if was is not None and self.shedding is not None:
+            self.shedding.pressure.share, self.shedding.decisions = was.pressure.share, was.decisions
+            self.shedding.shedder = was.shedder
+        elif not out and shed is None:
+            self.member.shedder = None
+        else:
+            try:
+                self._take_all_keys()
+            except DataError:
+                self.shedding = was
+                raise
+
+    def look(self, now_s: float, wall_us: int, name: str) -> list[str]:
+        shedding, live, member = self.shedding, self.stream.live, self.member
+        if shedding is None or member is None:
+            return []
+        came = live.accepted_count != shedding.looked_count and live.newest_us is not None
+        shedding.looked_count = live.accepted_count
+        lag_us = wall_us - live.newest_us if came and live.newest_us is not None else None
+        share = shedding.pressure.look(now_s, lag_us)
+        if share == shedding.pressure.share:
+            return []
+        if share == 1:
+            try:
+                self._take_all_keys()
+            except DataError as error:
+                return [f"{name} cannot take in all keys again: {error}"]
+        else:
+            assert member.shedder is not None
+            member.shedder.keep(share)
+        late = "no overload any more" if lag_us is None or share == 1 else f"{lag_us / 1e6:.1f} s late"
+        shedding.decided(live.newest_us, share, late)
+        return [f"{name} keeps {share:.3g} of its keys: {late}"]
+
+    def _take_all_keys(self) -> None:
+        """Goes on as if no key had ever been left out, from the events that are kept. Raises DataError, and nothing has
+        changed, where they are not, or are too many."""
+        old = self.member
+        assert old is not None
+        shedder = (old.shedder or self._new_shedder()) if self.shedding is not None else None
+        member = self._replayed(self.factor.plan, shedder, REPLAY_EVENTS_MAX)
+        if member is None:
+            raise DataError(
+                "events since the query began are no longer kept, or are too many", "close it, and watch it anew"
+            )
+        member.found = [*old.take_found(), *member.found]
+        member.failure = old.failure
+        self._feed().remove(old)
+        self.member = member
+        if self.shedding is not None and shedder is not None:
+            self.shedding.shedder = shedder
+            shedder.keep(1.0)
+
+    # ---- memory and checkpoints
+
+    @property
+    def holders(self) -> Sequence[Holder]:
+        return ()  # that is the feed
+
+    @property
+    def spill(self) -> Sequence[SpillStats]:
+        return () if self.member is None else (self.member.spill,)
+
+    def take_trouble(self) -> list[str]:
+        return []
+
+    def save(self) -> dict[str, Any]:
+        stuck_before, shedding = self._stuck_before, self.shedding
+        return {
+            "since_seq": self._since_seq, "accepted_before": self._accepted_before, "stuck_before": stuck_before,
+            "from_us": self.begun.from_us, "shedding": None if shedding is None else shedding.save(),
+        }  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any], member: Member | Unread | None) -> bool:
+        since_seq, from_us = saved["since_seq"], saved.get("from_us")
+        self.begun = Begun({} if since_seq == EVER else dict.fromkeys(self.streams, since_seq), from_us)
+        self._accepted_before, self._stuck_before = saved["accepted_before"], saved["stuck_before"]
+        self.shedding = shedding_of(saved.get("shedding"))
+        if member is None:
+            return True
+        if self.shedding is not None:
+            self.shedding.shedder = member.shedder
+        if isinstance(member, Member):
+            self.member = member
+        return isinstance(member, Member)
+
+    # ---- for the user
+
+    def reader(self) -> HistoryReader:
+        return self.stream.reader()
+
+    def stats(self) -> dict[str, Any]:
+        stream = self.stream
+        held = 0 if stream.feed is None or self.member is None else stream.feed.held_count(self.member, self._since_seq)
+        events, late = stream.lately.counts
+        return {
+            "late": stream.live.late_count,
+            "late_share": late / events if events else 0.0,
+            "held_back": held,
+            "watermark": show_us(stream.live.watermark_us),
+            "held_by": stream.held_by(),
+        }
+
+    @property
+    def stuck(self) -> int:
+        return self._stuck_before if self.member is None else self.member.matcher.stuck
