@@ -1,4 +1,4 @@
-"""Hybrid: one pattern query over what is happening now and over everything that happened before.
+"""Hybrid: one pattern query over live streams and over their archive.
 
     import hybrid
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 def _refuse_shadows() -> None:
-    """Raises ImportError if a user's own `query.py`, `live.py`, ... stands before one of our packages on the path."""
+    """Raises ImportError if a module of the user, such as `query.py`, precedes one of our packages on the path."""
     home = Path(__file__).resolve().parent.parent
     for name in ("query", "matching", "live", "archive", "simulator"):
         spec = importlib.util.find_spec(name)
         if spec is None:
-            raise ImportError(f"hybrid needs its package {name!r}, which is not beside {home / 'hybrid'}")
+            raise ImportError(f"hybrid's package {name!r} is missing: expected {home / name}")
         places = [Path(p).resolve() for p in spec.submodule_search_locations or ()]
         if home / name not in places[:1]:
             found = spec.origin or (str(places[0]) if places else "something built in")
@@ -62,28 +62,31 @@ __all__ = [
 
 
 def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
-    """Answers one statement: a DuckDB SELECT whose table factors may carry MATCH_RECOGNIZE and JOIN HISTORY OF, alone
-    or in COPY (...) TO, INSERT INTO and CREATE TABLE AS; or a SASE+ statement, PATTERN SEQ ( ... ), in its place.
+    """Runs one statement and returns its rows.
 
-    tables: what the names in the text stand for: pandas or polars frames, Arrow tables, DuckDB relations, anything with
-    the Arrow PyCapsule protocol, the path of a file, a list of dicts. connection: a DuckDB connection whose own tables
-    and views may be named too; INSERT and CREATE need one. The text may read and write files, as DuckDB does: for texts
-    of others take hybrid.connect(external=False).sql, or a connection without external access. Rows that ORDER BY
-    leaves equal keep their position in the table, frame or file; those of joins, aggregates and the like go by content.
-    Raises QueryError, DataError.
+    text: a DuckDB SELECT whose tables may carry MATCH_RECOGNIZE and JOIN HISTORY OF; it may be wrapped in
+    COPY (...) TO, INSERT INTO or CREATE TABLE AS. A SASE+ statement, PATTERN SEQ ( ... ), may replace the SELECT.
+    tables: data for the names in the text: pandas or polars frames, Arrow tables, DuckDB relations, anything with the
+    Arrow PyCapsule protocol, the path of a file, a list of dicts. connection: a DuckDB connection; the text may also
+    name its tables and views. INSERT and CREATE need one.
+
+    Rows that are equal in ORDER BY keep their position in the table, frame or file; rows of joins, aggregates and the
+    like have none and are ordered by content. The text may read and write files, as in DuckDB. For untrusted texts use
+    hybrid.connect(external=False).sql, or a connection without external access. Raises QueryError, DataError.
     """
     from archive.interrupts import Deferred
 
-    with Deferred():  # an import that is interrupted leaves half a module
+    with Deferred():  # an interrupted import would leave half a module
         from hybrid.statement.statement import sql as answer
     return answer(text, connection, **tables)
 
 
 def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:
-    """All matches of one statement as a graph that is not decoded: for patterns of which one row may end very many.
+    """Returns all matches of one statement as a compressed graph, for patterns with very many matches per row.
 
-    text: as for hybrid.sql, with one pattern of which the SELECT picks columns, under SELECTION SKIP TILL NEXT MATCH or
-    SKIP TILL ANY MATCH. Time and memory depend on the rows, not on the matches. Raises QueryError, DataError."""
+    text: as for hybrid.sql, with one pattern under SELECTION SKIP TILL NEXT MATCH or SKIP TILL ANY MATCH and a SELECT
+    that only picks its columns. Time and memory depend on the rows, not on the matches. Raises QueryError, DataError.
+    """
     from archive.interrupts import Deferred
 
     with Deferred():
@@ -92,11 +95,11 @@ def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **ta
 
 
 def plan(text: str, schemas: Mapping[str, Schema | Mapping[str, str]], live: bool = False) -> QueryPlan:
-    """Returns the plan of one statement, the one that hybrid.sql, Database.watch, Spark, check and explain start from.
+    """Returns the plan of one statement. hybrid.sql, Database.watch, Spark, check and explain all start from this plan.
 
-    schemas: by name the inputs of the text; of a table its columns with DuckDB types, of a stream its Schema, as
-    Database.schema returns it. live: plan it as a live query, over streams only. `print(plan)` shows it as
-    `hybrid explain --stage plan` does. Reads no rows. Raises QueryError, DataError."""
+    schemas: the inputs of the text by name: column names with DuckDB types for a table, a Schema as of Database.schema
+    for a stream. live: plans a live query, over streams only. `print(plan)` shows the text of
+    `hybrid explain --stage plan`. Reads no rows. Raises QueryError, DataError."""
     from archive.interrupts import Deferred
 
     with Deferred():
@@ -117,24 +120,26 @@ def connect(
     external: bool = True,
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
 ) -> Database:
-    """Opens a database of streams: `path` is a directory that keeps their archives, or s3://bucket/prefix in an
-    S3-compatible store; None keeps everything in memory.
+    """Opens a database of streams. Use it as a context manager, or close it. Raises DataError if it cannot be opened.
 
-    memory_limit: what partial matches of live queries may hold, for example "2GB", and what DuckDB may use for reading
-    history; the partial matches beyond that go to disk. storage_options: how the store is
-    reached, as deltalake and polars take it ({"aws_endpoint_url": ..., "aws_region": ...}); what is not given comes
-    from the environment. maintenance: whether a thread keeps the archives in order: flushes what waits, compacts,
-    deletes what was taken out. log: whether events are in a log on disk before a push returns: "fsync" (then they
-    survive a loss of power), "os" (they survive the end of the process), which a database on disk has unless it is
-    said; None: they are written with the next flush, after five seconds at most and when the process ends in order.
-    read_only: nothing is pushed or written, and another process may write meanwhile; each statement sees what that has
-    taken until then. Otherwise it is the only process that writes: a second one is refused. checkpoint: how often what
-    queries with a name have become is kept ("10s"; None: when Database.checkpoint is called, and at the end). spark:
-    where Spark searches for PA in large ranges of history, an address or a session as Database.sql takes them (None:
-    nowhere); spark_events: those with more events than so many, 100 million unless it is said. external: whether the
-    text of a query may read and write files and go to the network, as DuckDB's does. False is for texts of others: they
-    read the streams, the tables given with them, and `files` (a directory for all in it), and nothing else. Use it as a
-    context manager, or close it. Raises DataError for what cannot be opened.
+    path: the directory of the archives, or s3://bucket/prefix in an S3-compatible store. None: everything in memory.
+    memory_limit: memory for partial matches of live queries, for example "2GB", and for DuckDB when it reads history.
+        Partial matches beyond it spill to disk.
+    storage_options: options of the object store, as for deltalake and polars ({"aws_endpoint_url": ...,
+        "aws_region": ...}). Missing ones come from the environment.
+    maintenance: runs a thread that flushes buffered events, compacts files and deletes removed data.
+    log: when events are in the write-ahead log, relative to the return of a push. "fsync": before it, and they survive
+        a loss of power. "os": before it, and they survive the end of the process; the default on disk. None: no log;
+        the next flush writes them, after five seconds at most and on an orderly exit.
+    checkpoint: interval between checkpoints of named queries ("10s"). None: only Database.checkpoint and close.
+    spark: address or session of the Spark that searches large history ranges for the history pattern (PA), as for
+        Database.sql. None: no Spark.
+    spark_events: ranges with more events go to Spark; 100 million by default.
+    read_only: opens without writing, while another process may write. Each statement sees the rows that the writer has
+        taken so far. Otherwise this is the only writer: a second one is refused.
+    external: query texts may read and write files and use the network, as in DuckDB. False, for untrusted texts: they
+        read only the streams, the tables given with them, and `files`.
+    files: files that texts may read with external=False; a directory allows all files in it.
     """
     from archive.interrupts import Deferred
 

@@ -1,4 +1,4 @@
-"""Errors that point at the query text: spans, diagnostics, the one caret renderer, and the table of codes."""
+"""Errors with positions in the query text: spans, diagnostics, their renderer, and the table of codes."""
 
 from __future__ import annotations
 
@@ -15,62 +15,62 @@ class Span:
     end: int
 
     def to(self, other: Span) -> Span:
-        """The smallest span that covers both."""
+        """Returns the smallest span that covers both."""
         return Span(min(self.start, other.start), max(self.end, other.end))
 
 
 NOWHERE = Span(0, 0)
 
-#: Every code a QueryError may carry, with what it says in general. docs/errors.md is checked against this table.
+#: All codes of QueryErrors, with their meanings. A test compares docs/errors.md with this table.
 CODES: dict[str, str] = {
-    "HQ100": "the text is not a query of this language",
-    "HQ101": "a MATCH_RECOGNIZE clause could not be read",
-    "HQ102": "a scalar expression could not be read",
-    "HQ103": "a clause appears twice or out of order",
-    "HQ104": "a quantifier that can never be met",
-    "HQ105": "an interval that is not a fixed length of time",
-    "HQ200": "a table or stream that does not exist",
-    "HQ201": "a column that does not exist",
-    "HQ202": "a row pattern variable that is not in PATTERN",
-    "HQ203": "a row pattern variable that is defined twice",
+    "HQ100": "invalid query",
+    "HQ101": "invalid MATCH_RECOGNIZE clause",
+    "HQ102": "invalid scalar expression",
+    "HQ103": "repeated or misplaced clause",
+    "HQ104": "quantifier that cannot be met",
+    "HQ105": "interval without a fixed duration",
+    "HQ200": "unknown table or stream",
+    "HQ201": "unknown column",
+    "HQ202": "row pattern variable that is not in PATTERN",
+    "HQ203": "row pattern variable defined twice",
     "HQ204": "DEFINE names a variable that is not in PATTERN",
-    "HQ205": "a type that does not fit",
-    "HQ206": "two output columns of one name",
-    "HQ207": "one call that mixes row pattern variables",
-    "HQ208": "a navigation that does not nest as physical(logical())",
+    "HQ205": "type mismatch",
+    "HQ206": "duplicate output column",
+    "HQ207": "call that mixes row pattern variables",
+    "HQ208": "navigation that does not nest as physical(logical())",
     "HQ209": "FINAL in DEFINE",
-    "HQ210": "an aggregate inside an aggregate or a navigation",
-    "HQ211": "WITHIN needs an order by time",
-    "HQ212": "a stream is ordered by its time first",
-    "HQ213": "a volatile function has no fixed answer on a stream",
-    "HQ214": "negation at the start or end needs WITHIN",
-    "HQ215": "AFTER MATCH, WITH UNMATCHED ROWS or TIMEOUT ROWS does not fit",
-    "HQ216": "a subset that does not fit",
-    "HQ217": "an output without columns",
-    "HQ218": "a reference to the events of a SASE+ variable that does not fit",
-    "HQ219": "inputs that cannot be merged into one",
-    "HQ220": "a live pattern over rows whose time has no bound",
-    "HQ300": "a JOIN HISTORY that cannot be answered",
-    "HQ301": "a history range that is not made of times",
-    "HQ400": "an outer SELECT that has no answer on an unbounded stream",
+    "HQ210": "aggregate inside an aggregate or a navigation",
+    "HQ211": "WITHIN an interval without ORDER BY a time",
+    "HQ212": "ORDER BY of a stream that does not begin with its time",
+    "HQ213": "volatile function over a stream",
+    "HQ214": "leading or trailing negation without WITHIN",
+    "HQ215": "invalid use of AFTER MATCH, WITH UNMATCHED ROWS or TIMEOUT ROWS",
+    "HQ216": "invalid SUBSET",
+    "HQ217": "output without columns",
+    "HQ218": "invalid reference to the events of a SASE+ variable",
+    "HQ219": "inputs that MERGE cannot combine",
+    "HQ220": "live pattern over rows without a time bound",
+    "HQ300": "invalid JOIN HISTORY",
+    "HQ301": "history range whose bounds are not times",
+    "HQ400": "outer SELECT without an answer on an unbounded stream",
     "HQ500": "not supported yet",
-    "HQ600": "the pattern needs more positions or partial matches than its budget",
-    "HQ601": "AFTER MATCH SKIP TO would not move on",
-    "HQ700": "the text is not TOML",
-    "HQ701": "a key of an app file that does not exist",
-    "HQ702": "something that an app file lacks",
-    "HQ703": "a value of an app file that does not fit",
-    "HQ704": "a name in an app file that nothing has",
-    "HQ705": "an extra that is not installed",
+    "HQ600": "pattern that exceeds its budget of positions or partial matches",
+    "HQ601": "AFTER MATCH SKIP TO that would not move on",
+    "HQ700": "invalid TOML",
+    "HQ701": "unknown key in an app file",
+    "HQ702": "missing part of an app file",
+    "HQ703": "invalid value in an app file",
+    "HQ704": "unknown name in an app file",
+    "HQ705": "extra that is not installed",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One fault of a query.
+    """One error in a query.
 
-    code: a key of CODES; message: what is wrong; span: where in the text; label: what stands under the caret;
-    hint: what to do instead, or empty.
+    code: a key of CODES. message: the error. span: its position in the text. label: text after the caret, or empty.
+    hint: a way to fix it, or empty.
     """
 
     code: str
@@ -80,7 +80,8 @@ class Diagnostic:
     hint: str = ""
 
     def render(self, text: str, name: str = "query") -> str:
-        """The message with the line it is about, a caret under the span, and the hint; without a text no line."""
+        """Returns the message, the line of the text with a caret under the span, and the hint. An empty text gives no
+        line."""
         if not text:
             return f"error[{self.code}]: {self.message}" + (f"\nhint: {self.hint}" if self.hint else "")
         start = max(0, min(self.span.start, len(text)))
@@ -92,7 +93,7 @@ class Diagnostic:
         column = start - line_start
         width = max(1, sum(map(_columns, line[column : end - line_start])))
         pad = "".join("\t" if c == "\t" else " " * _columns(c) for c in line[:column])
-        # control characters and halves of surrogate pairs have no width, or cannot be printed at all
+        # control characters and lone surrogates have no width, or cannot be printed
         bad = {c for c in line if c != "\t" and unicodedata.category(c) in ("Cc", "Cs")}
         line = "".join("\ufffd" if c in bad else c for c in line.removesuffix("\r"))
         parts = [
@@ -107,14 +108,14 @@ class Diagnostic:
 
 
 def _columns(character: str) -> int:
-    """How many columns a terminal gives to a character."""
+    """Returns the width of a character in terminal columns."""
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
 class QueryError(Exception):
-    """A query that cannot be answered as written. `diagnostics` has every fault found; `text` is the query."""
+    """Raised for a query that cannot be answered as written. diagnostics: all errors found. text: the query."""
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...] | list[Diagnostic], text: str = "") -> None:
         self.diagnostics = tuple(diagnostics)
@@ -122,17 +123,18 @@ class QueryError(Exception):
         super().__init__(self.render())
 
     def __reduce__(self) -> tuple[type[QueryError], tuple[tuple[Diagnostic, ...], str]]:
-        """Errors are pickled where another process has found them."""
+        """Supports pickling, for errors raised in other processes."""
         return type(self), (self.diagnostics, self.text)
 
     def render(self, name: str = "query") -> str:
-        """All faults, in the order of the text."""
+        """Returns all diagnostics as text, in the order of the query."""
         ordered = sorted(self.diagnostics, key=lambda d: (d.span, d.code))
         return "\n\n".join(d.render(self.text, name) for d in ordered)
 
 
 class DataError(Exception):
-    """Data that does not fit its stream: what is wrong, where, and what to do. Nothing of the batch was taken."""
+    """Raised for data that does not fit its stream, and for invalid arguments. message: the error and its position.
+    hint: a way to fix it, or empty. No row of the batch was taken."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         self.message = message
@@ -140,20 +142,21 @@ class DataError(Exception):
         super().__init__(f"{message}\nhint: {hint}" if hint else message)
 
     def __reduce__(self) -> tuple[type[DataError], tuple[str, str]]:
-        """Errors are pickled where another process has found them."""
+        """Supports pickling, for errors raised in other processes."""
         return type(self), (self.message, self.hint)
 
 
 class NotKept(DataError):
-    """Events that may be all right cannot be kept now, because a disk is full, say: the same push may be made again."""
+    """Raised if valid events cannot be stored now, for example on a full disk. The same push can be retried."""
 
 
 class HybridWarning(UserWarning):
-    """Something a user should know and may accept: a slow path, an idle clause, unbounded state."""
+    """Warning about a query or service that works with a drawback: a slow path, a clause without effect, unbounded
+    state."""
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """A hint that names the closest known spelling, or lists what there is."""
+    """Returns a hint with the closest known name, or else with the first 12 known names."""
     import difflib
 
     close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
@@ -162,14 +165,14 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     return f"available: {', '.join(known[:12])}" if known else ""
 
 
-#: Stands before each cause of an error of deltalake, in colours.
+#: Precedes each cause in an error of deltalake, in colours.
 _CAUSE = "\u21b3"
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 
 def first_line(error: object) -> str:
-    """What an error of a library says, without what it says below; of one that says its cause at the end, as deltalake
-    does behind arrows (503 Service Unavailable), that too."""
+    """Returns the first line of a library's error. If the last line has a cause after an arrow, as in deltalake (503
+    Service Unavailable), appends that cause."""
     lines = str(error).strip().split("\n")
     cause = lines[-1].partition(_CAUSE)[2]
     return f"{lines[0]}: {_COLOURS.sub('', cause).strip()}" if cause else lines[0]

@@ -1,7 +1,7 @@
 """The command line: `hybrid sql | explain | check | run | ...`; `hybrid --help` lists all.
 
-Data goes to stdout, messages and progress to stderr. Exit codes: 0 all well, 1 a fault of the query or the data (or a
-demo that does not find what was planted), 2 wrong usage. Nothing heavy is imported before a command needs it.
+Data goes to stdout, messages and progress to stderr. Exit codes: 0 success, 1 an error in the query or the data (or a
+demo that misses planted matches), 2 wrong usage. Heavy modules are imported only by the commands that need them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ app.add_typer(archive.app, name="archive")
 
 
 class Stage(StrEnum):
-    """What EXPLAIN shows."""
+    """Stages of EXPLAIN."""
 
     all = "all"
     ast = "ast"
@@ -38,7 +38,7 @@ class Stage(StrEnum):
 
 
 class Scenario(StrEnum):
-    """What the simulators make."""
+    """Simulated scenarios."""
 
     stock = "stock"
     rfid = "rfid"
@@ -47,7 +47,7 @@ class Scenario(StrEnum):
 
 
 class Demo(StrEnum):
-    """What the demos are about."""
+    """Demos."""
 
     stock = "stock"
     rfid = "rfid"
@@ -56,21 +56,21 @@ class Demo(StrEnum):
     flights = "flights"
 
 
-Text = Annotated[str, typer.Argument(help="The query, or the name of a file that holds it.")]
+Text = Annotated[str, typer.Argument(help="The query, or a file with it.")]
 Tables = Annotated[
     list[str] | None,
-    typer.Option("--table", "-t", metavar="NAME=FILE", help="A Parquet, CSV or JSON file under a name; repeatable."),
+    typer.Option("--table", "-t", metavar="NAME=FILE", help="A Parquet, CSV or JSON file as a table; repeatable."),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
 Directory = Annotated[
-    str | None, typer.Option("--directory", "-d", help="A database, or s3://bucket/prefix: its streams are tables.")
+    str | None, typer.Option("--directory", "-d", help="A database, or s3://bucket/prefix; its streams are tables.")
 ]
 PICTURES = Path("demo-output")
 Seed = Annotated[int, typer.Option(help="The same seed gives the same events.")]
 
 
 def main() -> None:
-    """Runs the command line; the exit code says how it went."""
+    """Runs the command line and exits with its code."""
     from query.errors import DataError, QueryError
 
     try:
@@ -96,9 +96,9 @@ def sql_command(
     directory: Directory = None,
     format: Formats = Format.table,
     output: Output = None,
-    evidence: Annotated[bool, typer.Option("--evidence", help="Write the events behind the rows instead.")] = False,
+    evidence: Annotated[bool, typer.Option("--evidence", help="Write the matched events instead of the rows.")] = False,
 ) -> None:
-    """Answers a query over files, or over the streams of a database."""
+    """Runs a query over files, or over the streams of a database."""
     import hybrid
 
     statement, tables = query_text(text), open_tables(table)
@@ -114,13 +114,13 @@ def sql_command(
 
 @app.command()
 def explain(
-    text: Annotated[str, typer.Argument(help="The query, a file with it, or the name of a demo: its query.")],
+    text: Annotated[str, typer.Argument(help="The query, a file with it, or the name of a demo.")],
     table: Tables = None,
     directory: Directory = None,
-    stage: Annotated[Stage, typer.Option(help="Which stage.")] = Stage.all,
+    stage: Annotated[Stage, typer.Option(help="The stage to show.")] = Stage.all,
 ) -> None:
-    """Shows what the stages make of a query: syntax tree, plan, NFA^b, automaton, program;
-    and alone the source of the kernel that it goes on with when it runs long."""
+    """Shows the compile stages of a query: syntax tree, plan, NFA^b, automaton, program; and, only with --stage kernel,
+    the source of its compiled kernel."""
     from hybrid.statement.explain import explain as explained
 
     demo = _demo_query(text)
@@ -150,13 +150,13 @@ def check(
     table: Tables = None,
     directory: Directory = None,
     against_reference: Annotated[
-        bool, typer.Option("--against-reference", help="Also run it by the kernel and by the reference, and compare.")
+        bool, typer.Option("--against-reference", help="Also run it with kernel and reference matcher, and compare.")
     ] = False,
 ) -> None:
-    """Checks a query, or an app file (a name in .toml), without running it; errors point at the text."""
+    """Checks a query, or an app file (*.toml), without running it. Errors point at the text."""
     if text.endswith(".toml") and "\n" not in text:
         run.checked(Path(text))
-        say(f"{text} is well formed")
+        say(f"{text} is valid")
         return
     from hybrid.statement.statement import explain_tables
 
@@ -166,39 +166,39 @@ def check(
             db.explain(statement, "plan", tables)
     else:
         explain_tables(statement, "plan", tables)
-    say("the query is well formed")
+    say("the query is valid")
     if against_reference:
         from hybrid.statement.statement import compare_with_reference
 
         count, same = compare_with_reference(statement, tables)
         if not same:
-            say("the kernel and the reference give different rows: this is a fault of hybrid, please report it")
+            say("the kernel and the reference return different rows: this is a bug in hybrid, please report it")
             raise typer.Exit(1)
-        say(f"kernel and reference give the same {count:,} rows")
+        say(f"kernel and reference return the same {count:,} rows")
 
 
 @app.command()
 def backtest(
     text: Text,
     directory: Annotated[
-        str, typer.Option("--directory", "-d", help="The database whose archive is replayed, or s3://bucket/prefix.")
+        str, typer.Option("--directory", "-d", help="The database to replay: a directory, or s3://bucket/prefix.")
     ],
-    start: Annotated[str, typer.Option("--from", help="Events from this time on, for example 2023-01-01.")],
+    start: Annotated[str, typer.Option("--from", help="Start: events at or after this time, such as 2023-01-01.")],
     end: Annotated[
-        str | None, typer.Option("--to", help="Events before this time; left out: all, and the end of the stream.")
+        str | None, typer.Option("--to", help="End: events before this time. Default: all; the stream ends.")
     ] = None,
     format: Formats = Format.table,
     output: Output = None,
-    evidence: Annotated[bool, typer.Option("--evidence", help="Write the events behind the rows instead.")] = False,
+    evidence: Annotated[bool, typer.Option("--evidence", help="Write the matched events instead of the rows.")] = False,
     diff: Annotated[
         str | None,
-        typer.Option("--diff", metavar="OLD", help="An older version: write the rows that only one of the two gives."),
+        typer.Option("--diff", metavar="OLD", help="An older version of the query: write only rows that differ."),
     ] = None,
 ) -> None:
-    """Replays archived events as live: what a watch started then would have found."""
+    """Replays archived events through a live query, and writes the rows it would have returned."""
     if diff is not None:
         if evidence:
-            raise typer.BadParameter("--diff compares rows: leave out --evidence")
+            raise typer.BadParameter("--diff compares rows: it excludes --evidence")
         with _existing(directory) as db:
             found = db.compare(query_text(diff), query_text(text), start, end)
             write(found.rows, format, output)
@@ -214,7 +214,7 @@ for command in (run.run, run.status, run.top):
 
 
 def _existing(directory: str) -> Any:
-    """Opens a database that is there, on disk or in a store."""
+    """Opens an existing database read-only, on disk or in a store."""
     from archive.place import place_of
     from hybrid.database.database import Database
     from hybrid.watch.declaration import stream_names
@@ -226,12 +226,12 @@ def _existing(directory: str) -> Any:
     except OSError as error:
         raise DataError(f"{directory} cannot be opened: {first_line(error)}", "check the place") from None
     if not there:
-        raise DataError(f"there is no database {directory}", "hybrid.connect creates one")
+        raise DataError(f"database {directory} does not exist", "hybrid.connect creates one")
     return Database(place, read_only=True)
 
 
 def _is_taken(directory: str) -> bool:
-    """Whether something lies in a place already."""
+    """True if a place is not empty."""
     from archive.place import place_of
     from query.errors import DataError, first_line
 
@@ -242,7 +242,7 @@ def _is_taken(directory: str) -> bool:
 
 
 def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:
-    """The query of a demo with the schemas of its streams."""
+    """Returns the query of a demo and the schemas of its streams; None for other names."""
     from query.schema import Field, Schema
 
     if name == "stock":
@@ -279,15 +279,15 @@ def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:
 @app.command()
 def simulate(
     what: Annotated[
-        Scenario, typer.Argument(help="Ticks of a market, a shop with RFID readers, a toll road, or logins.")
+        Scenario, typer.Argument(help="Market ticks, a shop with RFID readers, a toll road, or logins.")
     ],
     seed: Seed = 1,
-    events: Annotated[int, typer.Option(help="How many ticks (stock only).", min=0)] = 10_000,
-    symbols: Annotated[int, typer.Option(help="Of how many symbols (stock only).", min=1)] = 100,
+    events: Annotated[int, typer.Option(help="Number of ticks (stock only).", min=0)] = 10_000,
+    symbols: Annotated[int, typer.Option(help="Number of symbols (stock only).", min=1)] = 100,
     format: Formats = Format.csv,
     output: Output = None,
 ) -> None:
-    """Writes simulated events, in the order of their time."""
+    """Writes simulated events, ordered by time."""
     if what is Scenario.stock:
         from simulator.stock import walk
 
@@ -309,17 +309,17 @@ def simulate(
 
 @app.command()
 def demo(
-    which: Annotated[Demo, typer.Argument(help="Which demo.")],
+    which: Annotated[Demo, typer.Argument(help="The demo.")],
     seed: Seed = 1,
     directory: Annotated[
-        str | None, typer.Option("--directory", "-d", help="Keep the database here; or in s3://bucket/prefix.")
+        str | None, typer.Option("--directory", "-d", help="Keep the database here, or in s3://bucket/prefix.")
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Where the picture of one match goes (demo-output/).")] = None,
+    picture: Annotated[Path | None, typer.Option(help="File for the plot of one match (in demo-output/).")] = None,
     interleaving: Annotated[
-        int, typer.Option(help="Another order of arrival of the same events (rfid, highway, security).", min=0)
+        int, typer.Option(help="Number of another arrival order of the same events (rfid, highway, security).", min=0)
     ] = 0,
 ) -> None:
-    """Runs a demo: prints what it finds with its evidence, and saves a picture of one match."""
+    """Runs a demo: prints its matches with evidence, and saves a plot of one match."""
     from hybrid.cli import demos
 
     if directory is not None and _is_taken(directory):
@@ -335,7 +335,7 @@ def demo(
 
 @app.command()
 def doctor() -> None:
-    """Says what is installed, and whether a pattern can be matched here."""
+    """Prints installed versions, and checks that a pattern can be matched."""
     from hybrid.cli import demos
 
     raise typer.Exit(demos.doctor())

@@ -1,4 +1,4 @@
-"""`hybrid archive`: what is kept on disk or in a store, and its upkeep."""
+"""`hybrid archive`: fills, inspects, maintains and searches the archive of a database."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from archive.table import Table
     from query.errors import DataError
 
-app = typer.Typer(no_args_is_help=True, help="Fills and looks after the archive of a database.", rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, help="Fills and maintains the archive of a database.", rich_markup_mode=None)
 app.command()(ingest)
 
 Where = Annotated[str, typer.Option("--directory", "-d", help="The database: a directory, or s3://bucket/prefix.")]
-Stream = Annotated[str | None, typer.Argument(help="One stream; left out, all of them.")]
+Stream = Annotated[str | None, typer.Argument(help="One stream. Default: all streams.")]
 
 
 @app.command()
 def stat(directory: Where, stream: Stream = None, format: Formats = Format.table) -> None:
-    """Files, rows, bytes and times of each stream."""
+    """Shows files, rows, bytes and times of each stream."""
     import pyarrow as pa
 
     from archive.layout import is_by_key
@@ -57,16 +57,16 @@ def compact(
     directory: Where,
     stream: Stream = None,
     all_periods: Annotated[
-        bool, typer.Option("--all", help="The day of the newest event too, which may still go on.")
+        bool, typer.Option("--all", help="Include the day of the newest event, which may be incomplete.")
     ] = False,
-    memory_limit: Annotated[str, typer.Option(help="For sorting; what does not fit goes to local disk.")] = "1GB",
+    memory_limit: Annotated[str, typer.Option(help="Memory for sorting; the rest spills to local disk.")] = "1GB",
     spark: Annotated[
         str | None,
-        typer.Option(metavar="MASTER", help="Days that are over by Spark: local[*], spark://host:7077, sc://host."),
+        typer.Option(metavar="MASTER", help="Rewrite past days by Spark: local[*], spark://host:7077, sc://host."),
     ] = None,
     memory: Memory = None,
 ) -> None:
-    """Rewrites small files into large ones, and those of days that are over by key."""
+    """Rewrites small files into large ones, and sorts files of past days by key."""
     from archive import upkeep
     from hybrid.cli.output import progress
 
@@ -75,7 +75,7 @@ def compact(
         edge_us = 2**62 if all_periods else None
         with upkeep.one_at_a_time(table.directory) as mine:
             if not mine:
-                say(f"{table.schema.name}: another process compacts it")
+                say(f"{table.schema.name}: another process is compacting it")
                 continue
             if spark is not None:
                 _compact_by_spark(table, _edge(table, edge_us), spark, memory)
@@ -91,13 +91,13 @@ def expire(
     directory: Where,
     stream: Stream = None,
     before: Annotated[
-        str | None, typer.Option(help="Events before this time; left out: the retention of the stream.")
+        str | None, typer.Option(help="Remove events before this time. Default: the retention of the stream.")
     ] = None,
-    grace: Annotated[int, typer.Option(help="Hours that files stay on disk for queries that read them.", min=0)] = 24,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    grace: Annotated[int, typer.Option(help="Hours that removed files stay on disk for running queries.", min=0)] = 24,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print actions without doing them.")] = False,
 ) -> None:
-    """Takes files out whose every event is too old, and deletes files that have been out for the grace, with those
-    that a crash has left behind."""
+    """Removes files with only expired events from the archive, and deletes files that were removed before the grace
+    period or left by a crash."""
     from archive import upkeep
     from hybrid.rows.times import instant_us, show_us
 
@@ -112,7 +112,7 @@ def expire(
             said = f"{int(old.sum()):,} files, {int(snapshot.rows[old].sum()):,} events before {show_us(edge_us)}"
             if not dry_run:
                 upkeep.expire(table, edge_us)
-            say(f"{table.schema.name}: {'would take' if dry_run else 'took'} out {said}")
+            say(f"{table.schema.name}: {'would remove' if dry_run else 'removed'} {said}")
         deleted = upkeep.vacuum(table, grace, dry_run)
         say(f"{table.schema.name}: {'would delete' if dry_run else 'deleted'} {len(deleted):,} files")
 
@@ -120,41 +120,41 @@ def expire(
 @app.command()
 def rewind(
     directory: Where,
-    stream: Annotated[str, typer.Argument(help="The stream whose watermark is set back.")],
+    stream: Annotated[str, typer.Argument(help="The stream.")],
     to: Annotated[
-        str | None, typer.Option(help="What lies after this time is set aside, '2024-01-02 10:00'; left out: now.")
+        str | None, typer.Option(help="Set aside events after this time, such as '2024-01-02 10:00'. Default: now.")
     ] = None,
 ) -> None:
-    """Sets the watermark of a stream back, after an event or a clock was far ahead and made everything late.
+    """Resets the watermark of a stream, after an event or a clock far ahead made all other events late.
 
-    The events after the time are set aside: they stay in the archive as late ones, and a line for each goes to the dead
-    letters of the stream. What came since is judged anew, and live queries go through it once more. The service must
-    not run meanwhile; what its queries find goes out at its next start."""
+    Events after the time are set aside: they stay in the archive as late events, and each adds a line to the dead
+    letters of the stream. Later arrivals are classified as on time or late again, and live queries replay them. Stop
+    the service first; its next start delivers the new rows."""
     from hybrid.database.database import Database
     from hybrid.rows.times import show_us
 
-    _chosen(directory, stream)  # or a database would be made
+    _chosen(directory, stream)  # raises if missing; Database would create it
     with Database(directory, maintenance=False, ticking=False) as db:
         done = db.rewind(stream, to)
     if "://" not in directory:
         _as_dead_letters(Path(directory) / done.stream / "bad.ndjson", done.aside)
     say(f"{done.stream}: {done.aside.num_rows:,} events are set aside")
-    say(f"of {done.replayed:,} events since, {done.on_time:,} that were late count now, {done.late:,} are late now")
+    say(f"of {done.replayed:,} later events, {done.on_time:,} late ones are now on time, {done.late:,} are now late")
     say(f"the watermark is {show_us(done.watermark_us) or 'none'}")
     if done.queries:
-        say(f"went through these events once more: {', '.join(done.queries)}")
+        say(f"queries that replayed these events: {', '.join(done.queries)}")
     if done.lost:
-        say(f"not all events of these are kept, and a match may be missing: {', '.join(done.lost)}")
+        say(f"queries that may miss a match, as not all their events are kept: {', '.join(done.lost)}")
 
 
 @app.command()
 def verify(
     directory: Where,
     stream: Stream = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every row: times, sources, each event once.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read all rows: times, sources, duplicates.")] = False,
 ) -> None:
-    """Compares each table with its files, and reads the logs unless a process writes to them; exit code 1 if something
-    is wrong."""
+    """Compares each table with its files, and checks the logs unless a process has the database open. Exit code 1:
+    faults found."""
     from archive import upkeep
     from archive.place import place_of
     from archive.sums import has_sums
@@ -182,21 +182,21 @@ def verify(
         wrong |= kinds["broken"] > 0
         plain = sum(not has_sums(path) for path in table.snapshot().paths)
         if plain:
-            say(f"{name}: {plain:,} files without checksums, of an earlier release or of another program")
-        beside = f"{kinds['waiting']:,} taken out and {kinds['orphan']:,} left by a crash"
-        beside = f"; beside them {beside}, which hybrid archive expire deletes"
+            say(f"{name}: {plain:,} files without checksums, from an earlier release or another program")
+        beside = f"{kinds['waiting']:,} removed files and {kinds['orphan']:,} left by a crash"
+        beside = f"; hybrid archive expire deletes {beside}"
         said = f"{name}: {count:,} files, {kinds['broken']:,} faults"
         say(said + (beside if kinds["waiting"] or kinds["orphan"] else ""))
     for name, message in _log_faults(directory, stream):
         wrong = True
         print(f"{name}: broken: {message}")
     if wrong:
-        say(f"restore what is broken from a copy, if there is one; then hybrid archive repair -d {directory}")
+        say(f"restore broken files from a backup, if possible; then run hybrid archive repair -d {directory}")
         raise typer.Exit(1)
 
 
 def _log_faults(directory: str, stream: str | None) -> list[tuple[str, str]]:
-    """What is wrong with the logs of the streams, by the names of these; nothing while a process writes to them."""
+    """Returns (stream, fault) pairs of the logs; none while a process has the database open."""
     from archive.place import place_of
     from archive.writer import Locked, claim
     from hybrid.database.repair import log_faults
@@ -209,10 +209,10 @@ def _log_faults(directory: str, stream: str | None) -> list[tuple[str, str]]:
     try:
         writer = claim(place, [])
     except Locked:
-        say("the logs are not looked at: a process has the database open")
+        say("logs are not checked: a process has the database open")
         return []
-    except DataError:  # a disk that can only be read
-        say("the logs are not looked at: the directory cannot be written")
+    except DataError:  # a read-only disk
+        say("logs are not checked: the directory is not writable")
         return []
     try:
         for name in names:
@@ -227,8 +227,8 @@ def _log_faults(directory: str, stream: str | None) -> list[tuple[str, str]]:
 
 @app.command()
 def repair(directory: Where, stream: Stream = None) -> None:
-    """Sets aside what is damaged, puts back what there are copies of, and says what is missing. Close the database
-    first; nothing is deleted."""
+    """Sets damaged data aside, restores it from copies, and reports missing events. Close the database first. Deletes
+    nothing."""
     from archive.place import place_of
     from archive.writer import claim
     from hybrid.database.repair import mend
@@ -243,7 +243,7 @@ def repair(directory: Where, stream: Stream = None) -> None:
                 print(f"{name}: {one}")
             lost = sum(bool(one.missing or one.again) for one in done)
             faults = f"{len(done):,} fault{'s' if len(done) > 1 else ''} repaired"
-            more = f"; {lost:,} of them left events missing, see above" if lost else ""
+            more = f"; {lost:,} of them lost events, see above" if lost else ""
             say(f"{name}: {faults}{more}" if done else f"{name}: no faults")
     finally:
         writer.release()
@@ -251,26 +251,26 @@ def repair(directory: Where, stream: Stream = None) -> None:
 
 @app.command()
 def snapshot(
-    target: Annotated[str, typer.Argument(help="Where the copy goes: a directory, or s3://bucket/prefix.")],
+    target: Annotated[str, typer.Argument(help="Target of the copy: a directory, or s3://bucket/prefix.")],
     directory: Where,
 ) -> None:
-    """Copies a database, also one that another process writes to: archive, log and checkpoints, as of one moment. Where
-    a copy is already, only what is new."""
+    """Copies a database, even while another process writes to it: archive, log and checkpoints, as of one moment. An
+    existing copy gets only new files."""
     from archive.place import place_of
     from hybrid.database.backup import snapshot as copy
 
     done = copy(place_of(directory), place_of(target))
-    say(f"{done.streams:,} streams in {target}: {done.files:,} data files of {done.bytes:,} bytes are new, "
-        f"{done.known:,} were there")  # fmt: skip
+    say(f"{done.streams:,} streams in {target}: {done.files:,} data files of {done.bytes:,} bytes copied, "
+        f"{done.known:,} already there")  # fmt: skip
 
 
 @app.command()
 def search(
-    text: Annotated[str, typer.Argument(help="The statement, or the name of a file that holds it.")],
+    text: Annotated[str, typer.Argument(help="The statement, or a file with it.")],
     directory: Where,
-    since: Annotated[str | None, typer.Option("--from", help="Events from this time on.")] = None,
+    since: Annotated[str | None, typer.Option("--from", help="Events at or after this time.")] = None,
     until: Annotated[str | None, typer.Option("--to", help="Events before this time.")] = None,
-    late: Annotated[bool, typer.Option("--late/--on-time", help="Whether late events are seen.")] = True,
+    late: Annotated[bool, typer.Option("--late/--on-time", help="Include late events.")] = True,
     spark: Annotated[
         str | None,
         typer.Option(metavar="MASTER", help="Search by Spark: local[*], spark://host:7077 or sc://host:15002."),
@@ -278,12 +278,12 @@ def search(
     memory: Memory = None,
     format: Formats = Format.table,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
-    evidence: Annotated[bool, typer.Option("--evidence", help="Write the events behind the rows instead.")] = False,
+    evidence: Annotated[bool, typer.Option("--evidence", help="Write the matched events instead of the rows.")] = False,
 ) -> None:
-    """Searches what is archived, in bounded memory: no database is opened, and one may be running.
+    """Searches the archive in bounded memory, without opening the database: a service may be running.
 
-    The pattern is matched in ranges of keys, several at a time, or with --spark in Spark's tasks. --from and --to bound
-    the events of each pattern; an instant is as in SQL, 2024-01-02 or '2024-01-02 10:00'."""
+    Ranges of keys are matched in parallel, with --spark in Spark's tasks. --from and --to bound the events of each
+    pattern; times are written as in SQL, 2024-01-02 or '2024-01-02 10:00'."""
     from archive.snapshot import HistorySnapshot
     from hybrid.cli.given import query_text
     from hybrid.rows.times import instant_us
@@ -315,7 +315,7 @@ def search(
 
 
 def _as_dead_letters(file: Path, events: pa.Table) -> None:
-    """Adds a line for each event that was set aside to the dead letters of its stream."""
+    """Appends a line for each event that was set aside to the dead letters of its stream."""
     import json
 
     from hybrid.service.source_reader import line_of
@@ -329,7 +329,7 @@ def _as_dead_letters(file: Path, events: pa.Table) -> None:
 
 
 def _compact_by_spark(table: Table, edge_us: int, spark: str, memory: str | None) -> None:
-    """Rewrites by Spark what is over, in one commit."""
+    """Rewrites files of past days by Spark, in one commit."""
     from archive import upkeep
     from archive.spark.compact import compact as by_spark
     from archive.spark.session import spark_session
@@ -337,7 +337,7 @@ def _compact_by_spark(table: Table, edge_us: int, spark: str, memory: str | None
     rewrites = upkeep.plan_rewrites(table.snapshot(), edge_us)
     paths = [path for rewrite in rewrites if rewrite.unit is not None for path in rewrite.paths]
     if paths and by_spark(spark_session(spark, memory=memory), table.directory, paths) is None:
-        say(f"{table.schema.name}: another process was faster; what Spark has written is left out")
+        say(f"{table.schema.name}: another process committed first; Spark's files are not used")
 
 
 def _edge(table: Table, edge_us: int | None) -> int:
@@ -356,7 +356,8 @@ def _tables(directory: str, stream: str | None) -> Iterator[Table]:
 
 
 def _each(directory: str, stream: str | None) -> Iterator[tuple[str, Table | DataError]]:
-    """The tables of a database by name, or why one cannot be opened. Raises DataError where there is none."""
+    """Yields the tables of a database by name, or the error of a table that cannot be opened. Raises DataError if the
+    database or the stream does not exist."""
     from archive.place import place_of
     from archive.table import Table
     from query.errors import DataError
@@ -370,7 +371,8 @@ def _each(directory: str, stream: str | None) -> Iterator[tuple[str, Table | Dat
 
 
 def _chosen(directory: str, stream: str | None) -> list[str]:
-    """The names of the streams of a database, or of one. Raises DataError where there is none."""
+    """Returns the stream names of a database, or the one given. Raises DataError if the database or the stream does not
+    exist."""
     from archive.place import place_of
     from hybrid.watch.declaration import stream_names
     from query.errors import DataError, nearest
@@ -378,8 +380,8 @@ def _chosen(directory: str, stream: str | None) -> list[str]:
     place = place_of(directory)
     names = stream_names(place)
     if not names:
-        raise DataError(f"there is no database {directory}", "hybrid.connect creates one")
+        raise DataError(f"database {directory} does not exist", "hybrid.connect creates one")
     chosen = [name for name in names if stream is None or name.lower() == stream.lower()]
     if not chosen:
-        raise DataError(f"there is no stream {stream} in {directory}", nearest(str(stream), names))
+        raise DataError(f"{directory} has no stream {stream}", nearest(str(stream), names))
     return chosen

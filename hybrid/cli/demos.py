@@ -1,4 +1,4 @@
-"""What `hybrid demo` and `hybrid doctor` print."""
+"""Output of `hybrid demo` and `hybrid doctor`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLIGHTS_SHOWN = ("side", "variable", "ts", "tailnum", "origin", "dest", "dep_del
 
 
 def stock(directory: str | Path | None, picture: Path) -> int:
-    """The stock demo: the query, the first rows and their number, the closest pair as evidence, and its picture."""
+    """Runs the stock demo: prints the query, the first rows, and the evidence of the closest pair, and plots it."""
     from datetime import timedelta
 
     from hybrid.demo import stock as demo
@@ -54,13 +54,13 @@ def stock(directory: str | Path | None, picture: Path) -> int:
 
 
 def flights(directory: str | Path | None, picture: Path) -> int:
-    """The flights demo: the query, the first rows and their number, the aircraft that was latest as evidence, and its
-    picture."""
+    """Runs the flights demo: prints the query, the first rows, and the evidence of the latest departure, and plots it.
+    """
     from datetime import timedelta
 
     from hybrid.demo import flights as demo
 
-    demo.data()  # without the package nothing is printed but what is missing
+    demo.data()  # raises without the package, before anything is printed
     started = time.perf_counter()
     print(demo.QUERY)
     with demo.airport(directory) as db:
@@ -88,7 +88,8 @@ def flights(directory: str | Path | None, picture: Path) -> int:
 
 
 def planted(name: str, seed: int, directory: str | Path | None, picture: Path, interleaving: int) -> int:
-    """A demo with planted truth: the first rows, evidence, counts by kind; 1 unless exactly the truth was found."""
+    """Runs a demo with planted matches: prints the first rows, evidence and counts by kind. Returns 1 unless it finds
+    exactly the planted matches."""
     from hybrid.demo import highway, rfid, security
 
     demo: Any = {"rfid": rfid, "highway": highway, "security": security}[name]
@@ -139,7 +140,7 @@ def _draw(
 
 
 def doctor() -> int:
-    """Versions, extras, and one match through the kernel."""
+    """Prints versions and extras, and finds one match with the kernel. Returns 1 if that fails."""
     print(f"hybrid {_version('hybrid')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     for name in ("pyarrow", "duckdb", "numba", "numpy", "lark", "deltalake", "sortedcontainers", "typer", "rich"):
         print(f"  {name:<18}{_version(name)}")

@@ -1,4 +1,4 @@
-"""What commands are given: a query, as text or as the name of a file, and tables."""
+"""Arguments of commands: a query, as text or as a file, and tables."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import typer
 
 
 def query_text(text: str) -> str:
-    """The text itself, or what is in the file it names."""
-    # not Path.is_file: that raises for a name longer than names of files may be
+    """Returns the text itself, or the content of the file that it names."""
+    # not Path.is_file, which raises for a text longer than a file name may be
     if "\n" not in text and (text.endswith((".sql", ".hq")) or os.path.isfile(text)):
         try:
             return Path(text).read_text(encoding="utf-8")
@@ -21,12 +21,12 @@ def query_text(text: str) -> str:
         except UnicodeDecodeError:
             raise typer.BadParameter(f"cannot read {text}: it is not UTF-8") from None
     if re.fullmatch(r"\S+\.\w+|\S*/\S+", text):
-        raise typer.BadParameter(f"there is no file {text}, and it is no statement")
+        raise typer.BadParameter(f"file {text} does not exist, and the text is not a statement")
     return text
 
 
 def open_tables(tables: list[str] | None) -> dict[str, Any]:
-    """NAME=FILE options as Arrow tables."""
+    """Reads NAME=FILE options as Arrow tables."""
     import duckdb
 
     from hybrid.rows import duck
@@ -45,7 +45,7 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
         if suffix not in readers:
             raise typer.BadParameter(f"--table {item}: the file must end in {', '.join(readers)}")
         if not path.is_file():
-            raise DataError(f"there is no file {file}", f"--table {name}= names it")
+            raise DataError(f"file {file} does not exist", f"check --table {name}={file}")
         quoted = "'" + str(path).replace("'", "''") + "'"
         try:
             given = f"SELECT * FROM {readers[suffix]}({quoted})"

@@ -1,4 +1,4 @@
-"""`hybrid archive ingest`: files into the archive of a stream."""
+"""`hybrid archive ingest`: adds files to the archive of a stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from query.schema import Schema
 
 class FileFormat(StrEnum):
-    """What input files are written in."""
+    """Formats of input files."""
 
     csv = "csv"
     ndjson = "ndjson"
@@ -27,76 +27,80 @@ class FileFormat(StrEnum):
 
 
 class Refused(StrEnum):
-    """What becomes of columns that are not declared."""
+    """Policies for undeclared columns."""
 
     ignore = "ignore"
     error = "error"
 
 
 class Finer(StrEnum):
-    """What becomes of times that are finer than a microsecond."""
+    """Policies for times finer than a microsecond."""
 
     error = "error"
     cut = "cut"
 
 
 class Lacking(StrEnum):
-    """What becomes of declared columns that a file lacks."""
+    """Policies for declared columns that a file lacks."""
 
     error = "error"
     null = "null"
 
 
 class Changed(StrEnum):
-    """What becomes of a file that was archived before with other contents."""
+    """Policies for a file that was archived before with other contents."""
 
     error = "error"
     add = "add"
 
 
-#: Of the commands that may be done by Spark.
+#: Option of the commands that can use Spark.
 Memory: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Of the driver of Spark, if this starts it: 4g, say.")
+    str | None, typer.Option(metavar="SIZE", help="Memory of Spark's driver, if this command starts it, such as 4g.")
 ]
 
 
 def ingest(
-    stream: Annotated[str, typer.Argument(help="The stream whose archive is filled; it is declared if it is new.")],
+    stream: Annotated[str, typer.Argument(help="The stream; a new one is declared.")],
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Files, directories, globs; paths or URLs.")],
     directory: Annotated[
-        str, typer.Option("--directory", "-d", metavar="PLACE", help="The database; it is made if it is not there.")
+        str, typer.Option("--directory", "-d", metavar="PLACE", help="The database; a new one is created.")
     ],
     spark: Annotated[
         str | None,
-        typer.Option("--spark", metavar="MASTER", help="Do it on Spark: local[*], spark://host:7077, sc://host."),
+        typer.Option("--spark", metavar="MASTER", help="Run on Spark: local[*], spark://host:7077, sc://host."),
     ] = None,
     memory: Memory = None,
-    format: Annotated[FileFormat | None, typer.Option("--format", "-f", help="Of all files; else by suffix.")] = None,
+    format: Annotated[
+        FileFormat | None, typer.Option("--format", "-f", help="Format of all files. Default: by suffix.")
+    ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(metavar="COLUMNS", help="Of a new stream: 'ts TIMESTAMP, k VARCHAR'; else as in the first file."),
+        typer.Option(
+            metavar="COLUMNS", help="Columns of a new stream, 'ts TIMESTAMP, k VARCHAR'. Default: of the first file."
+        ),
     ] = None,
-    time: Annotated[str | None, typer.Option(help="Of a new stream: the column of the event time.")] = None,
-    key: Annotated[list[str] | None, typer.Option(help="Of a new stream: what it is keyed by; repeatable.")] = None,
-    delimiter: Annotated[str | None, typer.Option(help="Of CSV; else found from the first line.")] = None,
-    header: Annotated[bool, typer.Option(help="Whether the first line of CSV has names.")] = True,
-    null: Annotated[list[str] | None, typer.Option(help="A text of CSV that is no value; repeatable.")] = None,
+    time: Annotated[str | None, typer.Option(help="Event-time column of a new stream.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Key column of a new stream; repeatable.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Delimiter of CSV. Default: detected.")] = None,
+    header: Annotated[bool, typer.Option(help="The first line of CSV has column names.")] = True,
+    null: Annotated[list[str] | None, typer.Option(help="A text of CSV that means NULL; repeatable.")] = None,
     timestamp_format: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help="Of times, '%d/%m/%Y %H:%M'; or s, ms, us, ns since 1970."),
+        typer.Option(metavar="FORMAT", help="Format of times: '%d/%m/%Y %H:%M', or s, ms, us, ns since 1970."),
     ] = None,
-    extra: Annotated[Refused, typer.Option(help="Columns that are not declared.")] = Refused.ignore,
+    extra: Annotated[Refused, typer.Option(help="Undeclared columns.")] = Refused.ignore,
     missing: Annotated[
         Lacking, typer.Option(help="Declared columns that a file, or an object, lacks.")
     ] = Lacking.error,
-    finer: Annotated[Finer, typer.Option(help="Times that are finer than a microsecond.")] = Finer.error,
+    finer: Annotated[Finer, typer.Option(help="Times finer than a microsecond.")] = Finer.error,
     changed: Annotated[Changed, typer.Option(help="A file archived before with other contents.")] = Changed.error,
     max_bad: Annotated[
-        int | None, typer.Option(help="With more bad rows nothing is archived.", min=0, metavar="N")
+        int | None, typer.Option(help="Archive nothing if there are more bad rows.", min=0, metavar="N")
     ] = None,
 ) -> None:
-    """Archives CSV, NDJSON and Parquet files in a stream, in one commit. What is there already is left out, so that
-    the same command may be repeated. Rows that do not fit are quarantined, with reasons."""
+    """Archives CSV, NDJSON and Parquet files in a stream, in one commit. Skips files that are archived already, so the
+    command can be repeated. Quarantines bad rows, with reasons."""
     from archive.checks import Options
     from archive.ingest import Job, format_of
     from archive.place import place_of
@@ -123,7 +127,7 @@ def ingest(
         with _shown() as told:
             report = _run(job, told, spark, memory)
     except DataError:
-        if created:  # a declaration that does not fit the files should not stand in the way of the next one
+        if created:  # a declaration that does not fit the files must not block the next attempt
             shutil.rmtree(folder.root, ignore_errors=True)
         raise
     for message in report.messages:
@@ -143,14 +147,14 @@ def _run(job: Job, told: Told, spark: str | None, memory: str | None) -> Report:
 
 
 def in_words(report: Report, stream: str) -> str:
-    """What was done, in a line."""
+    """Returns a report in one line."""
 
     def counted(number: int, what: str) -> str:
         return f"{number:,} {what}" + ("" if number == 1 else "s")
 
     text = f"{stream}: {counted(report.rows, 'row')} of {counted(report.files, 'file')} archived"
     if report.known:
-        text += f"; {counted(report.known, 'file')} left out, archived before"
+        text += f"; {counted(report.known, 'file')} skipped, archived before"
     if report.bad:
         text += f"; {counted(report.bad, 'bad row')} in {report.quarantine}"
     return text
@@ -160,7 +164,7 @@ def _new_stream(
     name: str, inputs: list[str], format: object, options: object, columns: str | None, time: str | None,
     key: list[str],
 ) -> Schema:
-    """The declaration of a stream that is not there: as told, else as its first file looks, which is said."""
+    """Returns the declaration of a new stream: as given, or guessed from the first file, with a message."""
     from archive.guess import guess_columns, guess_time
     from archive.inputs import find_files
     from hybrid.watch.declaration import declared
@@ -174,12 +178,12 @@ def _new_stream(
     if columns is None:
         shown = ", ".join(f"{column} {type}" for column, type in types.items())
         keys = "".join(f" --key {column}" for column in key)
-        say(f'new stream {name}, as {first.path} looks: --columns "{shown}" --time {time}{keys}')
+        say(f'new stream {name}, declared from {first.path}: --columns "{shown}" --time {time}{keys}')
     return declared(name, types, time, key, (), 0, None)
 
 
 def _same(schema: Schema, columns: str | None, time: str | None, key: list[str] | None) -> None:
-    """Raises DataError where a stream is told to be otherwise than it is declared."""
+    """Raises DataError if the options differ from the stream's declaration."""
     from hybrid.watch.declaration import declared, differences, otherwise
 
     types = {f.name: f.type for f in schema.fields} if columns is None else parse_columns(columns)
@@ -190,7 +194,7 @@ def _same(schema: Schema, columns: str | None, time: str | None, key: list[str] 
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """`ts TIMESTAMP, price DECIMAL(9, 2)` as names and types, by DuckDB. Raises DataError."""
+    """Parses `ts TIMESTAMP, price DECIMAL(9, 2)` into names and types, by DuckDB. Raises DataError."""
     import duckdb
 
     from query.errors import DataError, first_line
@@ -202,7 +206,7 @@ def parse_columns(text: str) -> dict[str, str]:
         rows = connection.execute(text).fetchall()
     except duckdb.Error as error:
         message = f"--columns cannot be read: {first_line(error)}"
-        raise DataError(message, 'for example "ts TIMESTAMP, symbol VARCHAR, price DOUBLE"') from None
+        raise DataError(message, 'write them as "ts TIMESTAMP, symbol VARCHAR, price DOUBLE"') from None
     finally:
         connection.close()
     return {str(name): str(type) for name, type in rows}
@@ -210,7 +214,7 @@ def parse_columns(text: str) -> dict[str, str]:
 
 @contextmanager
 def _shown() -> Iterator[Told]:
-    """Shows progress on stderr, if that is a terminal."""
+    """Yields a callback that shows progress on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda progress: None
         return

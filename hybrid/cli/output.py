@@ -1,4 +1,4 @@
-"""What commands write: rows to stdout, messages and progress to stderr."""
+"""Output of commands: rows to stdout, messages and progress to stderr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How rows are written."""
+    """Formats of rows."""
 
     table = "table"
     json = "json"
@@ -24,17 +24,17 @@ class Format(StrEnum):
     parquet = "parquet"
 
 
-Formats = Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")]
+Formats = Annotated[Format, typer.Option("--format", "-f", help="Format of rows.")]
 
 
 def say(message: str) -> None:
-    """A message for people: to stderr."""
+    """Prints a message to stderr."""
     print(message, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while the block runs, where that is a terminal; gives what moves it on."""
+    """Shows a progress bar on stderr while the block runs, if that is a terminal. Yields a function to advance it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -46,14 +46,14 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def write(table: pa.Table, format: Format, output: Path | None) -> None:
-    """Rows to a file or to stdout."""
+    """Writes rows to a file or to stdout."""
     if output is not None and not output.parent.is_dir():
-        raise typer.BadParameter(f"there is no directory {output.parent} for --output")
+        raise typer.BadParameter(f"--output: directory {output.parent} does not exist")
     if format is Format.parquet:
         import pyarrow.parquet as pq
 
         if output is None and sys.stdout.isatty():
-            raise typer.BadParameter("Parquet does not go to a terminal: add --output FILE")
+            raise typer.BadParameter("Parquet cannot be written to a terminal: add --output FILE")
         pq.write_table(table, output if output is not None else sys.stdout.buffer)
         return
     text = in_text(table, format)
@@ -64,6 +64,7 @@ def write(table: pa.Table, format: Format, output: Path | None) -> None:
 
 
 def in_text(table: pa.Table, format: Format) -> str:
+    """Returns rows as text in a format other than Parquet."""
     if format is Format.table:
         from hybrid.rows.result import text_table
 
@@ -82,7 +83,7 @@ def in_text(table: pa.Table, format: Format) -> str:
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """The table with columns that CSV has no form for, lists and blobs for example, in DuckDB's text of them."""
+    """Returns the table with columns that CSV cannot hold, such as lists and blobs, as DuckDB's text."""
     import pyarrow as pa
 
     from hybrid.rows import duck

@@ -1,4 +1,4 @@
-"""`hybrid run`, `hybrid status` and `hybrid top`: a service of streams, sources, queries and sinks, and its account."""
+"""`hybrid run`, `hybrid status` and `hybrid top`: a service of streams, sources, queries and sinks, and its status."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def run(
     file: Annotated[Path, typer.Argument(help="The app file: streams, sources, queries, sinks.")] = APP,
     check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
 ) -> None:
-    """Runs what an app file says until SIGTERM, or until every source has ended. SIGHUP, or a change of the file,
-    takes over what is new in it."""
+    """Runs the service of an app file until SIGTERM, or until all sources end. SIGHUP, or a change of the file, applies
+    its changes."""
     app = checked(file)
     if check:
-        say(f"{file} is well formed")
+        say(f"{file} is valid")
         return
     from hybrid.service.service import Service
 
     service = Service(app, _said)
     code = service.run()
-    if service.abandoned:  # a thread still waits for a store, and the interpreter would wait for it
+    if service.abandoned:  # a thread still waits for a store, and a normal exit would join it
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -43,7 +43,7 @@ def run(
 
 
 def checked(file: Path) -> App:
-    """The app of a file; with a fault in it everything that is wrong is said, and the exit code is 1."""
+    """Returns the app of a file. With faults in the file, prints all of them and exits with code 1."""
     from hybrid.service.app_file import AppError, load
 
     try:
@@ -55,13 +55,13 @@ def checked(file: Path) -> App:
 
 def status(
     where: Where = str(APP),
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, on one line.")] = False,
-    live: Annotated[bool, typer.Option("--live", help="One line only: whether its process lives.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, on one line.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Print one line: the state of the process.")] = False,
     ready_: Annotated[
-        bool, typer.Option("--ready", help="One line only; exit code 1 also where it takes no events now.")
+        bool, typer.Option("--ready", help="Print one line; exit code 1 also if the service accepts no events now.")
     ] = False,
 ) -> None:
-    """Shows how a service is: rates, watermarks, matches, late events, trouble. Exit code 1: it does not run."""
+    """Shows the status of a service: rates, watermarks, matches, late events, warnings. Exit code 1: not running."""
     from rich.console import Console
 
     from hybrid.service.status import ALIVE, headline, read_status, ready, rendered
@@ -73,14 +73,14 @@ def status(
     if as_json:
         print(json.dumps(told))
     else:
-        # What is piped has no width of its own: in the 80 columns that are assumed then, figures would be folded.
+        # A pipe has no width, and figures would wrap in the default of 80 columns.
         wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
         Console(width=wide).print(rendered(told, time.time()))
     raise typer.Exit(0 if told["state"] in ALIVE else 1)
 
 
 def top(where: Where = str(APP)) -> None:
-    """Shows the same, every second anew, until it is interrupted."""
+    """Shows the status of a service, refreshed every second, until Ctrl-C."""
     from rich.live import Live
 
     from hybrid.service.status import read_status, rendered
@@ -93,7 +93,7 @@ def top(where: Where = str(APP)) -> None:
                 time.sleep(1)
                 try:
                     live.update(rendered(read_status(directory), time.time()), refresh=True)
-                except DataError as error:  # it is moved, or its disk is away: it may come back
+                except DataError as error:  # the directory was moved, or its disk unmounted: it may come back
                     live.update(str(error), refresh=True)
     except KeyboardInterrupt:
         pass
@@ -105,7 +105,7 @@ def _state(where: str) -> Path:
 
     if "://" in where:
         hint = "name its app file: hybrid status app.toml"
-        raise DataError(f"the service of {where} keeps its account on its own disk, not in the store", hint)
+        raise DataError(f"the service of {where} writes its status to its own disk, not to the store", hint)
     try:
         return state_of(Path(where))
     except AppError as error:

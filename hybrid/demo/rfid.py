@@ -11,5 +11,5 @@ QUERY = SHOP_QUERY
 
 
 def run(seed: int = 1, directory: str | Path | None = None, interleaving: int = 0) -> Outcome:
-    """Simulates the shop of a seed, delays and repeated deliveries included, and asks the question live."""
+    """Simulates the shop of a seed, with delayed and repeated deliveries, and runs the live query."""
     return play(shop(seed, interleaving=interleaving), directory)

@@ -1,4 +1,4 @@
-"""Plays a simulated scenario through a database and compares what the query finds with what was planted."""
+"""Plays a simulated scenario through a database and compares the rows of the query with the planted matches."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from simulator.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """rows: what was found, sorted like the truth. evidence: of the rows fetched last. missing, unexpected: rows of the
-    truth not found, and found rows that are not in it. kinds: kind -> (planted, expected, found)."""
+    """Result of a scenario. rows: all rows, as fetched. evidence: of the rows fetched last. missing: planted rows that
+    were not found. unexpected: found rows that were not planted. kinds: kind -> (planted, expected, found)."""
 
     rows: pa.Table
     evidence: pa.Table
@@ -31,9 +31,9 @@ class Outcome:
 
 
 def play(scenario: Scenario, directory: str | Path | None = None, flush_every: int = 50) -> Outcome:
-    """Pushes every arrival in its order, flushing to the archive every so many, then ends the streams.
+    """Pushes all arrivals in order, flushes to the archive after every flush_every of them, then ends the streams.
 
-    directory: keeps the database; otherwise it lives in a temporary one."""
+    directory: of the database, which is kept. None: a temporary directory."""
     if directory is not None:
         return _play(scenario, directory, flush_every)
     with TemporaryDirectory(prefix="hybrid-demo-") as path:
@@ -69,7 +69,7 @@ def _play(scenario: Scenario, directory: str | Path, flush_every: int) -> Outcom
 
 
 def _by_kind(scenario: Scenario, rows: pa.Table) -> dict[str, tuple[int, int, int]]:
-    """How many cases of each kind were planted, are in the truth, and were found."""
+    """Counts by kind the cases that were planted, that are expected as rows, and that were found."""
     keys = [c for c in scenario.cases.column_names if c not in ("kind", "expected") and c in rows.column_names]
     seen = set(_tuples(rows.select(keys)))
     counts: dict[str, tuple[int, int, int]] = {}

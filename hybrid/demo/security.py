@@ -1,4 +1,4 @@
-"""Logins: which accounts were guessed on a device that nobody had logged in to them from in the 90 days before?"""
+"""Logins: which accounts had their password guessed on a device without a login to them in the 90 days before?"""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ QUERY = SECURITY_QUERY
 
 
 def run(seed: int = 1, directory: str | Path | None = None, interleaving: int = 0) -> Outcome:
-    """Simulates the logins of a seed, delays and repeated deliveries included, and asks the question live."""
+    """Simulates the logins of a seed, with delayed and repeated deliveries, and runs the live query."""
     return play(security(seed, interleaving=interleaving), directory)

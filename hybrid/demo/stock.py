@@ -1,4 +1,4 @@
-"""Real prices: a stock falls for days; did it ever touch bottom at about that price in the two years before?"""
+"""Real prices: a stock falls for days. Did it reach a low at about that price in the two years before?"""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """rows: the joined rows, in the order of the live matches. closest: evidence of the pair whose bottom is closest to
-    the last price, its row number in `closest_row`. archived, replayed: rows of data. first: the symbols' first day
-    in the archive, for those born live."""
+    """Result of the demo. rows: joined rows, in the order of the live matches. closest: evidence of the row whose
+    bottom is closest to its last price. closest_row: number of that row. archived, replayed: numbers of prices."""
 
     rows: pa.Table
     closest: pa.Table
@@ -42,7 +41,7 @@ class Outcome:
 
 @contextmanager
 def market(directory: str | Path | None = None) -> Iterator[Database]:
-    """A database with the stream of the demo; in a temporary directory, or below `directory`, which keeps it."""
+    """Yields a database with the stream of the demo, in a temporary directory, or in `directory`, which is kept."""
     place = TemporaryDirectory(prefix="hybrid-demo-") if directory is None else nullcontext(str(directory))
     with place as path, Database(path) as db:
         db.create_stream("stocks", COLUMNS, time="date", key="symbol")
@@ -50,19 +49,19 @@ def market(directory: str | Path | None = None) -> Iterator[Database]:
 
 
 def prices() -> tuple[pa.Table, pa.Table]:
-    """The vendored prices before and from LIVE_FROM on, by date."""
+    """Returns the vendored prices before LIVE_FROM, and from LIVE_FROM on, by date."""
     table = pq.read_table(DATA).sort_by([("date", "ascending"), ("symbol", "ascending")])
     live = pc.greater_equal(table.column("date"), pa.scalar(LIVE_FROM, pa.date32()))
     return table.filter(pc.invert(live)), table.filter(live)
 
 
 def run(db: Database, batch_rows: int = 100) -> Outcome:
-    """Archives the past, replays the rest as live, and collects what the query finds. `db` holds the stream, empty."""
+    """Archives the past, replays the rest as live, and returns the rows of the query. db: has the empty stream."""
     past, live = prices()
     db.push("stocks", past, source="archive")
     db.flush()
     with warnings.catch_warnings():
-        # PL ends in a greedy D{3,}: a fall is over when the next day does not go on with it, which is what is asked.
+        # PL ends in a greedy D{3,}: a fall ends when the next day does not continue it, as intended.
         warnings.simplefilter("ignore", HybridWarning)
         alerts = db.watch(QUERY)
     found = []
@@ -78,7 +77,7 @@ def run(db: Database, batch_rows: int = 100) -> Outcome:
 
 
 def _evidence(db: Database, rows: pa.Table, row: int) -> pa.Table:
-    """The events behind one row: of the backtest over the live period, which finds the same rows."""
+    """Returns the events of one row, from a backtest over the live period, which returns the same rows."""
     wanted = rows.slice(row, 1).to_pylist()[0]
     tested = db.backtest(QUERY, LIVE_FROM)
     same = tested.arrow().to_pylist().index(wanted)

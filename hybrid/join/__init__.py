@@ -1,1 +1,1 @@
-"""Live meets archive: the driver, its strategies, the history cache, and ON."""
+"""Joins live matches with history: the driver, its strategies, the history cache, and ON."""

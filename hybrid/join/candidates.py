@@ -1,8 +1,8 @@
-"""What of history may join: rows of PA, or plain rows, in each of many ranges.
+"""Finds candidates of a history join: rows of the history pattern (PA), or plain rows, in each of many ranges.
 
-Each range is a bounded input of its own, yet all ranges go through one run of PA's matcher: their rows are put one
-block after another with the block's number as the first partition column, so that no match crosses from one range into
-another. Under STRICT too: the rows of a block stand together.
+Each range is a separate bounded input, yet one run of PA's matcher covers all ranges: their rows are concatenated in
+blocks, with the block number as first partition column, so that no match crosses ranges. This holds for STRICT too, as
+rows of a block are contiguous.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from query.plan.plan import HistoryPlan, Plan
 from query.schema import Field
 
 BLOCK = "__hybrid_block"
-#: Rows of history that one run of PA's matcher is given at most, and keys that one read is asked for at most.
+#: Most rows of history in one run of PA's matcher, and most keys in one read.
 RUN_ROWS_MAX = 2_000_000
 READ_KEYS_MAX = 10_000
-#: One request reads at most so many times what its ranges ask for.
+#: One request reads at most this multiple of its ranges without further checks.
 WASTE_MAX = 1.5
-#: So many events may be read in vain before another request is thought of; how many keys there are is guessed: as many
-#: as are asked for together, and so many at least.
+#: VAIN_ROWS: most unneeded events read before a split is considered. KEYS_GUESS: least guess of the number of keys; the
+#: guess is the number of keys requested together if that is more.
 VAIN_ROWS, KEYS_GUESS = 32 * GAP_ROWS, 1_000
-#: To look at so many events, those of other keys in the same files, takes as long as to be given one.
+#: Scanning so many events of other keys in the same files costs as much as returning one event.
 LOOKS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """The history ranges of n rows for one join: first and last instant inside; low > last is an empty range."""
+    """History ranges of n rows for one join: first and last instant, both included; low > last is an empty range."""
 
     low_us: np.ndarray
     last_us: np.ndarray
@@ -62,20 +62,20 @@ class Ranges:
 def read_together(
     reader: HistoryReader, codes: np.ndarray, low_us: np.ndarray, last_us: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """Which of n ranges [low, last], each of a key, are to be read in one request: groups of their numbers, each
-    ascending. Ranges with nothing in them are in none.
+    """Groups n ranges [low, last], each of one key, into requests. Yields the range numbers of each group, ascending.
+    Empty ranges are in no group.
 
-    One request reads all keys of a group from its first to its last instant. Ranges that overlap, or nearly so, belong
-    together where that is at most WASTE_MAX times what they ask for; where the events that it looks at are no more than
-    are read in the time that so many requests take anyway, and those that it gives in vain are few; and where two
-    requests would take longer, as both look at the same files."""
+    One request reads all keys of a group from its first to its last instant. Ranges that overlap, or nearly so, form a
+    group, unless a split is cheaper. A group is split in halves by time if three conditions hold: it reads more than
+    WASTE_MAX times its ranges; it scans more events than as many requests would cost, or returns more than VAIN_ROWS
+    unneeded ones; and the halves together cost less, though both scan the same files."""
     archive = reader if isinstance(reader, HistorySnapshot) else None
     gap_us = 0 if archive is None else archive.gap_us()
     groups = [*merged(low_us, last_us, gap_us)][::-1]
     keys_max = max([KEYS_GUESS, *(len(np.unique(codes[group])) for group in groups)])
 
     def taken(snapshot: HistorySnapshot, group: np.ndarray) -> tuple[float, float]:
-        """How many events a request gives, and what it takes, in such events."""
+        """Returns the number of events that a request returns, and its cost in units of such events."""
         low, last = int(low_us[group].min()), int(last_us[group].max())
         keys = len(np.unique(codes[group]))
         given = snapshot.about_rows(low, last) * keys / keys_max
@@ -101,14 +101,14 @@ def read_together(
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The equalities of ON that may be pushed into the read: history columns, and for each the values of the live
-    rows. A combination of values is one code."""
+    """Equalities of ON that are pushed into the read: history columns, and for each the values of the live rows. Each
+    combination of values has a code."""
 
     columns: tuple[str, ...]
     values: tuple[pa.Array, ...]
 
     def used_by(self, codes: np.ndarray) -> dict[str, list[Any]] | None:
-        """What the read is asked for, or None for every key."""
+        """Returns the key filter of a read for these codes, or None for all keys."""
         used: dict[str, list[Any]] = {}
         for column, values in zip(reversed(self.columns), reversed(self.values)):
             digit, codes = codes % len(values), codes // len(values)
@@ -118,7 +118,7 @@ class Keys:
         return used or None
 
     def values_of(self, code: int) -> tuple[Any, ...]:
-        """The values that a code stands for."""
+        """Returns the values of a code."""
         found: list[Any] = []
         for values in reversed(self.values):
             code, digit = divmod(code, len(values))
@@ -126,7 +126,7 @@ class Keys:
         return tuple(reversed(found))
 
     def codes(self, columns: Sequence[pa.Array], n: int) -> np.ndarray:
-        """One code a row; -1 for a combination that no live row has, and for nulls, which equal nothing."""
+        """Returns one code per row, int64 (n,); -1 for combinations that no live row has, and for nulls."""
         code = np.zeros(n, np.int64)
         for column, values in zip(columns, self.values):
             found = pc.fill_null(pc.index_in(column, value_set=values), -1)
@@ -136,7 +136,7 @@ class Keys:
 
 
 def keys_of(history: HistoryPlan, live: pa.Table) -> tuple[Keys, np.ndarray]:
-    """The keys and the code of each live row (0 for all where no key is pushed, -1 for a row that can join nothing)."""
+    """Returns the keys, and the code of each live row: 0 for all without keys, -1 for a row that can join nothing."""
     columns: list[str] = []
     values: list[pa.Array] = []
     used: list[pa.ChunkedArray] = []
@@ -147,7 +147,7 @@ def keys_of(history: HistoryPlan, live: pa.Table) -> tuple[Keys, np.ndarray]:
         if field is None or name is None or field.name in columns:
             continue
         type = arrow_type(field.type)
-        # Values of two types are compared by DuckDB's casts, and -0.0 = 0.0: those are left to ON.
+        # ON compares values of two types (by DuckDB's casts) and floating ones (-0.0 = 0.0).
         if live.schema.field(name).type != type or pa.types.is_floating(type) or pa.types.is_nested(type):
             continue
         columns.append(field.name)
@@ -159,10 +159,10 @@ def keys_of(history: HistoryPlan, live: pa.Table) -> tuple[Keys, np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The distinct slices of `order` that the live rows ask for.
+    """Distinct slices of `order` requested by live rows.
 
-    order: positions in the batch, by (key, total order). Block b is order[start[b]:stop[b]]. Live row member[m] asks
-    for block member_block[m].
+    order: positions in the batch, by (key, total order). Block b is order[start[b]:stop[b]]. Live row member[m]
+    requests block member_block[m].
     """
 
     order: np.ndarray
@@ -172,7 +172,7 @@ class Blocks:
     member_block: np.ndarray
 
     def chunks(self) -> Iterator[Blocks]:
-        """The blocks in parts of at most RUN_ROWS_MAX rows (one block at least)."""
+        """Yields the blocks in parts of at most RUN_ROWS_MAX rows, at least one block each."""
         size = np.cumsum(self.stop - self.start)
         first = 0
         while first < len(self.start):
@@ -186,7 +186,7 @@ class Blocks:
             first = behind
 
     def rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """For each row of each block, one block after the other: its position in the batch, and its block."""
+        """Returns for each row of each block, block by block, its position in the batch and its block."""
         lengths = self.stop - self.start
         block = np.repeat(np.arange(len(lengths)), lengths)
         within = np.arange(len(block)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -194,8 +194,8 @@ class Blocks:
 
 
 def blocks_of(batch: EventBatch, keys: Keys, codes: np.ndarray, low_us: np.ndarray, last_us: np.ndarray) -> Blocks:
-    """The slices of a batch, which is in the total order, that n live rows ask for: those of the key that codes[i]
-    stands for, from low_us[i] to last_us[i]. Rows with nothing in their range ask for none."""
+    """Returns the blocks of a batch in the total order that n live rows request: for row i the events of the key of
+    codes[i], from low_us[i] to last_us[i]. Rows without events in their range request no block."""
     have = keys.codes([batch.columns.column(c) for c in keys.columns], len(batch))
     order = np.argsort(have, kind="stable") if keys.columns else np.arange(len(batch))
     have, times = have[order], batch.ts_us[order]
@@ -215,10 +215,10 @@ def blocks_of(batch: EventBatch, keys: Keys, codes: np.ndarray, low_us: np.ndarr
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Rows of PA in all blocks of a chunk, by (block, last event, first event, order of emission).
+    """Rows of PA in all blocks of a chunk, ordered by (block, last event, first event, emission).
 
-    block, match: for each row its block and the index of its match in `evidence`. first, last: the places of the first
-    and the last event of its match, which ascend with the total order; -1 for an empty match.
+    block, match: for each row its block and the index of its match in `evidence`. first, last: places of the first and
+    last event of its match, ascending with the total order; -1 for an empty match.
     """
 
     rows: pa.Table
@@ -229,7 +229,7 @@ class Candidates:
     last: np.ndarray
 
     def behind(self, others: Candidates) -> Candidates:
-        """Those of both, where the others come first among equals."""
+        """Returns both, in order; among equals, `others` precede."""
         block = np.concatenate([others.block, self.block])
         first = np.concatenate([others.first, self.first])
         last = np.concatenate([others.last, self.last])
@@ -244,8 +244,8 @@ class Candidates:
 def candidates_in(
     plan: Plan | None, batch: EventBatch, blocks: Blocks, matcher: Callable[[], Matcher] | None
 ) -> Candidates:
-    """What PA finds in each block of a batch, or its rows where plan is None. matcher: gives a new one of
-    `numbered(plan)`."""
+    """Returns the rows of PA in each block of a batch, or the plain rows if plan is None. matcher: returns a fresh
+    matcher of `numbered(plan)`."""
     position, block = blocks.rows()
     if plan is None or matcher is None:
         rows = pa.Table.from_batches([batch.columns]).take(pa.array(position))
@@ -254,7 +254,7 @@ def candidates_in(
     whole = answer_of(numbered(plan), found)
     events, bounds = whole.evidence, whole.evidence.bounds
     number = np.asarray(whole.live.column(0).to_numpy(), np.int64)
-    # An empty match has no event: it stands before the others of its block.
+    # An empty match has no event: it precedes the others of its block.
     first, last = (
         np.where(np.diff(bounds) > 0, np.append(events.seq, 0)[at], -1) for at in (bounds[:-1], bounds[1:] - 1)
     )
@@ -269,13 +269,13 @@ def candidates_in(
 
 
 def numbered(plan: Plan) -> Plan:
-    """The plan over blocks: one more column, by which it is partitioned first."""
+    """Returns the plan over blocks: with the block number as additional first column and first partition column."""
     schema = replace(plan.schema, fields=(Field(BLOCK, "BIGINT"), *plan.schema.fields))
     return replace(plan, schema=schema, partition_by=(Column(BLOCK, "BIGINT"), *plan.partition_by))
 
 
 def _in_blocks(plan: Plan, batch: EventBatch, position: np.ndarray, block: np.ndarray) -> Iterator[EventBatch]:
-    """The events of all blocks, in which PA is found; an event's `seq` is its position in the batch."""
+    """Yields the events of all blocks, for PA. The `seq` of an event is its position in the batch."""
     ts_us = one_clock(batch.ts_us[position], block, (plan.within.interval_us or 0) if plan.within else 0)
     source, offset = batch.source[position], batch.offset[position]
     for start in range(0, len(position), BATCH_ROWS):
@@ -289,8 +289,8 @@ def _in_blocks(plan: Plan, batch: EventBatch, position: np.ndarray, block: np.nd
 
 
 def one_clock(ts_us: np.ndarray, block: np.ndarray, within_us: int) -> np.ndarray:
-    """Times moved block by block so that they never go back and blocks lie further apart than WITHIN: a matcher may
-    take the time of an event as news about all partitions. Distances inside a block stay; only WITHIN reads them."""
+    """Returns times shifted block by block so that they never decrease and blocks are further apart than WITHIN, as a
+    matcher may take the time of an event for all partitions. Distances within a block stay; only WITHIN reads them."""
     if not len(ts_us):
         return ts_us
     begins = np.flatnonzero(np.diff(block, prepend=-1))

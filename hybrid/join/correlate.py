@@ -1,4 +1,4 @@
-"""Live matches against history: PA detected in the range of each PL match, joined by ON, by the kind of the join."""
+"""Joins live matches with one history: finds PA in the range of each PL match, applies ON and the kind of the join."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from query.plan.expression import Column, Expression, quote
 from query.plan.output import output_columns
 from query.plan.plan import FactorPlan, HistoryPlan
 
-#: Pairs of a match and what may join it that are held at a time.
+#: Most pairs of a live match and a candidate in memory.
 PAIRS_MAX = 1 << 22
-#: About how many events are looked at first where the newest row is asked for.
+#: About how many events are scanned first if only the newest row is needed.
 NEWEST_ROWS = 4 * GAP_ROWS
 
 
@@ -48,15 +48,15 @@ def correlate(
     spark: LargeRanges | None = None,
     large: np.ndarray | None = None,
 ) -> tuple[Answer, int, int, int]:
-    """Joins one history to every row of the answer of a factor; and how many reads that took, searches by Spark, and
-    searches in its place where it failed.
+    """Joins one history to every row of a factor's answer. Returns the joined answer, and the numbers of reads, of
+    searches by Spark, and of searches in this process because Spark failed.
 
-    ranges: of each row. complete: bool (n,), carried into the output. requests: the rows cut into groups; what the
-    ranges of a group share is read once, and each group is read by itself. matcher: gives PA's matcher, made for
-    `numbered(plan)`, with empty state; None for plain rows. cache: what answers the rows that are `known`, whose ranges
-    nothing more can come into. spark: what searches in the ranges of the rows that are `large`, one by one; the reader
-    then is a snapshot of files alone, and no row has a key. Rows come out in the order of the answer; the joined
-    matches of one row in the order of their last event, then their first.
+    Rows are in the order of the answer; the joined matches of one row by their last event, then their first.
+    ranges: of each row. complete: bool (n,), copied to the output. requests: groups of rows; shared parts of the ranges
+    of a group are read once, and groups are read separately. matcher: returns PA's matcher, made for `numbered(plan)`,
+    with empty state; None for plain rows. cache: answers rows with True in `known`, whose ranges are complete. spark:
+    searches the ranges of rows with True in `large`, one by one; the reader is then a snapshot of files only, and ON
+    has no keys.
     """
     found_row: list[np.ndarray] = [np.empty(0, np.int64)]
     found_rows: list[pa.Table] = [side_schema(history).empty_table()]
@@ -64,13 +64,13 @@ def correlate(
     keys, codes = keys_of(history, answer.live)
     columns = None if history.plan is None else {*history.plan.columns, *keys.columns}
     low_us, last_us = ranges.low_us, ranges.last_us
-    able = codes >= 0  # the others can join nothing
+    able = codes >= 0  # other rows can join nothing
     reads = searches = failures = 0
     pinned = len(keys.columns) == len(history.equalities)
     rest = _in_lanes(history.on_rest) if pinned else None
 
     def join(live: np.ndarray, block: np.ndarray, candidates: Candidates) -> None:
-        """Joins rows of the answer to the candidates of the block of each."""
+        """Joins rows of the answer to the candidates of their blocks."""
         if not candidates.rows.num_rows:
             return
         pairs = None
@@ -136,14 +136,15 @@ def _joined(
     kind: HistoryKind, answer: Answer, row: np.ndarray, pair: np.ndarray, rows: pa.Table, evidence: Evidence,
     complete: np.ndarray,
 ) -> Answer:
-    """Pair p joins answer row row[p] with side row pair[p]; `row` is ascending."""
+    """Returns the answer with the new side. Pair p joins row[p] of the answer with row pair[p] of `rows`; `row` is
+    ascending."""
     n = len(answer)
     if kind in (HistoryKind.SEMI, HistoryKind.ANTI):
         has = np.zeros(n, bool)
         has[row] = True
         keep = np.flatnonzero(has if kind is HistoryKind.SEMI else ~has)
         match = np.full(n, -1, np.int64)
-        match[row[::-1]] = pair[::-1]  # the first pair of a row is its witness
+        match[row[::-1]] = pair[::-1]  # the first pair of a row is its evidence
         nothing = pa.table({})
         side = Side(nothing, evidence, match[keep], complete[keep])
         kept = answer.take(keep)
@@ -160,13 +161,13 @@ def _joined(
 
 
 def _newest(history: HistoryPlan) -> bool:
-    """Whether the newest row of history is all that a live row asks for: what lies before one that meets ON is not
-    read. A match of PA is no such thing: one that began earlier may end later."""
+    """True if a live row needs only its newest history row that meets ON, so that older rows need not be read. False
+    with PA: a match that begins earlier may end later."""
     return history.plan is None and history.kind in (HistoryKind.SEMI, HistoryKind.ANTI, HistoryKind.NEAREST)
 
 
 def _parts(history: HistoryPlan, reader: HistoryReader, low_us: int, last_us: int) -> Iterator[tuple[int, int]]:
-    """[low_us, last_us] in the parts in which it is read, one after the other."""
+    """Yields the parts of [low_us, last_us] in the order in which they are read."""
     if _newest(history) and isinstance(reader, HistorySnapshot):
         yield from reader.newest_first(low_us, last_us, NEWEST_ROWS)
     else:
@@ -176,12 +177,12 @@ def _parts(history: HistoryPlan, reader: HistoryReader, low_us: int, last_us: in
 def _pairs(
     history: HistoryPlan, factor: FactorPlan, live: pa.Table, live_block: np.ndarray, candidates: Candidates
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(live row, candidate row) numbers of one block each that meet ON, in that order."""
+    """Returns the pairs (live row, candidate row) of equal blocks that meet ON, in that order. Uses DuckDB."""
     connection = duck.cursor(settings=history.settings)
     left = live.append_column(BLOCK, pa.array(live_block)).append_column(ROW, pa.array(np.arange(live.num_rows)))
     right = candidates.rows.append_column(BLOCK, pa.array(candidates.block))
     right = right.append_column(ROW, pa.array(np.arange(right.num_rows)))
-    # as ON is typed: an ENUM has its own order, and is text in Arrow
+    # ON is typed with ENUMs, which have their own order and are text in Arrow
     register(connection, "__hybrid_live", left, enums_of(output_columns(factor.plan)))
     register(connection, "__hybrid_history", right, enums_of(history_columns(history)))
     a, b = quote(factor.alias), quote(history.alias)
@@ -198,7 +199,8 @@ def _pairs(
 
 
 def _in_lanes(condition: Expression | None) -> Lowered | None:
-    """HistoryPlan.on_rest in lanes, or None where it has none. Its leaves: side, column, whether it is floating."""
+    """Returns HistoryPlan.on_rest lowered to lanes, or None if that is impossible. Leaves: (side, column, True if
+    floating)."""
 
     def leaf(expression: Expression) -> Leaf | None:
         match expression:
@@ -218,8 +220,8 @@ def _in_lanes(condition: Expression | None) -> Lowered | None:
 def _met(
     rest: Lowered, answer: pa.Table, live: np.ndarray, block: np.ndarray, candidates: Candidates
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """The same as _pairs where keys pin the rest of ON, without DuckDB, which takes milliseconds for a few rows. None
-    where it has to be asked: for what may overflow, and for very many pairs, of which it holds some at a time."""
+    """Returns the pairs as _pairs does, without DuckDB, which takes milliseconds for a few rows. Needs all equalities
+    of ON as keys. None if DuckDB is needed: on overflow, and for more than PAIRS_MAX pairs, which DuckDB streams."""
     start, stop = (np.searchsorted(candidates.block, block, side) for side in ("left", "right"))
     if int((stop - start).sum()) > PAIRS_MAX:
         return None
@@ -239,7 +241,7 @@ def _met(
 
 
 def _all_pairs(live_block: np.ndarray, candidates: Candidates) -> tuple[np.ndarray, np.ndarray]:
-    """The same where ON asks for keys alone, by which candidates were chosen: all of one block."""
+    """Returns all pairs of equal blocks, for an ON of keys only, by which candidates were chosen."""
     start = np.searchsorted(candidates.block, live_block, "left")
     lengths = np.searchsorted(candidates.block, live_block, "right") - start
     i = np.repeat(np.arange(len(live_block)), lengths)
@@ -247,8 +249,8 @@ def _all_pairs(live_block: np.ndarray, candidates: Candidates) -> tuple[np.ndarr
 
 
 def _kept(kind: HistoryKind, i: np.ndarray, j: np.ndarray, candidates: Candidates) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs that the kind of the join keeps of those that meet ON: NEAREST (and the witness of SEMI) the rows of
-    the last match of each live row, the others all."""
+    """Returns the pairs that the kind of the join keeps: for NEAREST and SEMI the rows of the last match of each live
+    row, for other kinds all."""
     if kind not in (HistoryKind.NEAREST, HistoryKind.SEMI) or not len(i):
         return i, j
     match = candidates.match[j]

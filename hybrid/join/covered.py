@@ -1,7 +1,7 @@
-"""What PA finds in one interval of history, found once and kept for all ranges inside it.
+"""Keeps the matches of the history pattern (PA) in one interval of history, for all ranges inside it.
 
-DejaVu's query-result cache with its incremental slide, in the exact form that matching.sharing allows: the interval
-grows to the right only, where the runs that were open go on; never in pieces. That a key has no match is known too.
+This is DejaVu's query-result cache with incremental slide, in the exact form that matching.sharing allows: the interval
+is contiguous and grows only to the right, where open runs continue. Keys without a match are known too.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from matching.sharing import replay, sharing_of
 from query.language.ast import AfterMatchKind
 from query.plan.plan import Plan
 
-#: Rows of output stand in so many pieces at most; more are put together.
+#: Most chunks of the output table; more are combined.
 PIECES_MAX = 16
-#: Partition and place are one number to compare: places are below 2**PLACE_BITS.
+#: Partition and place are packed into one integer for comparison: places are below 2**PLACE_BITS.
 PLACE_BITS = 40
-#: To match so many events again costs less than to keep the state of a matcher and to go on from it.
+#: Up to so many events, matching again is cheaper than saving and restoring the state of a matcher.
 ANEW_EVENTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Ranges that must be matched anew in one partition each, since a match reaches beyond them. range: which. key: a
-    table with the values of the partition's columns, row by row. start_us, seq: the first event that counts."""
+    """Ranges that must be matched again in one partition each, because a match extends beyond them.
+
+    range: number of the range. key: values of the partition columns, row by row. start_us, seq: time and ingest
+    sequence of the first event to match."""
 
     range: Int64Array
     key: pa.Table
@@ -42,10 +44,10 @@ class Cut:
 
 
 class Covered:
-    """What a pattern finds in [low_us, last_us], of the keys whose events it has been given.
+    """Matches of a pattern in [low_us, last_us], of the keys whose events were added.
 
-    Give it events with `extend`, then ask. matcher: gives one of `widened(plan)` with a state, or a new one. anew: so
-    many events at most are matched again when others come behind them. Not thread safe."""
+    Add events with `extend`, then call `answer`. matcher: returns a matcher of `widened(plan)` with the given state, or
+    a fresh one for None. anew: up to so many events are matched again when later ones are added. Not thread safe."""
 
     __slots__ = (
         "_anew", "_arranged", "_ended", "_events", "_found", "_kept", "_matcher", "_plan", "_seqs", "_sharing",
@@ -59,23 +61,24 @@ class Covered:
         self._anew = anew
         self._sharing = sharing_of(plan)
         self._matcher = matcher
-        self._events: list[EventBatch] | None = []  # all of them while they are few; then the state of their matcher:
-        self._state: bytes | None = None
+        self._events: list[EventBatch] | None = []  # all events while they are few; None afterwards, and then:
+        self._state: bytes | None = None  # state of the matcher
         self._arranged = Arranged.nothing(plan)
-        self._found: list[Matches] = []  # what is not arranged yet
-        self._ended: Matches | None = None  # what would be found if the input ended here
-        self._sources: tuple[str, ...] = ()  # what runs that are open call by number keeps its number
+        self._found: list[Matches] = []  # matches that are not arranged yet
+        self._ended: Matches | None = None  # further matches if the input ended here
+        self._sources: tuple[str, ...] = ()  # open runs refer to sources by number, so numbers never change
         self._seqs: list[Int64Array] = []
-        self._times: list[int] = []  # of the first event of each of these
+        self._times: list[int] = []  # time of the first event of each of these
         self._kept: Arranged | None = None
         self.low_us = low_us
         self.last_us = low_us - 1
         self.events = 0
 
     def extend(self, batches: Iterable[EventBatch], last_us: int) -> None:
-        """Takes its keys' events of (self.last_us, last_us], in the total order. Raises what the pattern fails of; it
-        is then of no use. The cost of matching them, and of a snapshot of the runs that are open; while there are few
-        events, of matching all of them again."""
+        """Adds the events of its keys in (self.last_us, last_us], in the total order.
+
+        Costs matching them and a snapshot of open runs; while there are few events, matching all of them again. Raises
+        the pattern's error; the object is unusable afterwards."""
         if self._events is not None:
             self._arranged, self._found = Arranged.nothing(self._plan), []
         matcher = self._matcher(self._state)
@@ -107,12 +110,12 @@ class Covered:
                 yield batch
 
     def __len__(self) -> int:
-        """How many matches it knows."""
+        """Returns the number of matches."""
         return len(self._arranged) + sum(map(len, self._others()))
 
     @property
     def nbytes(self) -> int:
-        """About how much memory it takes."""
+        """Approximate memory in bytes."""
         held = len(self._state or b"") + sum(s.nbytes for s in self._seqs) + self._arranged.nbytes
         held += sum(b.columns.nbytes + 40 * len(b) for b in self._events or ())
         return held + sum(2 * m.rows.nbytes + 64 * len(m) + 48 * len(m.event_seq) for m in self._others())
@@ -121,7 +124,7 @@ class Covered:
         return [*self._found, *([self._ended] if self._ended is not None and len(self._ended) else [])]
 
     def _seq(self, places: Int64Array) -> Int64Array:
-        """The ingest sequences of events of it, by their places."""
+        """Returns the ingest sequences of its events by their places."""
         if not len(places):
             return places
         begins = np.cumsum([0, *map(len, self._seqs)])
@@ -129,7 +132,7 @@ class Covered:
         return np.concatenate(self._seqs[first:])[places - begins[first]]
 
     def places(self, seq: Int64Array, low_us: int) -> Int64Array:
-        """The places of events of it, which all have times of low_us or later."""
+        """Returns the places of its events by their ingest sequences. All have times of low_us or later."""
         at = int(np.searchsorted(np.array(self._times, np.int64), low_us, "left"))
         begin = max(at - 1, 0)
         seqs = np.concatenate(self._seqs[begin:])
@@ -137,10 +140,9 @@ class Covered:
         return order[np.searchsorted(seqs[order], seq)] + sum(map(len, self._seqs[:begin]))
 
     def arranged(self) -> Arranged:
-        """What it knows, in the order in which ranges are answered. The cost of arranging what is new, and of copying
-        what is not."""
+        """Returns all matches in the order of answers. Costs arranging new matches and copying the others."""
         if self._kept is None:
-            if self._found and self._events is None:  # else they are found anew with the next events
+            if self._found and self._events is None:  # else the next `extend` finds them again
                 self._arranged, self._found = self._arranged.and_more(self._plan, self._found, self._seq), []
             ended = self._others()
             self._kept = self._arranged.and_more(self._plan, ended, self._seq) if ended else self._arranged
@@ -149,9 +151,11 @@ class Covered:
     def answer(
         self, key_of: Callable[[pa.Table, int], Int64Array], keys: Int64Array, low_us: Int64Array, last_us: Int64Array
     ) -> tuple[Int64Array, Int64Array, Cut]:
-        """The matches in n ranges inside the interval: pairs (range, match in `arranged()`), by range, last event,
-        first event; and what must be matched anew. key_of: gives the keys of so many partitions, of which the table has
-        the columns; keys: that of each range, whose partitions it covers."""
+        """Returns the matches in n ranges inside the interval, as pairs (range, match in `arranged()`) by range, last
+        event, first event; and the ranges to be matched again.
+
+        key_of: returns the key of each partition, from a table of partition columns and its number of rows. keys: the
+        key of each range; a range covers all partitions of its key."""
         kept = self.arranged()
         key = key_of(kept.partitions, len(kept.bounds) - 1)
         order = np.argsort(key, kind="stable")
@@ -176,12 +180,10 @@ class Covered:
 class Arranged:
     """Matches by partition, start and order of emission.
 
-    partitions: the values of the partition columns; matches of partition p are bounds[p] to bounds[p + 1]. number:
-    which match that is, in the order in which they were found. start, end: the places of first and last event among
-    all; start_us, end_us: their times.
+    partitions: values of the partition columns; matches of partition p are bounds[p] to bounds[p + 1]. number: index of
+    the match in order of detection. start, end: places of its first and last event; start_us, end_us: their times.
 
-    In the order in which they were found: evidence; rows: the output rows of match i are row_bounds[i] to
-    row_bounds[i + 1]."""
+    In order of detection: evidence, and rows: the output rows of match i are row_bounds[i] to row_bounds[i + 1]."""
 
     partitions: pa.Table
     bounds: Int64Array
@@ -211,7 +213,7 @@ class Arranged:
     def and_more(
         self, plan: Plan, found: Sequence[Matches], seq_of: Callable[[Int64Array], Int64Array]
     ) -> Arranged:
-        """With matches that were found behind these. seq_of: gives ingest sequences by places."""
+        """Returns these matches and later ones. seq_of: returns ingest sequences by places."""
         whole = answer_of(plan, found)
         events, n, known = whole.evidence, len(whole.evidence), len(self.bounds) - 1
         lengths = np.bincount(whole.match, minlength=n)
@@ -244,14 +246,14 @@ class Arranged:
 
 
 def _partitions(plan: Plan, rows: pa.Table) -> pa.Table:
-    """The partition columns of output rows, by their own names."""
+    """Returns the partition columns of output rows, under their own names."""
     names = [column.name for column in plan.partition_by]
     return rows.select(range(len(names))).rename_columns(names)
 
 
 def distinct(keys: pa.Table, n: int) -> tuple[pa.Table, Int64Array]:
-    """The distinct rows of a table of n rows, nulls being equal, and for each row which of them it is. Without columns
-    there is one."""
+    """Returns the distinct rows of a table of n rows, and for each row the index of its distinct row. Nulls are equal.
+    Without columns there is one distinct row."""
     code = np.zeros(n, np.int64)
     for column in keys.columns:
         encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")

@@ -1,7 +1,6 @@
-"""Threads for work beside a database, which the end of the process does not wait for.
+"""An executor of daemon threads, which do not delay the end of the process.
 
-The pools of concurrent.futures join their threads when the interpreter ends: after Ctrl-C a process would stay until a
-slow archive has answered.
+The executors of concurrent.futures join their threads at exit: after Ctrl-C a process would wait for a slow archive.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ T = TypeVar("T")
 
 
 class Daemons(Executor):
-    """An executor of at most so many daemon threads, which are started when they are needed and stay until `shutdown`.
-    Calls are run in the order in which they were submitted."""
+    """An executor of at most threads_max daemon threads, started on demand and kept until `shutdown`. Calls start in
+    the order of submission."""
 
     def __init__(self, threads_max: int, name: str) -> None:
         self._threads_max = threads_max
@@ -26,10 +25,10 @@ class Daemons(Executor):
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._started = 0
-        self._idle = 0  # threads that wait for a call, less the calls that none has taken yet
+        self._idle = 0  # idle threads minus queued calls
 
     def submit(self, call: Callable[P, T], /, *given: P.args, **named: P.kwargs) -> Future[T]:
-        """Lets a thread run the call."""
+        """Queues a call and returns its future."""
         future: Future[T] = Future()
         with self._lock:
             self._idle -= 1
@@ -44,7 +43,7 @@ class Daemons(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Lets each thread end behind the calls that were submitted; waits for none. Nothing may be submitted later."""
+        """Ends each thread after the submitted calls, without waiting. Nothing may be submitted afterwards."""
         for _ in range(self._started):
             self._calls.put(None)
 
@@ -54,7 +53,7 @@ class Daemons(Executor):
             if future.set_running_or_notify_cancel():
                 try:
                     result = call()
-                except BaseException as error:  # noqa: BLE001  (it is raised where the result is taken)
+                except BaseException as error:  # noqa: BLE001  (future.result() raises it)
                     future.set_exception(error)
                 else:
                     future.set_result(result)

@@ -1,4 +1,7 @@
-"""Acts on what a strategy decides: holds live matches until their history is complete, reads it, joins."""
+"""Acts on a strategy's decisions: keeps live matches pending until their history is complete, reads it, joins.
+
+PL is the live pattern, PA the history pattern.
+"""
 
 from __future__ import annotations
 
@@ -28,39 +31,40 @@ from query.plan.plan import FactorPlan, HistoryPlan, Plan
 from query.plan.typed import ZONED
 
 FAR_US = 2**62
-#: What a request for history takes, in seconds, and each of its matches beside that, as long as nothing is known.
+#: Initial guesses in seconds: for a request for history, and for each of its matches in addition.
 REQUEST_S, MATCH_S = 0.005, 0.0005
-#: A request for so many matches counts as much as all before it.
+#: A request of so many matches weighs as much as all earlier ones in the moving average of the time per match.
 SOME = 8
 
 
 class History(Protocol):
-    """One history stream as the driver sees it, at one moment."""
+    """The driver's view of one history stream at one moment."""
 
     @property
     def watermark_us(self) -> int | None:
-        """No on-time event with time below it can still come; None before the first event."""
+        """Lower bound of the times of later on-time events; None before the first event."""
 
     @property
     def ended(self) -> bool:
-        """Nothing can still come."""
+        """True if no event can follow."""
 
     @property
     def revision(self) -> object:
-        """Changes when something other than new events changes what is kept."""
+        """Changes when kept events change in any way other than by new events."""
 
     def begins_us(self) -> int | None:
-        """The first instant of which all is kept: the first event, or the edge of retention; None without events."""
+        """Returns the first instant of complete history: the first event, or the start of retention; None without
+        events."""
 
     def reader(self, in_files: bool = False) -> HistoryReader:
-        """A snapshot. in_files: what is in memory is written to files first, where that can be. Raises DataError where
-        it fails."""
+        """Returns a snapshot. in_files: writes buffered events to files first, where possible. Raises DataError if that
+        fails."""
 
 
 def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
-    """Evaluates the bounds of a history join over PL's output rows, as DuckDB does. A null bound: an empty range.
+    """Evaluates the bounds of a history join over PL's output rows, as DuckDB does. A null bound gives an empty range.
 
-    live_alias: SQL, what stands behind AS for them."""
+    live_alias: SQL of the alias of these rows."""
     shifted = _shifted(history, live)
     if shifted is not None:
         return shifted
@@ -68,7 +72,7 @@ def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
     connection.register("__hybrid_live", live)
 
     time = history.schema.column(history.schema.time or "").type
-    type = time if time == ZONED else "TIMESTAMP"  # as it would be compared with: in the time zone that is set
+    type = time if time == ZONED else "TIMESTAMP"  # as in a comparison with the time column, in the session's time zone
     low_sql, high_sql = (f"CAST(({sql}) AS {type})" for sql in (history.low_sql, history.high_sql))
     try:
         bounds = connection.sql(f"SELECT {low_sql} AS low, {high_sql} AS high FROM __hybrid_live AS {live_alias}")
@@ -86,8 +90,8 @@ def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
 
 
 def _shifted(history: HistoryPlan, live: pa.Table) -> Ranges | None:
-    """The same without DuckDB, where bounds are a time of the match and a fixed length of time: a matter of
-    microseconds. None where that is not so."""
+    """Evaluates the bounds without DuckDB, in microseconds, if both are a time of the match plus a constant duration;
+    else returns None."""
     low, high = history.low_shift, history.high_shift
     if low is None or high is None or history.settings:
         return None
@@ -111,9 +115,10 @@ def _known(table: pa.Table, column: str) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One history join of the rows that ask: see hybrid.join.correlate. known: bool (n,), nothing can come into the
-    range any more. large: bool (n,), Spark searches in the range. last_known_us: the last instant of
-    which all is known."""
+    """One history join of the n requested rows; see hybrid.join.correlate.
+
+    known: bool (n,), True if the range is complete. large: bool (n,), True if Spark searches the range. last_known_us:
+    last instant of complete history, None if the watermark does not limit it."""
 
     plan: HistoryPlan
     reader: HistoryReader
@@ -130,9 +135,9 @@ class _Asked:
 class Driver:
     """The history side of one pattern factor.
 
-    take() accepts PL's matches; begin() asks the strategy about every one that waits, and what it gives answers those
-    whose histories can be read. Rows come out in the order of PL within one answer. Not thread safe, but that an answer
-    may be made in another thread while matches are taken.
+    take() accepts PL's matches. begin() asks the strategy about all pending matches and returns the call that answers
+    the chosen ones. Rows of one answer are in the order of PL. Not thread safe, except that this call may run in
+    another thread while matches are taken.
     """
 
     __slots__ = (
@@ -145,16 +150,16 @@ class Driver:
         self, factor: FactorPlan, strategy: Strategy, make_matcher: Callable[[Plan], Matcher], in_order: bool = False,
         cached: bool = True, spark: LargeRanges | None = None,
     ) -> None:  # fmt: skip
-        """in_order: a row waits with the one before it, so that rows always come out in the order of PL. cached: what
-        has been found in history is kept for later matches. spark: what searches in large ranges, if anything does."""
+        """in_order: a row stays pending as long as an earlier one, so that all rows are in the order of PL. cached:
+        keeps matches of history for later rows. spark: searches large ranges (None: no Spark)."""
         self._factor = factor
         self._in_order = in_order
         self.strategy = strategy
-        # Made once: what the kernel cannot do yet is said when a query begins, and nothing is compiled later.
+        # Made once: a construct without a kernel is reported when the query starts, and nothing is compiled later.
         self._matchers = [None if h.plan is None else _Fresh(make_matcher(numbered(h.plan))) for h in factor.histories]
         self._spark = spark
         live = output_schema(factor.plan)
-        #: For each join what searches in its large ranges.
+        #: For each join, the search of its large ranges, or None.
         self._large = [None if spark is None or why_here(h, live) else spark for h in factor.histories]
         self._caches = [
             _cache(h, make_matcher, matcher, large)
@@ -162,14 +167,14 @@ class Driver:
             for h, matcher, large in zip(factor.histories, self._matchers, self._large)
         ]
         self._waiting: list[tuple[Answer, tuple[Ranges, ...]]] = []
-        self._running: tuple[Answer, tuple[Ranges, ...]] | None = None  # what is being answered
-        self._asked: object = None  # the watermarks at which those that wait were last asked about
-        #: What the strategy was told last.
+        self._running: tuple[Answer, tuple[Ranges, ...]] | None = None  # rows that are being answered
+        self._asked: object = None  # watermarks at the strategy's last decision about the pending rows
+        #: The costs at the strategy's last decision.
         self.costs = Costs()
         self._taken = 0
         self._asked_s = 0.0  # see Costs
-        self._request_s: float | None = None  # the least that one took
-        self._match_s = MATCH_S  # for one match beside that, of late
+        self._request_s: float | None = None  # minimum of all requests
+        self._match_s = MATCH_S  # moving average per match, beyond _request_s
         self.read_count = 0
         self.by_spark_count = 0
         self.spark_failed_count = 0
@@ -179,7 +184,7 @@ class Driver:
 
     @property
     def waiting_count(self) -> int:
-        """Rows of PL that wait for their history, or are being answered."""
+        """Number of rows of PL that are pending or being answered."""
         return sum(len(answer) for answer, _ in self._unanswered)
 
     @property
@@ -187,22 +192,22 @@ class Driver:
         return [*([] if self._running is None else [self._running]), *self._waiting]
 
     def waiting_from_us(self) -> int | None:
-        """The least time of the last events of rows that wait, or None if none does."""
+        """Returns the earliest time of a last event among pending rows, or None."""
         times = [int(answer.evidence.last_us()[answer.match].min()) for answer, _ in self._unanswered]
         return min(times, default=None)
 
     @property
     def stuck_count(self) -> int:
-        """Matches on history from which AFTER MATCH SKIP TO would not have moved on."""
+        """Number of history matches after which AFTER MATCH SKIP TO would not have moved on."""
         return sum(m.stuck for m in self._matchers if m is not None)
 
     @property
     def caches(self) -> list[HistoryCache]:
-        """What keeps found history, of the joins that allow it."""
+        """The caches of the joins that allow one."""
         return [cache for cache in self._caches if cache is not None]
 
     def stats(self) -> dict[str, Any]:
-        """What it has done, and what it waits for."""
+        """Returns counters for monitoring."""
         return {
             "strategy": self.strategy.name,
             "waiting_for_history": self.waiting_count,
@@ -216,7 +221,7 @@ class Driver:
         }
 
     def take(self, found: Sequence[Matches]) -> None:
-        """Accepts new PL matches. Raises QueryError if a bound cannot be computed."""
+        """Accepts new matches of PL. Raises QueryError if a bound cannot be computed."""
         answer = answer_of(self._factor.plan, found)
         if len(answer):
             self._taken += len(answer)
@@ -224,7 +229,8 @@ class Driver:
             self._waiting.append((answer, bounds))
 
     def settle(self, histories: Mapping[str, History], late: bool = False, events: int | None = None) -> Answer | None:
-        """Answers all that can be answered now, PL's input having ended; or None. See `begin`."""
+        """Answers all pending matches that can be answered at the end of PL's input. None if there are none. See
+        `begin`."""
         request = self.begin(histories, late, None, True, events)
         return None if request is None else self.finish(request())
 
@@ -232,19 +238,19 @@ class Driver:
         self, histories: Mapping[str, History], late: bool, watermark_us: int | None, ended: bool, events: int | None,
         sample: bool = True,
     ) -> Callable[[], Answer] | None:  # fmt: skip
-        """What answers the matches that the strategy wants to be answered now, or None if there are none. It may run in
-        another thread; then hand to `finish` what it gives, before the next `begin`.
+        """Returns a call that answers the matches chosen by the strategy, or None if it chose none.
 
-        `histories` is keyed by the lower-case name of the stream; each is read through one snapshot, of now.
-        watermark_us, ended: how far PL's input has come; events: of how many events, if that is known. sample: whether
-        a sample of history may be read before that, to know what things cost."""
+        The call may run in another thread. Pass its result to `finish` before the next `begin`. histories: by the
+        lower-case name of the stream; each is read through one current snapshot. watermark_us, ended: progress of PL's
+        input. events: number of its events so far, if known. sample: allows reading a sample of history first, to
+        estimate costs."""
         if not self._waiting:
             return None
         plans = self._factor.histories
         sources = [histories[h.schema.name.lower()] for h in plans]
         reached = (tuple((s.watermark_us, s.ended) for s in sources), watermark_us, ended, len(self._waiting))
         if reached == self._asked:
-            return None  # the strategy has said all it can: nothing is new
+            return None  # nothing changed since the strategy's last decision
         answer = concat_answers([a for a, _ in self._waiting])
         spans = [Ranges.concat([r[k] for _, r in self._waiting]) for k in range(len(plans))]
         whole = [_whole(span, source) for span, source in zip(spans, sources)]
@@ -259,7 +265,7 @@ class Driver:
         rows = np.sort(np.concatenate(requests)) if requests else np.empty(0, np.int64)
         large = self._in_large(rows, spans, whole, sources, readers)
         wait = np.setdiff1d(np.arange(len(answer)), rows, assume_unique=True)
-        # All that may fail comes first: what could not be asked still waits.
+        # Everything that may fail precedes this line, so that rows of a failed request stay pending.
         begins_us = [source.begins_us() for source in sources] if len(rows) else []
         self._waiting, self._asked = [], None
         if len(wait):
@@ -287,8 +293,10 @@ class Driver:
         self, rows: np.ndarray, spans: Sequence[Ranges], whole: Sequence[np.ndarray], sources: Sequence[History],
         readers: list[HistoryReader],
     ) -> list[np.ndarray]:  # fmt: skip
-        """For each history whether the range of each of these rows is Spark's. A snapshot that Spark is to search gives
-        way to one of the same events without anything in memory: now, since only now nothing else can come."""
+        """Returns for each history True for the rows whose range Spark searches, bool (n,).
+
+        Replaces a snapshot that Spark searches by one of the same events, all in files: here, while no event can be
+        added."""
         found = []
         for k, (spark, cache, source) in enumerate(zip(self._large, self._caches, sources)):
             reader, large = readers[k], np.zeros(len(rows), bool)
@@ -302,7 +310,7 @@ class Driver:
         return found
 
     def show_spark(self) -> list[str]:
-        """For EXPLAIN: of each history, which ranges Spark searches; nothing where there is no Spark."""
+        """Returns EXPLAIN lines, one per history: the ranges that Spark searches. Empty without Spark."""
         if self._spark is None:
             return []
         live = output_schema(self._factor.plan)
@@ -313,8 +321,8 @@ class Driver:
         ]
 
     def warm(self, histories: Mapping[str, History]) -> None:
-        """Reads the last instant of each history, and matches it: what that has to load and to compile is there when a
-        match asks."""
+        """Reads and matches the last instant of each history, so that code is loaded and compiled before the first
+        request."""
         for history, cache in zip(self._factor.histories, self._caches):
             reader = histories[history.schema.name.lower()].reader()
             between = reader.extent()[0] if isinstance(reader, HistorySnapshot) else None
@@ -326,22 +334,22 @@ class Driver:
                 if cache is not None:
                     cache.warm(events)
             except (QueryError, DataError):
-                pass  # whoever asks is told
+                pass  # the first request reports it
 
     def finish(self, answer: Answer) -> Answer:
-        """The answer, which is handed out by that."""
+        """Returns the answer; its rows are no longer pending."""
         self._running = None
         return answer
 
     def _answered(
         self, answer: Answer, asked: Sequence[_Asked], requests: Sequence[np.ndarray], ahead: bool, late: bool
     ) -> Answer:
-        """The answer of those that ask."""
+        """Returns the answer of the requested rows."""
         n = len(answer)
         if ahead:
             self._detect(asked, late)
         before_s = _spent_s(asked)
-        at = np.arange(n)  # which of the asked rows each row of the growing answer stems from
+        at = np.arange(n)  # for each row of the growing answer, the requested row that it comes from
         for one in asked:
             begins_us, span = one.begins_us, one.span
             complete = one.known & (
@@ -374,7 +382,7 @@ class Driver:
         return answer
 
     def _detect(self, asked: Sequence[_Asked], late: bool) -> None:
-        """Finds PA ahead where that can be."""
+        """Finds PA for all keys ahead of later requests, for the joins that allow it."""
         for one in asked:
             if one.cache is None or not one.known.any():
                 continue
@@ -404,7 +412,7 @@ class Driver:
         self, frontier: Frontier, spans: Sequence[Ranges], sources: Sequence[History], readers: Sequence[HistoryReader],
         events: int | None, late: bool, sample: bool,
     ) -> Costs:  # fmt: skip
-        """What the strategy is told of both sides, where it asks."""
+        """Returns the costs for strategies that use them; defaults for others."""
         sample_s = self.strategy.sample_s
         if sample_s is None or not frontier.ready.any():
             return Costs()
@@ -428,7 +436,7 @@ class Driver:
         return Costs(live, archive, ahead_s, request_s, self._match_s, self._asked_s)
 
     def _decided(self, frontier: Frontier) -> tuple[list[np.ndarray], bool]:
-        """The rows of each request that the strategy wants now, ascending; and whether PA is to be found ahead."""
+        """Returns the rows of each request that the strategy chose, ascending, and True if PA is to be found ahead."""
         decisions = self.strategy.decide(frontier)
         requests = [decision.rows for decision in decisions]
         if self._in_order and requests:
@@ -440,7 +448,7 @@ class Driver:
         return requests, any(isinstance(decision, Detect) for decision in decisions)
 
     def save(self) -> dict[str, Any]:
-        """What waits, and the counts, for hybrid.watch.saved."""
+        """Returns the pending rows and the counts, for hybrid.watch.saved."""
         waiting = [(answer, [(r.low_us, r.last_us) for r in ranges]) for answer, ranges in self._unanswered]
         counts = {
             "reads": self.read_count, "incomplete": self.incomplete_count, "late": self.late_left_out,
@@ -449,7 +457,7 @@ class Driver:
         return {"waiting": waiting, "counts": counts}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Goes on from what `save` gave, in a driver of the same factor."""
+        """Restores the result of `save`, in a driver of the same factor."""
         self._waiting = [
             (fitted_answer(answer, self._factor), tuple(Ranges(*r) for r in ranges))
             for answer, ranges in saved["waiting"]
@@ -459,7 +467,7 @@ class Driver:
         self.late_left_out, self.by_spark_count = counts["late"], counts.get("by_spark", 0)
 
     def forget_from(self, seq: int) -> None:
-        """Forgets the matches that wait and have an event of the live stream from that ingest sequence on."""
+        """Forgets pending matches with a live event of ingest sequence `seq` or later."""
         kept = []
         for answer, ranges in self._waiting:
             evidence = answer.evidence
@@ -470,7 +478,7 @@ class Driver:
         self._waiting, self._asked = kept, None
 
     def discard(self) -> None:
-        """Forgets what waits."""
+        """Forgets all pending rows."""
         self._waiting = []
 
 
@@ -478,7 +486,8 @@ _AT = "__hybrid_at"
 
 
 def _spent_s(asked: Sequence[_Asked]) -> float:
-    """Seconds that reading and matching the events of some keys has taken by now, where PA can be found ahead."""
+    """Returns the seconds spent so far on reading and matching events of some keys, in joins whose PA can be found
+    ahead."""
     return sum(one.cache.asked_s for one in asked if one.cache is not None)
 
 
@@ -491,7 +500,7 @@ def _cache(
 
 
 class _Fresh:
-    """Gives the one matcher again and again, each time with the state it has now."""
+    """Returns one matcher again and again, reset to its initial or a given state."""
 
     __slots__ = ("_before", "_empty", "_matcher")
 
@@ -501,7 +510,7 @@ class _Fresh:
         self._before = 0
 
     def __call__(self, state: bytes | None = None) -> Matcher:
-        """With that state, or as new."""
+        """Returns the matcher with `state`, or with its initial state."""
         self._before += self._matcher.stuck
         self._matcher.restore(self._empty if state is None else state)
         return self._matcher
@@ -512,20 +521,20 @@ class _Fresh:
 
 
 def _last_known_us(source: History) -> int | None:
-    """The last instant of which all is known; None where that is no matter of the watermark."""
+    """Returns the last instant of complete history; None if the watermark does not limit it."""
     watermark_us = source.watermark_us
     return None if source.ended or watermark_us is None else watermark_us - 1
 
 
 def _hull(span: Ranges, last_known_us: int | None) -> tuple[int, int]:
-    """From the first instant that ranges reach to, up to the last of which all is known."""
+    """Returns the first instant of non-empty ranges, and the later of their last instant and last_known_us."""
     some = span.low_us <= span.last_us
     low_us, last_us = int(span.low_us[some].min(initial=FAR_US)), int(span.last_us[some].max(initial=-FAR_US))
     return low_us, last_us if last_known_us is None else max(last_us, last_known_us)
 
 
 def _whole(span: Ranges, source: History) -> np.ndarray:
-    """For each range whether no event inside it can still come: the watermark is greater than its last instant."""
+    """Returns True for each complete range, bool (n,): the watermark is greater than its last instant."""
     if source.ended:
         return np.ones(len(span.low_us), bool)
     watermark_us = source.watermark_us
@@ -533,7 +542,7 @@ def _whole(span: Ranges, source: History) -> np.ndarray:
 
 
 def _among(requests: Sequence[np.ndarray], at: np.ndarray) -> list[np.ndarray]:
-    """The rows of each request where row i stems from row at[i] (ascending) of those that were asked for."""
+    """Returns the rows of each request after joins, where row i comes from requested row at[i] (ascending)."""
     found = []
     for rows in requests:
         start, stop = np.searchsorted(at, rows, "left"), np.searchsorted(at, rows, "right")
@@ -543,6 +552,6 @@ def _among(requests: Sequence[np.ndarray], at: np.ndarray) -> list[np.ndarray]:
 
 
 def _compact(answer: Answer) -> Answer:
-    """The same rows without the evidence of matches that no row belongs to."""
+    """Returns the same rows without the evidence of matches that have no row."""
     used, match = np.unique(answer.match, return_inverse=True)
     return Answer(answer.live, answer.evidence.take(used), match.reshape(-1), answer.sides)

@@ -1,7 +1,7 @@
-"""PA's answers that one history join keeps: each for an interval of history and some keys, or all of them.
+"""Cache of one history join: matches of the history pattern (PA), per interval of history and keys, or of all keys.
 
-A range inside an interval costs no read; one that ends behind it costs a read of what is behind. Where the archive
-changes underneath, all of it is forgotten. It never changes an answer.
+A range inside a cached interval needs no read; a range that ends later reads only the events after the interval. A
+change of the archive clears the cache. The cache never changes an answer.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from matching.sharing import Sharing, sharing_of
 from query.errors import DataError, QueryError
 from query.plan.plan import HistoryPlan, Plan
 
-#: Bytes that the answers kept for all joins of a database may take, and for those of a statement.
+#: Most bytes of the caches of all joins of a database, and of those of a statement.
 BYTES_MAX = 256 << 20
-#: An interval that is so many times as long as a range is not extended for it: another begins.
+#: An interval longer than this multiple of a range is not extended for it: a new one begins.
 STRETCH_MAX = 4
-#: About what a match and an event that was matched take, in bytes; and of how many of the last events a sample is made.
+#: Approximate bytes per match and per matched event; and the number of newest events in a sample.
 MATCH_BYTES, EVENT_BYTES = 300, 8
 SAMPLE_EVENTS = 50_000
-#: What so many events take tells how long things take here; what fewer take, what it takes to go on at all.
+#: From so many events on, a measured time updates the time per event; below, the fixed time of extending an interval.
 MANY_EVENTS = 20_000
 FAR_US = 2**62
-#: Seconds that must hang on what things cost before a sample is read.
+#: Least seconds at stake for reading a sample.
 SAMPLE_STAKE_S = 0.05
-#: Seconds that an event takes to be looked at, and to be read and matched, that beginning takes, and going on: on one
-#: machine, with a pattern of two variables. What was measured tells how many times as long they take here.
+#: Seconds to scan an event, to read and match an event, to begin an interval and to extend one: on one machine, with a
+#: pattern of two variables. Measured times scale them to this machine and pattern.
 LOOK_S, MATCH_S, BEGIN_S, GO_ON_S = 2e-8, 3e-7, 0.01, 0.0015
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """selectivity: matches of PA for one event, None where that is not known. seconds: what finding them is expected to
-    take."""
+    """Estimate of finding PA for all keys. selectivity: matches of PA per event, None if unknown. seconds: expected
+    time."""
 
     selectivity: float | None
     seconds: float
@@ -53,7 +53,8 @@ class Estimate:
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """read: what a read for it asks for (see Keys.used_by), None for all keys; keys: those that are answered by it."""
+    """One cached interval. read: key filter of its reads (see Keys.used_by), None for all keys. keys: keys that it
+    answers."""
 
     covered: Covered
     read: dict[str, list[Any]] | None
@@ -62,17 +63,17 @@ class _Piece:
 
 
 class HistoryCache:
-    """What PA of one history join has found. matcher: gives one of `widened(plan)` with a state, or a new one; anew: a
-    new one of `numbered(plan)`. Not thread safe.
+    """Cached matches of PA of one history join. Not thread safe.
 
-    reads: how many reads it has made. hits: ranges that were answered without one.
+    matcher: returns a matcher of `widened(plan)` with the given state, or a fresh one for None. anew: returns a fresh
+    matcher of `numbered(plan)`. reads: number of reads made. hits: number of ranges answered without a read.
     """
 
     def __init__(
         self, history: HistoryPlan, matcher: Callable[[bytes | None], Matcher], anew: Callable[[], Matcher],
         bytes_max: int = BYTES_MAX, ahead_max: int | None = None,
     ) -> None:  # fmt: skip
-        """ahead_max: PA is not found ahead of any range where that would read more events at once (None: it is)."""
+        """ahead_max: most events that finding PA ahead may read at once (None: no limit)."""
         assert history.plan is not None
         self._plan: Plan = history.plan
         self._matcher = matcher
@@ -80,52 +81,53 @@ class HistoryCache:
         self._bytes_max = bytes_max
         self._ahead_max = ahead_max
         self._bytes = 0
-        self._pieces: dict[int, _Piece] = {}  # in the order in which they were asked last
+        self._pieces: dict[int, _Piece] = {}  # least recently used first
         self._of: dict[tuple[Any, ...], int] = {}
         self._all: _Piece | None = None
         self._count = 0
         self._revision: object = None
         self._failed = False
-        self._too_large = False  # what all keys have does not fit
-        # Of all keys: events that were matched, and how many matches they had; and, where they were many at a time,
-        # seconds that these took, and were expected to take.
+        self._too_large = False  # the matches of all keys do not fit
+        # Of all keys: matched events and their matches; and for large extensions, measured and expected seconds.
         self._events = self._matches = 0
         self._many_s = self._expected_s = 0.0
-        self._beside_s: float | None = None  # seconds that going on has taken beside its events
-        #: Seconds that reading and matching the events of some keys has taken.
+        self._beside_s: float | None = None  # measured fixed seconds of extending an interval
+        #: Seconds spent on reading and matching the events of some keys.
         self.asked_s = 0.0
         self.reads = 0
         self.hits = 0
 
     @staticmethod
     def serves(history: HistoryPlan) -> bool:
-        """Whether ranges of this join may share what is found."""
+        """True if ranges of this join may share matches."""
         return history.plan is not None and sharing_of(history.plan) is not Sharing.NOTHING
 
     def see(self, revision: object) -> None:
-        """Forgets what it has if that is of another history than this one."""
+        """Clears the cache if the revision of the history changed."""
         if revision != self._revision:
             self._revision = revision
             self.forget()
 
     def may_keep(self, bytes_max: int) -> None:
-        """It may take so many bytes from now on."""
+        """Sets the limit of memory in bytes."""
         if bytes_max > self._bytes_max:
             self._too_large = False
         self._bytes_max = bytes_max
 
     def forget(self) -> None:
+        """Clears the cache."""
         self._pieces, self._of, self._all, self._bytes = {}, {}, None, 0
 
     def covers(self, low_us: int) -> bool:
-        """Whether all keys are known from there on."""
+        """True if an interval of all keys begins at low_us or earlier."""
         return self._all is not None and self._all.covered.low_us <= low_us
 
     def learn(
         self, low_us: int, last_us: int, reader: HistoryReader, late: bool, stake_s: float, least_s: float
     ) -> None:
-        """Reads a sample of history, its last events, if nothing is known of it, and if finding PA in [low_us, last_us]
-        of all keys might take less than stake_s, the seconds that hang on it, and more than least_s."""
+        """Matches a sample, the newest events of history, to measure costs. Does nothing if costs were measured before,
+        or unless finding PA in [low_us, last_us] of all keys is expected to take more than least_s and could take less
+        than stake_s, the seconds at stake."""
         if self._failed or self._events or stake_s < SAMPLE_STAKE_S or not isinstance(reader, HistorySnapshot):
             return
         look_s, match_s = _expected(low_us, last_us, reader)
@@ -136,12 +138,12 @@ class HistoryCache:
         self._measured(sample, _events(reader, from_us, FAR_US, None, late, self._plan.columns), FAR_US, reader)
 
     def warm(self, events: EventBatch) -> None:
-        """Matches some, for nothing but to have done so. Raises what the pattern fails of."""
+        """Matches some events to load and compile code. Raises the pattern's error."""
         Covered(self._plan, self._matcher, -FAR_US).extend([events], FAR_US)
 
     def estimate(self, low_us: int, last_us: int, reader: HistoryReader) -> Estimate | None:
-        """What finding PA in [low_us, last_us] of all keys is expected to take beyond what is known; None: it cannot
-        be, or would not fit."""
+        """Returns the estimate of finding PA in [low_us, last_us] of all keys, beyond cached intervals. None if that is
+        impossible or would not fit."""
         if self._failed or self._too_large or not isinstance(reader, HistorySnapshot):
             return None
         known = self._all if self.covers(low_us) else None
@@ -161,19 +163,19 @@ class HistoryCache:
 
     @property
     def go_on_s(self) -> float:
-        """Seconds that going on with what all keys have takes at the least, however few events have come."""
+        """Least seconds of extending the interval of all keys, even by few events."""
         return self._pace * GO_ON_S if self._beside_s is None else self._beside_s
 
     @property
     def _pace(self) -> float:
-        """How many times as long as expected many events have taken."""
+        """Ratio of measured to expected seconds of large extensions."""
         return self._many_s / self._expected_s if self._expected_s else 1.0
 
     def _measured(
         self, covered: Covered, events: Iterator[EventBatch], last_us: int, of_all: HistoryReader | None
     ) -> None:
-        """Extends it, if that can be. of_all: where they are events of all keys, which tell what things cost, what they
-        are read from."""
+        """Extends an interval and measures the time. On an error of the pattern, disables the cache instead. of_all:
+        the reader, if these are events of all keys, which update the estimates; else None."""
         before, found, begin_us, began_s = covered.events, len(covered), covered.last_us + 1, time.perf_counter()
         try:
             covered.extend(events, last_us)
@@ -199,18 +201,18 @@ class HistoryCache:
             self._beside_s = beside_s if known_s is None else known_s + (beside_s - known_s) / 4
 
     def unread(self, low_us: int, last_us: int, reader: HistorySnapshot) -> int:
-        """No more events than this are read for a range of a join without keys."""
+        """Returns an upper bound of the events to be read for a range of a join without keys."""
         return _unread(None if self._failed else self._piece((), low_us, last_us), low_us, last_us, reader)
 
     def detect(self, low_us: int, last_us: int, reader: HistoryReader, late: bool) -> None:
-        """Finds what PA finds in [low_us, last_us] of all keys, which must be complete, ahead of any range; unless that
-        has turned out not to fit into memory, or is more than may be read at once."""
+        """Finds PA in [low_us, last_us] of all keys ahead of any range. The interval must be complete. Does nothing if
+        the result did not fit into memory before, or would read more than ahead_max events."""
         if self._failed or self._too_large:
             return
         known = self._all
         length_us = max(last_us - low_us, 1)
         if known is None or known.covered.low_us > low_us or last_us - known.covered.low_us > STRETCH_MAX * length_us:
-            # a little further back, for matches that begin a little earlier
+            # begin a little earlier, for later ranges that do
             margin_us = length_us // 16 if low_us > -FAR_US else 0
             known = _Piece(Covered(self._plan, self._matcher, low_us - margin_us), None)
         if self._ahead_max is not None and isinstance(reader, HistorySnapshot):
@@ -225,9 +227,9 @@ class HistoryCache:
     def candidates(
         self, keys: Keys, codes: Int64Array, ranges: Ranges, rows: Int64Array, reader: HistoryReader, late: bool
     ) -> Iterator[tuple[Int64Array, Candidates | None]]:
-        """What may join the rows of one request, in parts: rows, and for these their candidates, the block being the
-        number in that part. None: those rows must be answered without it. rows: some of all n rows that codes and
-        ranges have, whose ranges are complete."""
+        """Yields the candidates of the rows of one request, in parts: the rows, and their candidates, whose block is
+        the row's index in the part. Candidates None: the cache cannot answer these rows. rows: row numbers, indices
+        into codes and ranges, with complete ranges."""
         low_us, last_us = ranges.low_us, ranges.last_us
         rows = rows[low_us[rows] <= last_us[rows]]
         if self._failed:
@@ -307,7 +309,8 @@ class HistoryCache:
             del self._of[key]
 
     def _extend(self, piece: _Piece, last_us: int, reader: HistoryReader, late: bool) -> bool:
-        """Whether it could be: a pattern that fails on what lies outside of all ranges is left to the ranges."""
+        """Extends a piece to last_us. False if the pattern failed: its error may come from events outside of all
+        ranges, so each range is then matched by itself."""
         covered = piece.covered
         events = _events(reader, covered.last_us + 1, last_us, piece.read, late, self._plan.columns)
         self._measured(covered, events, last_us, reader if piece.read is None else None)
@@ -327,7 +330,7 @@ class HistoryCache:
         self, piece: _Piece, keys: Keys, codes: Int64Array, low_us: Int64Array, last_us: Int64Array,
         reader: HistoryReader, late: bool,
     ) -> Candidates:  # fmt: skip
-        """The candidates of n ranges inside the interval of a piece; the block is the number of the range."""
+        """Returns the candidates of n ranges inside the interval of a piece; the block is the number of the range."""
         covered = piece.covered
 
         def key_of(partitions: pa.Table, count: int) -> Int64Array:
@@ -353,7 +356,7 @@ class HistoryCache:
         self, covered: Covered, cut: Cut, last_us: Int64Array, read: dict[str, list[Any]] | None, reader: HistoryReader,
         late: bool,
     ) -> Iterator[Candidates]:  # fmt: skip
-        """What ranges begin at the first event of a match that reaches beyond them, by matching that part of them."""
+        """Yields the candidates of ranges cut by a match, by matching them again from the first event of that match."""
         names = [column.name for column in self._plan.partition_by]
         until = last_us[cut.range]
         _, codes = distinct(cut.key, len(until))
@@ -382,19 +385,19 @@ class HistoryCache:
 
 
 def _unread(piece: _Piece | None, low_us: int, last_us: int, reader: HistorySnapshot) -> int:
-    """No more events than this are read to answer [low_us, last_us] from a piece."""
+    """Returns an upper bound of the events to be read to answer [low_us, last_us] from a piece."""
     begin_us = low_us if piece is None else piece.covered.last_us + 1
     return reader.stretch_rows(begin_us, last_us + 1)[0] if begin_us <= last_us else 0
 
 
 def _expected(low_us: int, last_us: int, reader: HistorySnapshot) -> tuple[float, float]:
-    """Seconds that the events of [low_us, last_us] would take to be looked at, and to be read and matched, there."""
+    """Returns the expected seconds to scan, and to read and match, the events of [low_us, last_us], unscaled."""
     looked_at, _ = reader.stretch_rows(low_us, last_us + 1)
     return looked_at * LOOK_S, reader.about_rows(low_us, last_us) * MATCH_S
 
 
 def _values(keys: pa.Table) -> dict[str, list[Any]] | None:
-    """What a read for the partitions of these keys asks for, where that leaves something out."""
+    """Returns the key filter of a read for these partitions, or None for all keys."""
     found = {name: pc.unique(keys.column(name)) for name in keys.column_names}
     exact = {
         name: values.to_pylist() for name, values in found.items()
@@ -407,7 +410,8 @@ def _events(
     reader: HistoryReader, low_us: int | None, last_us: int, keys: Mapping[str, Sequence[Any]] | None, late: bool,
     columns: Sequence[str],
 ) -> Iterator[EventBatch]:  # fmt: skip
-    """The events of [low_us, last_us] in the total order, in batches where that can be had."""
+    """Yields the events of [low_us, last_us] in the total order: in batches from a snapshot without keys, else in one.
+    """
     if isinstance(reader, HistorySnapshot) and keys is None:
         yield from reader.batches(
             low_us, last_us, closed=True, late=late, columns=columns, sorted_max=SORTED_MAX

@@ -1,9 +1,8 @@
-"""History is asked beside the stream: live detection goes on while an archive is slow.
+"""Reads history in threads, so that live detection continues while an archive is slow.
 
-One request of a query runs at a time, in a thread of a pool, so rows come out in the order of PL. What is
-found meanwhile waits, and goes into the next request together. A push waits for its answer where that takes a small
-share of the time only: then its rows are there when it returns, as if nothing ran beside it. One request is waited for
-once: a slow archive does not hold up the pushes behind that one.
+Each query runs one request at a time, so rows are in the order of the live pattern. Matches found meanwhile stay
+pending and share the next request. A push waits for its answer within a small share of the time, so that its rows are
+usually available when it returns. Only one push waits for a request: a slow archive does not delay later pushes.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from hybrid.join.daemons import Daemons
 from hybrid.join.driver import Driver, History
 from hybrid.rows.answer import Answer
 
-#: The share of the time that pushes may wait for answers, and the seconds that one may wait if none has waited lately.
+#: Share of the time that pushes may wait for answers, and most seconds that one may wait if none has waited lately.
 PATIENCE, PATIENCE_S = 0.2, 1.0
-#: Requests that run at a time: a read uses all threads of DuckDB already, but a slow archive must not hold up others.
+#: Most parallel requests. One read uses all threads of DuckDB already, but a slow archive must not delay others.
 READERS_MAX = 4
-#: What the names of these threads begin with.
+#: Name prefix of these threads.
 POOLS = "hybrid-asking-"
 
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The threads that ask. readers: read history, so many at a time; takers: one, which takes answers that came late,
-    and may wait for the lock of a database."""
+    """Thread pools of requests. readers: read history, up to READERS_MAX in parallel. takers: one thread, which
+    collects late answers and may wait for the lock of a database."""
 
     readers: Executor
     takers: Executor
 
 
 def pools() -> Pools:
-    """Those of this process, for all its databases."""
+    """Returns the thread pools of this process, shared by all its databases."""
     return _pools(os.getpid())
 
 
@@ -48,10 +47,10 @@ def _pools(process: int) -> Pools:
 
 
 class Asking:
-    """Lets the requests of one driver run in a pool. `settle` is called with the lock of the database held.
+    """Runs the requests of one driver in a pool. `settle` is called with the lock of the database held.
 
-    pool: None: requests run where they are begun. over: called in a thread of the pool, without the lock, when a
-    request is over; it must not wait for the lock either."""
+    pool: None: requests run in the calling thread. over: called in a pool thread, without the lock, when a request
+    completes; it must not wait for the lock."""
 
     __slots__ = ("_given_up", "_over", "_patience_s", "_pool", "_running", "_waited_s", "driver")
 
@@ -60,12 +59,12 @@ class Asking:
         self._pool = pool
         self._over = over
         self._running: Future[Answer | None] | None = None
-        self._given_up: Future[Answer | None] | None = None  # has been waited for long enough
+        self._given_up: Future[Answer | None] | None = None  # a push has waited for it already
         self._patience_s = PATIENCE_S
         self._waited_s = time.monotonic()
 
     def prepare(self, histories: Mapping[str, History]) -> None:
-        """Looks at history before a match asks for it: what a first read has to load and to compile is there then."""
+        """Reads a bit of history before the first request, so that code is loaded and compiled by then."""
         if self._pool is not None and self._running is None:
             self._running = self._pool.submit(self.driver.warm, histories)
             self._running.add_done_callback(lambda _: self._over())
@@ -73,8 +72,8 @@ class Asking:
     def settle(
         self, histories: Mapping[str, History], watermark_us: int | None, ended: bool, events: int | None
     ) -> Iterator[Answer]:
-        """Gives what has been answered by now, one after the other; begins a request if none runs. See Driver.begin.
-        Raises what one failed of, after the answers before it."""
+        """Yields the completed answers in order, and begins a request if none runs. See Driver.begin. Raises the error
+        of a failed request after the answers before it."""
         while True:
             if self._running is not None:
                 if self._running is not self._given_up and self.driver.waiting_count:
@@ -95,7 +94,7 @@ class Asking:
             self._running.add_done_callback(lambda _: self._over())
 
     def _wait(self, running: Future[Answer | None]) -> None:
-        """Returns when a request is over, or patience has run out."""
+        """Waits until the request completes, at most for the remaining patience."""
         if running.done():
             return
         self._given_up = running
@@ -109,5 +108,5 @@ class Asking:
 
     @property
     def running(self) -> Future[Any] | None:
-        """The request that runs, or whose answer nobody has taken yet."""
+        """The request that runs, or whose answer was not collected yet; None without one."""
         return self._running

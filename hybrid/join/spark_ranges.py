@@ -1,8 +1,8 @@
-"""Ranges of history with very many events, in which Spark searches for PA: which they are, and what may join.
+"""Search by Spark for the history pattern (PA) in ranges with very many events.
 
-Such a range is searched for by itself, one search for all rows that ask for it, over the files of a snapshot that has
-nothing in memory: the driver lets memory be written first. Splitting a range there instead is no way, for matches
-may reach from files into memory, and a live range mostly ends with what has come last.
+One search serves all rows with the same range. It reads the files of a snapshot without events in memory: the driver
+writes these to files first. A range cannot be split at that point instead, as matches may span files and memory, and
+most live ranges end at the newest events.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from query.plan.plan import HistoryPlan, Plan
 if TYPE_CHECKING:
     from archive.spark.search import Archived
 
-#: Ranges with more events than so many go to Spark, where nobody says otherwise.
+#: Default of spark_events: ranges with more events go to Spark.
 SPARK_EVENTS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class LargeRanges:
-    """Ranges with more than `events_max` events are Spark's. where: an address of Spark, or a session; it is started by
-    the first search. trouble: why this process searched in Spark's place, until that is said."""
+    """Sends ranges with more than `events_max` events to Spark. where: an address of Spark, or a session; the first
+    search starts it. trouble: unreported reasons why this process searched instead of Spark."""
 
     where: Any
     events_max: int
@@ -50,8 +50,8 @@ class LargeRanges:
     def large(
         self, reader: HistorySnapshot, ranges: Ranges, known: np.ndarray, cache: HistoryCache | None
     ) -> np.ndarray:
-        """bool (n,): for which of n ranges more events would be read than that; by the statistics of files, so that it
-        may be fewer. known, cache: what answers ranges nothing more can come into, see correlate."""
+        """Returns True for ranges that would read more than events_max events, bool (n,). File statistics give an upper
+        bound, so the true number may be smaller. known, cache: as in correlate; cached events are not counted."""
         large = np.zeros(len(ranges.low_us), bool)
         some = np.flatnonzero(ranges.low_us <= ranges.last_us)
         if not len(some):
@@ -71,28 +71,28 @@ class LargeRanges:
     def candidates(
         self, plan: Plan, reader: HistorySnapshot, low_us: int, last_us: int, late: bool
     ) -> tuple[Candidates, bool]:
-        """What may join of one range, as one block: what candidates_in gives for it; and whether Spark found it.
-        reader: one of files alone. late: late events are searched too.
+        """Returns the candidates of one range, as candidates_in does for one block, and True if Spark found them.
 
-        Where Spark fails it is asked once more, in a session that answers; then this process searches, in bounded
-        memory. Raises DataError, QueryError."""
+        reader: a snapshot of files only. late: includes late events. If Spark fails twice, the second time in a working
+        session, this process searches in bounded memory. Raises DataError, QueryError."""
         from archive.spark.search import Archived
 
         files = reader.files()
         assert files is not None
         place, table = files
-        # Bounds that leave nothing out may lie where Spark knows of no time.
+        # Drop bounds that exclude nothing: they may be outside of Spark's range of times.
         low = None if low_us <= table.min_us.min(initial=low_us) else low_us
         end = None if last_us >= table.max_us.max(initial=last_us) else last_us + 1
         found = self._by_spark(Archived(place, table, reader.schema, low, end, late), plan)
         if not isinstance(found, str):
             return ranked(plan, found, reader, late), True
-        here = list(search(reader, plan, low, end, late=late, arrange=iter))  # what Spark has no order for is not asked
+        # plans that need another order never get here
+        here = list(search(reader, plan, low, end, late=late, arrange=iter))
         self.trouble.append(f"a range of the history of {reader.schema.name} was searched without Spark: {found}")
         return ranked(plan, here, reader, late), False
 
     def _by_spark(self, archived: Archived, plan: Plan) -> list[Matches] | str:
-        """The matches in a range, or why Spark does not find them. Raises QueryError."""
+        """Returns the matches in a range, or the reason why Spark failed. Raises QueryError."""
         from archive.spark.search import matches
         from archive.spark.session import spark_session, what_failed
 
@@ -102,28 +102,29 @@ class LargeRanges:
                 return matches(spark_session(self.where), archived, plan, told=True)
             except QueryError:
                 raise
-            except Exception as error:  # noqa: BLE001  (pyspark, py4j and gRPC complain in many classes)
+            except Exception as error:  # noqa: BLE001  (pyspark, py4j and gRPC raise many classes)
                 said = (error.message, error.hint) if isinstance(error, DataError) else what_failed(error)
                 why = "; ".join(filter(None, said))
         return why
 
     def take_trouble(self) -> list[str]:
-        """Why this process searched in Spark's place since this was last asked."""
+        """Returns and clears the reasons why this process searched instead of Spark."""
         found = list(dict.fromkeys(self.trouble))
         self.trouble.clear()
         return found
 
 
 def large_ranges(where: Any, events_max: int | None, on_disk: bool) -> LargeRanges | None:
-    """What the settings of a database say; on_disk: it has files. Raises DataError for what cannot be meant."""
+    """Returns the large-range search of a database's settings, or None without Spark. on_disk: the database has files.
+    Raises DataError for invalid settings."""
     if where is None:
         if events_max is not None:
-            raise DataError("spark_events says which ranges go to Spark, and no Spark is named", "add spark=")
+            raise DataError("spark_events needs spark", "add spark=, the Spark that searches large ranges")
         return None
     if not on_disk:
         raise DataError("a database in memory has no files for Spark", "hybrid.connect(path), or leave spark out")
     if events_max is not None and (isinstance(events_max, bool) or not isinstance(events_max, int) or events_max < 0):
-        raise DataError(f"spark_events is {events_max!r}", "a number of events, 100_000_000 say")
+        raise DataError(f"spark_events is {events_max!r}", "write a number of events, such as 100_000_000")
     from archive.spark.session import check_where
 
     check_where(where)
@@ -131,24 +132,24 @@ def large_ranges(where: Any, events_max: int | None, on_disk: bool) -> LargeRang
 
 
 def why_here(history: HistoryPlan, live: pa.Schema) -> str:
-    """Why ranges of this join, however large, are read in this process; or nothing. live: the columns of PL.
+    """Returns the reason why this process reads even large ranges of a join, or "". live: the columns of PL.
 
-    Spark gives matches in no order across partitions, and they are put in order by their events: so each has to have
-    some. Keys that ON asks for narrow a read, nobody knows how far, and one read serves the ranges of all keys."""
+    Spark returns matches of several partitions in undefined order. Their events restore the order, so no match may be
+    empty. Keys in ON shrink a read by an unknown factor, and one read serves the ranges of all keys."""
     from archive.spark.search import why_not
 
     plan = history.plan
     if plan is None:
-        return "plain rows are read"
+        return "it has plain rows and no pattern"
     if keys_of(history, live.empty_table())[0].columns:
-        return "ON asks for some keys only"
+        return "ON selects keys"
     if not min_rows(plan.pattern) or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED or plan.timeout_rows:
-        return "it may give rows that are no match of events"
+        return "it may return rows without a match of events"
     if plan.after.variables:
         return f"{plan.after} may not move on"
     types = [arrow_type(column.type) for column in plan.partition_by]
     if any(pa.types.is_floating(type) or pa.types.is_nested(type) for type in types):
-        return "of equal keys, 0 and -0, Spark may show either"
+        return "Spark may return either of the equal keys 0 and -0"
     refused = why_not(plan)
     return f"Spark has no {refused}" if refused else ""
 
@@ -157,8 +158,8 @@ def why_here(history: HistoryPlan, live: pa.Schema) -> str:
 
 
 def ranked(plan: Plan, found: Sequence[Matches], reader: HistoryReader, late: bool) -> Candidates:
-    """Matches of one range, none of them empty, as candidates of one block. Those with the same first and last event
-    are of one partition, and stand in order of emission."""
+    """Returns the matches of one range as candidates of one block. No match may be empty. Matches with the same first
+    and last event are of one partition and in order of emission."""
     whole = answer_of(plan, found)
     evidence, of = whole.evidence, whole.match
     ends = np.concatenate([evidence.bounds[:-1], evidence.bounds[1:] - 1])
@@ -170,8 +171,8 @@ def ranked(plan: Plan, found: Sequence[Matches], reader: HistoryReader, late: bo
 
 
 def _places(evidence: Evidence, at: Int64Array, reader: HistoryReader, late: bool) -> Int64Array:
-    """Numbers for some events that ascend with the total order, equal for one event. Of a stream with tie columns, the
-    instants that several of them have are read again: evidence does not have these columns."""
+    """Returns a number for each event, ascending with the total order, equal for equal events. For a stream with tie
+    columns, which evidence lacks, instants shared by several events are read again."""
     ts_us, source, offset = evidence.ts_us[at], evidence.source[at], evidence.offset[at]
     names = sorted(evidence.sources)
     source = np.array([names.index(name) for name in evidence.sources], np.int64)[source]
@@ -186,7 +187,7 @@ def _places(evidence: Evidence, at: Int64Array, reader: HistoryReader, late: boo
             have, seq = there.seq[by_seq], evidence.seq[at][tied]
             found = np.minimum(np.searchsorted(have, seq), len(have) - 1)
             if not len(have) or (have[found] != seq).any():
-                raise DataError("some matched events are no longer in the archive", "keep them longer: retention=")
+                raise DataError("some matched events are no longer in the archive", "set a longer retention=")
             tie[tied] = by_seq[found]
     keys = np.stack([ts_us, tie, source, offset], axis=1)
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)

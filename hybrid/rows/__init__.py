@@ -1,1 +1,1 @@
-"""Tables in, rows out: inputs of a query, answers with their evidence, the outer SELECT, results and plots."""
+"""Tables in, rows out: inputs, answers with their evidence, the outer SELECT, results and plots."""

@@ -1,4 +1,4 @@
-"""ALERT ONCE: which rows of a live query are alerts, and which are suppressed because an equal one stands near."""
+"""ALERT ONCE: decides which rows of a live query are alerts, and suppresses rows with an equal alert nearby in time."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from query.plan.expression import quote
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import AlertOnce, FactorPlan
 
-#: Suppressed rows that are listed; older ones are only counted.
+#: Most suppressed rows on the list; older ones are only counted.
 LISTED_ROWS = 10_000
 
-#: The columns of the list behind those of the rows.
+#: Columns of the list after the columns of the rows.
 ROW_ID, ROW_TIME, ALERT_ID = "match_id", "last_event_time", "alert_match_id"
 
 
 def alerts_among(
     suppressor: Suppressor, outer: Outer, factor: FactorPlan, answer: Answer, rows: pa.Table
 ) -> tuple[pa.Table, Int64Array]:
-    """Of the rows that the outer SELECT made of an answer those that are alerts, in the order of the answer; and the
-    row of the answer that each one comes from. Raises QueryError where DuckDB does not say that."""
+    """Returns the alerts among the outer SELECT's rows of an answer, in the order of the answer, and the row number in
+    the answer of each. Raises QueryError if output rows cannot be traced to rows of the answer."""
     sources = outer.sources([answer])
     if sources is None:
         raise untraced(outer.text)
     at = sources[0]
-    order = np.argsort(at, kind="stable")  # DuckDB owes no order
+    order = np.argsort(at, kind="stable")  # DuckDB guarantees no order
     at, rows = at[order], rows.take(pa.array(order))
     match = answer.match[at]
     times = answer.evidence.last_us()[match]
@@ -50,18 +50,18 @@ def alerts_among(
 
 
 def untraced(text: str) -> QueryError:
-    """The outer SELECT leaves nothing to go by."""
+    """Returns the error for an outer SELECT whose rows cannot be traced to matches."""
     found = re.search(r"\bALERT\s+ONCE\b", text, re.IGNORECASE)
     span = Span(*found.span()) if found else None
-    message = "ALERT ONCE needs rows of which each comes from one match"
-    return fault("HQ400", message, text, "let the pattern stand in FROM of the outer SELECT", span)
+    message = "ALERT ONCE needs output rows that each come from one match"
+    return fault("HQ400", message, text, "put the pattern in the FROM clause of the outer SELECT", span)
 
 
 class Suppressor:
-    """Decides row by row, in the order in which matches come out; see docs/semantics.md.
+    """Decides row by row, in the order of matches, whether a row is an alert; see docs/semantics.md.
 
-    schema: of the rows. What it keeps of an alert, its key, time and match, is kept until nothing can come any more
-    that it would suppress (`forget`): about 300 bytes for each key with an alert in that time. Not thread safe.
+    schema: of the rows. Keeps key, time and match id of an alert until no row can follow that it would suppress
+    (`forget`): about 300 bytes per key with such an alert. Not thread safe.
     """
 
     __slots__ = ("_alerts", "_before", "_forgotten", "_listed", "_listed_count", "_newest", "count", "once", "schema")
@@ -70,49 +70,51 @@ class Suppressor:
         self.once = once
         self.schema = schema
         self.count = 0
-        #: By key: the times and the matches of the alerts that may still suppress a row, in the order of their times.
+        #: By key: times and match ids of the alerts that may still suppress a row, ordered by time.
         self._alerts: dict[str, tuple[list[int], list[str]]] = {}
-        #: (time, key) of the same alerts, in the order in which they came: about that of their times.
+        #: (time, key) of the same alerts in arrival order, which is nearly their order by time.
         self._newest: deque[tuple[int, str]] = deque()
         self._listed: deque[pa.Table] = deque()
         self._listed_count = 0
-        #: At the last `begin`: counts, the list, how many alerts; and what has been forgotten since.
+        #: State at the last `begin`: count, listed count, list, number of alerts.
         self._before: tuple[int, int, deque[pa.Table], int] | None = None
+        #: (time, key, match id) of alerts forgotten since then.
         self._forgotten: list[tuple[int, str, str]] = []
 
     def take(self, rows: pa.Table, times: Int64Array, matches: Sequence[str]) -> np.ndarray:
-        """bool (n,): which of the rows are alerts. times: int64 (n,), of the last event of each row's match, in
-        microseconds; matches: its id. The others are counted and listed."""
+        """Returns True for each row that is an alert, bool (n,). Counts and lists the other rows as suppressed.
+
+        times: time of the last event of each row's match, int64 (n,), microseconds. matches: its match id."""
         keys = self._keys(rows)
         passes = np.ones(len(times), bool)
-        stood: list[str] = []
+        suppressing: list[str] = []
         for i, (key, time, match) in enumerate(zip(keys, times.tolist(), matches)):
             at, of = self._alerts.get(key, ([], []))
             first = bisect_right(at, time - self.once.interval_us)
             behind = bisect_left(at, time + self.once.interval_us)
             if first == behind:
                 self._insert(key, time, match)
-            elif match not in of[first:behind]:  # else it is another row of a match that has alerted
+            elif match not in of[first:behind]:  # else it is another row of a match that is an alert
                 passes[i] = False
-                stood.append(of[first])
-        if stood:
-            self._list(rows, times, matches, np.flatnonzero(~passes), stood)
+                suppressing.append(of[first])
+        if suppressing:
+            self._list(rows, times, matches, np.flatnonzero(~passes), suppressing)
         return passes
 
     def forget(self, bound_us: int | None) -> None:
-        """Gives up what can suppress nothing any more. bound_us: no row with a time below it can still come (None: one
-        of any time may)."""
+        """Forgets alerts that can no longer suppress a row. bound_us: lower bound of the times of later rows (None:
+        no bound)."""
         while bound_us is not None and self._newest and self._newest[0][0] + self.once.interval_us <= bound_us:
             time, key = self._newest.popleft()
             self._forgotten.append((time, key, self._remove(key, time)))
 
     def begin(self) -> None:
-        """From here on `take_back` undoes what `take` and `forget` have done."""
+        """Marks the state that `take_back` restores."""
         self._before = (self.count, self._listed_count, self._listed.copy(), len(self._newest))
         self._forgotten = []
 
     def take_back(self) -> None:
-        """Goes back to where it stood at `begin`: nobody has got the rows since."""
+        """Restores the state at `begin`, for rows that were not delivered."""
         if self._before is None:
             return
         count, listed_count, listed, alert_count = self._before
@@ -125,7 +127,7 @@ class Suppressor:
         self.count, self._listed_count, self._listed, self._before = count, listed_count, listed, None
 
     def _insert(self, key: str, time: int, match: str, oldest: bool = False) -> None:
-        """Keeps an alert, or raises and has not. oldest: it came before all others that are kept."""
+        """Keeps an alert, or raises and changes nothing. oldest: it arrived before all others that are kept."""
         times, matches = self._alerts.get(key, ([], []))
         at = bisect_left(times, time)
         alerts = ([*times[:at], time, *times[at:]], [*matches[:at], match, *matches[at:]])
@@ -137,7 +139,7 @@ class Suppressor:
             raise
 
     def _remove(self, key: str, time: int) -> str:
-        """Gives up the alert of a key at a time; its match."""
+        """Removes the alert of a key at a time and returns its match id."""
         at, of = self._alerts[key]
         gone = bisect_left(at, time)
         match = of[gone]
@@ -148,22 +150,22 @@ class Suppressor:
 
     @property
     def kept_count(self) -> int:
-        """Alerts that may still suppress a row."""
+        """Number of alerts that may still suppress a row."""
         return len(self._newest)
 
     @property
     def unlisted_count(self) -> int:
-        """Suppressed rows that are not on the list any more."""
+        """Number of suppressed rows that are no longer on the list."""
         return self.count - min(self._listed_count, LISTED_ROWS)
 
     def suppressed(self) -> pa.Table:
-        """The last suppressed rows, up to 10,000, with the columns match_id, last_event_time and alert_match_id: of the
-        alert that stood in the way. Where rows have columns of these names, ours end with an underscore."""
+        """Returns the last suppressed rows, up to 10,000, with the columns match_id, last_event_time and alert_match_id
+        (the match id of the suppressing alert). If rows have columns of these names, ours end with an underscore."""
         whole = pa.concat_tables([self._nothing(), *self._listed])
         return whole.slice(max(0, whole.num_rows - LISTED_ROWS))
 
     def _keys(self, rows: pa.Table) -> list[str]:
-        """The values of the columns that an alert goes by, as a text: equal where DuckDB calls the values equal."""
+        """Returns the key of each row as text: equal if and only if DuckDB compares the key columns as equal."""
         if not self.once.columns or not rows.num_rows:
             return [""] * rows.num_rows
         chosen = rows.select(list(self.once.columns))
@@ -193,15 +195,15 @@ class Suppressor:
         return pa.schema([*self.schema, *(pa.field(name, type) for name, type in own)]).empty_table()
 
     def _list(
-        self, rows: pa.Table, times: Int64Array, matches: Sequence[str], at: np.ndarray, stood: Sequence[str]
+        self, rows: pa.Table, times: Int64Array, matches: Sequence[str], at: np.ndarray, suppressing: Sequence[str]
     ) -> None:
         self.count += len(at)
-        at, stood = at[-LISTED_ROWS:], stood[-LISTED_ROWS:]
+        at, suppressing = at[-LISTED_ROWS:], suppressing[-LISTED_ROWS:]
         listed = rows.take(pa.array(at))
         columns = (
             pa.array([matches[i] for i in at], pa.string()),
             pa.array(times[at], pa.int64()).cast(pa.timestamp("us")),
-            pa.array(stood, pa.string()),
+            pa.array(suppressing, pa.string()),
         )
         for name, column in zip(self._names(), columns):
             listed = listed.append_column(name, column)
@@ -213,7 +215,7 @@ class Suppressor:
     # ---- state
 
     def snapshot(self) -> bytes:
-        """What decides about later rows, the counts and the list."""
+        """Returns the kept alerts, the count and the list as bytes for `restore`."""
         found = {(time, key): match for key, alerts in self._alerts.items() for time, match in zip(*alerts)}
         columns = {
             "key": pa.array([key for _, key in self._newest], pa.string()),
@@ -225,12 +227,12 @@ class Suppressor:
         return to_ipc(pa.table(columns).replace_schema_metadata(metadata))
 
     def restore(self, state: bytes) -> None:
-        """Goes on from a snapshot of a query with the same ALERT ONCE and the same columns. Raises ValueError or
-        pa.ArrowException for what is none."""
+        """Restores a snapshot of a query with the same ALERT ONCE and the same columns. Raises ValueError or
+        pa.ArrowException for any other state."""
         table = from_ipc(state)
         metadata = table.schema.metadata or {}
         if b"hybrid.suppress" not in metadata:
-            raise ValueError("no state of ALERT ONCE")
+            raise ValueError("not a state of ALERT ONCE")
         told = json.loads(metadata[b"hybrid.suppress"])
         listed = from_ipc(bytes.fromhex(metadata[b"listed"].decode()))
         listed = fitted(listed, self._nothing().schema)

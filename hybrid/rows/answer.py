@@ -1,4 +1,4 @@
-"""The rows of one pattern factor: PL's output rows, what each history join added, and the events behind them."""
+"""Rows of one pattern factor: output of the live pattern (PL), columns of its history joins, and matched events."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ COMPLETE = "history_complete"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one history join added to each row of an answer.
+    """Columns that one history join adds to each row of an answer.
 
     rows: aligned with the answer, nulls where nothing joined; no columns after SEMI and ANTI. match: for each row the
-    index of its archive match in `evidence`, -1 where there is none. complete: False where the history range begins
-    before the stream does or reaches behind its retention, or was taken AS KNOWN before it was complete.
+    index of its archive match in `evidence`, -1 if none. complete: False if the history range begins before the stream
+    or before its retention, or was read AS KNOWN before it was complete.
     """
 
     rows: pa.Table
@@ -37,11 +37,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of one pattern factor: PL's output rows and, row by row, what each history join added.
+    """Rows of one pattern factor: output rows of PL and, row by row, the columns of each history join.
 
     events: the evidence, or its parts. match: for each row the index of its match in `evidence`. matched: for each row
-    whether it belongs to a match, and not to an unmatched row or a partial match whose time ran out; None: all do, as
-    always where there are sides.
+    True for a match, False for an unmatched row or a timed-out partial match; None: all rows are of matches, as always
+    with history joins.
     """
 
     live: pa.Table
@@ -58,7 +58,7 @@ class Answer:
         return self.events.whole() if isinstance(self.events, Parts) else self.events
 
     def take(self, index: np.ndarray) -> Answer:
-        """The rows at `index`, in that order."""
+        """Returns the rows at `index`, in that order."""
         at = pa.array(index)
         return Answer(
             self.live.take(at), self.events, self.match[index],
@@ -68,17 +68,17 @@ class Answer:
 
 
 def output_schema(plan: Plan) -> pa.Schema:
-    """The columns a pattern factor puts out."""
+    """Returns the output columns of a pattern factor."""
     return arrow_schema(Schema("", output_columns(plan)))
 
 
 def side_schema(history: HistoryPlan) -> pa.Schema:
-    """The columns a history join adds: PA's output, or those of the plain rows."""
+    """Returns the columns that a history join adds: output of the history pattern (PA), or the plain rows' columns."""
     return arrow_schema(Schema("", history_columns(history)))
 
 
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows that were kept before a stream got more columns, with nulls in these; any others as they are."""
+    """Returns rows that were saved before a stream got more columns, with nulls in the new ones; other rows as is."""
     known = {field.name: field.type for field in schema}
     if rows.schema.equals(schema) or any(known.get(field.name) != field.type for field in rows.schema):
         return rows
@@ -87,7 +87,7 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def fitted_answer(answer: Answer, factor: FactorPlan) -> Answer:
-    """The same of an answer of a pattern factor."""
+    """Applies `fitted` to the rows and the history columns of an answer."""
     live = fitted(answer.live, output_schema(factor.plan))
     sides = tuple(
         replace(side, rows=fitted(side.rows, side_schema(history)) if side.rows.num_columns else side.rows)
@@ -97,7 +97,7 @@ def fitted_answer(answer: Answer, factor: FactorPlan) -> Answer:
 
 
 def answer_of(plan: Plan, found: Sequence[Matches]) -> Answer:
-    """The matches of a plan as an answer without history."""
+    """Returns the matches of a plan as an answer without history joins."""
     found = [m for m in found if len(m)]
     if not found:
         return Answer(output_schema(plan).empty_table(), NO_EVIDENCE, np.empty(0, np.int64))
@@ -111,13 +111,13 @@ def answer_of(plan: Plan, found: Sequence[Matches]) -> Answer:
 
 
 def rows_of(plan: Plan, found: Sequence[Matches]) -> Answer:
-    """The rows of a plan's matches alone: an answer that knows of no match and no evidence."""
+    """Returns the output rows of a plan's matches as an answer without matches and evidence."""
     rows = [m.rows for m in found]
     return rows_alone(pa.concat_tables(rows) if rows else output_schema(plan).empty_table())
 
 
 def rows_alone(rows: pa.Table) -> Answer:
-    """Output rows of which nobody knows the matches."""
+    """Returns output rows as an answer without matches and evidence."""
     return Answer(rows, NO_EVIDENCE, np.empty(0, np.int64))
 
 
@@ -130,12 +130,12 @@ def _matched(found: Sequence[Matches]) -> np.ndarray | None:
 
 
 def count_matches(found: Sequence[Matches]) -> int:
-    """How many matches there are, without unmatched rows and partial matches whose time ran out."""
+    """Counts matches, without unmatched rows and timed-out partial matches."""
     return sum(len(m) if m.outcome is None else int(np.count_nonzero(m.outcome == Outcome.MATCH)) for m in found)
 
 
 def concat_answers(parts: Sequence[Answer]) -> Answer:
-    """One answer after the other; at least one part, all of one factor."""
+    """Concatenates answers of one factor; at least one."""
     if len(parts) == 1:
         return parts[0]
 
@@ -154,5 +154,5 @@ def concat_answers(parts: Sequence[Answer]) -> Answer:
 
 
 def taken(table: pa.Table, index: pa.Array) -> pa.Table:
-    """The rows at `index`; without columns, nothing."""
+    """Returns the rows at `index`; a table without columns as is."""
     return table.take(index) if table.num_columns else table

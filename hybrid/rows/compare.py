@@ -1,4 +1,4 @@
-"""What two versions of a query give over the same events."""
+"""Differences between the rows of two versions of a query over the same events."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ VERSION = "version"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The rows that only one of two versions of a query gives, as db.compare finds them.
+    """Rows that only one of two versions of a query returns; the result of db.compare.
 
-    rows: `version` ('old' or 'new'), then the columns that both versions have, those of the old one in its order and
-    then those of the new one in its. only_old, only_new: how many there are; both: how many rows are the same.
-    columns_old, columns_new: columns that only one version has, which are not compared.
+    rows: the column `version` ('old' or 'new'), then the columns of both versions; first the rows of the old version
+    in its order, then the rows of the new one in its order. only_old, only_new: number of these rows. both: number of
+    equal rows. columns_old, columns_new: columns of one version only, which are not compared.
     """
 
     rows: pa.Table
@@ -34,20 +34,20 @@ class Difference:
         return self.only_old + self.only_new
 
     def __str__(self) -> str:
-        lines = [f"{self.both:,} rows are the same, {self.only_old:,} only old, {self.only_new:,} only new"]
+        lines = [f"{self.both:,} rows are equal, {self.only_old:,} only old, {self.only_new:,} only new"]
         for version, columns in (("old", self.columns_old), ("new", self.columns_new)):
             if columns:
-                lines.append(f"not compared, only the {version} version has them: {', '.join(columns)}")
+                lines.append(f"not compared, only in the {version} version: {', '.join(columns)}")
         return "\n".join(lines)
 
 
 def difference(old: pa.Table, new: pa.Table) -> Difference:
-    """Compares two tables row by row, by the values of the columns that both have; a row that one has more often is a
-    difference so many times. Null equals null, NaN equals NaN. Raises DataError where nothing can be compared."""
+    """Compares two tables as multisets of rows, by the columns that both have. Null equals null, NaN equals NaN. Raises
+    DataError without common columns, or if types cannot be compared."""
     names = [name for name in old.column_names if name in new.column_names]
     if not names:
-        message = f"no column is in both versions: {', '.join(old.column_names)} and {', '.join(new.column_names)}"
-        raise DataError(message, "name columns that mean the same alike, with AS")
+        message = f"the versions share no column: {', '.join(old.column_names)} and {', '.join(new.column_names)}"
+        raise DataError(message, "give corresponding columns the same name with AS")
     version = VERSION
     while version in names:
         version += "_"

@@ -1,4 +1,4 @@
-"""DuckDB connections of the face: where they come from, and how its errors become ours."""
+"""DuckDB connections: creation, file access, interrupts, and translation of DuckDB's errors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from query.language.duck import Settings, bind_statement, hide_progress, out_of_
 from query.plan.statement import NO_ACCESS, Describe
 from query.schema import Field
 
-#: So long after a Ctrl-C DuckDB has raised it, or never does.
+#: Seconds after a Ctrl-C by which DuckDB raises it, if ever.
 _DROPPED_S = 0.2
-#: The one that handles SIGINT now, if one does.
+#: The current SIGINT handler, if any.
 _interrupts: list[_Interrupt] = []
 _lock = threading.Lock()
 _bases: dict[Access, duckdb.DuckDBPyConnection] = {}
@@ -30,8 +30,8 @@ _bases: dict[Access, duckdb.DuckDBPyConnection] = {}
 
 @contextmanager
 def interruptible(connection: duckdb.DuckDBPyConnection | None = None) -> Iterator[None]:
-    """Lets a Ctrl-C end what DuckDB does on `connection` and on each `cursor` made meanwhile, as a KeyboardInterrupt:
-    DuckDB makes other errors of it, or drops it where it comes while a statement is planned."""
+    """Lets Ctrl-C end DuckDB statements with KeyboardInterrupt, on `connection` and on each `cursor` made meanwhile.
+    DuckDB itself raises other errors, or loses a Ctrl-C during planning."""
     if threading.current_thread() is not threading.main_thread() or _interrupts:
         yield
         return
@@ -56,7 +56,7 @@ def interruptible(connection: duckdb.DuckDBPyConnection | None = None) -> Iterat
 
 
 class _Interrupt:
-    """Handles SIGINT where DuckDB may work. connections: those that may work in the main thread."""
+    """Handles SIGINT while DuckDB may run. connections: may run statements in the main thread."""
 
     def __init__(self, connections: list[duckdb.DuckDBPyConnection]) -> None:
         self.connections = connections
@@ -69,7 +69,7 @@ class _Interrupt:
         raise KeyboardInterrupt
 
     def _insist(self, frame: FrameType, at: int) -> None:
-        """Interrupts DuckDB until the frame in which the KeyboardInterrupt was raised has gone on."""
+        """Interrupts DuckDB until the frame that got the KeyboardInterrupt moves on."""
         main = threading.main_thread().ident or 0
         time.sleep(_DROPPED_S)
         while sys._current_frames().get(main) is frame and frame.f_lasti == at:
@@ -80,15 +80,15 @@ class _Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What statements reach beside tables. outside: any file, and the network; otherwise the files named and those
-    below the folders, nothing else."""
+    """Access of statements to files and network. outside: any file and the network; otherwise only `files` and all
+    files below `folders`."""
 
     outside: bool = False
     files: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
 
 
-#: ANYTHING is what a statement in Python has unless it is said otherwise; NOTHING is for all that we compute ourselves.
+#: ANYTHING: the default of statements in Python. NOTHING: our own computations.
 ANYTHING = Access(outside=True)
 NOTHING = Access()
 
@@ -96,12 +96,12 @@ NOTHING = Access()
 def access_to(
     external: bool, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (), home: str = ""
 ) -> Access:
-    """The access of a database. external False: only these files, a directory standing for all in it; relative ones are
-    meant from `home`; one path may stand alone. Raises DataError for one that is not there."""
-    if isinstance(files, (str, os.PathLike)):  # whose letters would each be a path, `/` among them
+    """Returns the access of a database. external False: only `files`, one path or several, a directory for all files in
+    it; relative paths start from `home`. Raises DataError for a path that does not exist."""
+    if isinstance(files, (str, os.PathLike)):  # iterated, each letter would be a path, even `/`
         files = (files,)
     if external and files:
-        raise DataError("external=True reads any file: files has no meaning with it", "say external=False, or no files")
+        raise DataError("files has no effect with external=True, which allows any file", "use one of the two")
     if external:
         return ANYTHING
     found: list[str] = []
@@ -109,7 +109,7 @@ def access_to(
     for file in files:
         place = os.path.abspath(os.path.join(home, os.fspath(file)))
         if not os.path.exists(place):
-            raise DataError(f"there is no file {os.fspath(file)}", "name a file, or a directory for all in it")
+            raise DataError(f"file {os.fspath(file)} does not exist", "name a file, or a directory for all files in it")
         (folders if os.path.isdir(place) else found).append(place)
     return Access(False, tuple(found), tuple(folders))
 
@@ -117,12 +117,12 @@ def access_to(
 def cursor(
     memory_limit: str | None = None, access: Access = NOTHING, own_files: Sequence[str] = (), settings: Settings = ()
 ) -> duckdb.DuckDBPyConnection:
-    """A fresh in-memory connection: UTC unless `settings` say otherwise, no progress bar, and no look at the caller's
+    """Returns a fresh in-memory connection: UTC unless `settings` change it, no progress bar, no access to the caller's
     Python variables.
 
-    One for each query and thread (a shared connection mixes up rows under threads). Names registered on it are seen by
-    it alone. own_files: files of ours that it reads whatever `access` says. Costs a few microseconds; with own_files,
-    settings or memory_limit some milliseconds.
+    Use one per query and thread: a shared connection mixes up rows between threads. Registered names are private to it.
+    own_files: files of ours, readable under any `access`. Costs a few microseconds; with own_files, settings or
+    memory_limit some milliseconds.
     """
     if memory_limit is not None or settings or (own_files and not access.outside):
         made = _database(memory_limit, access, own_files, settings)
@@ -149,7 +149,7 @@ def _database(
 
 
 def binder(access: Access) -> Describe:
-    """Asks DuckDB for the columns of statements that may name files, as query.plan.bind wants it."""
+    """Returns the function by which query.plan.bind asks DuckDB for the columns of statements that may name files."""
 
     def describe(sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, /) -> tuple[Field, ...]:
         return bind_statement(sql, tables, select, on=cursor(access=access))
@@ -158,28 +158,30 @@ def binder(access: Access) -> Describe:
 
 
 def check_memory_limit(limit: str) -> None:
-    """Raises DataError for a text that DuckDB does not take for an amount of memory."""
+    """Raises DataError if DuckDB does not read the text as a memory size."""
     try:
         duckdb.connect(":memory:", config={"memory_limit": limit}).close()
     except duckdb.Error:
-        message = f"memory_limit is {limit!r}, which is no amount of memory"
+        message = f"memory_limit is {limit!r}: invalid memory size"
         raise DataError(message, "write it as '2GB' or '500MB'") from None
 
 
 def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ100") -> QueryError | DataError:
-    """DuckDB's complaint as a QueryError of the whole text, under the part of it that DuckDB names if that is found; as
-    a DataError where it has too little memory, for which no text is to blame."""
+    """Returns DuckDB's error as a QueryError, or as a DataError if DuckDB is out of memory.
+
+    about: the part of the text in question (default: all of it). The span is the first name in the message that is
+    found there, or else the whole part."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if isinstance(error, duckdb.OutOfMemoryException):
         return out_of_memory(lines[0] if lines else "")
-    message = re.sub(r"^\w+ Error: ", "", lines[0]) if lines else "DuckDB refuses the statement"
+    message = re.sub(r"^\w+ Error: ", "", lines[0]) if lines else "DuckDB rejects the statement"
     hints = ("candidate", "did you mean")
     hint = "; ".join(line.strip() for line in lines[1:3] if any(h in line.lower() for h in hints))
     lowered = message.lower()
     if isinstance(error, duckdb.PermissionException):
         hint = NO_ACCESS
     if lowered.startswith("referenced table"):
-        code, hint = "HQ200", "what a pattern is matched over is evaluated by itself, without the tables around it"
+        code, hint = "HQ200", "the input of a pattern is evaluated alone: it cannot refer to tables around it"
     elif "table with name" in lowered or "table function with name" in lowered:
         code = "HQ200"
     elif "column" in lowered and ("not found" in lowered or "does not exist" in lowered):
@@ -197,15 +199,15 @@ def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ
 
 
 def _quoted(message: str) -> list[str]:
-    """The names DuckDB put into quotes, and the one after `with name`."""
+    """Returns the quoted names of DuckDB's message, and the one after `with name`."""
     names = re.findall(r'"([^"]+)"', message) + re.findall(r"with name (\S+) does not exist", message)
     return [n for n in names if n]
 
 
 @contextmanager
 def settings(connection: duckdb.DuckDBPyConnection, **wanted: bool) -> Iterator[None]:
-    """Changes settings of a connection for a while; but not inside a transaction of the user's, as they could not be
-    changed back once an error has aborted it."""
+    """Changes settings of a connection temporarily; but not inside a transaction of the user, where an error would
+    prevent changing them back."""
     numbers = [connection.execute("SELECT txid_current()").fetchall() for _ in range(2)]
     if numbers[0] == numbers[1]:
         yield

@@ -1,4 +1,4 @@
-"""Identity and evidence: which events a match is made of, the ids that name it, and the long table that shows them."""
+"""Evidence of matches: their events, their ids, and the long table that shows both."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from matching.identity import match_ids
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The matched events of n matches, in arrays: match i holds events bounds[i] to bounds[i + 1].
+    """Events of n matches, as arrays. Match i has the events bounds[i] to bounds[i + 1].
 
-    variable: index into `variables`, -1 where no variable matched (plain history rows). source: index into `sources`.
-    seq finds the event again.
+    variable: index into `variables`, -1 without a variable (plain history rows). source: index into `sources`.
+    seq: ingest sequence, by which a Lookup finds the event.
     """
 
     bounds: np.ndarray
@@ -35,7 +35,7 @@ class Evidence:
         return len(self.bounds) - 1
 
     def take(self, index: np.ndarray) -> Evidence:
-        """The matches at `index`, in that order."""
+        """Returns the matches at `index`, in that order."""
         lengths = np.diff(self.bounds)[index]
         bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         events = np.repeat(self.bounds[:-1][index] - bounds[:-1], lengths) + np.arange(bounds[-1])
@@ -45,18 +45,18 @@ class Evidence:
         )
 
     def last_us(self) -> np.ndarray:
-        """int64 (n,): the time of the last event of each match; none is empty."""
+        """Returns the time of the last event of each match, int64 (n,). No match may be empty."""
         return self.ts_us[self.bounds[1:] - 1]
 
     def span_us(self, nothing: int) -> tuple[np.ndarray, np.ndarray]:
-        """int64 (n,) each: the times of the first and the last event of each match; `nothing` for an empty one."""
+        """Returns the times of the first and the last event of each match, int64 (n,) each; `nothing` if empty."""
         empty = self.bounds[1:] == self.bounds[:-1]
         times = np.append(self.ts_us, nothing)
         first, last = times[self.bounds[:-1]], times[self.bounds[1:] - 1]
         return np.where(empty, nothing, first), np.where(empty, nothing, last)
 
     def ids(self, fingerprint: str) -> list[str]:
-        """The ids of the matches of a plan with this fingerprint: see matching.identity."""
+        """Returns the match ids under a plan's fingerprint; see matching.identity."""
         return match_ids(
             fingerprint, self.bounds, self.variable, self.source, self.offset, self.variables, self.sources
         )
@@ -69,12 +69,13 @@ NO_EVIDENCE = Evidence(
 
 
 def join_id(*ids: str) -> str:
-    """The id of a joined row: over the ids of its match on the live stream and of those on its histories, each of which
-    is empty where nothing joined."""
+    """Returns the id of a joined row, a hash of its match ids: the live one, then one per history join, empty where
+    nothing joined."""
     return hashlib.blake2b("/".join(ids).encode(), digest_size=16).hexdigest()
 
 
 def of_matches(matches: Matches) -> Evidence:
+    """Returns the evidence of matches, zero copy."""
     return Evidence(
         matches.event_bounds, matches.event_variable, matches.event_ts_us, matches.event_source, matches.event_offset,
         matches.event_seq, matches.variables, matches.sources,
@@ -82,7 +83,7 @@ def of_matches(matches: Matches) -> Evidence:
 
 
 def of_rows(batch: EventBatch, index: np.ndarray) -> Evidence:
-    """Plain rows as matches of one event each, of no variable."""
+    """Returns plain rows as matches of one event each, without a variable."""
     n = len(index)
     return Evidence(
         np.arange(n + 1, dtype=np.int64), np.full(n, -1, np.int16), batch.ts_us[index], batch.source[index],
@@ -91,7 +92,7 @@ def of_rows(batch: EventBatch, index: np.ndarray) -> Evidence:
 
 
 def concat(parts: Sequence[Evidence]) -> Evidence:
-    """One after the other. Names may differ between parts: indices are rewritten."""
+    """Concatenates evidence. Names may differ between parts: indices are rewritten."""
     parts = [p for p in parts if len(p)]
     if not parts:
         return NO_EVIDENCE
@@ -119,7 +120,7 @@ def concat(parts: Sequence[Evidence]) -> Evidence:
 
 
 class Parts:
-    """Evidence of several parts, put together when somebody asks for it: most answers are only looked at."""
+    """Evidence in parts, concatenated on first use: most answers never need it."""
 
     def __init__(self, parts: Sequence[Evidence]) -> None:
         self._parts = parts
@@ -132,8 +133,8 @@ class Parts:
 
 
 class Lookup(Protocol):
-    """Finds events again: the columns of those with these sequence numbers and times, in that order; and all events
-    between two times, both included."""
+    """Reads events again. A call returns the columns of the events with these sequence numbers and times, in that
+    order; `between` returns all events between two times, both included."""
 
     def __call__(self, seq: np.ndarray, ts_us: np.ndarray) -> pa.Table: ...
     def between(self, low_us: int, high_us: int) -> EventBatch: ...
@@ -149,8 +150,8 @@ def long_table(
     rows: np.ndarray, match_ids: Sequence[str | None], join_ids: Sequence[str | None], complete: Sequence[bool | None],
     side: str, evidence: Evidence, lookup: Lookup,
 ) -> pa.Table:
-    """One line for each event of each match: the output row it belongs to, the ids, the side, the variable, where the
-    event came from, whether history was whole, and the event's columns."""
+    """Returns one line per event of each match: output row, ids, side, variable, source, offset, completeness of
+    history, and the event's columns."""
     lengths = np.diff(evidence.bounds)
     which = np.repeat(np.arange(len(evidence)), lengths)
     names = pa.array([*evidence.variables, None], pa.string())
@@ -174,7 +175,7 @@ def long_table(
 
 
 def stacked(tables: Sequence[pa.Table]) -> pa.Table:
-    """Long tables of several sides under one another; a column that has two types becomes text."""
+    """Concatenates long tables of several sides. A column of two types becomes text."""
     if not tables:
         return pa.schema(list(FIXED.items())).empty_table()
     types: dict[str, pa.DataType] = {}

@@ -1,4 +1,4 @@
-"""A result as a notebook shows it: the rows, and behind each the variables of its match in colour."""
+"""Results in notebooks: an HTML table of the rows, each with the variables of its match in colour."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import groupby
 
 import pyarrow as pa
 
-#: Colours that black text can be read on; a variable keeps its colour in the whole table.
+#: Background colours for black text. A variable has one colour in the whole table.
 COLOURS = ("#cfe2f3", "#fce5cd", "#d9ead3", "#ead1dc", "#fff2cc", "#d9d2e9", "#d0e0e3", "#f4cccc", "#e6e6e6", "#e2efda")
-#: Runs of one variable that a row shows before it is cut short.
+#: Most runs of equal variables shown in a row.
 CHIPS_MAX = 24
 
 
 def cell(value: object) -> str:
-    """One value as tables print it."""
+    """Returns one value as tables print it."""
     if value is None:
         return "NULL"
     if isinstance(value, float):
@@ -24,8 +24,10 @@ def cell(value: object) -> str:
 
 
 def html_table(table: pa.Table, evidence: pa.Table, rows: int) -> str:
-    """An HTML table of the first rows. evidence: the events behind them, as of Result.evidence(); where it says which
-    events are whose, a last column has their variables in order (`A B\u00d73 C`), with times and values in the tooltip.
+    """Returns an HTML table of the first rows.
+
+    evidence: their events, as of Result.evidence(). If it assigns events to output rows, a last column has their
+    variables in order (`A B\u00d73 C`), with times in the tooltip.
     """
     shown = table.slice(0, rows)
     chips = _chips(evidence)
@@ -48,7 +50,7 @@ def _value(value: object) -> str:
 
 
 def _chips(evidence: pa.Table) -> dict[int, str]:
-    """The variables behind each output row, as HTML."""
+    """Returns the variables of each output row, as HTML."""
     rows = evidence.column("row").to_pylist()
     if not rows or rows[0] < 0:
         return {}

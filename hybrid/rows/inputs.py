@@ -1,4 +1,4 @@
-"""Inputs of a bounded query: any named table as Arrow, in the total order, cut into event batches."""
+"""Inputs of a bounded query: named tables as Arrow, sorted in the total order, cut into event batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from query.plan.statement import NO_ACCESS
 from query.schema import Field, Schema
 
 BATCH_ROWS = 65_536
-#: So many archived events of files that overlap are sorted in memory: a day of a busy stream that stands by key.
+#: Most archived events of overlapping files that are sorted in memory: a day of a busy stream that is stored by key.
 SORTED_MAX = 1 << 21
 TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 
@@ -35,21 +35,21 @@ TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 
 
 def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Table:
-    """A named table as Arrow, in the types DuckDB hands out: plain strings, microseconds, no dictionaries.
+    """Returns a named table as Arrow, in the types that DuckDB returns: plain strings, microseconds, no dictionaries.
 
-    Takes Arrow tables, batches and readers, pandas and polars frames, DuckDB relations, anything with the PyCapsule
-    protocol, a list of dicts, a dict of columns, and the path of a file that DuckDB reads by its name (Parquet, CSV,
-    JSON), if `access` has it. NaN of pandas is null, as pandas means it, NaN of others is NaN. A key that a dict lacks
-    is null there. Raises DataError, also for times that are no exact microsecond.
+    data: an Arrow table, batch or reader, a pandas or polars frame, a DuckDB relation, anything with the PyCapsule
+    protocol, a list of dicts, a dict of columns, or the path of a file that DuckDB reads by its name (Parquet, CSV,
+    JSON) and `access` allows. NaN in a pandas frame becomes null, as in pandas; elsewhere it stays NaN. A key missing
+    in a dict becomes null. Raises DataError, also for times that are not whole microseconds.
     """
     try:
         table = _arrow(data, name, access)
     except duckdb.PermissionException as error:
         raise DataError(f"table {name}: {first_line(error)}", NO_ACCESS) from None
     except duckdb.Error as error:
-        raise DataError(f"table {name}: {first_line(error)}", "a text is the path of a file") from None
+        raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
-        raise DataError(f"table {name}: {error}", "give a column one type") from None
+        raise DataError(f"table {name}: {error}", "give each column one type") from None
     if table is None:
         raise DataError(
             f"table {name}: {type(data).__module__}.{type(data).__name__} is not a table",
@@ -68,47 +68,47 @@ def _arrow(data: Any, name: str, access: duck.Access) -> pa.Table | None:
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     module = type(data).__module__.split(".")[0]
-    if module == "pandas":  # a Series is a column, no table
+    if module == "pandas":  # a Series is a column, not a table
         return pa.Table.from_pandas(data, preserve_index=False) if hasattr(data, "columns") else None
     if module == "polars" and hasattr(data, "collect"):
         data = data.collect()
     if module == "polars" and hasattr(data, "schema"):
         for column, kind in data.schema.items():
-            if str(kind) == "Object":  # polars would hand out addresses
+            if str(kind) == "Object":  # polars would export addresses
                 raise DataError(f"{name}.{column} holds Python objects", "give the column a type")
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return pa.table(data)
     if isinstance(data, Mapping):
         return pa.table(dict(data))
     if isinstance(data, Sequence) and not isinstance(data, str | bytes) and all(isinstance(r, Mapping) for r in data):
-        names = dict.fromkeys(name for row in data for name in row)  # of all rows: the first may lack some
+        names = dict.fromkeys(name for row in data for name in row)  # all rows: the first may lack some names
         return pa.table({name: [row.get(name) for row in data] for name in names})
     return None
 
 
-#: Types that DuckDB hands to Arrow as something else. _NAMED: values of ENUMs and fields, which may be called anything.
+#: _UNFAITHFUL: types that DuckDB exports to Arrow as another type. _NAMED: ENUM values and field names, to be skipped.
 _NAMED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
 _UNFAITHFUL = re.compile(r"\b(BIT|UHUGEINT|TIME WITH TIME ZONE|UNION|VARIANT|GEOMETRY)\b")
 
 
 def table_of(relation: Any, name: str) -> pa.Table:
-    """All rows of a DuckDB relation, conformed. Raises DataError for types whose values would come out as others."""
+    """Returns all rows of a DuckDB relation, conformed. Raises DataError for types that Arrow cannot hold exactly."""
     for column, type in zip(relation.columns, relation.types):
         if _UNFAITHFUL.search(_NAMED.sub("", str(type))):
             own = quote(column)
             hint = f"cast it in the input: SELECT * REPLACE (CAST({own} AS VARCHAR) AS {own}) FROM ..."
-            raise DataError(f"{name}.{column} is {type}, which has no exact form outside of DuckDB", hint)
+            raise DataError(f"{name}.{column} is {type}, which DuckDB cannot export exactly", hint)
     return conform(relation.to_arrow_table(), name)
 
 
 def conform(table: pa.Table, name: str) -> pa.Table:
-    """The table in the column types DuckDB hands out; columns that have them already are not copied."""
+    """Returns the table in the column types that DuckDB returns. Columns of these types are not copied."""
     if not table.num_columns:
         raise DataError(f"{name} has no columns", "pass a table with columns, even if it has no rows")
     lowered = [c.lower() for c in table.column_names]
     if len(set(lowered)) < len(lowered):
         twice = next(c for c in table.column_names if lowered.count(c.lower()) > 1)
-        raise DataError(f"{name} has two columns {twice}", "names compare without case: rename one of them")
+        raise DataError(f"{name} has two columns {twice}", "names are case-insensitive: rename one of them")
     columns: list[pa.ChunkedArray] = []
     for field, column in zip(table.schema, table.columns):
         what = f"{name}.{field.name}"
@@ -125,8 +125,8 @@ def conform(table: pa.Table, name: str) -> pa.Table:
 
 
 def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """The column in another type: by Arrow, or where it has no way, or no right one, by DuckDB, which reads it all."""
-    # cast, a list view becomes an array that is not valid, and an extension type the bytes it is kept in
+    """Casts a column by Arrow, or by DuckDB where Arrow has no cast or a wrong one."""
+    # Arrow casts a list view to an invalid array, and an extension type to its storage bytes.
     if not (isinstance(column.type, pa.BaseExtensionType) or pa.types.is_list_view(column.type)):
         try:
             return column.cast(target)
@@ -147,13 +147,13 @@ def _plain(type: pa.DataType, what: str) -> pa.DataType:
         return pa.float32()
     try:
         return arrow_type(duckdb_type(type))
-    except Exception as error:  # noqa: BLE001  (DuckDB, Arrow and ours: whatever refuses a type, it is the data's fault)
-        raise DataError(f"{what}: type {type} is not one that DuckDB can hold: {error}", "cast the column") from None
+    except Exception as error:  # noqa: BLE001  (DuckDB, Arrow or ours: any error here means an unknown type)
+        raise DataError(f"{what}: DuckDB has no type for {type}: {error}", "cast the column") from None
 
 
 def plain_type(type: str) -> str:
-    """The DuckDB type of a column of this type once it has been conformed: VARCHAR for an ENUM, for example; unchanged
-    for one that Arrow does not have."""
+    """Returns the DuckDB type that `conform` gives a column of this type, for example VARCHAR for an ENUM. A type that
+    Arrow lacks is returned unchanged."""
     try:
         return duckdb_type(_plain(arrow_type(type), type))
     except (DataError, ValueError):
@@ -161,7 +161,7 @@ def plain_type(type: str) -> str:
 
 
 def fields_of(table: pa.Table) -> tuple[Field, ...]:
-    """Column names with their DuckDB types."""
+    """Returns the column names with their DuckDB types."""
     return tuple(Field(f.name, duckdb_type(f.type)) for f in table.schema)
 
 
@@ -170,7 +170,7 @@ def fields_of(table: pa.Table) -> tuple[Field, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One sort key: a column, its direction, and where nulls stand. enum: its type, if its order is that of an ENUM."""
+    """One sort key: a column, its direction and the place of nulls. enum: the ENUM type that orders it, or empty."""
 
     column: str
     descending: bool = False
@@ -185,7 +185,7 @@ class Key:
 
 
 def time_of(order_by: tuple[Order, ...]) -> str | None:
-    """The column that holds the event time of a plain relation: the first of ORDER BY, if it is an ascending time."""
+    """Returns the event-time column of a plain relation: the first of ORDER BY if an ascending time, else None."""
     if order_by and not order_by[0].descending and order_by[0].column.type in TIME_TYPES:
         return order_by[0].column.name
     return None
@@ -199,9 +199,10 @@ def keys_of(order_by: tuple[Order, ...]) -> tuple[Key, ...]:
 
 
 def order_index(table: pa.Table, order_by: tuple[Order, ...], by_content: bool = False) -> np.ndarray | None:
-    """The row numbers in the order of ORDER BY, or None if the rows stand in it already. Ties keep their order or, of
-    rows that have none (by_content), go by content: columns in schema order, nulls first, NaN last. Where only ties
-    stand wrong, only they are sorted.
+    """Returns the row numbers in the order of ORDER BY, or None if the rows are already in that order.
+
+    Ties keep their order. With by_content, for rows without positions, ties are ordered by content: columns in schema
+    order, nulls first, NaN last. If only ties are out of order, only they are sorted.
     """
     n = table.num_rows
     keys = keys_of(order_by)
@@ -213,7 +214,7 @@ def order_index(table: pa.Table, order_by: tuple[Order, ...], by_content: bool =
         return _sorted_index(table, keys + content)
     if not content or not len(ties) or _ties(table, content, ties) is not None:
         return None
-    group = np.ones(n, np.int64)  # rows of one tie share a number; it grows along the table
+    group = np.ones(n, np.int64)  # rows of one tie share a number; numbers increase along the table
     group[0] = 0
     group[ties + 1] = 0
     group = np.cumsum(group)
@@ -225,7 +226,7 @@ def order_index(table: pa.Table, order_by: tuple[Order, ...], by_content: bool =
 
 
 def _sorted_index(table: pa.Table, keys: tuple[Key, ...]) -> np.ndarray:
-    """Row numbers in the order of the keys, then of the rows."""
+    """Returns row numbers ordered by the keys, then by row number."""
     if len(keys) == 1 and not keys[0].descending:
         column = table.column(keys[0].column)
         if _whole(column.type) and not column.null_count:
@@ -240,12 +241,12 @@ def _sorted_index(table: pa.Table, keys: tuple[Key, ...]) -> np.ndarray:
 
 
 def stands_in_order(table: pa.Table, order_by: tuple[Order, ...]) -> bool:
-    """Whether the rows stand in the order of ORDER BY. False also where that cannot be told without sorting."""
+    """True if the rows are in the order of ORDER BY. False also if only a sort could decide it."""
     return table.num_rows < 2 or _ties(table, keys_of(order_by)) is not None
 
 
 def has_ties(table: pa.Table, order_by: tuple[Order, ...]) -> bool:
-    """Whether ORDER BY leaves rows equal that stand in its order, and that are not the same."""
+    """True if the rows are in the order of ORDER BY and some different rows are equal in it."""
     ties = _ties(table, keys_of(order_by))
     if ties is None or not len(ties):
         return False
@@ -254,8 +255,8 @@ def has_ties(table: pa.Table, order_by: tuple[Order, ...]) -> bool:
 
 
 def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = None) -> np.ndarray | None:
-    """None if some row stands before a smaller one (or if that cannot be told without sorting); else the i for which
-    rows i and i + 1 are equal in all keys, ascending. Only pairs in `among` are looked at, if given."""
+    """Returns the i, ascending, for which rows i and i + 1 are equal in all keys. None if some row precedes a smaller
+    one, or if only a sort could decide it. among: compares only these pairs."""
     pairs = among
     for key in keys:
         column = table.column(key.column)
@@ -276,7 +277,8 @@ def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = Non
 
 
 def compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
-    """(left > right, left = right) as bool arrays in the order of the key, or None if the type has no cheap order."""
+    """Returns (left > right, left = right) as bool arrays in the order of the key, or None if the type has no cheap
+    order."""
     type = left.type
     if key.enum:
         return None
@@ -303,7 +305,7 @@ def compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np
 
 
 def _whole(type: pa.DataType) -> bool:
-    """Whether values of a type are whole numbers that compare as they do."""
+    """True if values of a type are stored as integers of the same order."""
     return pa.types.is_integer(type) or (pa.types.is_temporal(type) and not pa.types.is_interval(type))
 
 
@@ -312,11 +314,11 @@ def _bools(values: pa.ChunkedArray) -> np.ndarray:
 
 
 def _integers(column: pa.ChunkedArray) -> np.ndarray:
-    """A column of integers or times without nulls as numpy integers."""
+    """Returns a column of integers or times without nulls as numpy integers."""
     if pa.types.is_integer(column.type):
         return column.to_numpy()
     wide = pa.int32() if column.type.bit_width == 32 else pa.int64()
-    # A view, not a cast: 4 bytes or 8 bytes of the same number.
+    # A view, not a cast: the same 4 or 8 bytes.
     chunks = [np.asarray(chunk.view(wide)) for chunk in column.chunks]
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks) if chunks else np.empty(0, np.int64)
 
@@ -325,7 +327,7 @@ def _integers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def times_us(table: pa.Table, column: str, name: str) -> np.ndarray:
-    """A time column as int64 microseconds UTC. Raises DataError for nulls."""
+    """Returns a time column as int64 microseconds UTC. Raises DataError for nulls."""
     values = table.column(column)
     if values.null_count:
         raise DataError(
@@ -340,9 +342,9 @@ def times_us(table: pa.Table, column: str, name: str) -> np.ndarray:
 class Ordered:
     """A bounded input in its total order.
 
-    table: its rows as they were given; where they have no position, by content. order: their numbers in the order of
-    the input, None where they stand in it. ts_us: their times in that order, zeros if it has no time. An event is known
-    by its position in the table, which is its offset; its sequence is its place in the order.
+    table: the rows as given, or sorted by content if they have no position. order: the row numbers in the total order,
+    None if the rows are already in it. ts_us: their times in that order, zeros without a time column. The offset of an
+    event is its position in the table; its sequence is its place in the order.
     """
 
     name: str
@@ -354,8 +356,8 @@ class Ordered:
     def of(
         name: str, table: pa.Table, order_by: tuple[Order, ...], time: str | None, *, by_content: bool = False
     ) -> Ordered:
-        """In the order of ORDER BY: sorted where they do not stand in it. Rows that are equal there keep their order,
-        or go by content. `time` names the column that holds the event time, if there is one."""
+        """Sorts the rows by ORDER BY unless they are in that order. Ties keep their order, or are ordered by content.
+        time: the event-time column, or None."""
         if time is not None:
             times_us(table, time, name)
         order = order_index(table, order_by, by_content)
@@ -365,12 +367,12 @@ class Ordered:
         return Ordered(name, table, order, ts_us if order is None else ts_us[order])
 
     def rows(self, columns: Collection[str] | None = None) -> pa.Table:
-        """The rows in their order. columns: those that are needed (None: all)."""
+        """Returns the rows in the total order. columns: the needed ones (None: all)."""
         table = self.table if columns is None else some_columns(self.table, columns)
         return table if self.order is None else table.take(pa.array(self.order))
 
     def batches(self, columns: Collection[str] | None = None, rows: int = BATCH_ROWS) -> Iterator[EventBatch]:
-        """Slices of at most `rows` rows, zero copy but for a sort. columns: those that are needed (None: all)."""
+        """Yields batches of at most `rows` rows, zero copy except for a sort. columns: the needed ones (None: all)."""
         start = 0
         for batch in self.rows(columns).to_batches(max_chunksize=rows):
             stop = start + batch.num_rows
@@ -384,7 +386,7 @@ class Ordered:
         return EventBatch(columns, self.ts_us[start:stop], np.zeros(stop - start, np.int32), offset, at)
 
     def read(self, request: RangeRequest) -> EventBatch:
-        """The rows of a range, as a history snapshot reads them. Needs a time order."""
+        """Returns the rows of a range, as HistorySnapshot.read does. Needs a time order."""
         start, stop = positions_in(self.ts_us, request)
         part = self.table.slice(start, stop - start) if self.order is None else self.table.take(self.order[start:stop])
         batch = self._events(one_batch(part), start, stop)
@@ -398,12 +400,12 @@ class Ordered:
 
 
 def some_columns(table: pa.Table, columns: Collection[str]) -> pa.Table:
-    """The table with these columns alone; with one of them at least, for they say how many rows there are."""
+    """Returns the table with these columns, or with its first column if none matches, to keep the number of rows."""
     return table.select([c for c in table.column_names if c in columns] or table.column_names[:1])
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """The table as one record batch; copies only if it has several chunks."""
+    """Returns the table as one record batch. Copies only if it has several chunks."""
     batches = table.combine_chunks().to_batches()
     if not batches:
         return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
@@ -411,5 +413,5 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def schema_of(name: str, table: pa.Table) -> Schema:
-    """A plain relation: no time of its own, no keys."""
+    """Returns the schema of a plain relation: no time column, no keys."""
     return Schema(name, fields_of(table))

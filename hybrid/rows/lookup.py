@@ -1,4 +1,4 @@
-"""Finds matched events again: their columns, by time and ingest sequence."""
+"""Reads the columns of matched events again, by time and ingest sequence."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from query.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class ReaderLookup:
-    """Reads events back from a snapshot or a bounded input. late: late ones too."""
+    """Reads events again from a snapshot or a bounded input. late: includes late events."""
 
     reader: HistoryReader
     late: bool
 
     def __call__(self, seq: np.ndarray, ts_us: np.ndarray) -> pa.Table:
-        """The columns of the events with these sequence numbers and times, in that order. Raises DataError for events
-        that are gone."""
+        """Returns the columns of the events with these sequence numbers and times, in that order. Raises DataError for
+        events that are no longer in the archive."""
         if not len(seq):
             return pa.Table.from_batches([self.reader.read(RangeRequest(0, 0)).columns])
         if isinstance(self.reader, HistorySnapshot):
@@ -33,14 +33,14 @@ class ReaderLookup:
         have = batch.seq[order]
         at = np.searchsorted(have, seq)
         if not len(have) or (have[np.minimum(at, len(have) - 1)] != seq).any():
-            raise DataError("some matched events are no longer in the archive", "keep them longer: retention=")
+            raise DataError("some matched events are no longer in the archive", "set a longer retention=")
         return pa.Table.from_batches([batch.columns]).take(pa.array(order[at]))
 
     def between(self, low_us: int, high_us: int) -> EventBatch:
-        """All events of [low_us, high_us], in the total order."""
+        """Returns all events of [low_us, high_us], in the total order."""
         return self.reader.read(RangeRequest(low_us, high_us, closed=True, late=self.late))
 
 
 def lookup_in(reader: HistoryReader, late: bool = False) -> ReaderLookup:
-    """The look-up of a snapshot or a bounded input."""
+    """Returns the lookup of a snapshot or a bounded input."""
     return ReaderLookup(reader, late)

@@ -1,4 +1,4 @@
-"""Several inputs as one by time: events of each in the columns of all, and a reader over all of them."""
+"""MERGE: several inputs as one in time order, in the columns of all, and a reader of them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from query.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The inputs of one `MERGE(a, b)`. schema: the columns of all of them."""
+    """The inputs of one `MERGE(a, b)`. schema: the columns of all inputs."""
 
     schema: Schema
     members: tuple[Member, ...]
 
     def events(self, k: int, batch: EventBatch) -> EventBatch:
-        """Events of member k as events of the merged input, in the order given.
+        """Returns events of member k as events of the merged input, in the same order.
 
-        A source is called `stream/source`; the ingest sequence is seq * members + k, so it stays the name of one event.
-        Cost: nothing for columns of one type, a pass for others."""
+        Sources are named `stream/source`. The ingest sequence is seq * members + k, so it stays unique. Columns of
+        equal type are not copied, others are cast."""
         member, n = self.members[k], len(batch)
         columns: list[pa.Array] = []
         for field, at in zip(arrow_schema(self.schema), positions(self.schema, member.schema)):
@@ -46,14 +46,14 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class MergedReader:
-    """The inputs as one, to be read by time. readers: each with whether its late events are seen."""
+    """Reads the merged inputs by time. readers: one per input, with True if its late events are read."""
 
     merged: Merged
     readers: Sequence[tuple[HistoryReader, bool]]
 
     def read(self, request: RangeRequest) -> EventBatch:
-        """The events of a range, in the total order. It is no history, so it is never asked for keys; `late` is what
-        `readers` says."""
+        """Returns the events of a range, in the total order. The request has no keys, as merged inputs are not a
+        history; `late` comes from `readers`."""
         assert not request.keys
         parts = [
             self.merged.events(k, reader.read(replace(request, late=seen, columns=None)))
@@ -62,12 +62,12 @@ class MergedReader:
         return self._together(parts, _names(parts))
 
     def batches(self) -> Iterator[EventBatch]:
-        """All events in the total order, in batches in which instants are whole, and not all of them in memory."""
+        """Yields all events in the total order, a few batches in memory at a time. No batch splits an instant."""
         inputs = [self._member(k) for k in range(len(self.readers))]
         rest = [next(events, None) for events in inputs]
-        sources = _names([part for part in rest if part is not None])  # of all, so that an index keeps its meaning
+        sources = _names([part for part in rest if part is not None])  # of all inputs, so that indices stay valid
         while ahead := [part for part in rest if part is not None]:
-            last_us = min(int(part.ts_us[-1]) for part in ahead)  # nothing up to here is still to come
+            last_us = min(int(part.ts_us[-1]) for part in ahead)  # all events up to here are read
             ready = []
             for k, part in enumerate(rest):
                 if part is not None:
@@ -77,7 +77,7 @@ class MergedReader:
             yield self._together(ready, sources)
 
     def _member(self, k: int) -> Iterator[EventBatch]:
-        """The events of one input, in batches that are not empty."""
+        """Yields the events of one input, in non-empty batches."""
         reader, late = self.readers[k]
         if isinstance(reader, HistorySnapshot):
             parts: Iterator[EventBatch] = reader.batches(None, None, late=late)
@@ -86,10 +86,10 @@ class MergedReader:
         yield from (self.merged.events(k, part) for part in parts if len(part))
 
     def _together(self, parts: Sequence[EventBatch], sources: tuple[str, ...]) -> EventBatch:
-        """Events of several inputs in the total order."""
+        """Returns events of several inputs in the total order."""
         return sort_events(EventBatch.concat(parts, sources), self.merged.schema)
 
 
 def _names(parts: Sequence[EventBatch]) -> tuple[str, ...]:
-    """All sources of several batches."""
+    """Returns the source names of several batches, each once."""
     return tuple(dict.fromkeys(name for part in parts for name in part.sources))

@@ -1,4 +1,4 @@
-"""The outer SELECT: run by DuckDB over the rows of the pattern factors, or by hand where it only picks columns."""
+"""The outer SELECT: DuckDB runs it over the rows of the pattern factors, or Arrow does if it only picks columns."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from query.plan.plan import FactorPlan, QueryPlan
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 from query.schema import Field
 
-#: (0: the factor's rows, k: those of its history k - 1; column of these; name in the output)
+#: (0 for the factor's rows, k for the rows of history join k - 1; column of these rows; name in the output)
 Projection = tuple[tuple[int, str, str], ...]
 
 
 def factor_name(i: int) -> str:
-    """The table of factor i in the outer SELECT."""
+    """Returns the table name of factor i in the outer SELECT."""
     return f"{FACTOR_TABLE}{i}"
 
 
 def side_name(i: int, k: int) -> str:
-    """The table of history join k of factor i, row-aligned with the factor's."""
+    """Returns the table name of history join k of factor i, row-aligned with the factor's table."""
     return f"{HISTORY_TABLE}{i}_{k}"
 
 
 def empty_answer(factor: FactorPlan) -> Answer:
-    """No rows, in the columns the factor puts out."""
+    """Returns an answer without rows, in the factor's output columns."""
     return Answer(
         output_schema(factor.plan).empty_table(), NO_EVIDENCE, np.empty(0, np.int64), _nothing(factor)
     )
 
 
 def _nothing(factor: FactorPlan) -> tuple[Side, ...]:
-    """Its histories without rows."""
+    """Returns the factor's history joins without rows."""
     nothing = np.empty(0, np.int64)
     return tuple(
         Side(
@@ -57,7 +57,7 @@ def _nothing(factor: FactorPlan) -> tuple[Side, ...]:
 
 
 class Outer:
-    """The outer SELECT of one statement. `extra` are the tables it names besides the factors."""
+    """The outer SELECT of one statement. extra: tables that it names besides the factors."""
 
     __slots__ = ("_access", "_extra", "_has_enums", "_plan", "_projection", "_shows_complete", "fields")
 
@@ -65,14 +65,14 @@ class Outer:
         self, plan: QueryPlan, extra: Mapping[str, pa.Table] | None = None, access: duck.Access = duck.NOTHING,
         has_enums: bool = False,
     ) -> None:  # fmt: skip
-        """has_enums: whether ENUMs of its factors are ENUMs in its SQL, and not text."""
+        """has_enums: ENUM columns of the factors are ENUMs in the SQL; otherwise they are text."""
         for factor in plan.factors:
             if not len(output_schema(factor.plan)):
                 raise fault("HQ217", f"the matches of {factor.alias} have no column to show", plan.text, ADD_A_COLUMN)
         self._plan = plan
         self._access = access
         self._has_enums = has_enums
-        #: the columns of the tables that stand for factors and their histories, by name
+        #: columns of the tables of factors and history joins, by table name
         self.fields: dict[str, tuple[Field, ...]] = {}
         for i, factor in enumerate(plan.factors):
             self.fields[factor_name(i)] = output_columns(factor.plan)
@@ -87,7 +87,7 @@ class Outer:
 
     @property
     def access(self) -> duck.Access:
-        """What its SELECT may read besides tables."""
+        """Files and network access of the SELECT."""
         return self._access
 
     @property
@@ -96,13 +96,14 @@ class Outer:
 
     @property
     def picks(self) -> bool:
-        """Whether it only picks columns of one pattern without histories."""
+        """True if the SELECT only picks columns of one pattern without history joins."""
         return self._projection is not None and not self._plan.factors[0].histories
 
     def run(
         self, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None = None
     ) -> pa.Table:
-        """The rows of the statement. connection: where its other tables live, if not in `extra`. Raises QueryError."""
+        """Returns the rows of the statement. connection: has the other tables that are not in `extra`. Raises
+        QueryError."""
         if self._projection is not None:
             tables = [answers[0].live, *(side.rows for side in answers[0].sides)]
             picked = [tables[k].column(column) for k, column, _ in self._projection]
@@ -111,7 +112,7 @@ class Outer:
         return self._select(self._plan.select_sql, answers, connection, rows=False)
 
     def _typed(self, rows: pa.Table, connection: duckdb.DuckDBPyConnection) -> pa.Table:
-        """Rows of picked columns in the types that the connection gives them: its time zone, and its ENUMs."""
+        """Casts rows of picked columns to the connection's types: its time zone and its ENUMs."""
         if not self._has_enums and not any(pa.types.is_timestamp(t) and t.tz is not None for t in rows.schema.types):
             return rows
         nothing = [empty_answer(factor) for factor in self._plan.factors]
@@ -127,8 +128,8 @@ class Outer:
     def sources(
         self, answers: Sequence[Answer], connection: duckdb.DuckDBPyConnection | None = None
     ) -> list[np.ndarray] | None:
-        """For each factor: which of its rows each output row comes from. None where an output row has no one origin
-        (grouping, factors inside subqueries)."""
+        """Returns for each factor the row number that each output row comes from. None if output rows have no single
+        origin (grouping, factors inside subqueries)."""
         if self._projection is not None:
             return [np.arange(len(answers[0]))]
         if not self._plan.factors:
@@ -141,7 +142,7 @@ class Outer:
         n = len(self._plan.factors)
         try:
             table = self._select(traced, answers, connection, rows=True)
-        except Exception:  # noqa: BLE001  (whatever DuckDB minds about the added columns: there is no origin to show)
+        except Exception:  # noqa: BLE001  (any error about the added columns means that rows cannot be traced)
             return None
         last: list[pa.ChunkedArray] = table.columns[-n:]
         if any(c.null_count for c in last):
@@ -149,11 +150,12 @@ class Outer:
         return [np.asarray(c.to_numpy(), np.int64) for c in last]
 
     def schema(self, connection: duckdb.DuckDBPyConnection | None = None) -> pa.Schema:
-        """The columns of the statement. Raises QueryError where DuckDB refuses it."""
+        """Returns the columns of the statement. Raises QueryError if DuckDB rejects it."""
         return self.run([empty_answer(f) for f in self._plan.factors], connection).schema
 
     def tables(self, i: int, answer: Answer, rows: bool = False) -> dict[str, pa.Table]:
-        """The tables that stand for factor i and its histories. rows: with the number of the row as a last column."""
+        """Returns the tables of factor i and its history joins, by name. rows: adds the row number as last column of
+        the factor's table."""
         live = answer.live
         if rows:
             live = live.append_column(ROW, pa.array(np.arange(len(answer))))
@@ -178,7 +180,7 @@ class Outer:
     def run_over(
         self, select_sql: str, rows: pa.Table, connection: duckdb.DuckDBPyConnection | None = None
     ) -> pa.Table:
-        """Another SELECT over a table that stands for factor 0. Raises QueryError."""
+        """Runs another SELECT with `rows` as the table of factor 0. Raises QueryError."""
         return self._over(select_sql, {factor_name(0): rows}, connection)
 
     def _over(
@@ -191,7 +193,7 @@ class Outer:
             for name, table in tables.items():
                 registered[name] = enums_of(self.fields.get(name, ())) if self._has_enums else {}
                 register(on, name, table, registered[name])
-            return on.sql(select_sql).to_arrow_table()  # of other statements, what DuckDB says: the number of rows
+            return on.sql(select_sql).to_arrow_table()  # INSERT and the like return DuckDB's row count
         except duckdb.Error as error:
             raise duck.query_error(error, self._plan.text) from None
         finally:
@@ -201,7 +203,7 @@ class Outer:
 
 
 def select_tree(select_sql: str) -> Any:
-    """DuckDB's syntax tree of a plain SELECT, or None."""
+    """Returns DuckDB's syntax tree of a plain SELECT, or None."""
     row = duck.cursor().execute("SELECT json_serialize_sql(?)", [select_sql]).fetchone()
     tree: Any = json.loads(row[0]) if row else {"error": True}
     if tree.get("error") or len(tree["statements"]) != 1 or tree["statements"][0]["node"]["type"] != "SELECT_NODE":
@@ -210,8 +212,8 @@ def select_tree(select_sql: str) -> Any:
 
 
 def _projection(select_sql: str, columns: Mapping[str, Sequence[str]]) -> Projection | None:
-    """If the SELECT only picks columns of factor 0 and its histories, each at most once by name: which, and what they
-    are called. columns: of the tables that stand for them, in the order in which they are joined, row by row."""
+    """Returns the picked columns and their names if the SELECT only picks columns of factor 0 and its history joins,
+    with unique output names; else None. columns: by table, in the order of the row-by-row join."""
     tree = select_tree(select_sql)
     if tree is None:
         return None
@@ -243,7 +245,7 @@ def _projection(select_sql: str, columns: Mapping[str, Sequence[str]]) -> Projec
             found = [(k, c) for k, c in all_columns if c.lower() == name.lower() and whose in (None, k)]
             if len(found) != 1:
                 return None
-            # DuckDB gives a column the spelling of its declaration, not that of the reference
+            # DuckDB spells an output column as declared, not as referenced
             picked.append((*found[0], item["alias"] or found[0][1]))
         else:
             return None
@@ -252,7 +254,7 @@ def _projection(select_sql: str, columns: Mapping[str, Sequence[str]]) -> Projec
 
 
 def _side_by_side(node: Any) -> list[tuple[str, str]] | None:
-    """The tables of a FROM clause that joins them row by row, and their aliases; None for any other."""
+    """Returns (table, alias) pairs of a FROM clause of row-by-row (POSITIONAL) joins; None for any other clause."""
     if node["sample"] or (node["alias"] and node["type"] == "JOIN"):
         return None
     if node["type"] == "JOIN":
@@ -265,8 +267,8 @@ def _side_by_side(node: Any) -> list[tuple[str, str]] | None:
 
 
 def _traced(select_sql: str, aliases: Sequence[str]) -> str | None:
-    """The SELECT with the row numbers of its factors as last columns, or None where they would change it, or where a
-    factor stands elsewhere than in its own FROM."""
+    """Returns the SELECT with the factors' row numbers as last columns. None if they would change the result, or if a
+    factor is outside the SELECT's own FROM."""
     tree = select_tree(select_sql)
     if tree is None:
         return None
@@ -285,7 +287,7 @@ def _traced(select_sql: str, aliases: Sequence[str]) -> str | None:
 
 
 def _joined_tables(node: Any) -> set[str]:
-    """The tables of a FROM clause, without those of subqueries."""
+    """Returns the tables of a FROM clause, without tables of subqueries."""
     if node["type"] == "JOIN":
         return _joined_tables(node["left"]) | _joined_tables(node["right"])
     return {str(node["table_name"])} if node["type"] == "BASE_TABLE" else set()

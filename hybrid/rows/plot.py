@@ -1,4 +1,4 @@
-"""A picture of matches: the series over time, the matched events coloured by variable, live and history alike."""
+"""Plots of matches: the series over time, and the matched live and history events coloured by variable."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ def plot_evidence(
     time: str | None = None,
     title: str = "",
 ) -> Any:
-    """Draws the events of one output row, or of all (None). evidence: as of Result.evidence() or Alerts.evidence().
+    """Plots the events of one output row, or of all rows (None), and returns the matplotlib figure.
 
-    value: the column to draw upwards; if left out, a likely numeric one, or else a text column as categories.
-    context: rows for a line behind the events, with the columns `time` and value. Where events have no time they are
-    drawn by their offset. path: where to save the picture (the ending says the format). Returns the matplotlib figure.
-    Raises DataError without matplotlib or for a row that is not there.
+    evidence: as of Result.evidence() or Alerts.evidence(). value: the column of the y axis; by default a numeric one,
+    or else a text column as categories. context: rows for a line behind the events, with the columns `time` and
+    value. The x axis is the event time, or the offset if events have no time. path: the file to save; its extension
+    is the format. Raises DataError without matplotlib, or if the row or the column does not exist.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise DataError("a picture needs matplotlib, which is not installed", HINT) from None
+        raise DataError("plots need matplotlib, which is not installed", HINT) from None
     rows = evidence if row is None else evidence.filter(pc.equal(evidence.column("row"), row))
     if not rows.num_rows:
         last = pc.max(evidence.column("row")).as_py()
         if last == -1:
-            hint = "row=None draws all matches"
-            raise DataError("the rows of this statement do not stand for one match each", hint)
+            hint = "row=None plots all matches"
+            raise DataError("output rows of this statement do not come from one match each", hint)
         raise DataError(
-            f"there is no evidence of row {row}" if evidence.num_rows else "there is no match to draw",
+            f"row {row} has no evidence" if evidence.num_rows else "no match to plot",
             f"rows are 0 to {last}" if last is not None else "",
         )
     value = value or _likely(rows)
     if value is None or value not in rows.column_names:
         known = [c for c in rows.column_names if c not in FIXED]
-        raise DataError(f"there is no column {value or 'of values'} to draw", f"give value=, one of {', '.join(known)}")
+        raise DataError(f"no column {value or 'of values'} to plot", f"set value= to one of {', '.join(known)}")
     figure = Figure(figsize=(11, 5), layout="constrained")
     axes = figure.subplots()
     timed = len(pc.unique(rows.column("event_time"))) > 1 or pc.max(rows.column("event_time")).value != 0
@@ -94,7 +94,7 @@ def _numeric(table: pa.Table, column: str) -> bool:
 
 
 def _likely(rows: pa.Table) -> str | None:
-    """The column a person would want to see."""
+    """Returns the likely column of values: a well-known name, else a numeric one, else the last text one, or None."""
     own = [c for c in rows.column_names if c not in FIXED]
     numeric = [c for c in own if _numeric(rows, c)]
     named = [c for wanted in LIKELY for c in numeric if c.lower() == wanted]

@@ -1,8 +1,8 @@
-"""Whether the rows of a relation have a position, so that it may decide where ORDER BY leaves rows equal.
+"""Decides whether the rows of a relation have positions, which break ties of ORDER BY.
 
-Tables, frames and files have one. What is made of them keeps it where DuckDB says so: one table in FROM, WHERE, a list
-of columns, LIMIT, UNION ALL, views and subqueries of these. Joins, aggregates, DISTINCT, window functions and ORDER BY
-give rows in no fixed order.
+Rows of tables, frames and files have positions. SELECTs keep them where DuckDB preserves the order: one table in FROM,
+WHERE, a list of columns, LIMIT, UNION ALL, views and subqueries of these. After joins, aggregates, DISTINCT, window
+functions and ORDER BY the order is undefined.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import duckdb
 
 from hybrid.rows import duck
 
-#: DuckDB may make a join of a list behind IN with more constants, and rows lose their order by it.
+#: With more constants, DuckDB may turn an IN list into a join, which loses the order of rows.
 IN_MAX = 5
 _VIEWS = "SELECT lower(schema_name), lower(view_name), sql FROM duckdb_views() WHERE NOT internal"
 _MACROS = "SELECT lower(function_name) FROM duckdb_functions() WHERE function_type = 'table_macro'"
 _KEEPS_ORDER = "SELECT current_setting('preserve_insertion_order')"
-#: What a SELECT may not have, and what its expressions may not.
+#: Parts of a SELECT and classes of expressions that lose positions.
 _PARTS = ("group_expressions", "group_sets", "having", "sample", "qualify")
 _CLASSES = ("SUBQUERY", "WINDOW")
 #: Table functions that run a statement they are given.
@@ -29,8 +29,7 @@ _DYNAMIC = {"query", "query_table"}
 
 
 def of_relation(relation: duckdb.DuckDBPyRelation) -> bool:
-    """Whether the rows of a DuckDB relation have a position."""
-
+    """True if the rows of a DuckDB relation have positions."""
 
     def run(sql: str) -> list[tuple[Any, ...]]:
         found = relation.query("__hybrid_relation", sql)
@@ -38,7 +37,7 @@ def of_relation(relation: duckdb.DuckDBPyRelation) -> bool:
 
     try:
         return of_select(relation.sql_query(), run)
-    except duckdb.Error:  # one that has no text, or whose connection is closed
+    except duckdb.Error:  # the relation has no text, or its connection is closed
         return False
 
 
@@ -46,9 +45,10 @@ def of_select(
     sql: str, run: Callable[[str], list[tuple[Any, ...]]], named: Callable[[str], bool | None] = lambda name: None,
     in_max: float = IN_MAX,
 ) -> bool:  # fmt: skip
-    """Whether the rows of a SELECT have a position. run: asks the connection it runs on. named: of a name in lower case
-    that does not stand for what the connection has by it, whether its rows have one; else None. in_max: constants
-    behind IN by which they keep it."""
+    """True if the rows of a SELECT have positions.
+
+    run: queries the connection of the SELECT. named: for a lower-case name that we provide instead of the connection,
+    True if its rows have positions; None for other names. in_max: longest IN list that keeps positions."""
     if not run(_KEEPS_ORDER)[0][0]:
         return False
     views = {(str(schema), str(name)): str(text) for schema, name, text in run(_VIEWS)}
@@ -59,7 +59,7 @@ def of_select(
         if known is not None:
             return known
         meant = [view for view in views if view[1] == name and schema in ("", view[0])]
-        # taken out: a view that names itself means another one, of another schema
+        # popped: a view that names itself means a view of another schema
         return all(of_text(_body(text)) for text in [views.pop(view) for view in meant])
 
     def of_text(text: str | None) -> bool:
@@ -70,25 +70,25 @@ def of_select(
 
 
 def _tree(sql: str) -> Any:
-    """DuckDB's syntax tree of one SELECT, or None."""
+    """Returns DuckDB's syntax tree of one SELECT, or None."""
     row = duck.cursor().execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
     tree: Any = json.loads(row[0]) if row else {"error": True}
     return None if tree.get("error") or len(tree["statements"]) != 1 else tree["statements"][0]["node"]
 
 
 def _body(view: str) -> str | None:
-    """The SELECT of a CREATE VIEW; None where it is not found."""
+    """Returns the SELECT of a CREATE VIEW, or None if it is not found."""
     places = (match.end() for match in re.finditer(r"\bAS\b", view))
     return next((view[at:] for at in places if _tree(view[at:]) is not None), None)
 
 
 def _of_node(node: Any, of_table: Callable[[str, str], bool], macros: set[str], ctes: frozenset[str]) -> bool:
-    """Whether the rows of a query node have a position. ctes: the names that WITH gives, all to rows that have one."""
+    """True if the rows of a query node have positions. ctes: names of WITH entries, all with positions."""
     limits = ("LIMIT_MODIFIER",)
     if any(m["type"] not in limits or m["limit_type"] != "ROW_COUNT" for m in node["modifiers"]):
         return False
     given = node["cte_map"]["map"]
-    if node["type"] == "SET_OPERATION_NODE":  # entries of WITH may be kept in memory there, in no order
+    if node["type"] == "SET_OPERATION_NODE":  # here DuckDB may materialize WITH entries, in undefined order
         parts = node.get("children") or [node.get("left"), node.get("right")]
         all_rows = node["setop_type"] == "UNION" and node["setop_all"] and not given and not ctes
         return all_rows and all(part is not None and _of_node(part, of_table, macros, ctes) for part in parts)
@@ -125,7 +125,7 @@ def _of_source(source: Any, of_table: Callable[[str, str], bool], macros: set[st
 
 
 def _plain(part: Any) -> bool:
-    """Whether the expressions look at nothing beyond their row."""
+    """True if the expressions depend on their own row only."""
     match part:
         case list():
             return all(map(_plain, part))
@@ -138,7 +138,7 @@ def _plain(part: Any) -> bool:
 
 
 def _longest_list(part: Any) -> int:
-    """How many constants stand behind IN at most."""
+    """Returns the length of the longest IN list."""
     match part:
         case list():
             return max(map(_longest_list, part), default=0)

@@ -1,4 +1,4 @@
-"""What a bounded statement returns: its rows in any shape, the stages that made them, and the evidence behind them."""
+"""Results of bounded statements: rows in any shape, EXPLAIN, evidence and plots."""
 
 from __future__ import annotations
 
@@ -22,21 +22,25 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-#: Rows that `show` and a notebook print.
+#: Rows printed by `show` and in a notebook.
 SHOWN_ROWS = 20
 
-#: Lookups of one factor: for its live events, and for those of each history join.
+#: Lookups of one factor: for its live events, and for the events of each history join.
 Lookups = tuple[Lookup, tuple[Lookup, ...]]
 
 
 def _joined_ids(
     factor: FactorPlan, answer: Answer, at: np.ndarray
 ) -> tuple[list[str] | list[str | None], list[str] | list[None], list[list[str]]]:
-    """For rows `at` of an answer: PL's match ids (None where there is no match, or an empty one), the ids of the joined
-    rows (None without history), and for each history join the ids of the matches that the rows have there."""
+    """Returns three lists of ids for rows `at` of an answer.
+
+    First, ids of live matches, None for no or an empty match (with history joins, all rows have a match). Second, ids
+    of joined rows, None without history joins. Third, for each history join the ids of the archive matches, only of
+    rows that have one.
+    """
     live_ids = answer.evidence.take(answer.match[at]).ids(fingerprint(factor.plan))
     if not factor.histories:
-        # A match without events has nothing to be named by.
+        # An empty match has no id: ids are made from events.
         matched = np.diff(answer.evidence.bounds)[answer.match[at]] > 0
         if answer.matched is not None:
             matched &= answer.matched[at]
@@ -63,7 +67,7 @@ def _complete(answer: Answer, at: np.ndarray) -> np.ndarray:
 
 
 def identities(factor: FactorPlan, answer: Answer, at: np.ndarray) -> dict[str, pa.Array]:
-    """The identity columns of rows `at`: match_id and, with history, join_id and history_complete."""
+    """Returns the identity columns of rows `at`: match_id and, with history joins, join_id and history_complete."""
     live_ids, join_ids, _ = _joined_ids(factor, answer, at)
     found = {"match_id": pa.array(live_ids, pa.string())}
     if factor.histories:
@@ -78,12 +82,12 @@ def evidence_table(
     lookups: Sequence[Lookups],
     rows: int | None = None,
 ) -> pa.Table:
-    """The events behind the output rows, one line for each, by output row, PL before PA. rows: of that many first
-    output rows only.
+    """Returns the events of the output rows, one line per event, in the order of output rows, live before history.
 
-    Columns: row (of the output; -1 where rows have no one origin: then all matches are listed), match_id, join_id (null
-    without a history join), side (pl or pa), variable (null for plain history rows), event_time, source, offset,
-    history_complete (null without a history join), then the event's own columns.
+    rows: only of the first `rows` output rows. Columns: row (number of the output row; -1 if output rows have no single
+    origin, and then all matches are listed), match_id, join_id (null without a history join), side (pl for live, pa for
+    history), variable (null for plain history rows), event_time, source, offset, history_complete (null without a
+    history join), then the event's own columns.
     """
     parts: list[pa.Table] = []
     for f, (factor, answer, (lookup, side_lookups)) in enumerate(zip(plan.factors, answers, lookups)):
@@ -105,10 +109,10 @@ def evidence_table(
 
 
 def series(factor: FactorPlan, lookup: Lookup, events: pa.Table) -> pa.Table | None:
-    """The rows around matched events, for a picture of them: those of the same partition, from half a match before to
-    half a match behind, with event_time and offset. None where the events are of several partitions, or of none.
+    """Returns the rows around matched events, for a plot: rows of the same partition, from half a match length before
+    to half a match length after, with event_time and offset. None if there are no events, or of several partitions.
 
-    events: as of `evidence_table`."""
+    events: lines of `evidence_table`."""
     events = events.filter(pc.equal(events.column("side"), "pl"))
     names = [c.name for c in factor.plan.partition_by]
     keys = [events.column(n if n not in FIXED else f"{n}_").to_pylist() for n in names]
@@ -127,9 +131,10 @@ def series(factor: FactorPlan, lookup: Lookup, events: pa.Table) -> pa.Table | N
 
 
 class Result:
-    """The rows of a statement. Nothing is computed twice; evidence is looked up when it is asked for.
+    """The rows of a statement. Evidence is read on first use and kept.
 
-    evidence: gives `evidence_table`, of the first n output rows, or of all (None). around: gives `series` of events."""
+    evidence: returns `evidence_table` of the first n output rows, or of all (None). around: returns `series` of events.
+    """
 
     __slots__ = ("_around", "_evidence", "_explain", "_suppressed", "_table", "_whole", "plan")
 
@@ -151,15 +156,15 @@ class Result:
         self.plan = plan
 
     def arrow(self) -> pa.Table:
-        """The rows as an Arrow table."""
+        """Returns the rows as an Arrow table."""
         return self._table
 
     def df(self) -> pandas.DataFrame:
-        """The rows as a pandas frame. Needs pandas."""
+        """Returns the rows as a pandas frame. Needs pandas."""
         return self._table.to_pandas()
 
     def pl(self) -> polars.DataFrame:
-        """The rows as a polars frame. Needs polars."""
+        """Returns the rows as a polars frame. Needs polars."""
         import polars
 
         frame = polars.from_arrow(self._table)
@@ -167,33 +172,33 @@ class Result:
         return frame
 
     def show(self, rows: int = SHOWN_ROWS) -> None:
-        """Prints the first rows as a table, and how many there are."""
+        """Prints the first rows as a table, and the number of all rows."""
         import sys
 
         sys.stdout.write(self.__repr__() if rows == SHOWN_ROWS else text_table(self._table, rows))
         sys.stdout.write("\n")
 
     def explain(self, stage: str = "all") -> str:
-        """What a stage made of the text: ast, plan, nfab, automaton, program or all."""
+        """Returns the text of a compile stage: ast, plan, nfab, automaton, program or all."""
         return self._explain(stage)
 
     def suppressed(self) -> pa.Table:
-        """The rows of a backtest that ALERT ONCE has left out, as hybrid.watch.alerts.Alerts.suppressed. Raises
-        DataError where the statement has none."""
+        """Returns the rows of a backtest that ALERT ONCE suppressed, as hybrid.watch.alerts.Alerts.suppressed does.
+        Raises DataError if the statement has no ALERT ONCE."""
         if self._suppressed is None:
-            raise DataError("the statement has no ALERT ONCE", "it stands behind a live query")
+            raise DataError("the statement has no ALERT ONCE", "add it at the end of a live query")
         return self._suppressed
 
     def evidence(self) -> pa.Table:
-        """The events behind every row, see `evidence_table`."""
+        """Returns the events of all rows; see `evidence_table`."""
         if self._whole is None:
             self._whole = self._evidence(None)
         return self._whole
 
     def plot(self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None) -> Any:
-        """A picture of the match behind one output row, or of all matches (None): the series they lie in, and their
-        events coloured by variable. value: the column to draw; path: where to save it. Returns the matplotlib figure;
-        see hybrid.rows.plot. Needs the extra `plot`."""
+        """Plots the match of one output row, or all matches (None): the series around them, and their events coloured
+        by variable. value: the column to draw; path: the file to save. Returns the matplotlib figure; see
+        hybrid.rows.plot. Needs the extra `plot`."""
         from hybrid.rows.plot import plot_evidence
 
         evidence = self.evidence() if row is None or row >= SHOWN_ROWS else self._evidence(row + 1)
@@ -214,7 +219,7 @@ class Result:
 
 
 def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:
-    """The first rows, in columns, with a line that counts all of them. Numbers stand to the right."""
+    """Returns the first rows as text in columns, numbers aligned right, and a line with the number of all rows."""
     shown = table.slice(0, rows)
     cells = [[cell(v) for v in column.to_pylist()] for column in shown.columns]
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)

@@ -1,7 +1,7 @@
-"""What the expressions of a pattern take over from a user's DuckDB connection, and what is refused by name.
+"""Settings of a user's DuckDB connection: those that pattern expressions adopt, and those that are refused.
 
-Inputs and the outer SELECT run on that connection; a pattern's own expressions run on connections of ours, under its
-settings.
+Inputs and the outer SELECT run on the user's connection. Expressions of a pattern run on our own connections, with
+adopted settings.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from query.language.duck import Session, Settings
 from query.plan.expression import quote
 from query.schema import Field
 
-#: Names of ours on the user's connection, for a moment.
+#: Temporary names on the user's connection.
 _COLLATED, _AS_TEXT = "__hybrid_collated", "__text"
-#: Settings that the pattern's expressions are computed under.
+#: Settings that pattern expressions adopt, with their defaults.
 TAKEN_OVER = {"TimeZone": "UTC", "integer_division": "false", "default_null_order": "NULLS_LAST"}
-#: Settings that change what expressions mean, or how a text is read, and have to be what they are in DuckDB by itself.
+#: Settings that change the meaning of expressions or the parser; they must have DuckDB's defaults.
 REFUSED = {
     "Calendar": "gregorian", "default_collation": "", "default_order": "ASCENDING", "ieee_floating_point_ops": "true",
     "error_on_division_by_zero": "true", "regex_match_operator_semantics": "partial",
@@ -33,9 +33,9 @@ REFUSED = {
 
 
 def settings_of(connection: duckdb.DuckDBPyConnection) -> tuple[Settings, tuple[tuple[str, str], ...]]:
-    """Settings of a connection that differ from ours: those that are taken over, and those that are refused."""
+    """Returns the settings of a connection that differ from our defaults: the adopted ones, and the refused ones."""
     names = sorted((*TAKEN_OVER, *REFUSED))
-    # Not duckdb_settings(), which does not list all that can be set.
+    # duckdb_settings() does not list all settings.
     values = ", ".join(f"CAST(current_setting('{name}') AS VARCHAR)" for name in names)
     (found,) = connection.execute(f"SELECT {values}").fetchall()
     other = [(n, v) for n, v in zip(names, found) if v != TAKEN_OVER.get(n, REFUSED.get(n))]
@@ -44,12 +44,12 @@ def settings_of(connection: duckdb.DuckDBPyConnection) -> tuple[Settings, tuple[
 
 
 def session_of(connection: duckdb.DuckDBPyConnection, settings: Settings) -> Session:
-    """A connection with the settings that are taken over from it, as query.plan.bind wants it."""
+    """Returns the session of a connection for query.plan.bind: adopted settings, constant values, and own macros."""
     macros = connection.execute("SELECT DISTINCT function_name FROM duckdb_functions() WHERE NOT internal")
     own = frozenset(str(name).lower() for (name,) in macros.fetchall())
 
     def value(sql: str) -> str | None:
-        """SQL of the value that an expression without rows has now; None where its text does not say it."""
+        """Returns the current value of an expression without columns as a SQL literal; None if no literal equals it."""
         try:
             text = f"SELECT typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)"
             ((type, text),) = connection.execute(text).fetchall()
@@ -68,12 +68,12 @@ def is_enum(type: str) -> bool:
 
 
 def enums_of(fields: Sequence[Field]) -> dict[str, str]:
-    """The columns that are ENUMs, with their types."""
+    """Returns the ENUM columns with their types."""
     return {field.name: field.type for field in fields if is_enum(field.type)}
 
 
 def register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table, enums: Mapping[str, str]) -> None:
-    """Lets a connection name a table. enums: its columns that are ENUMs there, and text in Arrow."""
+    """Registers a table on a connection. enums: columns to be cast from text in Arrow to their ENUM type."""
     casts = [f"CAST({quote(c)} AS {type}) AS {quote(c)}" for c, type in enums.items() if c in table.column_names]
     if not casts:
         connection.register(name, table)
@@ -84,8 +84,8 @@ def register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table, 
 
 
 def unregister(connection: duckdb.DuckDBPyConnection, name: str, enums: Mapping[str, str]) -> None:
-    """Takes a table back that `register` has given."""
-    with suppress(duckdb.TransactionException):  # aborted: it goes with the transaction
+    """Removes a table that `register` added."""
+    with suppress(duckdb.TransactionException):  # an aborted transaction removes it itself
         if enums:
             connection.execute(f"DROP VIEW IF EXISTS temp.{quote(name)}")
             connection.unregister(name + _AS_TEXT)
@@ -93,13 +93,13 @@ def unregister(connection: duckdb.DuckDBPyConnection, name: str, enums: Mapping[
 
 
 def collated(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
-    """The columns of a SELECT that are compared under a collation, and which."""
+    """Returns the columns of a SELECT that have a collation, with its name."""
     tables = "SELECT sql FROM duckdb_tables() UNION ALL SELECT sql FROM duckdb_views() WHERE NOT internal"
     there = connection.execute(f"SELECT count(*) FROM ({tables}) WHERE sql ILIKE '%collate%'").fetchall()
     if there == [(0,)] and "collate" not in sql.lower():
         return {}
     plan = _plan(connection, f"SELECT * FROM ({sql})")
-    if plan is None:  # it reads what DuckDB cannot write down, such as a frame: a table has its types, too
+    if plan is None:  # a frame, for example, cannot be serialized: an empty table has the same types
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {_COLLATED} AS SELECT * FROM ({sql}) LIMIT 0")
         try:
             plan = _plan(connection, f"SELECT * FROM {_COLLATED}")
@@ -109,7 +109,7 @@ def collated(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
 
 
 def _plan(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] | None:
-    """DuckDB's plan of a SELECT, its outermost step; None where it has no text of it."""
+    """Returns the outermost step of DuckDB's plan of a SELECT; None if DuckDB cannot serialize it."""
     ((text,),) = connection.execute("SELECT json_serialize_plan(?, optimize := false)", [sql]).fetchall()
     found: dict[str, Any] = json.loads(text)
     plans: list[dict[str, Any]] = found.get("plans", [])
@@ -117,14 +117,14 @@ def _plan(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] | N
 
 
 def _collations(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Of the columns of a projection."""
+    """Yields (column, collation) of a projection."""
     for column in plan.get("expressions", ()):
         for collation in _named(column.get("return_type", {})):
             yield str(column.get("alias", "")), collation
 
 
 def _named(type: Any) -> Iterator[str]:
-    """The collations in a type that differ from the order of bytes."""
+    """Yields the collations in a type that differ from byte order."""
     if isinstance(type, dict):
         collation = str(type.get("collation", ""))
         if collation.lower() not in ("", "binary", "c", "posix"):

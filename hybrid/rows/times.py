@@ -1,4 +1,4 @@
-"""Times and durations as people write them, as int64 microseconds."""
+"""Parses and formats times and durations; the values are int64 microseconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def duration_us(value: Any, what: str) -> int:
-    """A length of time: "2s", "1.5 hours", "400 days", a timedelta, or 0. Raises DataError."""
+    """Returns a duration in microseconds. value: "2s", "1.5 hours", "400 days", a timedelta, or 0. Raises DataError."""
     if isinstance(value, timedelta):
         us = value // _MICROSECOND
     elif isinstance(value, str) and (m := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", value)):
@@ -42,16 +42,16 @@ def duration_us(value: Any, what: str) -> int:
 
 
 def positive_us(value: Any, what: str) -> int:
-    """As duration_us, of something that no time at all cannot be meant for. Raises DataError."""
+    """Returns a duration in microseconds as duration_us does. Raises DataError also for 0."""
     us = duration_us(value, what)
     if not us:
-        message = f"{what} is {value!r}, and has to be longer than that"
-        raise DataError(message, "write a length of time such as '10s', or leave it out")
+        message = f"{what} is {value!r}, but must be positive"
+        raise DataError(message, "write a duration such as '10s', or leave it out")
     return us
 
 
 def show_duration(us: int | None) -> str:
-    """A length of time as text that duration_us takes, in the largest unit of which it is a whole number."""
+    """Formats a duration for duration_us, in the largest unit that needs no fraction."""
     if us is None:
         return "none"
     unit = next((u for u in ("d", "h", "min", "s", "ms") if us and us % _UNITS_US[u] == 0), "us")
@@ -60,17 +60,18 @@ def show_duration(us: int | None) -> str:
 
 def _bad_duration(value: Any, what: str) -> DataError:
     return DataError(
-        f"{what} is {value!r}, which is no length of time",
+        f"{what} is {value!r}, not a duration",
         "write a number and a unit of fixed length, such as '500 ms', '2s' or '400 days', or pass a timedelta",
     )
 
 
 def instant_us(value: Any, what: str) -> int:
-    """A point in time: an ISO text, a datetime or date (naive is UTC), a numpy or pandas time, or int microseconds.
+    """Returns a time in microseconds since 1970. value: ISO text, a datetime or date (naive is UTC), a numpy or pandas
+    time, or int microseconds.
 
-    Raises DataError, also for a time that is no exact microsecond."""
+    Raises DataError, also for a time that is not a whole microsecond."""
     if getattr(value, "nanosecond", 0):
-        raise DataError(f"{what} is {value!r}, which is no exact microsecond", "round it")
+        raise DataError(f"{what} is {value!r}, not a whole microsecond", "round it")
     if isinstance(value, bool):
         raise _bad_instant(value, what)
     if isinstance(value, int):
@@ -78,7 +79,7 @@ def instant_us(value: Any, what: str) -> int:
     if type(value).__module__ == "numpy" and hasattr(value, "astype"):
         us = value.astype("datetime64[us]")
         if us != value:
-            raise DataError(f"{what} is {value!r}, which is no exact microsecond", "round it")
+            raise DataError(f"{what} is {value!r}, not a whole microsecond", "round it")
         return int(us.astype("int64"))
     if isinstance(value, str):
         try:
@@ -94,13 +95,13 @@ def instant_us(value: Any, what: str) -> int:
 
 def _bad_instant(value: Any, what: str) -> DataError:
     return DataError(
-        f"{what} is {value!r}, which is no point in time",
+        f"{what} is {value!r}, not a point in time",
         "write it as '2024-01-02 10:00', or pass a datetime (naive is UTC) or microseconds since 1970",
     )
 
 
 def show_us(us: int | None) -> str | None:
-    """A time as text, UTC."""
+    """Formats a time as text, UTC; None for None."""
     if us is None:
         return None
     try:

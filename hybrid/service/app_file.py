@@ -255,7 +255,7 @@ class _Check:
             case "value_error":
                 cause = error["ctx"]["error"].args[0]  # a DataError of hybrid.rows.times
                 why, hint = cause.message.removeprefix(f"it is {error['input']!r}"), cause.hint
-                if why == ", which is no length of time":
+                if why == ", not a duration":
                     hint = 'write a number and a unit of fixed length, such as "500 ms", "2s" or "400 days"'
                 self.fault("HQ703", f"{name} is {self.written(path)}{why}", self.places.value(path), hint=hint)
             case kind:

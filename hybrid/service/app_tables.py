@@ -22,7 +22,7 @@ def _duration(value: Any) -> timedelta:
 def _instant(value: Any) -> int:
     if not isinstance(value, (str, date)):
         hint = "write a time, such as 2024-01-01 or 2024-01-01T09:30:00"
-        raise ValueError(DataError(f"it is {value!r}, which is no point in time", hint))
+        raise ValueError(DataError(f"it is {value!r}, not a point in time", hint))
     try:
         return instant_us(value, "it")
     except DataError as error:

@@ -1,8 +1,8 @@
-"""When a query goes on with a kernel of its own, and who compiles it.
+"""Decides when a query gets a kernel of its own, and compiles it in the background.
 
-A kernel takes seconds to compile, so a child process does it while the query runs, and leaves it in the cache on disk,
-where the next query of this text finds it at once. HYBRID_KERNELS says otherwise: `interpreted` never makes one,
-`specialised` waits for it.
+A kernel takes seconds to compile, so a child process compiles it while the query runs, and puts it into the cache on
+disk for later queries of the same text. HYBRID_KERNELS=interpreted never compiles a kernel; HYBRID_KERNELS=specialised
+compiles it in this process before the query continues.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from types import ModuleType
 from matching.engines.engine import Builder, EnginePlan, Specialisable, specialisable
 from matching.kernels.jit import built, mark_built, module_of
 
-#: Rows with which a query is worth a compiler's time, and with which it is worth that of reading the cache (20 ms).
+#: Rows from which compiling pays (ROWS_BUILD), and from which reading the cache pays, 20 ms (ROWS_LOAD).
 ROWS_BUILD = 1 << 18
 ROWS_LOAD = 1 << 15
-#: Edges of the largest automaton that gets a kernel of its own: the kernel has a piece of code for each of them.
+#: Most edges of an automaton that gets a kernel of its own: the kernel has code for each edge.
 EDGES_MAX = 100
 MODES = ("auto", "interpreted", "specialised")
 
 _lock = threading.Lock()
-#: The child that compiles, by the key of the kernel; one at a time.
+#: The compiling child process, by the key of its kernel; one at a time.
 _children: dict[str, subprocess.Popen[bytes]] = {}
-#: Kernels that a child could not compile: their queries stay with the interpreted one.
+#: Keys of kernels that a child failed to compile: their queries keep the interpreted kernel.
 _failed: set[str] = set()
-#: Kernels that were not in the cache when they were looked for.
+#: Keys of kernels that were not in the cache at the last look.
 _missing: set[str] = set()
 
 
 def builder() -> Builder | None:
-    """What a matcher is given, by the environment variable HYBRID_KERNELS. Raises ValueError if it says anything
-    else."""
+    """Returns the kernel builder for matchers, by the environment variable HYBRID_KERNELS. Raises ValueError for an
+    unknown value."""
     match os.environ.get("HYBRID_KERNELS", "auto"):
         case "auto":
             return _in_background
@@ -45,7 +45,7 @@ def builder() -> Builder | None:
         case "specialised":
             return _at_once
         case other:
-            raise ValueError(f"HYBRID_KERNELS is {other!r}; it may be {', '.join(MODES)}")
+            raise ValueError(f"HYBRID_KERNELS is {other!r}; available: {', '.join(MODES)}")
 
 
 def _at_once(engine: Specialisable, rows: int) -> ModuleType | None:
@@ -54,7 +54,7 @@ def _at_once(engine: Specialisable, rows: int) -> ModuleType | None:
 
 
 def _built(engine: Specialisable) -> ModuleType:
-    """The module of an engine, compiled by this process unless it is in the cache."""
+    """Returns the kernel module of an engine. Compiles it in this process unless it is in the cache."""
     module = built(engine.key)
     if module is None:
         module = module_of(engine.source)
@@ -66,7 +66,7 @@ def _built(engine: Specialisable) -> ModuleType:
 def _in_background(engine: Specialisable, rows: int) -> ModuleType | None:
     if rows < ROWS_LOAD or len(engine.program.edge_target) > EDGES_MAX:
         return None
-    with _lock:  # matchers of one search run in threads
+    with _lock:  # a search runs matchers in several threads
         return _looked_for(engine, rows)
 
 
@@ -91,7 +91,7 @@ def _looked_for(engine: Specialisable, rows: int) -> ModuleType | None:
 
 
 def _ended(key: str) -> None:
-    """Forgets a child that has nothing more to do."""
+    """Removes a child that has exited, and records a failure."""
     if _children.pop(key).wait() != 0:
         _failed.add(key)
     _missing.discard(key)
@@ -110,7 +110,7 @@ def _start(chosen: EnginePlan) -> subprocess.Popen[bytes]:
 
 @atexit.register
 def _stop() -> None:
-    """The process ends, and nobody waits for the children any more."""
+    """Kills the children when this process exits."""
     for child in _children.values():
         child.kill()
         child.wait()
@@ -118,10 +118,10 @@ def _stop() -> None:
 
 
 def build() -> None:
-    """What the child does: compiles the kernel of the engine on its standard input, at a lower priority."""
+    """Runs in the child: compiles the kernel of the engine on standard input, at lower priority."""
     os.nice(5)
     chosen: EnginePlan = pickle.loads(sys.stdin.buffer.read())
     engine = specialisable(chosen.make())
     assert engine is not None
     _built(engine)
-    os._exit(0)  # at once: somebody may wait
+    os._exit(0)  # at once: the parent may be waiting

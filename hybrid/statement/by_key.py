@@ -1,4 +1,4 @@
-"""A large table that stands by partition, matched as it stands: nothing is sorted, a partition is matched in one go."""
+"""Matches a large table that is stored partition by partition, without sorting it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from matching.ordering import sorting_order
 from query.language.ast import Selection
 from query.plan.plan import Plan
 
-#: With fewer rows a sort costs little, and matches come in the order in which they are decided.
+#: With fewer rows a sort is cheap, and matches are returned in the order in which they complete.
 ROWS_MIN = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
-    """A bounded input whose partitions stand one after the other, each in the total order.
+    """A bounded input stored partition by partition, each in the total order.
 
-    ts_us: the times of its rows, zeros if it has none. clock_us: those that a matcher is told, which never go back.
-    Offset and sequence of an event are its position in the table."""
+    ts_us: times of its rows, zeros without a time column. clock_us: times for the matcher, shifted per partition so
+    that they never decrease. Offset and sequence of an event are its position in the table."""
 
     table: pa.Table
     ts_us: np.ndarray
@@ -34,8 +34,9 @@ class ByKey:
 
     @staticmethod
     def of(name: str, table: pa.Table, plan: Plan, time: str | None) -> ByKey | None:
-        """The table, if it is a large one that stands so, and in no order of time."""
-        strict = plan.selection is Selection.STRICT  # looks at neighbours of any partition
+        """Returns the table as ByKey if it is large, stored by partition, and not in the order of ORDER BY; else None.
+        """
+        strict = plan.selection is Selection.STRICT  # compares neighbours across partitions
         if table.num_rows < ROWS_MIN or strict or not plan.partition_by or stands_in_order(table, plan.order_by):
             return None
         block = _blocks(table, plan)
@@ -43,11 +44,11 @@ class ByKey:
             return None
         ts_us = np.zeros(table.num_rows, np.int64) if time is None else times_us(table, time, name)
         interval_us = plan.within.interval_us if plan.within is not None else None
-        # nothing but WITHIN reads times
+        # only WITHIN reads times
         return ByKey(table, ts_us, ts_us if interval_us is None else one_clock(ts_us, block, interval_us))
 
     def batches(self, columns: Collection[str]) -> Iterator[EventBatch]:
-        """Slices of at most BATCH_ROWS rows, zero copy."""
+        """Yields batches of at most BATCH_ROWS rows, zero copy."""
         start = 0
         for batch in some_columns(self.table, columns).to_batches(max_chunksize=BATCH_ROWS):
             stop = start + batch.num_rows
@@ -57,19 +58,19 @@ class ByKey:
             start = stop
 
     def own_times(self, found: Matches) -> Matches:
-        """The matches with the times that their events have."""
+        """Returns the matches with the original times of their events."""
         if self.clock_us is self.ts_us:
             return found
 
         def own(us: np.ndarray) -> np.ndarray:
-            at = np.searchsorted(self.clock_us, us)  # the clock of a partition is its times, moved
+            at = np.searchsorted(self.clock_us, us)  # within a partition, the clock is its times plus a constant
             return us - self.clock_us[at] + self.ts_us[at]
 
         events = self.ts_us[found.event_seq]
         return replace(found, event_ts_us=events, first_us=own(found.first_us), last_us=own(found.last_us))
 
     def read(self, request: RangeRequest) -> EventBatch:
-        """The rows of a range, by time. Never asked for keys: it is no history."""
+        """Returns the rows of a range, by time. The request has no keys, as the input is not a history."""
         assert not request.keys
         inside = np.ones(len(self.ts_us), bool)
         if request.low_us is not None:
@@ -83,8 +84,8 @@ class ByKey:
 
 
 def _blocks(table: pa.Table, plan: Plan) -> np.ndarray | None:
-    """For each row the number of its partition, from 0 on, if the partitions stand one after the other and each in the
-    order of ORDER BY; else None, and where it cannot be told cheaply."""
+    """Returns for each row the number of its partition, from 0 on. None unless the table is stored partition by
+    partition, each in the order of ORDER BY, or if that cannot be checked cheaply."""
     names = list(dict.fromkeys(c.name for c in plan.partition_by))
     begins = np.zeros(table.num_rows, bool)
     for name in names:
@@ -108,11 +109,11 @@ def _blocks(table: pa.Table, plan: Plan) -> np.ndarray | None:
         undecided &= compared[1]
     keys = table.select(names).take(pa.array(first))
     if keys.group_by(names).aggregate([]).num_rows < len(first):
-        return None  # a partition goes on behind another one
+        return None  # a partition continues after another one
     return np.cumsum(begins) - 1
 
 
 def _plain(type: pa.DataType) -> bool:
-    """Whether values of a type are equal where they are written alike."""
+    """True if equal values of a type have equal representations."""
     whole = pa.types.is_integer(type) or pa.types.is_boolean(type) or pa.types.is_string(type)
     return whole or pa.types.is_date(type) or pa.types.is_timestamp(type)

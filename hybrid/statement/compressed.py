@@ -1,4 +1,4 @@
-"""All matches of a statement as a graph: counted without being decoded, decoded in part, or read as it is."""
+"""All matches of a statement as a compressed graph, which can be counted, decoded in part, or read as tables."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from matching.engines.engine import EnginePlan
     from matching.match_graph import MatchGraph
 
-HINT = "hybrid.sql answers it"
+HINT = "use hybrid.sql"
 
 
 class Compressed:
-    """All matches of one pattern, as the graph they were found in, and the rows it stands for."""
+    """All matches of one pattern as a graph, and their rows on demand."""
 
     __slots__ = ("_factor", "_graph", "_outer")
 
@@ -34,27 +34,26 @@ class Compressed:
         self._graph = graph
 
     def count(self) -> int:
-        """How many matches there are, exactly. None is decoded."""
+        """Returns the exact number of matches. Decodes none."""
         return self._graph.count
 
     def decode(self, limit: int | None = None) -> pa.Table:
-        """The rows of the statement: of all matches, or of so many; no more are decoded. Matches come in order of their
-        last events; of those with one last event, the ones whose event before it is older come first, and so on back
-        to the first."""
+        """Returns the rows of all matches, or of the first `limit`; decodes no others. Matches are ordered by their
+        last event, then by the event before it, and so on back to the first."""
         parts = [self._rows([found]) for found in self._graph.decode(limit)]
         return pa.concat_tables(parts) if parts else self._rows([])
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """The same rows, in tables of some ten thousand matches, each decoded when it is asked for."""
+        """Yields the same rows, in tables of some ten thousand matches. Decodes each table on demand."""
         return (self._rows([found]) for found in self._graph.decode())
 
     def nodes(self) -> pa.Table:
-        """The nodes of the graph, numbered from 0: variable, event_time, source, offset, child, next, start; see
-        matching.match_graph.MatchGraph.nodes."""
+        """Returns the nodes of the graph, numbered from 0: variable, event_time, source, offset, child, next, start;
+        see matching.match_graph.MatchGraph.nodes."""
         return self._graph.nodes()
 
     def ends(self) -> pa.Table:
-        """Where matches end: node, since; see matching.match_graph.MatchGraph.ends."""
+        """Returns the ends of matches: node, since; see matching.match_graph.MatchGraph.ends."""
         return self._graph.ends()
 
     def __repr__(self) -> str:
@@ -66,11 +65,11 @@ class Compressed:
 
 
 def compress(plan: QueryPlan, relations: Relations) -> Compressed:
-    """The matches of a statement with one pattern, of which the SELECT picks columns. Raises QueryError HQ500 for any
-    other, and for a pattern whose matches are no graph."""
+    """Returns the matches of a statement whose SELECT only picks columns of one pattern. Raises QueryError HQ500 for
+    other statements, and for patterns whose matches do not form a graph."""
     outer = Outer(plan)
     if plan.kind is not StatementKind.SELECT or not outer.picks:
-        raise not_supported("a graph of anything but the columns of one pattern", plan.text, HINT)
+        raise not_supported("a graph for a SELECT that does more than pick columns of one pattern", plan.text, HINT)
     (factor,) = plan.factors
     if any(isinstance(e, MatchNumber) for m in factor.plan.measures for e in walk(m.expression)):
         raise not_supported("MATCH_NUMBER() of matches in a graph", plan.text, HINT)
@@ -89,6 +88,6 @@ def _chosen(factor: FactorPlan, text: str) -> EnginePlan:
     if chosen.program is None:
         raise not_supported(f"a graph of matches of a pattern with {chosen.why}", text, HINT)
     if chosen.engine is None:
-        why = "all matches are a graph under SELECTION SKIP TILL NEXT MATCH and SKIP TILL ANY MATCH without negations"
+        why = "graphs need SELECTION SKIP TILL NEXT MATCH or SKIP TILL ANY MATCH, without negations"
         raise not_supported(chosen.why, text, f"{HINT}; {why}")
     return chosen

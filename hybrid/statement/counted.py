@@ -1,4 +1,4 @@
-"""Counting matches without finding them: for a SELECT that reads partition columns and count(*) of one pattern."""
+"""Counts matches without finding them, for a SELECT that reads only partition columns and count(*) of one pattern."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from query.plan.plan import FactorPlan, Plan, QueryPlan
 if TYPE_CHECKING:
     from hybrid.statement.relations import Relations
 
-#: Column of the table that stands for the factor: how many matches its partition has.
+#: Column with the number of matches of a partition, in the table that replaces the factor's rows.
 COUNT = "__hybrid_count"
 
 _CLASSES = {"COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "CAST", "OPERATOR", "BETWEEN", "FUNCTION"}
 
 
 def counted_select(plan: QueryPlan) -> str | None:
-    """The outer SELECT over one row a partition instead of one a match, with count(*) as a sum of COUNT; None where it
-    is not the same, or where no engine counts.
+    """Returns the outer SELECT over one row per partition instead of one per match, with count(*) as a sum of COUNT.
 
-    It is the same where nothing but partition columns, constants, operators and count(*) is read."""
+    None unless the SELECT uses only partition columns, constants, operators and count(*), and an engine can count."""
     if plan.kind is not StatementKind.SELECT or len(plan.factors) != 1 or "count" not in plan.select_sql.lower():
         return None
     (factor,) = plan.factors
@@ -61,8 +60,8 @@ def counted_select(plan: QueryPlan) -> str | None:
 
 
 class _Counting:
-    """One walk of DuckDB's syntax tree. refused: it has something else than what may be read. counts: calls of
-    count(*)."""
+    """One walk over DuckDB's syntax tree. refused: it has an expression that cannot be counted. counts: number of
+    count(*) calls."""
 
     def __init__(self, factor: FactorPlan, aliases: Sequence[str]) -> None:
         self.counts = 0
@@ -75,7 +74,7 @@ class _Counting:
         self._sum = json.dumps(tree["statements"][0]["node"]["select_list"][0])
 
     def rewritten(self, part: Any) -> Any:
-        """The part with every count(*) as a sum."""
+        """Returns the part with every count(*) as a sum."""
         match part:
             case list():
                 return [self.rewritten(p) for p in part]
@@ -107,13 +106,13 @@ class _Counting:
 
 
 def _counts(plan: Plan) -> bool:
-    """Whether an engine counts the matches of a plan."""
+    """True if an engine can count the matches of a plan."""
     from matching.engines.choose import choose_engine
     from matching.engines.engine import Purpose
 
     try:
         return choose_engine(plan, Purpose.COUNTS).engine is not None
-    except QueryError:  # what is wrong with it is said when matches are looked for
+    except QueryError:  # the search for matches reports the error
         return False
 
 

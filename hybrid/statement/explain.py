@@ -1,4 +1,4 @@
-"""EXPLAIN: what each stage makes of a statement, as text."""
+"""EXPLAIN: the text of each compile stage of a statement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matching.engines.engine import Purpose
 
 STAGES = ("ast", "plan", "nfab", "automaton", "program")
-#: Shown only when it is asked for: it is long.
+#: A stage that `all` leaves out, as it is long.
 KERNEL = "kernel"
 
 
@@ -27,9 +27,10 @@ def explain(
     text: str, stage: str = "all", resolve: Callable[[str], Schema] | None = None, live: bool = False,
     inputs: Sequence[str] = (),
 ) -> str:
-    """The stages of a statement: ast, plan, nfab, automaton, program, all of these, or kernel. resolve: the schemas of
-    its inputs (for every stage but ast). inputs: their names, where the statement may leave its FROM out. Raises
-    QueryError."""
+    """Returns the text of a stage of a statement: ast, plan, nfab, automaton, program, all of these, or kernel.
+
+    resolve: returns the schema of an input, for every stage but ast. inputs: names of inputs, for statements without
+    FROM. Raises QueryError."""
     from query.language.parse import parse
 
     query = parse(text, inputs)
@@ -44,9 +45,9 @@ def explain(
 
 
 def explain_plan(query: ast.Query, plan: QueryPlan, stage: str, live: bool = False) -> str:
-    """The stages of a bound statement. live: it is a live query, which keeps the evidence of all matches."""
+    """Returns the text of a stage of a bound statement. live: a live query, which keeps the evidence of all matches."""
     if stage not in (*STAGES, KERNEL, "all"):
-        raise fault("HQ500", f"there is no stage {stage}", plan.text, f"there is {', '.join(STAGES)}, {KERNEL} and all")
+        raise fault("HQ500", f"unknown stage {stage}", plan.text, f"available: {', '.join(STAGES)}, {KERNEL}, all")
     wanted = STAGES if stage == "all" else (stage,)
     keeps = any(factor.histories for factor in plan.factors)
 
@@ -73,8 +74,8 @@ def explain_live(
     query: ast.Query, plan: QueryPlan, strategy: Strategy, stage: str, driver: Driver | None = None,
     shedding: str | None = None,
 ) -> str:  # fmt: skip
-    """The stages of a live query, under what is said of its strategy; of one that runs also what that goes by now.
-    shedding: which keys it leaves out, in words."""
+    """Returns the text of a stage of a live query, after lines about its strategy. driver: of a running query; adds the
+    current costs. shedding: text about shed keys."""
     text = explain_plan(query, plan, stage, live=True)
     lines = [f"strategy    {strategy}"] if plan.factors[-1].histories else []
     if driver is not None and strategy.sample_s is not None:
@@ -87,7 +88,7 @@ def explain_live(
 
 
 def _each(plan: QueryPlan, show: Callable[[Plan], str]) -> str:
-    """A stage that exists once for each pattern of the statement."""
+    """Returns the text of a stage for each pattern of the statement."""
     parts = []
     for factor in plan.factors:
         parts.append(f"-- {factor.alias}\n{show(factor.plan)}")
@@ -122,7 +123,7 @@ def _program(plan: Plan, purpose: Purpose) -> str:
 
 
 def _kernel(plan: Plan, purpose: Purpose) -> str:
-    """The source of the kernel that the query goes on with when it has run for a while."""
+    """Returns the source of the query's own kernel, which replaces the interpreted one after a while."""
     from matching.engines.choose import choose_engine
     from matching.engines.engine import specialisable
 
@@ -137,11 +138,11 @@ def _counted(plan: QueryPlan) -> str:
     from hybrid.statement.counted import counted_select
 
     sql = counted_select(plan)
-    return "" if sql is None else f"\n\n-- counted, not found, for\n{sql}"
+    return "" if sql is None else f"\n\n-- matches are counted, not searched for, by\n{sql}"
 
 
 def show_ast(query: ast.Query) -> str:
-    """The syntax tree, one node a line, without spans."""
+    """Returns the syntax tree, one node per line, without spans."""
     lines: list[str] = []
 
     def visit(name: str, node: Any, depth: int) -> None:

@@ -1,4 +1,4 @@
-"""Patterns over streams that Spark searches for in their archives: which may go there, and what comes back."""
+"""Search of patterns over archived streams by Spark: supported statements, and their results."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from query.plan.plan import FactorPlan, Plan, QueryPlan
 if TYPE_CHECKING:
     from archive.spark.search import Archived
 
-#: What db.sql may be asked to search with.
+#: Values of the argument `engine` of db.sql.
 ENGINES = ("embedded", "spark")
-_HINT = "leave engine out, and this process searches for it"
+_HINT = "leave engine out to search in this process"
 
 
 @dataclass(frozen=True, slots=True)
 class OnSpark:
-    """The archives of a statement's streams as Spark searches them. where: an address of Spark, a session, or None for
-    the one that runs or else local[*]; it is started by the first search."""
+    """Searches the archives of a statement's streams by Spark. where: an address of Spark, a session, or None for the
+    active session or else local[*]. The first search starts it."""
 
     where: Any = None
 
@@ -33,9 +33,10 @@ class OnSpark:
         self, plan: QueryPlan, streams_in: Callable[[str], list[str]],
         searched_by_spark: Callable[[FactorPlan], StreamInput | None],
     ) -> None:  # fmt: skip
-        """Raises QueryError HQ500 for a statement of which Spark could not do what it is asked for: search all that its
-        patterns read of streams. streams_in: the streams that an input names; searched_by_spark: the one that a
-        pattern factor reads, if Spark can search for it."""
+        """Raises QueryError HQ500 unless Spark can search all streams that the statement's patterns read.
+
+        streams_in: returns the streams that an input names. searched_by_spark: returns the stream of a pattern factor
+        if Spark can search it, else None."""
         from archive.spark.search import why_not
 
         searched = 0
@@ -54,19 +55,19 @@ class OnSpark:
             raise not_supported("a statement without a pattern over a stream on Spark", plan.text, _HINT)
 
     def rows(self, plan: Plan, stream: StreamInput) -> pa.Table:
-        """The output rows of a plan over a stream. Raises DataError, QueryError."""
+        """Returns the output rows of a plan over a stream. Raises DataError, QueryError."""
         from archive.spark import search, session
 
         return search.rows(session.spark_session(self.where), _archived(stream), plan)
 
     def matches(self, plan: Plan, stream: StreamInput) -> list[Matches]:
-        """The same with the events of each match."""
+        """Returns the matches of a plan over a stream, with their events. Raises DataError, QueryError."""
         from archive.spark import search, session
 
         return search.matches(session.spark_session(self.where), _archived(stream), plan)
 
     def counts(self, plan: Plan, stream: StreamInput) -> pa.Table:
-        """The partition columns, and last how many matches there are: a row for each partition with a match."""
+        """Returns one row per partition with a match: the partition columns, then the number of matches."""
         from archive.spark import search, session
 
         return search.counts(session.spark_session(self.where), _archived(stream), plan)

@@ -1,4 +1,4 @@
-"""Plans of statements over inputs of which only the columns are known."""
+"""Plans statements from the columns of their inputs, without rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plan(text: str, schemas: Mapping[str, Schema | Mapping[str, str]], live: boo
     if live:
         if tables:
             message = f"{next(iter(tables))} is a table: a live query reads streams"
-            raise DataError(message, "give a stream's Schema, as Database.schema returns it")
+            raise DataError(message, "pass the stream's Schema, as Database.schema returns it")
         query = parse(text, tuple(s.name for s in streams.values()))
         return bind(query, partial(_declared, streams), live=True, describe=binder(ANYTHING))
     empty = {

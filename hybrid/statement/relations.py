@@ -1,4 +1,4 @@
-"""What the names in one statement stand for: tables, streams, and what DuckDB makes of them."""
+"""Resolves the names of one statement to tables, streams and DuckDB relations, and reads them."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ from query.plan.plan import FactorPlan, HistoryPlan, Order, QueryPlan
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 from query.schema import Field, Schema
 
-#: A pattern over a stream of more events than this is searched for in ranges of keys, several at a time.
+#: With more events, a stream is searched in ranges of keys, several in parallel.
 SEARCH_ROWS_MIN = 2_000_000
-#: Streams of more events than this are not copied for DuckDB. MEMORY_TABLE: what the part that is in no file is called.
+#: With more events, a stream is not copied for DuckDB. MEMORY_TABLE: name prefix of its events that are not in files.
 WHOLE_ROWS_MAX = 1_000_000
 MEMORY_TABLE = "__hybrid_memory_"
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A history that has ended: a plain relation, or the snapshot of an archive."""
+    """A complete history: a plain relation, or the snapshot of an archive."""
 
     source: HistoryReader
     first_us: int | None
@@ -73,7 +73,8 @@ class Bounded:
 
 
 class Relations:
-    """What the names in one statement stand for. `open()` it: what it registers on a user's connection goes with it."""
+    """The tables and streams that one statement names. Use within `open()`, which removes registered names at the end.
+    """
 
     def __init__(
         self,
@@ -98,28 +99,28 @@ class Relations:
         self._evaluated: dict[str, pa.Table] = {}
         self._positions: dict[str, bool] = {}
         self._history_orders: dict[str, list[str]] = {}
-        #: by name, the columns that are ENUMs on the user's connection
+        #: By name: columns that are ENUMs on the user's connection.
         self._registered: dict[str, Mapping[str, str]] = {}
         self._views: set[str] = set()
-        #: How the patterns over large streams were searched for, by the alias of the factor.
+        #: Search reports of patterns over large streams, by the alias of the factor.
         self.reports: dict[str, Report] = {}
         if lacks_input(text):
             self._words |= {*self._given, *self._streams}
         for key, (name, data) in self._given.items():
             if key not in self._words and _is_option(data):
-                message = f"there is no option {name}, and the text names no table {name}"
+                message = f"{name} is neither an option nor a table in the text"
                 raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
         self._own = connection is None
         self._access = access
         self.connection = connection or duck.cursor(memory_limit, access, self._viewed())
 
     def _viewed(self) -> list[str]:
-        """The archived files that `load` may let DuckDB read."""
+        """Returns the archived files that DuckDB may read after `load`."""
         named = [s for key, s in self._streams.items() if key in self._words and key not in self._given]
         return [path for s in named if s.snapshot.rows_max > WHOLE_ROWS_MAX for path in s.snapshot.paths()]
 
     def names(self) -> tuple[str, ...]:
-        """What the named tables and the streams are called."""
+        """Returns the names of tables and streams."""
         streams = (s.schema.name for key, s in self._streams.items() if key not in self._given)
         return (*(name for name, _ in self._given.values()), *streams)
 
@@ -129,7 +130,7 @@ class Relations:
     @contextmanager
     def _opened(self) -> Iterator[Relations]:
         try:
-            # A name that stands for nothing must not be found among our own Python variables: duck.cursor sees none.
+            # DuckDB must not resolve unknown names to our own Python variables; duck.cursor never does.
             seen = nullcontext() if self._own else duck.settings(self.connection, python_enable_replacements=False)
             with seen:
                 for key, (name, _) in self._given.items():
@@ -137,33 +138,33 @@ class Relations:
                         self.register(name, self.table(key))
                 for key, stream in self._streams.items():
                     if key in self._words and key not in self._given:
-                        # Its columns only: many streams are read as histories, by range, and never whole.
+                        # Columns only: many streams are histories, which are read by range and never whole.
                         self.register(stream.schema.name, arrow_schema(stream.schema).empty_table())
                 yield self
         finally:
             if not self._own:
                 for name, enums in self._registered.items():
                     unregister(self.connection, name, enums)
-            for name in self._views:  # streams come with connections of our own: what is registered goes with these
+            for name in self._views:  # only on our own connections, as streams never come with a user's
                 self.connection.execute(f"DROP VIEW {quote(name)}")
             self._registered.clear()
             self._views.clear()
 
     def register(self, name: str, table: pa.Table, fields: Sequence[Field] = ()) -> None:
-        """Lets the statement's SQL name a table, until the relations are closed. fields: its columns, of which those
-        that are ENUMs on the user's connection are that again."""
+        """Registers a table for the statement's SQL, until the end of `open()`. fields: its columns; ENUMs become ENUMs
+        again on a user's connection."""
         enums = {} if self._own else enums_of(fields)
         register(self.connection, name, table, enums)
         self._registered[name] = enums
 
     @property
     def has_enums(self) -> bool:
-        """Whether ENUMs are more than text: on the user's connection."""
+        """True if ENUMs stay ENUMs, as on a user's connection; otherwise they are text."""
         return not self._own
 
     def load(self, plan: QueryPlan) -> None:
-        """Lets DuckDB see the events of the streams that it selects from itself: in the total order where they are few,
-        otherwise as a view of their files, of which it reads what it needs, and of memory."""
+        """Registers the events of streams that DuckDB itself selects from: a table in the total order up to
+        WHOLE_ROWS_MAX events, beyond that a view of files and memory, from which DuckDB reads the needed parts."""
         inputs = [sql for f in plan.factors for sql in f.inputs]
         selected = [plan.select_sql, *(sql for sql in inputs if _bare(sql) is None)]
         words = {word for sql in selected for word in self._selected(sql)}
@@ -181,72 +182,72 @@ class Relations:
 
     @staticmethod
     def _selected(sql: str) -> set[str]:
-        """The tables that a statement may read, in lower case: of a SELECT those that it does."""
-        try:  # on a connection without views, which would be looked into
+        """Returns the tables that a SELECT reads, in lower case; for other statements, all words."""
+        try:  # on a connection without views: DuckDB would expand them
             return {name.lower() for name in duck.cursor().get_table_names(sql)}
-        except duckdb.Error:  # it writes into a table that is not there yet, or is not complete by itself
+        except duckdb.Error:  # the statement creates its table, or is a fragment
             return {w.lower() for w in re.findall(r"\w+", sql)}
 
     def table(self, key: str) -> pa.Table:
-        """A named table as Arrow."""
+        """Returns a named table as Arrow."""
         if key not in self._arrow:
             name, data = self._given[key]
             self._arrow[key] = to_arrow(data, name, self._access)
         return self._arrow[key]
 
     def stream(self, text: str) -> StreamInput | None:
-        """The stream an input text names, unless a table of that name was given."""
+        """Returns the stream that an input text names, or None. A given table hides a stream of the same name."""
         key = _bare(text)
         return self._streams.get(key) if key is not None and key not in self._given else None
 
     def searched_by_spark(self, factor: FactorPlan) -> StreamInput | None:
-        """The stream that Spark is to search for a factor; None: this process does it."""
+        """Returns the stream that Spark searches for a factor, or None if this process does."""
         return None if self.spark is None or factor.members else self.stream(factor.input_sql)
 
     def streams_in(self, text: str) -> list[str]:
-        """The streams that an input text names."""
+        """Returns the names of streams in an input text."""
         words = {w.lower() for w in re.findall(r"\w+", text)}
         return [s.schema.name for key, s in self._streams.items() if key in words and key not in self._given]
 
     def allow(self, query: ast.Query) -> None:
-        """Raises QueryError for a statement that would write into a connection that ends with it, or without access."""
+        """Raises QueryError for COPY without file access, and for INSERT and CREATE without a user's connection."""
         if query.kind is ast.StatementKind.COPY and not self._access.outside:
             what = "COPY writes a file, and this database has external=False"
-            raise fault("HQ100", what, query.text, "take the rows from the result", query_head(query))
+            raise fault("HQ100", what, query.text, "use the rows of the result", query_head(query))
         if self._own and query.kind in (ast.StatementKind.INSERT, ast.StatementKind.CREATE_TABLE):
-            hint = "hybrid.sql(text, connection): its result then is DuckDB's, the number of rows"
+            hint = "hybrid.sql(text, connection); the result is DuckDB's row count"
             what = f"{query.kind.value} needs a DuckDB connection to write to"
             raise fault("HQ100", what, query.text, f"pass one: {hint}", query_head(query))
 
     def expect(self, query: ast.Query) -> None:
-        """Notes which relations the query takes as histories, and by which column they are ordered there."""
+        """Records the relations that the query joins as histories, and the columns that order them."""
         for join in query.histories:
             matches = [join.match, *(f.match for f in query.factors)]
             orders = [m.order_by[0].expression.text.strip().strip('"').lower() for m in matches if m and m.order_by]
             self._history_orders.setdefault(join.stream.written.lower(), []).extend(orders)
 
     def bind(self, query: ast.Query) -> QueryPlan:
-        """The plan of a query over these relations."""
+        """Returns the plan of a query over these relations."""
         self.expect(query)
         try:
             session = NO_SESSION if self._own or not query.factors else self._session(query)
             plan = bind(query, self.resolve, relations=self.others(), describe=self.describe, session=session)
             if not self._own:
                 self._refuse_collations(query, plan)
-        except duckdb.Error as error:  # a transaction that was aborted before, say
+        except duckdb.Error as error:  # for example in an aborted transaction
             raise duck.query_error(error, self._text) from None
         return plan
 
     def _session(self, query: ast.Query) -> Session:
-        """The user's connection, for the patterns of a query. Raises QueryError for settings that they do not have."""
+        """Returns the session of the user's connection. Raises QueryError for settings that patterns do not support."""
         taken, refused = settings_of(self.connection)
         for name, value in refused:
-            message = f"the connection has {name} = {value}, which patterns do not know"
+            message = f"the connection has {name} = {value}, which patterns do not support"
             raise fault("HQ500", message, query.text, f"RESET {name} before, and SET it again after", query_head(query))
         return session_of(self.connection, taken)
 
     def _refuse_collations(self, query: ast.Query, plan: QueryPlan) -> None:
-        """Raises QueryError for a pattern over columns that DuckDB compares otherwise than by their bytes."""
+        """Raises QueryError for a pattern over columns with a collation other than byte order."""
         inputs = [(f.input_sql, f.plan.columns, query.factors[i].match.span) for i, f in enumerate(plan.factors)]
         for i, factor in enumerate(plan.factors):
             joins = [join for join in query.histories if join.factor == i]
@@ -260,15 +261,14 @@ class Relations:
             whole = sql if key is None else f"SELECT * FROM {sql}"
             for column, collation in collated(self.connection, whole).items():
                 if column in columns:
-                    message = f"{column} is compared under the collation {collation}, which patterns do not know"
+                    message = f"{column} has the collation {collation}, which patterns do not support"
                     own = quote(column)
-                    hint = f"take it off in the input: FROM (SELECT * REPLACE ({own} COLLATE C AS {own}) FROM ...)"
+                    hint = f"remove it in the input: FROM (SELECT * REPLACE ({own} COLLATE C AS {own}) FROM ...)"
                     raise fault("HQ500", message, query.text, hint, span)
 
     def resolve(self, text: str) -> Schema:
-        """The schema of an input: a stream, a named table, or whatever DuckDB can select from. Reads no rows.
-
-        Raises LookupError with a hint for a name that stands for nothing, QueryError for SQL that DuckDB refuses."""
+        """Returns the schema of an input: a stream, a named table, or anything that DuckDB can select from. Reads no
+        rows. Raises LookupError with a hint for an unknown name, QueryError for SQL that DuckDB rejects."""
         stream = self.stream(text)
         if stream is not None:
             return stream.schema
@@ -292,10 +292,11 @@ class Relations:
     def describe(
         self, sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, /
     ) -> tuple[Field, ...]:
-        """See query.plan.statement.Describe: over the relations, of which `tables` has more columns than these."""
+        """Returns the columns of a statement; see query.plan.statement.Describe. tables: columns of pattern factors and
+        history joins, which are registered without rows."""
         for name, fields in tables.items():
             if name.startswith((FACTOR_TABLE, HISTORY_TABLE)) and name not in self._registered:
-                columns = tuple(fields) or (Field("nothing", "INTEGER"),)  # that there is none is said later
+                columns = tuple(fields) or (Field("nothing", "INTEGER"),)  # binding reports missing columns later
                 self.register(name, arrow_schema(Schema(name, columns)).empty_table(), columns)
         with duck.settings(self.connection, errors_as_json=True):
             described = describe_on(self.connection, sql, select)
@@ -304,8 +305,8 @@ class Relations:
         )
 
     def _plain(self, name: str, fields: tuple[Field, ...]) -> Schema:
-        """A plain relation. Where it serves as history it needs a time: the column it (or else PL) is ordered by, if
-        that is one; or the only one there is."""
+        """Returns the schema of a plain relation. As a history it gets a time: the column that orders it (or PL), if
+        that is a time, or else its only time column."""
         orders = self._history_orders.get(name.lower())
         time = None
         if orders is not None:
@@ -314,24 +315,24 @@ class Relations:
         return Schema(name, fields, time=time)
 
     def others(self) -> dict[str, tuple[Field, ...]]:
-        """The columns of the tables that the outer SELECT may name besides the pattern factors."""
+        """Returns the columns of tables that the outer SELECT may name besides pattern factors."""
         found = {name: fields_of(self.table(key)) for key, (name, _) in self._given.items() if key in self._words}
         for key, stream in self._streams.items():
             if key in self._words:
                 found.setdefault(stream.schema.name, stream.schema.fields)
         if not self._own:
             for name in self._known() & self._words - {n.lower() for n in found}:
-                with suppress(LookupError, DataError):  # a table of another schema, or one nobody may want whole
+                with suppress(LookupError, DataError):  # of another schema, or with a type that cannot be exported
                     found[name] = self.resolve(quote(name)).fields
         return found
 
     def _known(self) -> set[str]:
-        """Tables and views of the connection, in lower case, without DuckDB's own."""
+        """Returns tables and views of the connection, in lower case, without DuckDB's own."""
         names = "SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views() WHERE NOT internal"
         return {str(name).lower() for (name,) in self.connection.execute(names).fetchall()}
 
     def rows(self, text: str, name: str) -> pa.Table:
-        """The rows of an input that is no stream, a bare name or a SELECT; a named Arrow table goes past DuckDB."""
+        """Returns the rows of an input that is not a stream: a name or a SELECT. A named table bypasses DuckDB."""
         key = _bare(text)
         if key is not None and key in self._given:
             return self.table(key)
@@ -344,14 +345,14 @@ class Relations:
         return self._evaluated[text]
 
     def has_positions(self, text: str) -> bool:
-        """Whether the rows of an input that is no stream have a position: a table, a frame, a file, or what DuckDB
-        makes of one in its order. Rows of patterns and of histories have none."""
+        """True if the rows of an input that is not a stream have positions: a table, a frame, a file, or a SELECT that
+        preserves its order. Rows of patterns and history joins have none."""
         if text not in self._positions:
             self._positions[text] = self._position_of(text)
         return self._positions[text]
 
     def _named(self, key: str) -> bool | None:
-        """Whether the rows of what a name stands for have a position; None for a name that is not ours."""
+        """True if the rows of a named table or stream have positions; None for a name of the connection."""
         if key in self._given:
             data = self._given[key][1]
             return positions.of_relation(data) if isinstance(data, duckdb.DuckDBPyRelation) else True
@@ -360,20 +361,20 @@ class Relations:
         return None
 
     def ordered(self, text: str, name: str, order_by: tuple[Order, ...], time: str | None) -> Ordered:
-        """The rows of an input that is no stream, in the order of ORDER BY."""
+        """Returns the rows of an input that is not a stream, in the order of ORDER BY."""
         positioned = self.has_positions(text)
         ordered = Ordered.of(name, self.rows(text, name), order_by, time, by_content=not positioned)
         if not positioned and self._position_of(text, inf) and has_ties(ordered.table, order_by):
             warnings.warn(
-                f"the rows of {name} that ORDER BY leaves equal are ordered by content: with a long list behind IN "
-                "DuckDB gives them in no fixed order; more columns in ORDER BY tell them apart",
+                f"rows of {name} that are equal in ORDER BY are ordered by content: after a long IN list DuckDB "
+                "returns them in undefined order; add columns to ORDER BY to distinguish them",
                 HybridWarning,
                 stacklevel=2,
             )
         return ordered
 
     def _position_of(self, text: str, in_max: float = IN_MAX) -> bool:
-        """Whether the rows of an input have a position; `in_max` as of positions.of_select."""
+        """True if the rows of an input have positions. in_max: as of positions.of_select."""
         key = _bare(text)
         known = None if key is None else self._named(key)
         if known is not None:
@@ -382,8 +383,8 @@ class Relations:
         return positions.of_select(select, lambda sql: self.connection.execute(sql).fetchall(), self._named, in_max)
 
     def factor(self, factor: FactorPlan, by_key: bool = False) -> tuple[Iterator[EventBatch], HistoryReader, bool]:
-        """The events of a pattern factor in its total order, in batches; what reads them again; and whether late rows
-        are among them. by_key: a table may come partition by partition; what reads it again is a ByKey then."""
+        """Returns batches of a pattern factor's events in the total order, the reader to read them again, and True if
+        late rows are included. by_key: a table may be read partition by partition; the reader is then a ByKey."""
         if factor.members:
             return self.merged(factor)
         stream = self.stream(factor.input_sql)
@@ -392,7 +393,7 @@ class Relations:
             rows = self.rows(factor.input_sql, name)
             time = time_of(plan.order_by)
             if time is not None and rows.column(time).null_count and (plan.within is None or plan.within.rows):
-                time = None  # rows without a time have their place, and nothing asks how far apart they are
+                time = None  # rows without a time keep their place, and no WITHIN needs their distance
             if by_key and self.has_positions(factor.input_sql):
                 standing = ByKey.of(name, rows, plan, time)
                 if standing is not None:
@@ -404,12 +405,12 @@ class Relations:
         return resorted(batches, factor.plan.order_by), snapshot, late
 
     def searched(self, factor: FactorPlan) -> StreamInput | None:
-        """The stream of a pattern factor, if it is one of so many events that it is searched by parts."""
+        """Returns the stream of a pattern factor if it is large enough to be searched in parts, else None."""
         stream = None if factor.members else self.stream(factor.input_sql)
         return stream if stream is not None and stream.snapshot.rows_max > self._search_rows_min else None
 
     def merged(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], HistoryReader, bool]:
-        """The same for several inputs, merged by time."""
+        """Returns what `factor` does for the inputs of a MERGE."""
         readers: list[tuple[HistoryReader, bool]] = []
         for member in factor.members:
             stream = self.stream(member.input_sql)
@@ -423,7 +424,8 @@ class Relations:
         return resorted(reader.batches(), factor.plan.order_by), reader, False
 
     def history(self, history: HistoryPlan) -> tuple[Bounded, bool]:
-        """The history of a join, a stream's snapshot or a plain relation by its time; whether late rows are seen."""
+        """Returns the history of a join, and True if it includes late rows. It is a stream's snapshot, or a plain
+        relation ordered by its time."""
         name = history.schema.name
         stream = self.stream(quote(name))
         if stream is not None:
@@ -439,7 +441,7 @@ class Relations:
 
 @dataclass(frozen=True, slots=True)
 class Resorted:
-    """A history read in an ORDER BY of its own."""
+    """Reads a history in the ORDER BY of the history pattern."""
 
     source: HistoryReader
     order_by: tuple[Order, ...]
@@ -451,18 +453,19 @@ class Resorted:
 
 
 def _is_option(data: Any) -> bool:
-    """Whether something was meant to be anything but a table."""
+    """True if a value cannot be meant as a table."""
     return data is None or isinstance(data, bool | int | float) or (isinstance(data, str) and not set("./") & set(data))
 
 
 def query_head(query: ast.Query) -> Span:
-    """The first words of a statement: what it is."""
+    """Returns the span of the first word of a statement."""
     start = len(query.text) - len(query.text.lstrip())
     return Span(start, start + len(query.text.split()[0]))
 
 
 def resorted(batches: Iterator[EventBatch], order_by: tuple[Order, ...]) -> Iterator[EventBatch]:
-    """Events of a stream in an ORDER BY that begins with its time, in slices. Every instant is in one batch."""
+    """Yields a stream's events in an ORDER BY that begins with its time, in slices. Each input batch must have all
+    events of its instants."""
     for batch in batches:
         if len(order_by) > 1:
             index = order_index(pa.Table.from_batches([batch.columns]), order_by)
@@ -471,7 +474,7 @@ def resorted(batches: Iterator[EventBatch], order_by: tuple[Order, ...]) -> Iter
 
 
 def _bare(text: str) -> str | None:
-    """The lower-case name if the text is one name and nothing else."""
+    """Returns the lower-case name if the text is a single name, else None."""
     text = text.strip()
     if re.fullmatch(r"[A-Za-z_]\w*", text):
         return text.lower()

@@ -1,4 +1,4 @@
-"""One bounded statement, from text to rows: inputs read, patterns matched, histories joined, the rest is DuckDB's."""
+"""Runs one bounded statement: reads inputs, matches patterns, joins histories, and lets DuckDB do the rest."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from query.plan.plan import FactorPlan, Plan
 
 
 def make_matcher(plan: Plan, lenient: bool = False, bare: bool = False, spill: Spill | None = None) -> Matcher:
-    """The matcher of a plan; the numba kernel is loaded by the first one. lenient, spill: see `live_matcher`. bare: see
+    """Returns a matcher of a plan; the first call loads the numba kernel. lenient, spill: see `live_matcher`. bare: see
     `rows_matcher`."""
-    with Deferred():  # an import that is interrupted leaves half a module
+    with Deferred():  # an interrupted import would leave half a module
         from hybrid.statement.background_compile import builder
         from matching.engines.engine import Purpose
         from matching.matcher import make_matcher as make
@@ -46,18 +46,18 @@ def make_matcher(plan: Plan, lenient: bool = False, bare: bool = False, spill: S
 
 
 def rows_matcher(plan: Plan) -> Matcher:
-    """The matcher of a plan for output rows without evidence, which may be less work."""
+    """Returns a matcher for output rows without evidence, which may be cheaper."""
     return make_matcher(plan, bare=True)
 
 
 def live_matcher(plan: Plan, spill: Spill | None = None) -> Matcher:
-    """The matcher of a plan as a live query runs it: where AFTER MATCH SKIP TO would not move on, the match comes out
-    and the scan goes on by one row. spill: where partial matches go that do not fit in memory."""
+    """Returns a matcher for a live query. If AFTER MATCH SKIP TO would not move on, it emits the match and continues at
+    the next row. spill: stores partial matches that do not fit in memory."""
     return make_matcher(plan, lenient=True, spill=spill)
 
 
 def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
-    """Answers one statement over named tables; see hybrid.sql."""
+    """Runs one statement over named tables; see hybrid.sql."""
     if connection is not None and not isinstance(connection, duckdb.DuckDBPyConnection):
         message = f"{type(connection).__module__}.{type(connection).__name__} is not a DuckDB connection"
         raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
@@ -66,7 +66,7 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
 
 
 def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:
-    """The matches of one statement over named tables as a graph; see hybrid.matches."""
+    """Returns the matches of one statement over named tables as a graph; see hybrid.matches."""
     with Relations(text, tables, connection=connection).open() as relations:
         query = parse(text, relations.names())
         relations.allow(query)
@@ -76,7 +76,7 @@ def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **ta
 
 
 def explain_tables(text: str, stage: str, tables: Mapping[str, Any]) -> str:
-    """Explains a statement over named tables, of which only the columns are read."""
+    """Explains a statement over named tables. Reads only their columns."""
     return explain_in(text, stage, Relations(text, tables))
 
 
@@ -87,9 +87,8 @@ def explain_in(text: str, stage: str, relations: Relations) -> str:
         return explain_plan(query, relations.bind(query), stage)
 
 
-
 def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = make_matcher) -> Result:
-    """Parses, binds and answers a statement over the relations."""
+    """Parses, binds and runs a statement over relations."""
     query = parse(text, relations.names())
     relations.allow(query)
     plan = relations.bind(query)
@@ -124,11 +123,11 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
         with relations.open():
             relations.load(plan)
             counts_only = counted is not None and not found
-            if counts_only and rows is not None:  # a few of the first: of counted matches there are none
+            if counts_only and rows is not None:  # for a preview: counted matches have no evidence
                 _, reader, late = relations.factor(plan.factors[0])
                 nothing = empty_answer(plan.factors[0])
                 return evidence_table(plan, [nothing], None, [(lookup_in(reader, late), ())])
-            if counts_only or bare:  # the input is read once more
+            if counts_only or bare:  # reads the input once more
                 find(make)
                 bare = False
             answers, lookups = [a for a, _ in found], [of for _, of in found]
@@ -147,7 +146,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
 def answer_factor(
     factor: FactorPlan, relations: Relations, make: Callable[[Plan], Matcher] = make_matcher
 ) -> tuple[Answer, Lookups]:
-    """The rows of one pattern factor with its histories joined, and how to find its events again."""
+    """Returns the rows of one pattern factor, joined with its histories, and the lookups of its events."""
     histories = [relations.history(h) for h in factor.histories]
     beside = tuple(lookup_in(view.source, seen) for view, seen in histories)
     batches, reader, late = relations.factor(factor, by_key=not factor.histories)
@@ -183,7 +182,8 @@ def answer_factor(
 
 
 def compare_with_reference(text: str, tables: Mapping[str, Any]) -> tuple[int, bool]:
-    """Answers a statement through the kernel and through the reference: how many rows, and whether they are equal."""
+    """Runs a statement with the kernel and with the reference matcher. Returns the number of rows, and True if both
+    return the same rows."""
     from matching.by_reference import ReferenceMatcher
 
     answers = []
@@ -195,7 +195,7 @@ def compare_with_reference(text: str, tables: Mapping[str, Any]) -> tuple[int, b
 
 
 def _placed(error: QueryError, match: ast.MatchRecognize, text: str) -> QueryError:
-    """What came up when a pattern was matched, where nothing knows the text, under the clause that it is about."""
+    """Returns an error of the matcher, which does not know the text, with the span of the clause in question."""
     if error.text:
         return error
     clause = match.after if match.after is not None and error.diagnostics[0].code == "HQ601" else match.pattern

@@ -1,4 +1,4 @@
-"""A stream as one statement reads it."""
+"""A stream as the input of one statement."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from query.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class StreamInput:
-    """A stream as a statement sees it: one snapshot of its archive and memory, of which patterns over it alone see
-    low_us <= time < high_us. late: late rows are seen too."""
+    """A stream as the input of a statement: one snapshot of archive and memory. late: includes late rows. low_us,
+    high_us: a pattern over the stream itself reads low_us <= time < high_us (None: no bound)."""
 
     schema: Schema
     snapshot: HistorySnapshot

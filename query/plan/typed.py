@@ -91,8 +91,9 @@ def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
     message = message.replace("INTEGER_LITERAL", "INTEGER").replace("STRING_LITERAL", "VARCHAR")
     if call := re.search(r"(?:argument types|function call) ['\"](.+?)(\(.*\))['\"]", message):
         candidates = [line for line in lines[1:] if "->" in line]
-        shown = "; ".join(candidates[:3])
-        hint = f"available: {shown}" if call[1].isidentifier() and candidates else "cast one of them"
+        hint = "cast one of them"
+        if call[1].isidentifier() and candidates:
+            hint = "available: " + "; ".join(candidates[:3])
         message = f"{call[1]} does not take {call[2]}"
     elif message.startswith("Cannot compare"):
         hint = "cast one of them"

@@ -124,7 +124,7 @@ def test_a_large_automaton_stays_with_the_interpreted_kernel(monkeypatch: pytest
 
 def test_an_unknown_mode_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_KERNELS", "fast")
-    with pytest.raises(ValueError, match="it may be auto, interpreted, specialised"):
+    with pytest.raises(ValueError, match="available: auto, interpreted, specialised"):
         hybrid.sql(query(TEXTS["sums"]), e=events(10))
 
 

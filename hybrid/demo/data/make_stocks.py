@@ -1,4 +1,4 @@
-"""Makes stocks.parquet and stocks.LICENSE.txt again, out of the bokeh_sampledata wheel named on the command line."""
+"""Rebuilds stocks.parquet and stocks.LICENSE.txt from the bokeh_sampledata wheel named on the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADER = ["Ticker", "Date", "Open", "High", "Low", "Close", "Volume", "Adj Close
 
 
 def read_prices(packed: bytes) -> pa.Table:
-    """The rows of the packed CSV, unchanged and in their order: by symbol, then by date."""
+    """Returns the rows of the packed CSV, unchanged and in their order: by symbol, then by date."""
     header, *rows = csv.reader(io.StringIO(gzip.decompress(packed).decode("utf-8")))
     if header != HEADER:
         raise SystemExit(f"{PRICES} has the columns {header}, not {HEADER}")
@@ -40,7 +40,7 @@ def read_prices(packed: bytes) -> pa.Table:
 
 
 def licence_record(wheel: zipfile.ZipFile, packed: bytes) -> str:
-    """What the wheel records about the terms of the prices, word for word, with the hash checked against the file."""
+    """Returns the wheel's record of the terms of the prices, verbatim. Checks its hash against the file."""
     place = next(name for name in wheel.namelist() if name.endswith("/licenses/datasets.json"))
     inventory = json.loads(wheel.read(place))
     record = next(entry for entry in inventory["datasets"] if entry["module"] == "stocks")
@@ -59,7 +59,7 @@ def licence_record(wheel: zipfile.ZipFile, packed: bytes) -> str:
 
 
 def main(path: Path) -> None:
-    """Write both files beside this one."""
+    """Writes both files beside this one."""
     here = Path(__file__).parent
     with zipfile.ZipFile(path) as wheel:
         packed = wheel.read(PRICES)

@@ -1,4 +1,4 @@
-"""When the archive is asked: strategies decide, the driver acts. Pure functions of a frontier."""
+"""Strategies decide when history is read, as pure functions of a frontier. The driver acts on their decisions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hybrid.join.strategies.sllaa import SLLAA
 
 #: Names of strategies, as users write them.
 NAMES = ("alaa", "llaa", "ollaa", "sllaa", "auto")
-#: Those that let matches wait for others.
+#: Strategies that take a tolerance.
 TOLERANT = ("sllaa", "auto")
 
 
 def strategy_of(name: str, tolerance_us: int | None = None) -> Strategy:
-    """The strategy of a name. tolerance_us: how long a match may wait for others that ask for history with it; None:
-    not at all."""
+    """Returns the strategy of a name. tolerance_us: longest wait of a match for others in the same request, in event
+    time; None: no wait."""
     match name:
         case "alaa":
             return ALAA()
@@ -30,4 +30,4 @@ def strategy_of(name: str, tolerance_us: int | None = None) -> Strategy:
         case "auto":
             return Auto(tolerance_us)
         case _:
-            raise ValueError(f"there is no strategy {name}")
+            raise ValueError(f"unknown strategy {name}")

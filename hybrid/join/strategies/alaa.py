@@ -1,7 +1,7 @@
-"""ALAA: live and archive are both searched, whatever comes of the other.
+"""ALAA: live stream and archive are both searched, independent of each other.
 
-[LIVE-ARCHIVE], the active strategy: PA is found for all keys, as far back as any range reaches. That is work for
-matches that never ask; it pays where most keys do.
+The active strategy of [LIVE-ARCHIVE]. It finds the history pattern (PA) for all keys, as far back as any range reaches.
+That includes keys without a live match, so it pays if most keys have one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hybrid.join.strategies.base import Decision, Detect, Frontier
 
 @dataclass(frozen=True, slots=True)
 class ALAA:
-    """PA is found ahead, up to each moment in which a live match is ready."""
+    """Precomputes PA for all keys, up to now, whenever a live match is ready."""
 
     name: str = "alaa"
     sample_s: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}: the archive is searched for all keys, as far back as ranges reach, and joined with"
+        return f"{self.name}: searches the archive for all keys, as far back as ranges reach, and joins live matches"
 
     def decide(self, frontier: Frontier) -> Sequence[Decision]:
         ready = np.flatnonzero(frontier.ready)

@@ -1,4 +1,4 @@
-"""What a strategy sees (Frontier), and what it may decide (Decision)."""
+"""Input of a strategy (Frontier) and its output (Decision)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from matching.batch import Int64Array
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What is known of both sides, measured while the query runs.
+    """Costs of both sides, measured while the query runs. PL is the live pattern, PA the history pattern.
 
-    live_selectivity, archive_selectivity: matches of PL, and of PA, for one event; None as long as nobody knows.
-    ahead_s: seconds that finding PA for all keys, as far back as the ranges of those that are ready reach and up to
-    now, is expected to take, without what has been found already; None: nobody knows, or it cannot be found ahead of
-    any range, or would not fit into memory. request_s: seconds that reading and matching the history of a request takes
-    at the least; match_s: that each of its matches takes beside that. asked_s: seconds that have been spent on asking
-    since PA was found ahead last, beyond what it would have taken to go on with it each time.
+    live_selectivity, archive_selectivity: matches of PL, and of PA, per event; None if unknown. ahead_s: expected
+    seconds to precompute PA for all keys, as far back as the ranges of ready matches reach and up to now, beyond
+    cached intervals; None if unknown, impossible or too large for memory. request_s: least seconds of a request for
+    history. match_s: seconds per match of a request in addition. asked_s: seconds spent on requests since the last
+    precompute, beyond the cost of extending it at each request.
     """
 
     live_selectivity: float | None = None
@@ -36,22 +35,21 @@ class Costs:
 
         live, archived = known(self.live_selectivity), known(self.archive_selectivity)
         return (
-            f"{known(self.request_s, 1000)} ms to ask for history, and {known(self.match_s, 1000)} ms for each match, "
-            f"{known(self.asked_s, 1000)} ms in vain so far; "
-            f"all keys ahead: {known(self.ahead_s, 1000, ' ms')}; "
-            f"matches for an event: {live} live, {archived} archived"
+            f"{known(self.request_s, 1000)} ms per request and {known(self.match_s, 1000)} ms per match, "
+            f"{known(self.asked_s, 1000)} ms wasted so far; "
+            f"precompute for all keys: {known(self.ahead_s, 1000, ' ms')}; "
+            f"matches per event: {live} live, {archived} archived"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The live matches of one query that wait, n of them in the order of PL, and how far its input has come.
+    """The n pending live matches of one query, in the order of PL, and the progress of its input.
 
-    first_us, last_us: int64 (n,), the times of the first and the last event of each match. low_us, high_us: int64 (n,),
-    the first and the last instant of its history range, of all of them where it joins several (low > high: nothing is
-    in them). ready: bool (n,), nothing that belongs into the range can still come, or the query takes what is known.
-    watermark_us: of PL's input, no event below it can still come; None before the first event. ended: nothing can come
-    at all.
+    first_us, last_us: int64 (n,), times of the first and last event of each match. low_us, high_us: int64 (n,), first
+    and last instant of its history ranges (low > high: all are empty). ready: bool (n,), True if the ranges are
+    complete or the join is AS KNOWN. watermark_us: of PL's input, lower bound of the times of later events; None before
+    the first event. ended: no event can follow.
     """
 
     first_us: Int64Array
@@ -69,15 +67,15 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class AskArchive:
-    """Read the history of these matches (numbers in the frontier, ascending) in one request, and join."""
+    """Reads the history of these matches (indices in the frontier, ascending) in one request, and joins it."""
 
     rows: Int64Array
 
 
 @dataclass(frozen=True, slots=True)
 class Detect:
-    """Find PA for all keys, as far back as the ranges of these matches reach and up to now, and join them with that.
-    Later matches are answered by it too. Where PA cannot be found ahead, they ask."""
+    """Precomputes PA for all keys, as far back as the ranges of these matches reach and up to now, and joins it. Later
+    matches use it too. If PA cannot be precomputed, the matches request history."""
 
     rows: Int64Array
 
@@ -86,21 +84,24 @@ Decision = AskArchive | Detect
 
 
 class Strategy(Protocol):
-    """Decides about all that waits. Matches that are in no decision wait on; those that are must be ready, and each is
-    in one. The driver asks whenever a match is new or a watermark has moved; it must not read anything but its
-    argument, and what it decides never changes a row, only when and how history is read."""
+    """Decides when pending matches read history. The driver calls `decide` after each new match or watermark.
+
+    Matches of a decision must be ready, and in one decision only; other matches stay pending. `decide` must read only
+    its argument. Decisions never change a row, only when and how history is read."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def sample_s(self) -> float | None:
-        """None where it does not look at the costs of a frontier. Else how many seconds finding PA ahead must be
-        expected to take for a sample of history to be worth its read; without one there is an expectation only."""
+        """None if the strategy ignores costs. Else the least expected seconds of a precompute for which a sample of
+        history is read; below, costs are estimated without a sample."""
         ...
 
     def __str__(self) -> str:
-        """What it does, for EXPLAIN."""
+        """Returns the line of EXPLAIN."""
         ...
 
-    def decide(self, frontier: Frontier) -> Sequence[Decision]: ...
+    def decide(self, frontier: Frontier) -> Sequence[Decision]:
+        """Returns decisions about ready matches."""
+        ...

@@ -1,7 +1,7 @@
-"""LLAA: live detection leads, the archive answers. Each complete live match asks for its own history, once.
+"""LLAA: each live match requests its own history, once.
 
-[LIVE-ARCHIVE], the lazy strategy: no history is read before a live match needs it, so it costs nothing while the live
-pattern is silent.
+The lazy strategy of [LIVE-ARCHIVE]. It reads no history before a live match needs it, so it costs nothing without live
+matches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LLAA:
     sample_s: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}: each live match asks for its own history, once that is complete"
+        return f"{self.name}: each live match requests its own history, once that is complete"
 
     def decide(self, frontier: Frontier) -> Sequence[Decision]:
         return [AskArchive(row) for row in np.flatnonzero(frontier.ready)[:, None]]

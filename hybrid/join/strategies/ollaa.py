@@ -1,11 +1,12 @@
-"""OLLAA: the pattern with fewer matches leads, and the other side answers.
+"""OLLAA: the pattern with fewer matches is evaluated first.
 
-[LIVE-ARCHIVE], the lazy strategy with selectivity order. Where PL has fewer matches for an event than PA, each live
-match asks for its own history, as under LLAA. Where PA has fewer, the archive leads: PA is found for all keys first,
-and a live match of a key without one costs nothing. (The paper lets live events of other keys go unmatched, too. But
-matching an event costs next to nothing beside a read, a key may get its first match of PA at any moment, so that what
-was left out would have to be replayed, and under LEFT and ANTI these are the very keys that are asked for. So detection
-goes on for all.)
+The lazy strategy with selectivity order of [LIVE-ARCHIVE]. If the live pattern (PL) has fewer matches per event than
+the history pattern (PA), each live match requests its own history, as under LLAA. If PA has fewer, PA is precomputed
+for all keys, and live matches of keys without a match of PA cost nothing.
+
+The paper then also skips live events of these keys. This implementation matches all live events: matching costs little
+compared with a read, a key may get its first match of PA at any time, which would require replaying skipped events, and
+LEFT and ANTI joins return exactly these keys.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from hybrid.join.strategies.base import AskArchive, Decision, Detect, Frontier
 
 @dataclass(frozen=True, slots=True)
 class OLLAA:
-    """By the selectivities that are known when matches are ready; live leads as long as they are not."""
+    """Decides by measured selectivities; as LLAA while they are unknown."""
 
     name: str = "ollaa"
     sample_s: float | None = 0.0
 
     def __str__(self) -> str:
-        return f"{self.name}: the side with fewer matches leads; live matches ask, or PA is found for all keys first"
+        return f"{self.name}: the side with fewer matches leads: live matches request, or PA is precomputed"
 
     def decide(self, frontier: Frontier) -> Sequence[Decision]:
         ready = np.flatnonzero(frontier.ready)

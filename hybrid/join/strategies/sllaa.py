@@ -1,8 +1,7 @@
-"""SLLAA: neighbouring live matches make a sub-window, and ask for their histories together.
+"""SLLAA: live matches of one sub-window share a request for history.
 
-[LIVE-ARCHIVE], the lazy strategy with sub-windows: matches belong to one sub-window while the end of the latest lies no
-further than TL behind the end of the earliest, TL being the delay that the user tolerates. What their ranges share is
-read once.
+The lazy strategy with sub-windows of [LIVE-ARCHIVE]. The matches of a sub-window end at most TL after its earliest
+match; TL is the tolerated delay. Shared parts of their ranges are read once.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from hybrid.join.strategies.base import AskArchive, Decision, Frontier
 
 @dataclass(frozen=True, slots=True)
 class SLLAA:
-    """One request for each sub-window, once no match can join it any more.
+    """One request per sub-window, as soon as no further match can belong to it.
 
-    tolerance_us: TL, in event time; None: no match waits for another, and those that are ready at the same time ask
-    together. from_start: a sub-window is measured from the start of its earliest match, as Lemma 1 is printed; then a
-    match that is longer than TL is alone. For experiments.
+    tolerance_us: TL, in event time; None: no match waits for another, and matches that are ready together share a
+    request. from_start: measures a sub-window from the start of its earliest match, as printed in Lemma 1; a match
+    longer than TL is then alone. For experiments.
     """
 
     tolerance_us: int | None = None
@@ -30,8 +29,8 @@ class SLLAA:
     sample_s: float | None = None
 
     def __str__(self) -> str:
-        waits = "" if self.tolerance_us is None else f"; it may wait {self.tolerance_us} us for others"
-        return f"{self.name}: live matches whose history is complete ask for it together{waits}"
+        waits = "" if self.tolerance_us is None else f"; matches wait up to {self.tolerance_us} us for others"
+        return f"{self.name}: live matches with complete history share a request{waits}"
 
     def decide(self, frontier: Frontier) -> Sequence[Decision]:
         ready = np.flatnonzero(frontier.ready)

@@ -56,9 +56,9 @@ def test_stat_compact_expire_verify(market):
     assert (ticks["by_key"], ticks["rows"]) == (1, 1620)
     run("compact", "-d", market, "--all")
     assert {row["stream"]: row for row in rows(market)}["ticks"]["files"] == 1
-    assert "would take out 0 files, 0 events before 2023-12-31 08:59:00" in run("expire", "-d", market, "--dry-run")[2]
+    assert "would remove 0 files, 0 events before 2023-12-31 08:59:00" in run("expire", "-d", market, "--dry-run")[2]
     code, _, said = run("expire", "-d", market, "ticks", "--before", "2024-02-01", "--grace", "0")
-    assert (code, "took out 1 files, 1,620 events before 2024-02-01 00:00:00" in said) == (0, True)
+    assert (code, "removed 1 files, 1,620 events before 2024-02-01 00:00:00" in said) == (0, True)
     assert list((market / "ticks" / "table").glob("2024*/*.parquet")) == []
     assert run("verify", "-d", market, "--deep")[0] == 0
 
@@ -81,9 +81,9 @@ def test_verify_fails_where_something_is_wrong(market):
 
 
 def test_names_that_stand_for_nothing(market, tmp_path):
-    with pytest.raises(DataError, match="there is no stream tick in"):
+    with pytest.raises(DataError, match="market has no stream tick"):
         run("stat", "-d", market, "tick")
-    with pytest.raises(DataError, match="there is no database"):
+    with pytest.raises(DataError, match=r"database .* does not exist"):
         run("compact", "-d", tmp_path / "absent")
     assert run("expire", "-d", market, "--grace", "-1")[0] == 2
 

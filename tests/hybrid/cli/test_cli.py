@@ -87,7 +87,7 @@ def test_exit_codes(table: Path) -> None:
     assert "^" in bad.stderr
     missing = run("sql", QUERY, "-t", "t=nothing.parquet")
     assert missing.returncode == 1
-    assert "there is no file nothing.parquet" in missing.stderr
+    assert "file nothing.parquet does not exist" in missing.stderr
     assert run("sql").returncode == 2
     assert run("sql", QUERY, "-t", "t").returncode == 2
     assert run("demo", "nothing").returncode == 2
@@ -97,7 +97,7 @@ def test_exit_codes(table: Path) -> None:
 def test_check_and_explain(table: Path) -> None:
     checked = run("check", QUERY, "-t", f"t={table}", "--against-reference")
     assert (checked.returncode, checked.stdout) == (0, "")
-    assert "kernel and reference give the same 1 rows" in checked.stderr
+    assert "kernel and reference return the same 1 rows" in checked.stderr
     for stage in ("ast", "plan", "nfab", "automaton", "program"):
         shown = run("explain", "stock", "--stage", stage)
         assert shown.returncode == 0, shown.stderr
@@ -137,7 +137,7 @@ def test_two_versions_of_a_query_on_the_command_line(tmp_path: Path) -> None:
     assert [json.loads(line) for line in found.stdout.splitlines()] == [
         {"version": "old", "a": 3, "b": 1}, {"version": "new", "a": 1, "b": 2},
     ]  # fmt: skip
-    assert "0 rows are the same, 1 only old, 1 only new" in found.stderr
+    assert "0 rows are equal, 1 only old, 1 only new" in found.stderr
     same = run("backtest", QUERY, "--diff", QUERY, *period, "-f", "csv")
     assert (same.returncode, len(same.stdout.splitlines())) == (0, 1)
     assert run("backtest", QUERY, "--diff", QUERY, *period, "--evidence").returncode == 2

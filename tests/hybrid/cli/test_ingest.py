@@ -26,9 +26,9 @@ def test_a_new_stream_is_declared_as_its_file_looks(tmp_path):
     code, out, said = run("ticks", path, "-d", tmp_path / "db", "--key", "symbol")
     assert (code, out) == (0, "ticks: 2 rows of 1 file archived\n")
     declared = '--columns "ts TIMESTAMP, symbol VARCHAR, price DOUBLE" --time ts --key symbol'
-    assert said == f"new stream ticks, as {path} looks: {declared}\n"
+    assert said == f"new stream ticks, declared from {path}: {declared}\n"
     assert run("TICKS", path, "-d", tmp_path / "db")[1] == (
-        "ticks: 0 rows of 0 files archived; 1 file left out, archived before\n"
+        "ticks: 0 rows of 0 files archived; 1 file skipped, archived before\n"
     )
     with hybrid.connect(tmp_path / "db") as db:
         assert db.sql("SELECT sum(price) AS s FROM ticks").arrow().to_pylist() == [{"s": 3.5}]
@@ -52,7 +52,7 @@ def test_the_same_command_may_be_repeated(tmp_path):
     columns = ("--columns", "ts TIMESTAMP, symbol VARCHAR, price DECIMAL(9, 2)")
     command = ("ticks", path, "-d", tmp_path / "db", *columns, "--time", "ts", "--key", "symbol")
     assert run(*command)[1] == "ticks: 2 rows of 1 file archived\n"
-    assert run(*command)[1] == "ticks: 0 rows of 0 files archived; 1 file left out, archived before\n"
+    assert run(*command)[1] == "ticks: 0 rows of 0 files archived; 1 file skipped, archived before\n"
     assert run("TICKS", *command[1:4], "--key", "Symbol")[0] == 0
     with pytest.raises(DataError) as error:
         run("ticks", *command[1:4], "--columns", "ts TIMESTAMP, symbol VARCHAR, price DOUBLE, size BIGINT")

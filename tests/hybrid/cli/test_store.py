@@ -64,7 +64,7 @@ def test_files_into_a_store_and_what_they_give(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["sql", "explain", "check"])
 def test_no_database_in_a_store(command: str) -> None:
     done = run(command, QUERY, "-d", "s3://bucket/nowhere")
-    assert (done.returncode, done.stderr.splitlines()[0]) == (1, "error: there is no database s3://bucket/nowhere")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, "error: database s3://bucket/nowhere does not exist")
 
 
 def test_a_store_that_is_none() -> None:

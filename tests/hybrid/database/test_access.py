@@ -238,9 +238,9 @@ def test_files_that_were_named(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(hybrid.QueryError):
             db.sql(f"COPY (SELECT 1) TO '{tmp_path}/ref/new.csv'")
     assert not (tmp_path / "ref" / "new.csv").exists()
-    with pytest.raises(hybrid.DataError, match=r"there is no file nowhere\.csv"):
+    with pytest.raises(hybrid.DataError, match=r"file nowhere\.csv does not exist"):
         hybrid.connect(external=False, files=["nowhere.csv"])
-    with pytest.raises(hybrid.DataError, match="files has no meaning"):
+    with pytest.raises(hybrid.DataError, match="files has no effect"):
         hybrid.connect(files=[folder])
 
 
@@ -315,8 +315,8 @@ def test_a_service_reads_what_its_file_names(tmp_path: Path, files: str) -> None
     ("files", "said"),
     [
         ("", r"HQ100.*Cannot access file"),
-        ('files = "nowhere.csv"', r"HQ703.*there is no file nowhere.csv"),
-        ('files = ["ref.csv", "nowhere.csv"]', r"HQ703.*there is no file nowhere.csv"),
+        ('files = "nowhere.csv"', r"HQ703.*file nowhere.csv does not exist"),
+        ('files = ["ref.csv", "nowhere.csv"]', r"HQ703.*file nowhere.csv does not exist"),
         ("files = 3", r"HQ703.*files is 3"),
     ],
 )

@@ -108,7 +108,7 @@ def test_only_what_is_new_is_copied(tmp_path):
     copied = db.snapshot(tmp_path / "copy")
     assert (copied.files, copied.known) == (1, 1)
     again = CliRunner().invoke(app, ["archive", "snapshot", str(tmp_path / "copy"), "-d", str(tmp_path / "db")])
-    assert "0 data files of 0 bytes are new, 2 were there" in again.stderr
+    assert "0 data files of 0 bytes copied, 2 already there" in again.stderr
     db.close()
     assert events(tmp_path / "copy") == wanted(45)
 

@@ -209,9 +209,9 @@ def test_rows_order_and_evidence_without_spark_are_those_of_a_range_that_is_read
 
 @pytest.mark.parametrize(("join", "says"), [
     ("MATCH_RECOGNIZE (ORDER BY ts PATTERN (U)) AS pa ON TRUE", "ranges of pa with more than 7 events"),
-    ("AS pa ON TRUE", "no range of pa: plain rows are read"),
-    ("MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts PATTERN (U)) AS pa ON pa.k = pl.k", "some keys only"),
-    ("MATCH_RECOGNIZE (ORDER BY ts PATTERN (U?)) AS pa ON TRUE", "no match of events"),
+    ("AS pa ON TRUE", "no range of pa: it has plain rows and no pattern"),
+    ("MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts PATTERN (U)) AS pa ON pa.k = pl.k", "ON selects keys"),
+    ("MATCH_RECOGNIZE (ORDER BY ts PATTERN (U?)) AS pa ON TRUE", "without a match of events"),
     ("MATCH_RECOGNIZE (ORDER BY ts AFTER MATCH SKIP TO LAST U PATTERN (T U)) AS pa ON TRUE", "may not move on"),
     ("MATCH_RECOGNIZE (PARTITION BY w ORDER BY ts PATTERN (U)) AS pa ON TRUE", "0 and -0"),
 ])  # fmt: skip
@@ -232,7 +232,7 @@ def test_explain_says_what_goes_there(tmp_path: Path, join: str, says: str) -> N
     ({"spark": 7}, "invalid Spark address 7"),
     ({"spark": "local", "spark_events": -1}, "spark_events is -1"),
     ({"spark": "local", "spark_events": 1.5}, "spark_events is 1.5"),
-    ({"spark_events": 5}, "no Spark is named"),
+    ({"spark_events": 5}, "spark_events needs spark"),
 ])  # fmt: skip
 def test_settings_that_cannot_be_meant(tmp_path: Path, given: dict[str, Any], says: str) -> None:
     with pytest.raises(DataError, match=says):

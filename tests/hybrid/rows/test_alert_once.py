@@ -252,7 +252,7 @@ def test_alerts_that_go_into_a_stream_are_refused() -> None:
 
 def test_rows_of_no_one_match_are_refused_before_any_event() -> None:
     text = f"SELECT * FROM (SELECT k, a FROM {DOWN}) AS x ALERT ONCE PER k WITHIN 1 HOUR"
-    with pytest.raises(hybrid.QueryError, match="ALERT ONCE needs rows of which each comes from one match"):
+    with pytest.raises(hybrid.QueryError, match="ALERT ONCE needs output rows that each come from one match"):
         opened().watch(text)
 
 

@@ -24,7 +24,7 @@ def test_rows_are_counted_and_nulls_and_nan_are_equal() -> None:
     assert rows == [("old", "1", "nan"), ("old", "5", "1.0"), ("new", "5", "2.0"), ("new", "2", "0.5")]
     assert (found.only_old, found.only_new, found.both, len(found)) == (2, 2, 3, 4)
     assert (found.columns_old, found.columns_new) == (("gone",), ("more",))
-    assert str(found).splitlines()[0] == "3 rows are the same, 2 only old, 2 only new"
+    assert str(found).splitlines()[0] == "3 rows are equal, 2 only old, 2 only new"
 
 
 def test_without_rows_and_with_names_of_ours() -> None:
@@ -32,7 +32,7 @@ def test_without_rows_and_with_names_of_ours() -> None:
     assert len(difference(empty, empty)) == 0
     found = difference(empty, pa.table({"version": [7]}))
     assert found.rows.to_pylist() == [{"version_": "new", "version": 7}]
-    with pytest.raises(DataError, match="no column is in both"):
+    with pytest.raises(DataError, match="the versions share no column"):
         difference(pa.table({"a": [1]}), pa.table({"b": [1]}))
 
 

@@ -95,9 +95,9 @@ def test_events_without_time_are_drawn_in_their_order() -> None:
 
 def test_a_row_that_is_not_there() -> None:
     found = hybrid.sql(VALLEYS, ticks=TICKS)
-    with pytest.raises(hybrid.DataError, match="no evidence of row 7"):
+    with pytest.raises(hybrid.DataError, match="row 7 has no evidence"):
         found.plot(row=7)
-    with pytest.raises(hybrid.DataError, match="no column nothing to draw"):
+    with pytest.raises(hybrid.DataError, match="no column nothing to plot"):
         found.plot(value="nothing")
 
 

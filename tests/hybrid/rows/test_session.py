@@ -289,7 +289,7 @@ def test_a_column_with_a_collation(relation: str, column: str) -> None:
     )  # fmt: skip
     connection.register("frame", pa.table({"x": [1]}))
     for clauses in ((f"PARTITION BY {column}", "count(*) AS n"), ("", f"max(A.{column}) AS n")):
-        with pytest.raises(hybrid.QueryError, match=f"{column} is compared under the collation NOCASE") as caught:
+        with pytest.raises(hybrid.QueryError, match=f"{column} has the collation NOCASE") as caught:
             hybrid.sql(ANY.format(relation, *clauses), connection)
         assert f'FROM (SELECT * REPLACE ("{column}" COLLATE C AS "{column}") FROM ...)' in str(caught.value)
     assert told(connection, ANY.format(relation, "", "count(*) AS n")) == [("3",)]

@@ -164,7 +164,7 @@ def test_an_extra_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monk
     ('spark = "sprak://host:7077"', "invalid Spark address 'sprak://host:7077'", '"sprak://host:7077"'),
     ('spark = "local"\nspark_events = -1', "spark_events is -1", "-1"),
     ("spark = 7", "spark is 7: not a string", "7"),
-    ("spark_events = 5", "no Spark is named", "5"),
+    ("spark_events = 5", "spark_events needs spark", "5"),
 ])  # fmt: skip
 def test_faults_of_spark(tmp_path: Path, keys: str, says: str, marked: str) -> None:
     with pytest.raises(AppError, match="HQ703") as caught:
@@ -185,7 +185,7 @@ def test_lengths_of_time_that_may_not_be_nothing(tmp_path: Path, line: str, inst
     assert line in GOOD
     with pytest.raises(AppError, match="HQ703") as caught:
         load(write(tmp_path, GOOD.replace(line, instead)))
-    assert "and has to be longer than that" in str(caught.value)
+    assert "but must be positive" in str(caught.value)
 
 
 def test_spark_where_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_check_on_the_command_line(tmp_path: Path) -> None:
     file = write(tmp_path, GOOD)
     for arguments in (("check", str(file)), ("run", str(file), "--check")):
         done = run(*arguments)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{file} is well formed\n")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{file} is valid\n")
     for arguments in (("check", str(APPS / "queries.toml")), ("run", str(APPS / "queries.toml"))):
         done = run(*arguments)
         assert done.returncode == 1

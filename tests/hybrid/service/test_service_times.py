@@ -126,7 +126,7 @@ type = "stock"
     file.write_text(simulated.replace('time = "ts"', 'time = "ts"\nmax_ahead = "2 days"'))
     assert str(load(file).stream("s").max_ahead) == "2 days, 0:00:00"
     file.write_text(simulated.replace('time = "ts"', 'time = "ts"\nmax_ahead = "never"'))
-    with pytest.raises(AppError, match=r'max_ahead is "never", which is no length of time'):
+    with pytest.raises(AppError, match=r'max_ahead is "never", not a duration'):
         load(file)
 
 

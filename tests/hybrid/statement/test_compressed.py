@@ -44,7 +44,7 @@ COUNTED = [
 @pytest.mark.parametrize("text", COUNTED)
 def test_counted_is_found(text: str) -> None:
     result = hybrid.sql(text, e=EVENTS)
-    assert "counted, not found" in result.explain("program")
+    assert "matches are counted" in result.explain("program")
     table = result.arrow()
     assert sorted(zip(*(c.to_pylist() for c in table.columns)), key=repr) == found(text)
     with Relations(text, {"e": EVENTS}).open() as relations:
@@ -67,7 +67,7 @@ def test_counted_is_found(text: str) -> None:
     ],
 )
 def test_what_needs_the_matches_finds_them(text: str) -> None:
-    assert "counted, not found" not in hybrid.sql(text, e=EVENTS).explain("program")
+    assert "matches are counted" not in hybrid.sql(text, e=EVENTS).explain("program")
 
 
 def test_counted_matches_have_evidence() -> None:

@@ -339,7 +339,7 @@ def test_a_picture_of_rows_without_one_match_says_so() -> None:
     pytest.importorskip("matplotlib")
     text = "SELECT count(*) AS n FROM t MATCH_RECOGNIZE (MEASURES A.v AS v PATTERN (A)) AS m"
     result = hybrid.sql(text, t=[{"v": 1}, {"v": 2}])
-    with pytest.raises(hybrid.DataError, match=r"do not stand for one match each(?s:.)*row=None"):
+    with pytest.raises(hybrid.DataError, match=r"do not come from one match each(?s:.)*row=None"):
         result.plot()
     assert result.plot(None) is not None
 

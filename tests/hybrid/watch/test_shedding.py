@@ -301,5 +301,5 @@ def test_queries_whose_rows_would_not_be_exact_are_refused(text: str, what: str)
 def test_a_share_that_is_none_is_refused() -> None:
     with pytest.raises(DataError, match="least is 0"):
         hybrid.Shed(least=0)
-    with pytest.raises(DataError, match="no length of time"):
+    with pytest.raises(DataError, match="not a duration"):
         hybrid.Shed(lag="soon")
