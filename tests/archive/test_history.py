@@ -368,7 +368,7 @@ def test_wrong_columns_are_refused_and_nothing_is_taken():
     history = History(TICKS, None)
     batch, late = batch_of(run_of(3))
     wrong = EventBatch(batch.columns.select(["ts"]), batch.ts_us, batch.source, batch.offset, batch.seq)
-    with pytest.raises(DataError, match="columns of ticks"):
+    with pytest.raises(DataError, match="the columns differ from those of ticks"):
         history.append(wrong, late)
     assert len(history.snapshot().read(RangeRequest())) == 0
     assert history.offsets == {}

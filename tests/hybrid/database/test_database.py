@@ -335,7 +335,7 @@ def test_unknown_names(db: Database) -> None:
         ("SELECT * FROM e", "needs FROM stream MATCH_RECOGNIZE"),
         (PAIR.replace("FROM e", "FROM (SELECT * FROM e)"), "not supported yet"),
         (PAIR.replace("SELECT *", "SELECT count(*)"), "HQ400"),
-        ("INSERT INTO x " + PAIR, "INSERT has no end"),
+        ("INSERT INTO x " + PAIR, "INSERT never ends"),
         ("WITH e AS (SELECT 1) " + PAIR, "not supported yet"),
         (PAIR + " ORDER BY a", "HQ400"),
         (PAIR.replace("ORDER BY ts", "ORDER BY v"), "HQ212"),

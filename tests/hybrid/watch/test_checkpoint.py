@@ -334,7 +334,7 @@ def test_a_push_that_cannot_be_logged_changes_nothing(tmp_path, monkeypatch):
         before = db.streams()
         with monkeypatch.context() as patch:
             patch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-            with pytest.raises(DataError, match="nothing was taken"):
+            with pytest.raises(DataError, match="nothing was stored"):
                 push(db, [("x", i, "a", v) for i, v in enumerate((5, 4, 6))], 2, 3)
         assert db.streams() == before
         push(db, [("x", i, "a", v) for i, v in enumerate((5, 4, 6))], 2, 3)
