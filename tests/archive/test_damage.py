@@ -53,6 +53,7 @@ def answers(directory: Path) -> tuple[object, str]:
     )
 
 
+@pytest.mark.slow
 def test_each_bit_and_each_length_of_a_table(tmp_path, record_property):
     # Before: of 70 points 29 gave fewer events, or other ones, without a word, or an error that named no file.
     intact, damaged = tmp_path / "intact", tmp_path / "damaged"

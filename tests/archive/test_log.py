@@ -558,6 +558,7 @@ def test_a_reader_sees_what_is_in_the_log_once(tmp_path):
     assert offsets(History(TICKS, tmp_path, log="os")) == list(range(40))
 
 
+@pytest.mark.slow
 def test_a_reader_beside_a_log_that_is_rotated_all_the_time(tmp_path):
     writer, taken, over = History(TICKS, tmp_path, log="os"), [0], threading.Event()
 

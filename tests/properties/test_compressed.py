@@ -23,7 +23,6 @@ from tests.properties.test_counting import counted
 from tests.properties.test_merging import reading
 from tests.strategies import SCHEMA, Row, events
 
-
 #: The reference takes minutes for an example of many more matches; counts of any size have a test of their own.
 MATCHES_MAX = 5_000
 

@@ -75,6 +75,7 @@ def test_a_store_that_is_none() -> None:
         assert (done.returncode, "name its app file: hybrid status app.toml" in done.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_demo_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = run("demo", "rfid", "-d", "s3://bucket/demo", "--picture", str(tmp_path / "picture.png"))

@@ -10,6 +10,8 @@ import warnings
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 import hybrid
 from tests.archive.damage import points, try_all
 
@@ -58,6 +60,7 @@ def answers(directory: Path) -> tuple[list[object], str]:
     return found, "; ".join(str(one.message) for one in said)
 
 
+@pytest.mark.slow
 def test_each_file_damaged(tmp_path, record_property, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: None)  # of nothing that a loss of power is to survive
     intact, damaged = tmp_path / "intact", tmp_path / "damaged"

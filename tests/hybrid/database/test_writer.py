@@ -162,6 +162,7 @@ def test_a_reader_sees_streams_and_columns_that_come_later(tmp_path):
     db.close()
 
 
+@pytest.mark.slow
 def test_a_lease_in_a_store(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "RENEW_S", 0.1)
     with s3_server(tmp_path) as server:

@@ -69,6 +69,7 @@ def quick_rows(pushes: int, size: int) -> list[tuple[Any, ...]]:
         return rows([alerts.fetch()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "seconds", "pushes"), [("auto", 2.0, 30), ("llaa", 0.6, 8)])
 def test_pushes_do_not_wait_for_a_slow_read_and_rows_come_in_order(
     strategy: str, seconds: float, pushes: int, slow: Any

@@ -429,6 +429,7 @@ def test_calls_that_fail(tmp_path: Path, text: str) -> None:
     assert sum(counts.values()) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS + 120)
 def test_calls_that_hang(tmp_path: Path) -> None:
     """Here for 0.6 s, which is longer than a service waits here for anything; for 10 s where all are tried."""

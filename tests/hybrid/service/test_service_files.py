@@ -228,6 +228,7 @@ def make(directory: Path) -> Bench:
     return bench
 
 
+@pytest.mark.slow
 def test_each_file_of_deliveries_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Emptied, cut, removed, a bit flipped: the rows that waited come, or the file is named."""
     # Before: a flipped bit in rows that waited was delivered, one in their list sent them to no sink, and without the
