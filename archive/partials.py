@@ -116,10 +116,6 @@ class PartialStore:
     def _worn(self) -> list[int]:
         return [n for n, live in self._live.items() if n != self._active and 0 < live < WORN * self._sizes[n]]
 
-    @property
-    def bytes_on_disk(self) -> int:
-        return sum(self._sizes.values())
-
     # ---- checkpoints
 
     def manifest(self) -> bytes:

@@ -1,4 +1,4 @@
-"""What time alone does to a database: watermarks go on, keys are left out, events are too far ahead."""
+"""The clocks of a database: they advance watermarks, shed keys under overload, and refuse events too far ahead."""
 
 from __future__ import annotations
 

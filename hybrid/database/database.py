@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What of a stream is in memory and in no file: rows and bytes. writes: whether they are to be written at all;
+    """The events of a stream that are only in memory: rows and bytes. writes: whether they are to be written at all;
     since_s: when the write that runs began, by time.time, None if none does; failure: why the last one failed."""
 
     rows: int
@@ -132,7 +132,7 @@ class Database:
             raise
 
     def _set_up(self, every_us: int | None) -> None:
-        """What keeps and runs live queries. every_us: the time between checkpoints."""
+        """Makes the parts that run and keep live queries. every_us: the time between checkpoints."""
         opened, flow = self._opened, self._flow
         self._checkpoints = Checkpoints(opened, flow, self._memory, every_us)
         self._queries = Queries(
@@ -186,7 +186,7 @@ class Database:
 
     @property
     def notes(self) -> dict[str, str]:
-        """What whoever took the checkpoint that this database goes on from has noted in it."""
+        """Returns the notes of the checkpoint that the database goes on from."""
         return self._checkpoints.notes
 
     @notes.setter
@@ -568,8 +568,9 @@ class Database:
         return self._checkpoints.take(notes)
 
     def one_checkpoint(self) -> AbstractContextManager[None]:
-        """Takes one checkpoint, at the end, for all queries with names that begin or end inside, where each takes one
-        otherwise: for a thousand queries at once. A crash before the end is one before they began."""
+        """Returns a context manager that takes one checkpoint, at its end, for all queries with names that begin or end
+        inside; each takes one otherwise, which a thousand queries make slow. An exception inside takes it too. After a
+        crash inside, these queries have not begun. It warns, as `watch` does, if the checkpoint cannot be taken."""
         return self._checkpoints.one()
 
     def begin_checkpoint(self, notes: Mapping[str, str] | None = None) -> Future[int]:
@@ -723,7 +724,7 @@ class Database:
         return snapshot(self._opened.path, place_of(target, storage_options))
 
     def held(self, stream: str) -> Held:
-        """What of a stream is in memory and in no file, and how its writing goes. Raises DataError."""
+        """Returns how much of a stream is only in memory, and how its writing goes. Raises DataError."""
         with self._lock:
             kept = self._opened.stream(stream).kept
             rows, nbytes = kept.held

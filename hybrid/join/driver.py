@@ -19,7 +19,7 @@ from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
 from hybrid.join.candidates import Ranges, numbered
 from hybrid.join.correlate import correlate
-from hybrid.join.history_cache import HistoryCache
+from hybrid.join.history_cache import FAR_US, HistoryCache
 from hybrid.join.spark_ranges import LargeRanges, why_here
 from hybrid.join.strategies.base import Costs, Detect, Frontier, Strategy
 from hybrid.rows import duck
@@ -30,7 +30,6 @@ from query.errors import DataError, QueryError
 from query.plan.plan import FactorPlan, HistoryPlan, Plan
 from query.plan.typed import ZONED
 
-FAR_US = 2**62
 #: Initial guesses in seconds: for a request for history, and for each of its matches in addition.
 REQUEST_S, MATCH_S = 0.005, 0.0005
 #: A request of so many matches weighs as much as all earlier ones in the moving average of the time per match.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from hybrid.service import toml_places
+from hybrid.service.app import App, Query, state_directory
 from hybrid.service.app_tables import (
     SINKS,
     SOURCES,
@@ -31,6 +32,8 @@ from hybrid.service.app_tables import (
     StreamTable,
     Table,
 )
+from hybrid.service.connectors import file_settings, make_sink, make_source
+from hybrid.service.declare import declare, late_rows
 from hybrid.service.toml_places import Places, read_toml
 from hybrid.watch.declaration import NAME_BYTES_MAX
 from hybrid.watch.shedding import Shed
@@ -41,9 +44,7 @@ from query.schema import Schema
 
 if TYPE_CHECKING:
     from hybrid.rows.duck import Access
-from hybrid.service.app import App, Query, state_directory
-from hybrid.service.connectors import file_settings, make_sink, make_source
-from hybrid.service.declare import declare, late_rows
+
 
 EXTRAS = {"kafka": "confluent_kafka", "mqtt": "paho"}
 SECTIONS = ("database", "streams", "sources", "queries", "sinks", "metrics", "limits")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hybrid.service.app_tables import (
-    StreamTable,
-)
+from hybrid.service.app_tables import StreamTable
 from query.schema import Schema
-
-if TYPE_CHECKING:
-    pass
 
 
 def declare(db: Any, name: str, stream: StreamTable) -> list[str]:

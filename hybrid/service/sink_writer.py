@@ -257,11 +257,6 @@ class Outlet:
         return self._unread[query]
 
     @property
-    def settling(self) -> bool:
-        """True while a requested cursor is outstanding."""
-        return self._settling
-
-    @property
     def waiting(self) -> bool:
         """True if there are rows to write."""
         return bool(self._pending)

@@ -52,7 +52,8 @@ def test_a_graph_decoded_equals_the_reference() -> None:
         program = program_of(plan)
         chosen = choose_engine(plan, Purpose.GRAPH, program)
         assume(chosen.engine is not None)
-        assume(graph_of(plan, rows, size, program).count <= MATCHES_MAX)
+        while graph_of(plan, rows, size, program).count > MATCHES_MAX:
+            rows = rows[:-1]  # whatever the count was, that of the rows left is compared with the reference
         expected = without_numbers(reference_of(plan, rows))
         for room in (1, 1 << 12):
             with constant("matching.engines.run_graph.ROOM", room), constant("matching.match_graph.BATCH", batch):

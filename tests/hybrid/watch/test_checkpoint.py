@@ -339,3 +339,29 @@ def test_a_push_that_cannot_be_logged_changes_nothing(tmp_path, monkeypatch):
         assert db.streams() == before
         push(db, [("x", i, "a", v) for i, v in enumerate((5, 4, 6))], 2, 3)
         assert alerts.fetch().num_rows == 1
+
+
+def test_queries_that_begin_together_are_kept_by_one_checkpoint(tmp_path):
+    def number(db: Database) -> int:
+        return db.checkpoint() - 1
+
+    with opened(tmp_path, "os") as db:
+        begun(db, {})
+        before = number(db)
+        with db.one_checkpoint():
+            for i in range(20):
+                db.watch(PASSING, name=f"q{i}")
+        assert number(db) == before + 2  # one of ours, and that of the first look
+    again = opened(tmp_path, "os")
+    assert len(again.watching()) == 20
+
+    def broken_off() -> None:
+        with again.one_checkpoint():
+            again.watch(PASSING, name="more")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken_off()
+    last = opened(tmp_path, "os")  # the one before is killed: what had begun by then is kept
+    assert len(last.watching()) == 21
+    last.close()
