@@ -304,7 +304,7 @@ class _Check:
 
     def read_once(self, sources: Mapping[str, SourceTable | None]) -> None:
         """Reports sources that read the same file into the same stream, in any spelling."""
-        from live.sources.files import read_by_both
+        from live.sources.listing import read_by_both
 
         before: list[tuple[str, FileSource]] = []
         for name, source in sources.items():
@@ -326,7 +326,7 @@ class _Check:
         database: DatabaseTable | None,
     ) -> None:  # fmt: skip
         """Reports sinks that write into files of a source, of the app, of the database or of the service's state."""
-        from live.sources.files import may_read
+        from live.sources.listing import may_read
 
         app = self.bare()
         path = None if database is None or database.path is None or "://" in database.path else database.path

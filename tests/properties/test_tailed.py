@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from archive import inputs
 from archive.checks import Options, plan_reading, read_checked
 from archive.inputs import WHOLE, find_files, parts_of, scan_chunk
-from live.sources import files
+from live.sources import file_readers
 from live.sources.base import Bad
 from live.sources.files import FileSettings, FileSource
 from matching.checked import shown_value
@@ -212,7 +212,7 @@ def test_tailed_equals_ingested(suffix: str, seed: int) -> None:
     rows, 82 other texts, 7 raised; of Parquet 38 gave other rows, 24 other texts, 7 raised, 131 were equal."""
     blocks = pytest.MonkeyPatch()
     with blocks.context() as patch:
-        patch.setattr(files, "BLOCK_BYTES", 1000)
+        patch.setattr(file_readers, "BLOCK_BYTES", 1000)
         patch.setattr(inputs, "CHUNK_BYTES", 300)
         make = {"c": csv_of, "n": ndjson_of, "p": parquet_of}[suffix[0]]
         compared(make, seed, suffix)
@@ -245,10 +245,10 @@ def test_records_that_are_too_long(suffix: str, seed: int) -> None:
     data = long_records(rng, suffix.startswith("csv"))
     blocks = pytest.MonkeyPatch()
     with blocks.context() as patch, tempfile.TemporaryDirectory() as name:
-        for module in (files, inputs):
+        for module in (file_readers, inputs):
             patch.setattr(module, "RECORD_BYTES_MAX", 300)
             patch.setattr(module, "EXCERPT_BYTES", 50)
-        patch.setattr(files, "BLOCK_BYTES", rng.choice([64, 1000, 1 << 20]))
+        patch.setattr(file_readers, "BLOCK_BYTES", rng.choice([64, 1000, 1 << 20]))
         patch.setattr(inputs, "BLOCK_BYTES", rng.choice([64, 300, 1000, 1 << 20]))
         patch.setattr(inputs, "CHUNK_BYTES", rng.choice([300, 700, 2000]))
         path = Path(name, f"a.{suffix}")

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from live.sources import files
+from live.sources import file_readers, files
 from live.sources.base import Bad, Piece
 from live.sources.files import FileSettings, FileSource
 from query.errors import DataError
@@ -198,7 +198,7 @@ def table_of(*symbols: str) -> pa.Table:
 
 
 def test_parquet_files_are_taken_whole_and_in_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "BATCH_ROWS", 2)
+    monkeypatch.setattr(file_readers, "BATCH_ROWS", 2)
     pq.write_table(table_of("C", "D", "E"), tmp_path / "2.parquet")
     whole = (tmp_path / "2.parquet").read_bytes()
     (tmp_path / "2.parquet").write_bytes(whole[:-20])
@@ -411,8 +411,8 @@ def test_a_file_with_fewer_records_than_were_read(tmp_path):
 @pytest.mark.parametrize("block", [300, 1 << 20])
 def test_a_record_that_is_too_long(tmp_path, monkeypatch, block):
     """Before: DataError "record 1 is longer than 16 MB", at each start again: nothing behind it was ever read."""
-    monkeypatch.setattr(files, "RECORD_BYTES_MAX", 1000)
-    monkeypatch.setattr(files, "BLOCK_BYTES", block)
+    monkeypatch.setattr(file_readers, "RECORD_BYTES_MAX", 1000)
+    monkeypatch.setattr(file_readers, "BLOCK_BYTES", block)
     path = tmp_path / "a.ndjson"
     path.write_text(line("A") + "x" * 5000)
     source, taken = opened(tmp_path, memory=tmp_path / "known"), Taken()
@@ -442,7 +442,7 @@ def test_a_record_that_is_too_long(tmp_path, monkeypatch, block):
 
 def test_what_is_kept_of_a_record_that_is_too_long(tmp_path, monkeypatch):
     # Before: nothing was kept of it: a DataError (see above).
-    monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 22)
+    monkeypatch.setattr(file_readers, "BLOCK_BYTES", 1 << 22)
     path = tmp_path / "a.ndjson"
     with path.open("w") as file:
         file.write("[" * (40 << 20) + "\n" + line("A"))
@@ -462,8 +462,8 @@ def test_what_is_kept_of_a_record_that_is_too_long(tmp_path, monkeypatch):
 @pytest.mark.parametrize("block", [64, 1 << 20])
 def test_a_record_of_csv_that_is_too_long(tmp_path, monkeypatch, block):
     """A quote that is never closed costs the line in which it stands, and no more. Before: DataError."""
-    monkeypatch.setattr(files, "RECORD_BYTES_MAX", 300)
-    monkeypatch.setattr(files, "BLOCK_BYTES", block)
+    monkeypatch.setattr(file_readers, "RECORD_BYTES_MAX", 300)
+    monkeypatch.setattr(file_readers, "BLOCK_BYTES", block)
     path = tmp_path / "a.csv"
     good = [f"2024-01-02 12:00,A{i},1\n" for i in range(40)]
     text = "ts,symbol,price\n" + good[0] + '2024-01-02 12:00,"open,1\n' + "".join(good[1:]) + "z" * 400 + "\n" + good[0]
@@ -517,7 +517,7 @@ def test_growing_and_going_on_give_what_reading_once_gives(tmp_path_factory, tex
     name, content, cuts, block = text
     path = tmp_path_factory.mktemp("grows") / name
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "BLOCK_BYTES", block)
+        patch.setattr(file_readers, "BLOCK_BYTES", block)
         patch.setattr(files, "READ_S", 60.0)  # else a poll on a busy machine may say nothing in the middle of a record
         path.write_bytes(content)
         whole = read_once(path)

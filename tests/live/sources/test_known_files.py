@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from live.sources import files, known_files
+from live.sources import file_readers, files, known_files
 from live.sources.base import Bad, Piece
 from live.sources.files import FileSettings, FileSource
 from query.errors import DataError
@@ -487,13 +487,13 @@ def test_reading_goes_on_at_a_mark(folder: Path, monkeypatch: pytest.MonkeyPatch
     reading.read()
     reading.keep()
     taken: list[int] = []
-    read = files._Text._taken
+    read = file_readers.TextFile._taken
 
-    def counted(self: files._Text, data: bytes, final: bool) -> list[Piece | Bad]:
+    def counted(self: file_readers.TextFile, data: bytes, final: bool) -> list[Piece | Bad]:
         taken.append(len(data))
         return read(self, data, final)
 
-    monkeypatch.setattr(files._Text, "_taken", counted)
+    monkeypatch.setattr(file_readers.TextFile, "_taken", counted)
     with path.open("a") as file:
         file.write(lines(50_000, 50_010, "csv"))
     reading.go_on()
