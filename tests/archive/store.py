@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+# The headers of an answer are a packet of their own: with Nagle's algorithm its body waits 40 ms for their receipt.
+_AT_ONCE = "import localbucket; localbucket.S3Handler.disable_nagle_algorithm = True; localbucket.main()"
+
 
 @dataclass
 class Server:
@@ -28,7 +31,7 @@ class Server:
         }  # fmt: skip
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "localbucket", "--port", str(self.port), str(self.folder)]
+        command = [sys.executable, "-c", _AT_ONCE, "--port", str(self.port), str(self.folder)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(200):
             try:
