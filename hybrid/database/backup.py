@@ -137,8 +137,8 @@ def _checkpoints(source: Place) -> dict[str, bytes]:
 
 
 def _unmoving(directory: Place, prefix: str) -> dict[str, bytes]:
-    """Returns the files of a directory whose set of names did not change while they were read. A file under append is
-    read up to its current end."""
+    """Returns the files of a directory, none of which was removed while they were read. A file under append is read up
+    to its current end."""
     for _ in range(_ATTEMPTS_MAX):
         names = directory.names()
         whole = [name for name in names if not name.endswith(".part")]

@@ -568,7 +568,7 @@ class Database:
 
     def begin_checkpoint(self, notes: Mapping[str, str] | None = None) -> Future[int]:
         """Takes a checkpoint like `checkpoint`, but returns after the state is copied. A thread writes it, and the
-        events that are only in memory, while others push. An earlier checkpoint is written first."""
+        events that are only in memory, while others push. Waits for an earlier checkpoint still being written."""
         return self._checkpoints.begin(notes)
 
     def _keep_names(self) -> None:
