@@ -1,1 +1,1 @@
-"""The database: its public face, and what keeps it whole."""
+"""The database: its public methods, checkpoints, recovery, backup and repair."""

@@ -1,12 +1,12 @@
-"""A consistent copy of a database, of one that is closed or of one that another process writes to.
+"""A consistent copy of a database, closed or in use by another process.
 
-What a process has taken is in a checkpoint (what queries have become of it), in the log of its stream (what is in
-memory), or in the table (what was flushed), and goes from left to right: events that a checkpoint knows are in log or
-table when it is there, and a segment of the log goes when a commit has its events. So the copy is made from left to
-right too: whatever moves on meanwhile is found where it has gone, and what is found twice is there once, by its offset.
+Data moves from the checkpoints (state of the queries) to the logs (events in memory) to the tables (flushed events):
+the events of a checkpoint are in a log or a table before the checkpoint exists, and a segment of a log is removed after
+a commit holds its events. The copy reads in the same order. Data that moves during the copy is found at its next
+place; data found twice is counted once, by its offset.
 
-Data files never change: a second copy to the same place takes only those that are new. All that changes is small, and
-put in place at the end, while INCOMPLETE says so; what a crash leaves in between is completed by the next copy.
+Data files never change: a second copy to the same place copies only the new ones. The files that change are small and
+are replaced at the end, while the file INCOMPLETE exists. The next copy completes one that a crash has interrupted.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from hybrid.watch.checkpoint import CHECKPOINTS
 from hybrid.watch.declaration import INCOMPLETE, STREAM_FILE, TABLE, stream_names
 from query.errors import DataError, first_line
 
-#: What a service keeps beside its database, unless it is told otherwise.
+#: The directory of a service inside its database, unless configured otherwise.
 SERVICE = "_service"
-#: In a copy: what it is, and the versions of its tables.
+#: The file that marks a copy and holds the versions of its tables.
 SNAPSHOT = "_snapshot.json"
 _NOT_FINISHED = "hybrid archive snapshot was not finished: run it again\n"
 _ATTEMPTS_MAX = 10
@@ -38,7 +38,7 @@ _THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """streams: how many; files, bytes: data files that were new; known: those that were there already."""
+    """streams: number of streams. files, bytes: data files that were copied. known: data files the copy already had."""
 
     streams: int
     files: int
@@ -48,8 +48,8 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class _Small:
-    """What of a stream changes: files by their paths below the database. data: the paths of its data files, below the
-    table."""
+    """The files of a stream that change, by their paths below the database. data: the paths of its data files, below
+    the table."""
 
     name: str
     version: int
@@ -58,17 +58,17 @@ class _Small:
 
 
 def snapshot(source: Place, target: Place, told: Callable[[int, int], None] = lambda done, total: None) -> Copied:
-    """Copies the database in one place to another, on disk or in a store, or completes the copy that is there. told:
-    called with data files done and in all.
+    """Copies a database to another place, on disk or in a store, or updates an existing copy. told: called with the
+    data files copied so far and in all.
 
-    Raises DataError where there is no database, where the target is something else than a copy of it or was written to
-    since, for damaged files, which are never copied, and for what cannot be read or written."""
+    Raises DataError if the source is no database, if the target is not a copy of it or was written to since, if a file
+    is damaged (damaged files are never copied), or if a file cannot be read or written."""
     names = stream_names(source)
     if not names:
         raise DataError(f"there is no database {source}", "hybrid.connect creates one")
     inside = f"{target}/".startswith(f"{source}/") or f"{source}/".startswith(f"{target}/")
     if inside:
-        raise DataError(f"{target} and {source} lie in each other", "copy to another place")
+        raise DataError(f"one of {target} and {source} contains the other", "copy to another place")
     try:
         before = _versions(source, target)
         checkpoints = _checkpoints(source)
@@ -89,12 +89,12 @@ def snapshot(source: Place, target: Place, told: Callable[[int, int], None] = la
         _check_logs(source, target, names)
     except OSError as error:
         message = f"{source} cannot be copied to {target}: {first_line(error)}"
-        raise DataError(message, "nothing of the database has changed; run it again") from error
+        raise DataError(message, "the database is unchanged; run it again") from error
     return Copied(len(names), files, size, known)
 
 
 def _check_logs(source: Place, target: Place, names: list[str]) -> None:
-    """Raises DataError where the log in a copy is damaged, or is missing: so is that of the database."""
+    """Raises DataError if the log in a copy is damaged or missing, because the database's log is too."""
     for name in names if target.on_disk else ():
         found = log_faults(target / name)
         if found:
@@ -104,8 +104,8 @@ def _check_logs(source: Place, target: Place, names: list[str]) -> None:
 
 
 def _versions(source: Place, target: Place) -> dict[str, int] | None:
-    """The versions of the tables in the copy that is there; None for one that was begun, and for a new one, which is
-    begun by this."""
+    """Returns the versions of the tables in the existing copy, or None if it is unfinished. Begins a new copy, and
+    returns None, if there is none."""
     names = target.names()
     if INCOMPLETE in names:
         return None
@@ -113,14 +113,14 @@ def _versions(source: Place, target: Place) -> dict[str, int] | None:
         versions: dict[str, int] = json.loads((target / SNAPSHOT).read_text())["versions"]
         return versions
     if names:
-        raise DataError(f"{target} is not empty, and no snapshot", "copy to an empty directory, or to an older copy")
+        raise DataError(f"{target} is not empty and is no snapshot", "copy to an empty directory, or to an older copy")
     target.make()
     (target / INCOMPLETE).write_text(_NOT_FINISHED)
     return None
 
 
 def _checkpoints(source: Place) -> dict[str, bytes]:
-    """The checkpoints, and what a service keeps of its sinks, which the newest of them names."""
+    """Returns the checkpoints and the service's delivery files, to which the newest checkpoint refers."""
     for _ in range(_ATTEMPTS_MAX):
         found = _unmoving(source / CHECKPOINTS, CHECKPOINTS)
         service = source / SERVICE
@@ -133,12 +133,12 @@ def _checkpoints(source: Place) -> dict[str, bytes]:
         now = (source / CHECKPOINTS).names()
         if found.keys() == {f"{CHECKPOINTS}/{name}" for name in now if not name.endswith(".part")}:
             return {**found, **delivery}
-    raise DataError(f"the checkpoints of {source} change all the time", "run it again when less is written")
+    raise DataError(f"the checkpoints of {source} changed during each attempt", "run it again under less load")
 
 
 def _unmoving(directory: Place, prefix: str) -> dict[str, bytes]:
-    """The files in a directory, all of one moment as far as their names go. A file that is being appended to is taken
-    up to where it is."""
+    """Returns the files of a directory, none of which was removed while they were read. A file under append is read up
+    to its current end."""
     for _ in range(_ATTEMPTS_MAX):
         names = directory.names()
         whole = [name for name in names if not name.endswith(".part")]
@@ -148,12 +148,12 @@ def _unmoving(directory: Place, prefix: str) -> dict[str, bytes]:
             continue
         if set(whole) <= set(directory.names()):
             return found
-    raise DataError(f"{directory} changes all the time", "run it again when less is written")
+    raise DataError(f"{directory} changed during each attempt to copy it", "run it again under less load")
 
 
 def _table(place: Place, prefix: str) -> tuple[dict[str, bytes], dict[str, int], dict[str, bytes]]:
-    """What the log of a table holds at one version, the data files that it names with their sizes, and the list of
-    input files with the quarantine's log."""
+    """Returns, at one version of a table: the files of its log, its data files with their sizes (-1: unknown), and the
+    list of input files with the quarantine's log."""
     entries = head.needed(place)
     table = Table.open(place, head.newest(list(entries))[0])
     now = table.opened()
@@ -173,7 +173,7 @@ def _table(place: Place, prefix: str) -> tuple[dict[str, bytes], dict[str, int],
 def _data_files(
     source: Place, target: Place, files: dict[str, int], told: Callable[[int, int], None]
 ) -> tuple[int, int, int]:
-    """Copies data files that are not there yet: how many were new, how many known, and the bytes of the new ones."""
+    """Copies the missing data files. Returns the number copied, the number already present, and the bytes copied."""
     there = {entry.path: entry.size for entry in target.entries()}
     todo = [path for path, size in files.items() if path not in there or (size >= 0 and there[path] != size)]
     for folder in {path.rpartition("/")[0] for path in todo}:
@@ -185,7 +185,7 @@ def _data_files(
         try:
             inspect_bytes(path, files[path], data)
         except Damaged as error:
-            hint = "nothing damaged is copied: let hybrid archive repair set it aside first"
+            hint = "damaged files are not copied: run hybrid archive repair first, which sets them aside"
             raise DataError(f"{source} is damaged: {error}", hint) from None
         (target / path).write_bytes(data)
         return len(data)
@@ -200,12 +200,12 @@ def _data_files(
 
 
 def _check_same(target: Place, small: list[_Small], before: dict[str, int] | None) -> None:
-    """Raises DataError where a copy has been written to, or is one of another database."""
+    """Raises DataError if a copy was written to or belongs to another database."""
     for one in small:
         log = target / one.name / TABLE / head.LOG
         last, _ = head.newest(log.names())
         if before is not None and last > before.get(one.name, -1):
-            raise DataError(f"the snapshot {target} has been written to since it was made", "copy to another place")
+            raise DataError(f"the snapshot {target} was written to after it was made", "copy to another place")
         for path, data in one.contents.items():
             if f"/{head.LOG}/" in path and path.endswith(".json") and QUARANTINE not in path:
                 there = target / path
@@ -214,7 +214,7 @@ def _check_same(target: Place, small: list[_Small], before: dict[str, int] | Non
 
 
 def _replace(target: Place, small: list[_Small], checkpoints: dict[str, bytes]) -> None:
-    """Puts what changes in place, and takes out what it replaces."""
+    """Writes the files that change and removes those that they replace."""
     versions = {one.name: one.version for one in small}
     (target / INCOMPLETE).write_text(_NOT_FINISHED)
     (target / SNAPSHOT).write_text(json.dumps({"version": 1, "versions": versions}))

@@ -1,4 +1,4 @@
-"""The checkpoints of a database: when one is due, what goes into it, and who writes it."""
+"""The checkpoints of a database: schedule, content and writer thread."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hybrid.watch.memory import Memory
 from hybrid.watch.recovery import state_of
 from query.errors import DataError, HybridWarning
 
-#: What the thread that writes checkpoints is called, at its beginning.
+#: Prefix of the name of the thread that writes checkpoints.
 WRITERS = "hybrid-checkpoint"
 
 
 class Checkpoints:
-    """number, taken_s: of the last one, and when it was taken, by time.monotonic. notes: what its taker has noted in
-    it. memory: told of what is on disk. every_us: how often one is due; None: never by itself."""
+    """number, taken_s: number and time (time.monotonic) of the last checkpoint. notes: the caller's notes in it.
+    memory: notified when a checkpoint is on disk. every_us: interval between checkpoints; None: only on request."""
 
     def __init__(self, opened: Opened, flow: Flow, memory: Memory, every_us: int | None) -> None:
         self._opened = opened
@@ -40,11 +40,11 @@ class Checkpoints:
         self._joined, self._waiting = 0, False
 
     def resumed(self, number: int, notes: dict[str, str]) -> None:
-        """Goes on from the checkpoint with that number."""
+        """Resumes from the checkpoint with this number."""
         self.number, self.taken_s, self.notes = number, time.monotonic(), notes
 
     def take(self, notes: Mapping[str, str] | None = None) -> int:
-        """Takes a checkpoint, with the lock for as long as its state is copied; see Database.checkpoint."""
+        """Takes a checkpoint, locked while the state is copied. Returns its number; see Database.checkpoint."""
         with self._opened.lock, Deferred():
             write = self._copied(notes)
         number = write()
@@ -53,19 +53,19 @@ class Checkpoints:
         return number
 
     def begin(self, notes: Mapping[str, str] | None) -> Future[int]:
-        """Takes a checkpoint that a thread writes; see Database.begin_checkpoint."""
+        """Copies the state and lets a thread write it; see Database.begin_checkpoint."""
         with self._opened.lock, Deferred():
             self._writing = _writers(os.getpid()).submit(self._copied(notes))
             return self._writing
 
     def wait(self) -> None:
-        """Returns when none is being written."""
+        """Waits until no checkpoint is being written."""
         if self._writing is not None:
-            self._writing.exception()  # it is written by then, or could not be
+            self._writing.exception()  # returns after the write, successful or not
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Inside, `keep_names` waits: one checkpoint, at the end, is for all queries that have begun or ended."""
+        """Defers `keep_names` to the end of the context: one checkpoint for all queries that begin or end inside."""
         self._joined += 1
         try:
             yield
@@ -76,7 +76,7 @@ class Checkpoints:
                 self.keep_names()
 
     def keep_names(self) -> None:
-        """Takes a checkpoint when a query with a name has begun or ended: what runs then goes on after a crash."""
+        """Takes a checkpoint after a named query has begun or ended, so that the running queries survive a crash."""
         if self._joined:
             self._waiting = True
             return
@@ -86,7 +86,7 @@ class Checkpoints:
             warnings.warn(message, HybridWarning, stacklevel=3)
 
     def take_if_due(self) -> list[str]:
-        """Returns why none could be taken, if one is due."""
+        """Takes a checkpoint if one is due. Returns the error if it failed."""
         due = self.every_us is not None and self._flow.named and self._age_us() >= self.every_us
         return self._tried() if due else []
 
@@ -97,11 +97,11 @@ class Checkpoints:
         try:
             self.take()
         except (DataError, OSError) as error:
-            return [f"no checkpoint could be taken: {error}"]
+            return [f"checkpoint failed: {error}"]
         return []
 
     def _copied(self, notes: Mapping[str, str] | None) -> Callable[[], int]:
-        """Copies what goes into a checkpoint. Returns what writes it, without the lock."""
+        """Copies the state of a checkpoint. Returns a function that writes it without the lock."""
         opened = self._opened
         opened.check_writes("take a checkpoint")
         path = opened.path
@@ -109,11 +109,11 @@ class Checkpoints:
             raise DataError("a database in memory has no checkpoints", "hybrid.connect(path) keeps them")
         if interrupted := self._flow.interrupted():
             raise DataError(
-                f"query {interrupted[0]} was interrupted in the middle of a batch: what it has become is not kept",
-                "close the database and open it again: its queries go on from the checkpoint before",
+                f"query {interrupted[0]} was interrupted in the middle of a batch: its state cannot be saved",
+                "close the database and open it again: its queries resume from the previous checkpoint",
             )
         running, self._writing = self._writing, None
-        if running is not None and running.exception() is None:  # what is kept on disk for one is that of the last
+        if running is not None and running.exception() is None:  # its write has ended
             self.memory.kept()
         number = self.number + 1
         self.notes = self.notes if notes is None else dict(notes)
@@ -133,5 +133,5 @@ class Checkpoints:
 
 @cache
 def _writers(process: int) -> Executor:
-    """The thread of this process that writes checkpoints, one after the other."""
+    """Returns the single thread of this process that writes checkpoints."""
     return Daemons(1, WRITERS)

@@ -11,8 +11,8 @@ from hybrid.watch.ticker import SteadyClock, Ticker, since_boot_s
 
 
 class Clocks:
-    """The clocks of a database, and the thread that looks at them. tick: what that calls; None: nobody but the user
-    looks. always: whether it is needed in any case."""
+    """The clocks of a database and the thread that reads them. tick: called by the thread; None: no thread, the user
+    calls Database.tick. always: whether the thread is needed without paced streams and shedding queries too."""
 
     def __init__(self, flow: Flow, tick: Callable[[], None] | None, always: bool) -> None:
         self._flow = flow
@@ -27,7 +27,7 @@ class Clocks:
         return any(s.pace.ticks for s in self._flow.streams.values())
 
     def wind(self) -> Ticker | None:
-        """Starts the thread, if it is needed and does not run. Returns it, if it runs."""
+        """Starts the thread if it is needed. Returns the thread, or None if none runs."""
         needed = self._always or self.paced or any(q.events.shedding is not None for q in self._flow.queries)
         if needed and self.ticker is None and self._tick is not None:
             self.ticker = Ticker(self._tick)
@@ -35,13 +35,13 @@ class Clocks:
         return self.ticker
 
     def stop(self) -> None:
-        """Returns when the thread has ended. Not to be called with the database's lock, for which that may wait."""
+        """Stops the thread and waits for it. Call it without the database's lock, for which the thread may wait."""
         if self.ticker is not None:
             self.ticker.stop()
 
     def look(self, now_s: float | None, wall_us: int | None) -> list[str]:
-        """Raises watermarks, and leaves out keys or takes them in again. Returns what is to be said of that. now_s,
-        wall_us: see Database.tick."""
+        """Raises watermarks by the clock and adjusts load shedding. Returns warnings. now_s, wall_us: see
+        Database.tick."""
         boot_s = since_boot_s() if now_s is None else now_s
         now_s = time.monotonic() if now_s is None else now_s
         wall_us = time.time_ns() // 1000 if wall_us is None else wall_us
@@ -60,8 +60,7 @@ class Clocks:
         return trouble
 
     def ceiling(self, stream: Stream) -> tuple[int | None, list[str]]:
-        """Returns the time that events of a stream may not be beyond, if there is one; and what is to be said of the
-        clock."""
+        """Returns the latest event time that a stream accepts (None: no limit), and warnings about the clock."""
         ahead_us = stream.pace.ahead_us
         if ahead_us is None:
             return None, []

@@ -1,7 +1,6 @@
-"""The database: streams that are pushed to, kept and watched; and statements over what was kept.
+"""The database: streams to push to and to watch, and statements over their archives.
 
-This is the public face: each method takes the lock, lets the files beside this one act, and hands out warnings. It is
-long because half of it is signatures and what users read of them."""
+The public methods: each takes the lock, calls the other modules of this package, and issues their warnings."""
 
 from __future__ import annotations
 
@@ -74,8 +73,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The events of a stream that are only in memory: rows and bytes. writes: whether they are to be written at all;
-    since_s: when the write that runs began, by time.time, None if none does; failure: why the last one failed."""
+    """The events of a stream that are only in memory: rows and bytes. writes: whether the stream has a directory to
+    write to. since_s: start of the running write (time.time), None without one. failure: error of the last write."""
 
     rows: int
     nbytes: int
@@ -87,8 +86,8 @@ class Held:
 class Database:
     """Streams with their archives. Open it with hybrid.connect; close it, or use it as a context manager.
 
-    Methods may be called from several threads; one runs at a time. After an exception the database is as it was before
-    the call, and stays usable.
+    Methods may be called from several threads; one runs at a time. An exception leaves the database unchanged and
+    usable.
     """
 
     def __init__(
@@ -98,9 +97,9 @@ class Database:
         spark: Any = None, spark_events: int | None = None, read_only: bool = False, access: Access = ANYTHING,
         columns: Mapping[str, Mapping[str, str]] | None = None, beside: bool = False,
     ) -> None:  # fmt: skip
-        """columns: of streams, with types; what they have not yet they get before their queries go on, as it cannot be
-        while these run. beside: a push never writes files, a thread does; whoever pushes sees to it that memory
-        suffices (`held`)."""
+        """columns: columns with types, by stream; missing ones are added before the queries resume, since a stream with
+        running queries takes none. beside: a thread writes files, never a push; the caller then bounds the memory (see
+        `held`)."""
         place = None if path is None else place_of(path, storage_options)
         if log == "default":
             log = "os" if place is not None and place.on_disk and not read_only else None
@@ -119,7 +118,7 @@ class Database:
             check_memory_limit(memory_limit)
             self._memory = Memory(memory_limit, None)
         if place is None and read_only:
-            raise DataError("a database in memory is nobody's to read", "hybrid.connect(path, read_only=True)")
+            raise DataError("a database in memory cannot be read-only", "hybrid.connect(path, read_only=True)")
         self._clocks = Clocks(self._flow, weakly(self.tick) if ticking else None, every_us is not None)
         try:
             if place is None:
@@ -132,7 +131,7 @@ class Database:
             raise
 
     def _set_up(self, every_us: int | None) -> None:
-        """Makes the parts that run and keep live queries. every_us: the time between checkpoints."""
+        """Creates the checkpoints and the live queries. every_us: the interval between checkpoints."""
         opened, flow = self._opened, self._flow
         self._checkpoints = Checkpoints(opened, flow, self._memory, every_us)
         self._queries = Queries(
@@ -143,7 +142,7 @@ class Database:
         self, place: Place, path: str, every_us: int | None, maintenance: bool,
         columns: Mapping[str, Mapping[str, str]], beside: bool,
     ) -> None:  # fmt: skip
-        """Goes on where the database was left. path: as it was given."""
+        """Opens an existing database and resumes its queries. path: as the user gave it."""
         opened, flow = self._opened, self._flow
         names = opened.find(path)
         if opened.log is not None and (opened.log not in ("fsync", "os") or not place.on_disk):
@@ -151,7 +150,7 @@ class Database:
             raise DataError(message, "open a database on disk with log='fsync' or 'os'")
         if not opened.read_only:
             opened.writer = self._left.writer = writer_of(place, [place / name / TABLE for name in names])
-        opened.reopen(path)  # others may have made some
+        opened.reopen(path)  # other processes may have created streams
         if opened.read_only:
             self._set_up(every_us)
             return
@@ -164,7 +163,7 @@ class Database:
             if state is not None and more is not None:
                 streams.add_columns(flow, state, more)
                 wider = True
-        with self._lock:  # queries ask history beside it as soon as they begin
+        with self._lock:  # queries read history in other threads as soon as they start
             resume(opened, flow, self._queries, self._checkpoints, wider)
         self._wind()
         if maintenance:
@@ -181,12 +180,12 @@ class Database:
 
     @property
     def names_kept(self) -> bool:
-        """Whether a checkpoint was written when a query with a name began or ended last."""
+        """Whether the last start or end of a named query is in a checkpoint."""
         return self._checkpoints.names_kept
 
     @property
     def notes(self) -> dict[str, str]:
-        """Returns the notes of the checkpoint that the database goes on from."""
+        """Returns the notes of the checkpoint that the database resumed from."""
         return self._checkpoints.notes
 
     @notes.setter
@@ -210,17 +209,16 @@ class Database:
     ) -> None:
         """Declares a stream.
 
-        columns: names with DuckDB types. time: the column of the event time. key: what most queries partition by.
-        order: tie columns, which order events of equal time. lateness: how far behind the newest event one may arrive
-        and still count as on time ("2s"; None: not at all). retention: how long events are kept ("400 days"; None: for
-        ever).
-        idle: a source that is silent for so long, by the clock, no longer holds the watermark back ("30s"; None: it
-        does for ever). heartbeat: where nothing comes from any source for so long, event time goes on with the clock,
-        that far behind it and less the lateness: for streams whose times are those of the clock. max_ahead: an event
-        that is further ahead of the clock when it is pushed is refused: one wrong time would make all events after it
-        late ("1 hour"; None: any time is taken, as tests, simulations and replays of the future want it).
-        Declaring a stream again as it is does nothing; with more columns behind the others it adds them, and events so
-        far have nulls there; what else is given from lateness on and differs, counts from now on, with a warning (see
+        columns: names with DuckDB types. time: the column of the event time. key: the usual partition columns. order:
+        tie columns, which order events of equal time. lateness: how far an on-time event may be behind the newest one
+        ("2s"; None: 0). retention: how long events are kept ("400 days"; None: for ever).
+        idle: a source that is silent for this long by the clock no longer holds the watermark back ("30s"; None: it
+        always does). heartbeat: if all sources are silent for this long, the watermark follows the clock, behind it by
+        heartbeat plus lateness; for streams whose event times are clock times. max_ahead: an event further ahead of the
+        clock is refused, since one wrong time would make all later events late ("1 hour"; None: any time is accepted,
+        for tests, simulations and replays).
+        Declaring a stream again unchanged does nothing. New trailing columns are added; older events have nulls there.
+        A changed lateness, retention, idle, heartbeat or max_ahead applies from now on, with a warning (see
         alter_stream). Raises DataError.
         """
         with interruptible():
@@ -248,27 +246,26 @@ class Database:
         self.create_stream(name, rows.columns, rows.time, keys, rows.order, rows.lateness, retention)
 
     def alter_stream(self, name: str, **changed: Any) -> list[str]:
-        """Changes of a stream what may change while it is there: `lateness`, `retention`, `idle`, `heartbeat` and
-        `max_ahead`, each as in create_stream, None for what it is where it is left out there. What was changed, in
-        words.
+        """Changes settings of a stream: `lateness`, `retention`, `idle`, `heartbeat`, `max_ahead`, as in create_stream
+        (None: the default there). Returns a description of each change.
 
-        A change counts from now on: of events taken before, none becomes late or on time by it, and the watermark never
-        goes back. With a longer lateness it waits until the newest events are that far ahead of it; with a shorter one
-        it goes on with the next event. With a shorter retention the events behind it go at the next push. Raises
+        A change applies from now on: events accepted before stay late or on time, and the watermark never goes back.
+        With a longer lateness the watermark waits until the newest event is that far ahead; with a shorter one it
+        advances at the next event. With a shorter retention, older events are removed at the next push. Raises
         DataError."""
         with self._lock, Deferred():
             self._opened.check_writes("change a stream")
             said = streams.alter(self._flow, self._opened.stream(name), changed)
             self._wind()
-        if said and self._flow.named:  # events that are matched again from a checkpoint go by the lateness it had
+        if said and self._flow.named:  # a replay from a checkpoint uses the lateness stored in it
             self._checkpoints.keep_names()
         return said
 
     def streams(self) -> dict[str, dict[str, Any]]:
-        """For each stream: its columns, watermark, the offset that is expected next from each source, the sources
-        that the watermark waits for because they have sent nothing yet, the source that holds it back and since when
-        nothing has come from it (None where nothing does), how many events were accepted, late and redelivered, and of
-        the last ones how many there were and how many of them late."""
+        """Returns for each stream: its columns, its watermark, the next offset of each source, the expected sources
+        that have sent nothing yet, the source that holds the watermark back and the time of its last event (None if
+        none does), the numbers of accepted, late and redelivered events, and the numbers of recent and recent late
+        events."""
         with self._lock:
             self._opened.refresh()
             return {s.schema.name: streams.described(s) for s in self._flow.streams.values()}
@@ -279,12 +276,12 @@ class Database:
         """Takes events (an Arrow table or batch, a frame, a list of dicts) of one source, in the order it sent them.
 
         offset: position of the first row in its source, or int64 of each row, ascending; makes a retry idempotent.
-        Returns how many rows were new, when they are kept (with a log: on disk) and every watch has seen them. All or
-        nothing: raises DataError and changes nothing.
+        Returns the number of new rows, after they are stored (with a log: on disk) and every live query has processed
+        them. Raises DataError and then changes nothing.
         """
         for alerts in [query.alerts for query in self._flow.queries]:
             if alerts.unread_count >= alerts.unread_max:
-                alerts.make_room()  # not under the lock: whoever fetches may need it
+                alerts.make_room()  # without the lock, which the fetching thread may need
         with self._lock, Deferred():
             state = self._opened.fed_stream(stream)
             if source == FILES:
@@ -298,9 +295,9 @@ class Database:
             return taken
 
     def skip(self, stream: str, source: str, offset: int) -> None:
-        """What a source has sent up to an offset and is no event of the stream, as it was refused, is behind it: it is
-        not expected again, and dropped if it comes. After a crash that is known from the log, from a checkpoint, or by
-        a later event of that source. Raises DataError."""
+        """Marks the records of a source up to an offset as processed, although they gave no event: they are dropped if
+        they come again. After a crash the offset is known from the log, a checkpoint, or a later event of the source.
+        Raises DataError."""
         with self._lock, Deferred():
             state = self._opened.fed_stream(stream)
             if offset >= state.live.offsets.get(source, 0):
@@ -326,10 +323,10 @@ class Database:
     ) -> Report:
         """Archives CSV, NDJSON and Parquet files in a stream: files, directories, globs; paths or URLs.
 
-        One commit for all; what is in the archive already is left out, so that a call may be repeated. Live queries
-        do not see the rows; history joins, sql and backtest do. Rows that do not fit are quarantined, and with more
-        than `max_bad` of them nothing is archived. Memory is bounded whatever the size. spark: the address of a Spark
-        master, or a session, that does it. Raises DataError.
+        One commit for all. Files already in the archive are skipped, so a call may be repeated. History joins, sql and
+        backtest see the rows, live queries do not. Invalid rows are quarantined; with more than `max_bad` of them
+        nothing is archived. Memory is bounded for any size. spark: address of a Spark master, or a session, to run on.
+        Raises DataError.
         """
         from archive.checks import Options
         from archive.ingest import Job, format_of, ingest
@@ -354,8 +351,8 @@ class Database:
         return report
 
     def advance(self, stream: str, time: Any) -> None:
-        """Raises the stream's watermark to `time` ("2024-01-02 10:00", a datetime, microseconds) without events: no
-        event before it will come. None ends the stream. Raises DataError."""
+        """Raises the stream's watermark to `time` ("2024-01-02 10:00", a datetime, microseconds) without events: later
+        events before it are late. None ends the stream. Raises DataError."""
         with self._lock, Deferred():
             state = self._opened.fed_stream(stream)
             self._pushers.add(threading.get_ident())
@@ -368,14 +365,13 @@ class Database:
 
     def rewind(self, stream: str, to: Any = None) -> Rewound:
         """Sets the watermark of a stream back, as if the events after `to` had never come and the clock had never
-        raised it: for when one wrong time has made everything late. to: as in `advance`; None: now.
+        raised it. Use it after one wrong time has made later events late. to: as in `advance`; None: now.
 
-        The events after it are set aside: they stay in the archive as late ones, and no live query has them. All that
-        came since the first of them is judged anew, by the other events alone: what was late for nothing counts. The
-        live queries that read the stream go through these events once more, and their rows come out once more, with the
-        ids they had where they are the same; rows that were made of events set aside, or of something being absent
-        that came late, are not taken back. Takes a checkpoint where queries have names. To be called again after a
-        crash in the middle. Raises DataError."""
+        The events after `to` are set aside: they stay in the archive as late events, outside of live queries. Lateness
+        of the events since the first of them is decided again without them. The live queries of the stream process
+        these events again and emit their rows again; unchanged rows keep their ids. Rows that are wrong now, because
+        they contain an event set aside or assumed the absence of one that was late, are not retracted. Takes a
+        checkpoint if queries have names. After a crash in between, call it again. Raises DataError."""
         with self._lock, Deferred():
             state = self._opened.fed_stream(stream)
             to_us = clock.time_ns() // 1000 if to is None else instant_us(to, "the time to rewind to")
@@ -385,7 +381,7 @@ class Database:
             trouble: list[str] = []
             done = streams.rewind(self._flow, state, to_us, self._memory.spill(), trouble)
             self._queries.share_memory()
-            for _ in range(2 if self._flow.named else 0):  # the one that stands in for a broken one is from now too
+            for _ in range(2 if self._flow.named else 0):  # two, as one is the fallback of the other
                 self.checkpoint()
             finished(state)
         for message in trouble:
@@ -393,10 +389,10 @@ class Database:
         return done
 
     def expect(self, stream: str, sources: Sequence[str]) -> None:
-        """These sources of a stream will send events, as the partitions of a topic do: the watermark waits until each
-        has sent one, so that none is late because another was first. With `idle` it does not wait for ever.
-        `streams()` says for whom it waits. Takes a checkpoint where queries have names: events that are matched again
-        from the one before would not wait for them."""
+        """Announces sources of a stream, such as the partitions of a topic. The watermark waits until each has sent an
+        event, so that lateness does not depend on arrival order; with `idle` the wait is bounded. `streams()` lists the
+        sources it waits for. Takes a checkpoint if queries have names: a replay from the previous one would not wait
+        for these sources."""
         with self._lock, Deferred():
             state = self._opened.fed_stream(stream)
             new = streams.expect(state, sources)
@@ -404,7 +400,7 @@ class Database:
             self._checkpoints.keep_names()
 
     def leave(self, stream: str, source: str) -> None:
-        """Nothing more comes from a source, as far as is known: it no longer holds the watermark back."""
+        """Stops a source from holding the watermark back, since no more events are expected from it."""
         with self._lock, Deferred():
             state = self._opened.fed_stream(stream)
             trouble = streams.leave(self._flow, state, source)
@@ -412,9 +408,8 @@ class Database:
             warnings.warn(message, HybridWarning, stacklevel=2)
 
     def tick(self, now_s: float | None = None, wall_us: int | None = None) -> None:
-        """Looks at the clocks for the streams with `idle` or `heartbeat`, and for the queries that may leave out keys,
-        and takes a checkpoint if one is due. A
-        thread of the database does so four times a second; whoever has a clock of his own calls it himself.
+        """Applies the clock: `idle` and `heartbeat` of streams, load shedding of queries, and a checkpoint that is due.
+        A thread of the database calls it four times a second; call it yourself to use your own clock.
 
         now_s: of time.monotonic; wall_us: microseconds since 1970, UTC. A jump of the latter moves no watermark."""
         with self._lock, Deferred():
@@ -428,8 +423,8 @@ class Database:
     # ---- overload
 
     def shed(self, alerts: Alerts, shed: Shed | None) -> None:
-        """How a running query may leave out keys from now on, see `watch`; None takes all of them in again. Raises
-        DataError where that needs events that are not kept any more, and QueryError."""
+        """Sets the load shedding of a running query, see `watch`; None ends it and readmits all keys. Raises DataError
+        if that needs events that are no longer kept, and QueryError."""
         with self._lock, Deferred():
             self._queries.shed(alerts, shed)
             self._wind()
@@ -438,7 +433,7 @@ class Database:
         self._left.ticker = self._clocks.wind()
 
     def late(self, stream: str) -> LateEvents:
-        """The late events of a stream from now on (the same object at each call). Raises DataError."""
+        """Returns the late events of a stream from now on (the same object at each call). Raises DataError."""
         with self._lock:
             state = self._opened.stream(stream)
             if state.late is None:
@@ -446,16 +441,16 @@ class Database:
             return state.late
 
     def _catch_up(self, query: LiveQuery, seconds: float | None = None) -> None:
-        """Returns when no history is being read for a query, or so many seconds are over."""
+        """Waits until no history is being read for a query, at most `seconds`."""
         self._queries.catch_up(query, seconds)
         self._say_beside()
 
     def _may_wait(self) -> bool:
-        """Whether an iteration over alerts is to wait for another thread."""
+        """Returns whether an iteration over alerts should wait for another thread."""
         return not self._opened.closed and may_push(self._pushers, self._clocks.paced)
 
     def _beside(self) -> list[str]:
-        """What has gone wrong lately beside the calls of users: when tables were looked after, and Spark searched."""
+        """Returns new warnings of the background threads: table maintenance and Spark searches."""
         found = [] if self._keeper is None else self._keeper.take_trouble()
         return found if self._opened.large is None else found + self._opened.large.take_trouble()
 
@@ -479,31 +474,29 @@ class Database:
         shed: Shed | None = None,
         start: Any = None,
     ) -> Alerts:
-        """Starts a live query with an empty state: it sees the events pushed from now on, in the total order.
+        """Starts a live query with an empty state over the events pushed from now on, in the total order.
 
-        start: the time ("2024-01-01") from which on it sees the on-time events that are kept too: it reads them first,
-        in the total order, and goes on with those pushed; its rows are those of a backtest from then to now, and then
-        of a watch that had begun then. Others may push meanwhile. Of a stream that has only rows of files, these are
-        what its watermark follows from then on.
-        strategy: when the archive is asked, which changes no row: "llaa" one match at a time, "sllaa" those together
-        whose ends lie within `tolerance` of each other ("2s"; None: those that are complete at the same time), "alaa"
-        everything ahead of any match, "ollaa" by which pattern is rarer, "auto" by what it costs. evidence: the rows
-        carry the identity of their matches too, as last columns: match_id and, with a history join, join_id and
-        history_complete. tables: static tables the outer SELECT joins, as they are now. into: a new stream that the
-        rows are the events of, for other queries to read (fetch then gives none); time: the column of their time,
-        if they have several. name: under which it goes on after a restart, from the last checkpoint: then this
-        gives the alerts of the query that goes on. unread_max: so many rows may wait to be fetched (None: 5
-        million); then a push waits for the thread that fetches them, or is refused where there is none. shed: lets
-        it leave out keys while more comes than can be matched (hybrid.Shed; None: never); `stats()` counts what was
-        left out and estimates the recall, and the archive has all of it. Raises QueryError, and DataError for rows
-        that cannot be such events, for a name under which another query runs, and for files that cannot be read.
+        start: a time ("2024-01-01"): the query first reads the on-time events kept since then, in the total order, and
+        goes on with the pushed ones. Its rows are those of a watch started at that time. Others may push meanwhile. If
+        a stream has only rows of files, its watermark starts from these.
+        strategy: when the archive is queried; the rows are the same. "llaa": for one match at a time; "sllaa": for
+        matches whose ends are within `tolerance` ("2s"; None: that complete at the same time) together; "alaa":
+        precomputed before any match; "ollaa": by the rarer pattern; "auto": by cost. evidence: the rows end with the
+        identity of their matches: match_id and, with a history join, join_id and history_complete. tables: static
+        tables for the outer SELECT, as they are now. into: a new stream of the rows for other queries to read (fetch
+        then returns none); time: its time column, if there are several. name: the query resumes under this name after a
+        restart, from the last checkpoint; this call then returns the alerts of the resumed query. unread_max: the
+        number of rows that may wait to be fetched (None: 5 million); beyond it a push waits for the fetching thread,
+        or is refused if there is none. shed: leave out keys under overload (hybrid.Shed; None: never); `stats()`
+        counts the events left out and estimates the recall, and the archive keeps them. Raises QueryError; DataError
+        if the rows cannot be events of `into`, if a different query has this name, or if files cannot be read.
         """
         if self._opened.read_only:
             self._opened.check_writes("watch a stream")
         if strategy not in NAMES:
             raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), NAMES))
         if tolerance is not None and strategy not in TOLERANT:
-            message = f"under the strategy {strategy} no match waits for others: it takes no tolerance"
+            message = f"the strategy {strategy} takes no tolerance: it never delays a match for others"
             raise fault("HQ500", message, text, f"use strategy={' or '.join(map(repr, TOLERANT))}")
         tolerance_us = None if tolerance is None else duration_us(tolerance, "the tolerance")
         from_us = None if start is None else instant_us(start, "the start of a watch")
@@ -522,7 +515,7 @@ class Database:
                 if asked is None or self._queries.named(asked) is None:
                     past = self._queries.past(text, chosen, given, evidence, from_us, shed)
             if past is not None:
-                past.read()  # without the lock: nothing comes there any more
+                past.read()  # without the lock: these events no longer change
         with self._lock:
             running = None if asked is None else self._queries.named(asked)
             if running is not None:
@@ -552,30 +545,30 @@ class Database:
         return query.alerts
 
     def watching(self) -> dict[str, Alerts]:
-        """The alerts of all queries with a name, also of those that go on from a checkpoint."""
+        """Returns the alerts of all named queries by name, resumed ones included."""
         with self._lock:
             return {name: query.alerts for name, query in self._flow.named.items()}
 
     # ---- checkpoints
 
     def checkpoint(self, notes: Mapping[str, str] | None = None) -> int:
-        """Keeps what the queries with a name have become, so that they go on from there after a restart, however the
-        process ends; gives its number. notes: what the caller wants to know then (Database.notes).
+        """Saves the state of the named queries, from which they resume after a restart or a crash. Returns the number
+        of the checkpoint. notes: the caller's own data, returned after a restart as Database.notes.
 
-        Events that are only in memory are written to the archive first, unless the log has them. Others may push
-        meanwhile; the state is copied in one go, between two of their batches. Raises DataError; the checkpoint before
-        this one then stands."""
+        Events that are only in memory are first written to the archive, unless the log has them. Others may push
+        meanwhile; the state is copied between two batches. Raises DataError; the previous checkpoint then stays
+        valid."""
         return self._checkpoints.take(notes)
 
     def one_checkpoint(self) -> AbstractContextManager[None]:
-        """Returns a context manager that takes one checkpoint, at its end, for all queries with names that begin or end
-        inside; each takes one otherwise, which a thousand queries make slow. An exception inside takes it too. After a
-        crash inside, these queries have not begun. It warns, as `watch` does, if the checkpoint cannot be taken."""
+        """Returns a context manager that takes one checkpoint, at its end, for all named queries that start or end
+        inside. Otherwise each takes its own, which is slow for a thousand queries. The checkpoint is taken after an
+        exception too. After a crash inside, these queries have not started. Warns if the checkpoint fails."""
         return self._checkpoints.one()
 
     def begin_checkpoint(self, notes: Mapping[str, str] | None = None) -> Future[int]:
-        """Takes a checkpoint as `checkpoint` does, but returns when the state is copied: a thread writes it, and the
-        events that are only in memory, while others push. Waits for the one before, if that is still written."""
+        """Takes a checkpoint like `checkpoint`, but returns after the state is copied. A thread writes it, and the
+        events that are only in memory, while others push. Waits for an earlier checkpoint still being written."""
         return self._checkpoints.begin(notes)
 
     def _keep_names(self) -> None:
@@ -591,14 +584,14 @@ class Database:
         evidence: bool = False,
         tables: Mapping[str, Any] | None = None,
     ) -> Alerts:
-        """Puts a new version of a running query over the same stream in its place; matches in progress are not lost.
+        """Replaces a running query with a new version over the same streams, without losing matches in progress.
 
-        The new version is as if it had run since the old one began; what it would have found before now does not come
-        out again. Where the two differ only in measures, in how these are shown and in the outer SELECT, all that was
-        in progress goes on; otherwise the events since then are replayed from what is kept, or those within WITHIN
-        where no others can matter. If they are not kept any more it is a DataError, or with `fresh` a HybridWarning,
-        and the new version sees the events from now on. The alerts of the old version keep what it has found, and what
-        waits for history still comes there. Raises QueryError, DataError; the old version then goes on.
+        The new version has the state of a run since the old one began; matches from before now are not emitted again.
+        If only measures, their display or the outer SELECT differ, the partial matches are taken over. Otherwise the
+        events since then are replayed, or only those of the last WITHIN if older ones cannot matter. If they are no
+        longer kept, raises DataError, or with `fresh` warns and starts with an empty state. The alerts of the old
+        version keep its rows and receive those that wait for history. Raises QueryError, DataError; the old version
+        then goes on.
         """
         with self._lock, Deferred():
             old, query, whole = self._queries.replace(alerts, text, tables or {}, evidence, fresh)
@@ -609,13 +602,13 @@ class Database:
         for message in why_late(query):
             warnings.warn(message, HybridWarning, stacklevel=2)
         if not whole:
-            message = "events since the old version began are no longer kept: the new one begins with an empty state"
+            message = "events since the old version began are no longer kept: the new one starts with an empty state"
             warnings.warn(message, HybridWarning, stacklevel=2)
         return query.alerts
 
     def rows_of(self, text: str, shed: Shed | None = None) -> tuple[pa.Schema, tuple[str, ...]]:
-        """What a live query would give, with the identity of its matches, and the streams it would read, in lower case;
-        nothing is started. shed: as in `watch`. Raises QueryError."""
+        """Returns the schema of a live query's rows, with the identity of its matches, and the streams it reads, in
+        lower case, without starting it. shed: as in `watch`. Raises QueryError."""
         with self._lock:
             query = self._queries.ask(text, strategy_of("auto"), {}, evidence=True)
             if shed is not None:
@@ -623,12 +616,12 @@ class Database:
             return query.alerts.schema, tuple(query.events.streams)
 
     def schema(self, stream: str) -> Schema:
-        """What a stream is declared as. Raises DataError."""
+        """Returns the declared schema of a stream. Raises DataError."""
         with self._lock:
             return self._opened.stream(stream).schema
 
     def reached(self, stream: str) -> Reached:
-        """How far a stream has come. Raises DataError."""
+        """Returns the offsets, the watermark and the newest time of a stream. Raises DataError."""
         with self._lock:
             live = self._opened.stream(stream).live
             return Reached(live.offsets, live.watermark_us, live.newest_us)
@@ -638,10 +631,10 @@ class Database:
     ) -> Result:
         """Answers one statement over streams (archive and memory, one consistent snapshot) and named tables.
 
-        late: whether late rows are seen; False is what a live query sees. engine: "spark" lets Spark search for the
-        patterns over streams, in files only: what is in memory is written first. spark: where, a master's address
-        (local[*], spark://host:7077, sc://host:15002), a session, or None for the one that runs or else local[*].
-        Rows are the same; without ORDER BY in the outer SELECT they may come in another order.
+        late: include late rows; False: the rows that a live query sees. engine: "spark" searches for the patterns over
+        streams on Spark, which reads files only: events in memory are written first. spark: a master's address
+        (local[*], spark://host:7077, sc://host:15002), a session, or None for the running session or local[*].
+        The rows are the same; without ORDER BY in the outer SELECT their order is undefined.
         Raises QueryError, DataError."""
         if engine not in ENGINES:
             raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
@@ -662,11 +655,11 @@ class Database:
         return found
 
     def backtest(self, text: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None) -> Result:
-        """Replays archived events as live: exactly what a watch started at `start` would have found up to `end`.
+        """Replays archived events as live events. Returns the rows of a watch from `start` to `end`.
 
-        Empty state, the on-time events with start <= time < end in the total order, then the watermark at `end`;
-        nothing that is pending then comes out. end None: every event kept, and then the end of the stream, as if it had
-        been ended by advance(stream, None). Raises QueryError, DataError.
+        Starts with an empty state, takes the on-time events with start <= time < end in the total order, then the
+        watermark at `end`; matches still pending are not emitted. end None: all kept events, then the end of the
+        stream, as by advance(stream, None). Raises QueryError, DataError.
         """
         (result,) = self._backtests((text,), start, end, tables)
         return result
@@ -674,7 +667,7 @@ class Database:
     def compare(
         self, old: str, new: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None
     ) -> Difference:
-        """Backtests two versions of a query over the same events: the rows that only one of them gives.
+        """Backtests two versions of a query over the same events. Returns the rows that only one of them gives.
 
         Rows are compared by the values of the columns that both versions have. start, end, tables: as in `backtest`.
         Raises QueryError, DataError."""
@@ -684,7 +677,7 @@ class Database:
     def _backtests(
         self, texts: Sequence[str], start: Any, end: Any, tables: Mapping[str, Any] | None
     ) -> list[Result]:
-        """What several queries give over the same events."""
+        """Returns the results of several queries over the same events."""
         start_us = instant_us(start, "the start of a backtest")
         end_us = None if end is None else instant_us(end, "the end of a backtest")
         if end_us is not None and start_us > end_us:
@@ -694,16 +687,16 @@ class Database:
         return found
 
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:
-        """What the stages make of a statement over streams and named tables. Reads no events."""
+        """Returns the stages of planning of a statement over streams and named tables. Reads no events."""
         with self._lock:
             self._opened.check()
             inputs = {key: input_of(stream, late=True) for key, stream in self._flow.streams.items()}
         return explain_in(text, stage, Relations(text, tables or {}, inputs, access=self._opened.access))
 
-    # ---- life
+    # ---- flush, snapshot, close
 
     def flush(self) -> None:
-        """Writes everything that is only in memory to the archive."""
+        """Writes all events that are only in memory to the archive."""
         with self._lock, Deferred():
             self._opened.check_writes("flush")
             for stream in self._flow.streams.values():
@@ -711,32 +704,33 @@ class Database:
                 stream.save()
 
     def snapshot(self, target: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> Copied:
-        """Copies the database to a directory or an `s3://` address, as it is now: archive, log and the last checkpoint;
-        only what is new where a copy of it is there already. Others may push meanwhile. Raises DataError."""
+        """Copies the current archive, log and last checkpoint to a directory or an `s3://` address. Updates an existing
+        copy with the new files only. Others may push meanwhile. Raises DataError."""
         from hybrid.database.backup import snapshot
 
         with self._lock:
             self._opened.check()
             if self._opened.path is None:
-                raise DataError("a database in memory has nothing to copy", "hybrid.connect(path) keeps one")
+                raise DataError("a database in memory cannot be copied", "hybrid.connect(path) keeps one")
             if self._opened.log is None:
                 self.flush()
         return snapshot(self._opened.path, place_of(target, storage_options))
 
     def held(self, stream: str) -> Held:
-        """Returns how much of a stream is only in memory, and how its writing goes. Raises DataError."""
+        """Returns the events of a stream that are only in memory, and the state of their write. Raises DataError."""
         with self._lock:
             kept = self._opened.stream(stream).kept
             rows, nbytes = kept.held
             return Held(rows, nbytes, kept.directory is not None, kept.written_since_s, kept.failure)
 
     def close(self, wait: bool | float = True, checkpoint: bool = True) -> None:
-        """Flushes, takes a last checkpoint if queries have names, and ends every iteration over alerts. What is ready
-        can still be fetched.
+        """Flushes, takes a last checkpoint if queries have names, and ends every iteration over alerts. Rows that are
+        ready can still be fetched.
 
-        wait: for history that is being read; so many seconds at the most. What still waits for it then is in the
-        checkpoint, if its query has a name. checkpoint: False where nothing has changed since the last one."""
-        self._clocks.stop()  # before the lock, for which it may wait
+        wait: wait for pending history reads, at most this many seconds. Matches that still wait for history afterwards
+        are in the checkpoint, if their query has a name. checkpoint: False if nothing has changed since the last
+        one."""
+        self._clocks.stop()  # before taking the lock, for which its thread may wait
         with self._lock:
             if self._opened.closed:
                 return
@@ -745,12 +739,12 @@ class Database:
                     self._keeper.stop()
                 for query in self._flow.queries if wait else ():
                     self._catch_up(query, None if wait is True else wait)
-            finally:  # an interrupt ends the waiting, and nothing else
+            finally:  # an interrupt ends only the wait
                 with Deferred():
                     self._finish(checkpoint)
 
     def _finish(self, checkpoint: bool) -> None:
-        """Writes what is to be kept, and closes."""
+        """Writes events and a last checkpoint, and closes."""
         try:
             self._checkpoints.wait()
             if not self._opened.read_only:
@@ -764,7 +758,7 @@ class Database:
             self._release()
 
     def _release(self) -> None:
-        """Gives back what it holds of files and of the right to write."""
+        """Closes files and releases the write lock."""
         try:
             if self._keeper is not None:
                 self._keeper.stop()
@@ -775,30 +769,30 @@ class Database:
             self._opened.release()
 
     def end_with_process(self, patience_s: float) -> None:
-        """What hybrid.database.leaving does at the end of the process: events in memory go into files. Raises
-        DataError if another thread holds the database for longer."""
+        """Writes events in memory to files at the end of the process (hybrid.database.leaving). Raises DataError if
+        another thread holds the database for longer than patience_s."""
         if not self._lock.acquire(timeout=patience_s):
             raise DataError(f"another thread uses {self._opened.path}", "close databases before the process ends")
         closed, self._opened.closed = self._opened.closed, True
         self._lock.release()
         if not closed and self._when_left is not None:
             self._when_left.detach()
-            self._left.finish()  # without the lock: threads that wait for it are to end
+            self._left.finish()  # without the lock, so that threads waiting for it can end
 
     def abandon(self) -> None:
-        """Leaves it as a crash would: nothing more is written, not even at the end of the process. For one whose disk
-        or store does not answer."""
+        """Leaves the database as a crash would: writes nothing more, not even at the end of the process. Use it if the
+        disk or store does not answer."""
         self._opened.closed = True
         if self._when_left is not None:
             self._when_left.detach()
 
     def disown(self) -> None:
-        """What hybrid.database.leaving does in a child after a fork: the database is the parent's. Writes nothing."""
+        """Closes the database in a child after a fork without writing: the parent owns it (hybrid.database.leaving)."""
         self._lock = self._opened.lock = threading.RLock()
         self._opened.closed = True
         if self._when_left is not None:
             self._when_left.detach()
-        self._opened.release()  # the parent's end is to free the right to write, however long the child goes on
+        self._opened.release()  # else the child would keep the parent's write lock after the parent's end
 
     def __enter__(self) -> Database:
         return self
@@ -806,4 +800,4 @@ class Database:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(wait=kind is None or issubclass(kind, Exception))  # who has been interrupted does not wait
+        self.close(wait=kind is None or issubclass(kind, Exception))  # after an interrupt, do not wait

@@ -1,9 +1,8 @@
-"""What becomes of a database that is left without `close`: at the end of the process, when nobody has it any more, and
-in a child after a fork.
+"""Cleanup of a database without `close`: at the end of the process, at garbage collection, and in a child after a fork.
 
-Its events go into files, and the right to write it is given back. Queries with a name go on from their last checkpoint:
-what they need to take a newer one (threads that read history) has ended by then. A process that is killed runs nothing
-of this; that is what the log is for.
+Events in memory are written to files, and the write lock is released. Named queries resume later from their last
+checkpoint: a newer one cannot be taken, because the threads that read history have ended. A killed process does
+nothing of this; the log covers that case.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
     from hybrid.watch.stream import Stream
     from hybrid.watch.ticker import Ticker
 
-#: A database that another thread holds for longer is left as it is when the process ends.
+#: Seconds to wait at the end of the process for a database that another thread holds.
 PATIENCE_S = 10.0
 
 
 class Leavable(Protocol):
-    """A database, as far as its end goes."""
+    """The methods of a database that end it."""
 
     def end_with_process(self, patience_s: float) -> None: ...
 
@@ -43,7 +42,7 @@ class Leavable(Protocol):
 
 @dataclass(slots=True)
 class Left:
-    """What there is to be done for a database that nobody has any more."""
+    """The resources of a database to release after the last reference to it is gone."""
 
     streams: dict[str, Stream]
     writer: Writer | None = None
@@ -52,7 +51,7 @@ class Left:
     process: int = field(default_factory=os.getpid)
 
     def finish(self) -> None:
-        """Stops its threads, writes what is in memory, and gives the right to write back."""
+        """Stops the threads, writes events in memory, and releases the write lock."""
         if self.process != os.getpid():
             return
         for thread in (self.ticker, self.keeper):
@@ -64,7 +63,7 @@ class Left:
                 stream.save()
             except (DataError, OSError) as error:
                 rest = "in its log only" if stream.kept.is_logged else "lost"
-                said = f"{stream.schema.name} was left without close, and what was in memory is {rest}"
+                said = f"{stream.schema.name} was not closed; its events in memory are {rest}"
                 sys.stderr.write(f"hybrid: {said}: {error}\n")
             stream.kept.release()
         if self.writer is not None:
@@ -77,7 +76,7 @@ _finishing = threading.Lock()
 
 
 def watch_over(db: Leavable, left: Left) -> weakref.finalize[..., Any]:
-    """Does what is to be done when the database is left; `detach` once it is closed."""
+    """Registers the cleanup of a database. Call `detach` of the result after `close`."""
     _open.add(db)
     found = weakref.finalize(db, _abandoned, left)
     found.atexit = False
@@ -85,13 +84,13 @@ def watch_over(db: Leavable, left: Left) -> weakref.finalize[..., Any]:
 
 
 def _abandoned(left: Left) -> None:
-    # this thread may hold any lock, so that another one does it
+    # this thread may hold any lock, so another thread cleans up
     _left.put(left)
     _thread.start_new_thread(settle, ())
 
 
 def settle() -> None:
-    """Returns when nothing is to be done for databases that nobody has any more."""
+    """Cleans up all abandoned databases, one after the other."""
     while True:
         with _finishing:
             try:
@@ -102,8 +101,8 @@ def settle() -> None:
 
 
 def writer_of(place: Place, tables: Sequence[Place]) -> Writer:
-    """The right to write a database, as archive.writer.claim gives it; databases of this process that nobody has any
-    more give it back first. Raises DataError."""
+    """Returns the write lock of a database (archive.writer.claim), after abandoned databases of this process have
+    released theirs. Raises DataError."""
     settle()
     try:
         return claim(place, tables)
@@ -115,13 +114,13 @@ def writer_of(place: Place, tables: Sequence[Place]) -> Writer:
 
 
 def collect() -> None:
-    """Settles those too of which it is not known yet that nobody has them."""
+    """Collects garbage, then cleans up all abandoned databases."""
     gc.collect()
     settle()
 
 
 def weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """Calls a method as long as somebody else has its object."""
+    """Returns a function that calls a method while its object is alive, without keeping it alive."""
     found = weakref.WeakMethod(method)
 
     def call() -> None:
@@ -137,13 +136,13 @@ def _at_exit() -> None:
     for db in list(_open):
         try:
             db.end_with_process(PATIENCE_S)
-        except Exception as error:  # noqa: BLE001  (whatever it is, the others are to be left too)
-            sys.stderr.write(f"hybrid: a database could not be left in order: {first_line(error)}\n")
+        except Exception as error:  # noqa: BLE001  (the other databases are cleaned up in any case)
+            sys.stderr.write(f"hybrid: a database could not be cleaned up at exit: {first_line(error)}\n")
     settle()
 
 
 def _in_child() -> None:
-    """After a fork: databases are the parent's. Their locks may be held by threads that are not here."""
+    """Disowns all databases after a fork: the parent owns them, and its threads may hold their locks."""
     global _left, _finishing
     _left, _finishing = queue.SimpleQueue(), threading.Lock()
     for db in list(_open):

@@ -1,4 +1,4 @@
-"""How a database was opened, and whether this process may use and write it."""
+"""The options of an open database, and the checks of whether this process may use and write it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Opened:
-    """path: the database's place, None in memory. log: how its log is kept. large: what searches in large ranges of
-    history. writer: the right to write. wake: lets a thread write files, where pushes do not. lock: held by whoever
-    uses the database; its methods are called so.
+    """path: the database's place, None in memory. log: sync policy of the log. large: searches large ranges of history
+    on Spark. writer: the write lock. wake: wakes the thread that writes files, if pushes do not. lock: held by the
+    callers of all methods.
 
     streams: by name in lower case."""
 
@@ -46,7 +46,7 @@ class Opened:
         return None if self.writer is None else self.writer.epoch
 
     def find(self, path: str) -> list[str]:
-        """Returns the streams of the database at its place, which is made if it is not there. path: as it was given."""
+        """Returns the names of the database's streams; creates its directory if missing. path: as the user gave it."""
         assert self.path is not None
         if self.path.on_disk and os.path.exists(self.path) and not os.path.isdir(self.path):
             raise DataError(f"{path} is a file", "a database is a directory")
@@ -60,24 +60,24 @@ class Opened:
             raise DataError(f"{path} cannot be opened: {first_line(error)}", "check the place") from None
 
     def reopen(self, path: str) -> None:
-        """Takes up the streams of the database as they were left."""
+        """Opens the streams of the database."""
         assert self.path is not None
         for name in self.find(path):
             stream = reopened(self.path / name, self.log, self.epoch, self.read_only)
             twin = self.streams.setdefault(stream.schema.name.lower(), stream)
             if twin is not stream:
                 both = " and ".join(str(s.directory) for s in (twin, stream))
-                raise DataError(f"two streams have one name: {both}", "names compare without case: move one away")
+                raise DataError(f"two streams have the same name: {both}", "names are case-insensitive: move one away")
 
     def check(self) -> None:
-        """Raises DataError where it is not open."""
+        """Raises DataError if the database is closed."""
         if self.closed:
             if self.writer is not None:
                 self.writer.check()  # it may be that of a parent
             raise DataError("this database is closed", "open it again with hybrid.connect")
 
     def check_writes(self, what: str) -> None:
-        """Raises DataError where it is not open for that, and where another process writes it."""
+        """Raises DataError if the database is closed or read-only, or if another process writes it."""
         self.check()
         if self.read_only:
             hint = "hybrid.connect(path), without read_only"
@@ -86,7 +86,7 @@ class Opened:
             self.writer.check()
 
     def refresh(self) -> None:
-        """Takes over what the process that writes has taken, where this one only reads."""
+        """Rereads the streams that another process writes, if this database is read-only."""
         if self.read_only and self.path is not None and not self.closed:
             for name in stream_names(self.path):
                 known = self.streams.get(name.lower())
@@ -111,7 +111,7 @@ class Opened:
         return state
 
     def release(self) -> None:
-        """Gives back what it holds of files, and the right to write."""
+        """Closes files and releases the write lock."""
         try:
             for stream in self.streams.values():
                 stream.kept.release()

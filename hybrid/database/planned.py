@@ -1,4 +1,4 @@
-"""A live query as it was written: its plan over the streams of a database, and what runs its outer SELECT."""
+"""Planning of a live query over the streams of a database, with its outer SELECT."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from query.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """static: the tables that stand still. streams, histories: what it reads, and what it joins, by name in lower
-    case."""
+    """static: static tables by name. streams, histories: the streams it reads and those whose history it joins, by
+    name in lower case."""
 
     query: ast.Query
     plan: QueryPlan
@@ -40,7 +40,7 @@ def planned(text: str, tables: Mapping[str, Any], streams: Mapping[str, Stream],
     """Plans a live query over streams and named tables. access: what its SQL may read. Raises QueryError."""
     query = parse(text, tuple(s.schema.name for s in streams.values()))
     if not query.factors:
-        raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "ask db.sql")
+        raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "use db.sql")
 
     def resolve(name: str) -> Schema:
         stream = streams.get(stream_key(name))
@@ -54,7 +54,7 @@ def planned(text: str, tables: Mapping[str, Any], streams: Mapping[str, Stream],
         relations = {name: fields_of(t) for name, t in static.items()}
         plan = bind(query, resolve, live=True, relations=relations, describe=binder(access))
         outer = Outer(outermost(plan), static, access)
-        outer.schema()  # DuckDB's own view of the outer SELECT, before any event
+        outer.schema()  # DuckDB checks the outer SELECT before any event
     joined = [h.schema.name.lower() for h in plan.factors[-1].histories]
     read = {name: streams[name] for name in plan_streams(plan)}
     return Planned(query, plan, outer, static, read, {name: streams[name] for name in joined})

@@ -1,4 +1,4 @@
-"""The live queries of a database: how they are asked, begin, take each other's place, and end."""
+"""The live queries of a database: create, start, replace, shed, stop."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from hybrid.watch.waits import waits
 from query.errors import DataError
 from query.plan.plan import QueryPlan
 
-#: Declares the stream that the rows of a query go into: its name, the rows, their keys, and how long they are kept.
+#: Declares the target stream of a query's rows: name, rows, keys, retention.
 Declare = Callable[[str, Rows, Sequence[str], timedelta | None], None]
 
 
 class Queries:
-    """All methods but `catch_up` are called with the lock. memory: what partial matches may take of it.
+    """All methods except `catch_up` are called with the lock. memory: the memory budget of partial matches.
 
-    may_wait, catch_up: see Alerts. ended: called when a query with a name has been closed; declare: see Declare."""
+    may_wait, catch_up: see Alerts. ended: called after a named query was closed. declare: see Declare."""
 
     def __init__(
         self, opened: Opened, flow: Flow, memory: Memory, may_wait: Callable[[], bool],
@@ -54,13 +54,13 @@ class Queries:
         self._ended = ended
         self._declare = declare
 
-    # ---- asked
+    # ---- create
 
     def ask(
         self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, into: str | None = None,
         from_us: int | None = None,
     ) -> LiveQuery:  # fmt: skip
-        """Returns a live query that may begin. from_us: it sees the events that are kept from then on too. Raises
+        """Returns a live query that has not started. from_us: it also reads kept events from this time on. Raises
         QueryError."""
         self._opened.check()
         wanted = planned(text, tables, self._opened.streams, self._opened.access)
@@ -78,7 +78,7 @@ class Queries:
         query = LiveQuery(plan, events, wanted.histories, strategy, large)
         query.alerts = self._alerts(query, wanted, strategy, evidence)
         if query.driver is not None:
-            # what flows on into another stream comes in its turn
+            # rows that feed another stream keep their order
             pool = None if into is not None else pools().readers
             query.asking = Asking(query.driver, pool, lambda: self._answered(query))
             query.asking.prepare(wanted.histories)
@@ -106,13 +106,13 @@ class Queries:
             rows_from, lambda seconds: self._catch_up(query, seconds),
         )
 
-    # ---- begun
+    # ---- start
 
     def start(
         self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, into: str | None = None,
         time: str | None = None, shed: Shed | None = None,
     ) -> LiveQuery:  # fmt: skip
-        """Returns a live query that has begun; see Database.watch."""
+        """Starts a live query and returns it; see Database.watch."""
         query = self.ask(text, strategy, tables, evidence, into)
         if shed is not None:
             check_shed(query.plan, into)
@@ -129,7 +129,7 @@ class Queries:
     def past(
         self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, from_us: int, shed: Shed | None
     ) -> Past:
-        """Returns a live query that is to read the archive before it begins, without the lock."""
+        """Returns a live query that reads the archive before it starts; the read takes no lock."""
         query = self.ask(text, strategy, tables, evidence, from_us=from_us)
         if shed is not None:
             check_shed(query.plan, None)
@@ -141,7 +141,7 @@ class Queries:
         return Past(query, from_us)
 
     def go_on(self, past: Past) -> LiveQuery:
-        """Lets a live query begin that has read the archive, with what has come meanwhile."""
+        """Starts a live query that has read the archive, after it has read the events pushed meanwhile."""
         self._opened.check()
         check_going(past.query.plan, past.streams)
         past.read_rest()
@@ -154,34 +154,35 @@ class Queries:
         self.share_memory()
 
     def share_memory(self) -> None:
-        """Says to all that hold partial matches, or what was found in history, how much is theirs."""
+        """Divides the memory budget among the holders of partial matches and the history caches."""
         feeds = [s.feed for s in self._flow.streams.values() if s.feed is not None]
         self.memory.share_out([*feeds, *(h for q in self._flow.queries for h in q.events.holders)])
         drivers = [q.driver for q in self._flow.queries if q.driver is not None]
         self.memory.share_kept([cache for driver in drivers for cache in driver.caches])
 
     def named(self, asked: Asked) -> LiveQuery | None:
-        """Returns the query that runs under a name, if there is one. Raises DataError for another one."""
+        """Returns the running query of this name, or None. Raises DataError if it is a different query."""
         if self._opened.path is None:
             raise DataError("a database in memory has no checkpoints", "hybrid.connect(path), or leave out the name")
         known = self._flow.named.get(asked.name)
         if known is not None and (known.asked is None or not known.asked.same(asked)):
             raise DataError(
                 f"another query runs under the name {asked.name}",
-                "db.replace puts a new version in its place, db.watching()[name].close() ends it",
+                "db.replace installs a new version, db.watching()[name].close() ends the query",
             )
         return known
 
     def _pour(self, query: LiveQuery, into: str, time: str | None) -> Pour:
-        """Declares the stream that the rows of a new live query go to."""
+        """Declares the target stream of a new live query's rows."""
         reads, target = frozenset(query.events.streams), into.lower()
         upstream = set(reads)
         while more := {name for p in self._flow.pours if p.target in upstream for name in p.reads} - upstream:
             upstream |= more
         if target in upstream:
-            raise DataError(f"the rows cannot go into {into}, which they are made of", "choose another name")
+            message = f"the query reads {into}, directly or through other queries: its rows cannot go into it"
+            raise DataError(message, "choose another name")
         if any(p.target == target for p in self._flow.pours):
-            raise DataError(f"stream {into} is fed by a live query already", "choose another name")
+            raise DataError(f"another live query already feeds stream {into}", "choose another name")
         rows = rows_as_events(query.plan, query.alerts.schema, time)
         keeping = [s.schema.retention_us for s in query.events.streams.values()]
         retention = None if None in keeping else timedelta(microseconds=max(k for k in keeping if k is not None))
@@ -193,13 +194,13 @@ class Queries:
         state.live.driven = True
         return Pour(query.alerts, reads, target, rows.lag_us, lambda: query.events.watermark_us)
 
-    # ---- replaced, shed, ended
+    # ---- replace, shed, stop
 
     def replace(
         self, alerts: Alerts, text: str, tables: Mapping[str, Any], evidence: bool, fresh: bool
     ) -> tuple[LiveQuery, LiveQuery, bool]:
-        """Returns the running query, its new version, and whether that is as if it had run since the old one began; to
-        be followed by `retire`. See Database.replace."""
+        """Starts the new version of a query. Returns the old one, the new one, and whether the new one has the state of
+        a run since the old one began. Call `retire` next. See Database.replace."""
         self._opened.check()
         old = self._flow.running(alerts)
         if old is None:
@@ -222,13 +223,13 @@ class Queries:
         return old, new, whole
 
     def retire(self, old: LiveQuery) -> None:
-        """Takes no more events into a query in whose place another one is; what waits for history still comes."""
+        """Stops the input of a replaced query. Its matches that wait for history are still emitted."""
         old.events.leave()
         guarded(old, LiveQuery.settle)
         self._flow.drop_over()
 
     def shed(self, alerts: Alerts, shed: Shed | None) -> None:
-        """Changes how a running query may leave out keys; see Database.shed."""
+        """Changes the load shedding of a running query; see Database.shed."""
         query = self._flow.running(alerts)
         shedding = None if query is None else query.events.shedding
         if query is None or shed == (None if shedding is None else shedding.shed):
@@ -238,7 +239,7 @@ class Queries:
         query.events.allow(shed)
 
     def stop(self, query: LiveQuery) -> None:
-        """Ends one live query; nothing else changes."""
+        """Ends one live query."""
         query.events.leave()
         if query.driver is not None:
             query.driver.discard()
@@ -250,7 +251,7 @@ class Queries:
         query.alerts.finish("closed")
 
     def withdraw(self, before: Sequence[LiveQuery]) -> None:
-        """Ends the queries that are not among those before: one that could not begin whole."""
+        """Ends the queries that are not in `before`, which failed while starting."""
         for query in [q for q in self._flow.queries if q not in before]:
             self.stop(query)
         for stream in self._flow.streams.values():
@@ -259,10 +260,10 @@ class Queries:
                 if not len(stream.feed):
                     stream.feed = None
 
-    # ---- history that is being read
+    # ---- history reads
 
     def _answered(self, query: LiveQuery) -> None:
-        """A request of a query is over: somebody takes its answer, unless a push does so before."""
+        """Callback on request completion: schedules collection of the answer unless a push collects it first."""
         if not self._opened.closed:
             pools().takers.submit(self._take_answers, query)
 
@@ -272,7 +273,7 @@ class Queries:
                 guarded(query, LiveQuery.settle)
 
     def catch_up(self, query: LiveQuery, seconds: float | None = None) -> None:
-        """Returns when no history is being read for a query, or so many seconds are over."""
+        """Waits until no history is being read for a query, at most `seconds`."""
         until_s = None if seconds is None else time.monotonic() + seconds
         while query.asking is not None and (running := query.asking.running) is not None:
             wait([running], None if until_s is None else max(0.0, until_s - time.monotonic()))
@@ -280,17 +281,17 @@ class Queries:
                 break
             self._take_answers(query)
             if query.asking.running is running:
-                break  # it is not the database's any more
+                break  # the database is closed, or the query has ended
 
 
 def check_going(plan: QueryPlan, streams: Mapping[str, Any]) -> None:
-    """Raises QueryError where all streams that a live query reads have ended."""
+    """Raises QueryError if all streams that a live query reads have ended."""
     over = [s.schema.name for s in streams.values() if s.ended]
     if len(over) == len(streams):
-        raise fault("HQ400", f"stream {over[0]} has ended", plan.text, "ask db.sql or db.backtest")
+        raise fault("HQ400", f"stream {over[0]} has ended", plan.text, "use db.sql or db.backtest")
 
 
 def why_late(query: LiveQuery) -> list[str]:
-    """Returns why matches may come late, and partial ones may never end."""
+    """Returns warnings about matches that may be delayed and partial matches that may never end."""
     found = [waits(f.plan, f.alias if query.asked is None else query.name) for f in query.plan.factors]
     return list(dict.fromkeys(message for messages in found for message in messages))

@@ -1,4 +1,4 @@
-"""What statements and backtests read of the streams of a database."""
+"""Inputs of statements and backtests: snapshots of the streams of a database."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from query.language.cut import lacks_input
 
 
 def input_of(stream: Stream, late: bool) -> StreamInput:
-    """Returns a stream as it is now. late: with its late events."""
+    """Returns a snapshot of a stream. late: include late events."""
     return StreamInput(stream.schema, stream.kept.snapshot(), stream.begins_us(), late)
 
 
 def inputs_of(opened: Opened, text: str, late: bool, in_files: bool) -> dict[str, StreamInput]:
-    """Returns the streams that a statement names, by name in lower case, in one snapshot. in_files: their events are
-    written to files first, as they are where a large range of history is Spark's, which searches in files only."""
+    """Returns one snapshot of the streams that a statement names, by name in lower case. in_files: flush their events
+    first, because Spark reads files only. A stream whose history Spark may search is flushed too."""
     words = {w.lower() for w in re.findall(r"\w+", text)}
     words |= opened.streams.keys() if lacks_input(text) else set()
     asked = {key: stream for key, stream in opened.streams.items() if key in words}
@@ -40,7 +40,7 @@ def _may_be_large(opened: Opened, stream: Stream) -> bool:
 def backtests(
     opened: Opened, texts: Sequence[str], start_us: int, end_us: int | None, tables: Mapping[str, Any]
 ) -> list[Result]:
-    """Returns what several queries give over the same events. Called without the lock."""
+    """Returns the results of several queries over the same events. Call it without the lock."""
     with opened.lock:
         opened.check()
         opened.refresh()

@@ -18,13 +18,13 @@ _AGAIN = "push again what the stream expects by its offsets; the rest from a fil
 
 
 def declaration_fault(directory: Place) -> str | None:
-    """What is wrong with the declaration in the directory of a stream, or None."""
+    """Returns the fault of the declaration in a stream's directory, or None."""
     found = _declared(directory)
     return found if isinstance(found, str) else None
 
 
 def log_faults(directory: Place) -> list[str]:
-    """What is wrong with the log of the stream in a directory, which no process may have open."""
+    """Returns the faults of a stream's log. No process may have the stream open."""
     found = _declared(directory)
     if isinstance(found, str) or not directory.on_disk:
         return []
@@ -32,12 +32,12 @@ def log_faults(directory: Place) -> list[str]:
 
 
 def mend(directory: Place) -> list[Repaired]:
-    """Repairs the stream in a directory as far as it can be; says what it did. No process may have it open. Raises
-    DataError where something is lost that nothing says any more."""
+    """Repairs the stream in a directory and returns the repairs. No process may have it open. Raises DataError if the
+    lost information is recorded nowhere else."""
     found = _declared(directory)
     schema, logged = (None, False) if isinstance(found, str) else found
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HybridWarning)  # of what is about to be repaired
+        warnings.simplefilter("ignore", HybridWarning)  # about the faults repaired here
         done = repair(directory / TABLE, schema)
         if directory.on_disk:
             done += _log(Path(directory), logged)
@@ -56,7 +56,7 @@ def _log(directory: Path, logged: bool) -> Iterator[Repaired]:
     now = f", its files are {moved} now" if moved else ""
     kept = f"the {found.events:,} events that can be read of it are kept{now}"
     lost = [(fault.events[0], fault.events[1] - 1) for fault in found.faults if fault.events is not None]
-    if lost:  # told below, and no fault any more
+    if lost:  # reported below; the gap is then known and no fault
         table = Table.open(place_of(directory / TABLE))
         table.note_gaps([*(table.gaps or []), *lost])
     for fault in found.faults:
@@ -67,7 +67,7 @@ def _log(directory: Path, logged: bool) -> Iterator[Repaired]:
 
 
 def _declared(directory: Place) -> tuple[Schema, bool] | str:
-    """How a stream is declared, and whether it has a log; or what is wrong with its declaration."""
+    """Returns the schema of a stream and whether it has a log, or the fault of its declaration."""
     if not (directory / STREAM_FILE).exists():
         return f"{STREAM_FILE} is gone"
     try:

@@ -1,5 +1,4 @@
-"""A database that is opened goes on from its last checkpoint: with what the live queries had become, and the events
-since."""
+"""Recovery of a database from its last checkpoint: restores the live queries and replays the events since."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from query.errors import DataError, HybridWarning
 
 
 def resume(opened: Opened, flow: Flow, queries: Queries, checkpoints: Checkpoints, wider: bool) -> None:
-    """Lets the queries of the last checkpoint go on, if there is one. wider: whether streams have got columns since."""
+    """Restores the queries of the last checkpoint, if any. wider: whether columns were added to streams since."""
     assert opened.path is not None
     found = checkpoint.newest(opened.path)
     if found is None:
@@ -58,23 +57,23 @@ def resume(opened: Opened, flow: Flow, queries: Queries, checkpoints: Checkpoint
 
 
 def _stand_back(stream: Stream | None, name: str, saved: Mapping[str, Any]) -> None:
-    """Lets a stream take its events in as when the checkpoint was taken."""
+    """Sets the intake of a stream back to its state at the checkpoint."""
     if stream is None:
         raise DataError(
-            f"the checkpoint knows a stream {name} that is not there",
-            "restore its directory; or remove the directory _checkpoint: queries then begin anew",
+            f"stream {name} of the checkpoint is missing",
+            "restore its directory, or remove the directory _checkpoint: all queries then start empty",
         )
     check_ahead(stream, saved["next_seq"])
     live = {**saved, "ended": False}
     lateness_us = live.get("lateness_us", stream.schema.lateness_us)
-    # A crash may have come between a change of the lateness and the checkpoint after it: with the longer one
-    # no event that was on time is behind the watermark when it is matched again.
+    # A crash may have come between a change of the lateness and the next checkpoint. With the longer of both, no
+    # event that was on time is late in the replay.
     replayed = replace(stream.schema, lateness_us=max(lateness_us, stream.schema.lateness_us))
     stream.live = LiveStream.from_dict(replayed, live)
 
 
 def _begun(queries: Queries, saved: Mapping[str, Any]) -> LiveQuery:
-    """Returns a query of a checkpoint, which has begun if it was not over, without what it had become on the way."""
+    """Returns a query of a checkpoint, started unless it was over. Its matching state is not restored yet."""
     asked = read_asked(saved["asked"])
     strategy = strategy_of(asked.strategy, asked.tolerance_us)
     if saved["alerts"]["over"] is not None:
@@ -91,7 +90,7 @@ def _begun(queries: Queries, saved: Mapping[str, Any]) -> LiveQuery:
 def restore_feed(
     stream: Stream, saved: Mapping[str, Any], named: Mapping[str, LiveQuery], spill: Spill | None
 ) -> dict[str, Member | Unread]:
-    """Gives a stream the feed that it had. Returns the members by the names of their queries."""
+    """Restores the feed of a stream. Returns its members by query name."""
     names = saved["members"]
     if not names:
         return {}
@@ -101,15 +100,14 @@ def restore_feed(
 
 
 def _make_anew(queries: Sequence[LiveQuery], version: int, wider: bool) -> list[str]:
-    """Lets queries whose state in the checkpoint means something else to this release go on from their events. Returns
-    what is to be said of that."""
+    """Rebuilds queries whose checkpoint state this release cannot use by replaying their events. Returns warnings."""
     names, lost = [], []
     for query in queries:
         assert query.asked is not None
         names.append(query.asked.name)
         try:
             whole = query.events.replay()
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's own)
+        except Exception as error:  # noqa: BLE001  (any failure is confined to this query)
             query.alerts.fail(error)
             whole = True
         lost += [] if whole else [query.asked.name]
@@ -117,8 +115,8 @@ def _make_anew(queries: Sequence[LiveQuery], version: int, wider: bool) -> list[
 
 
 def _give_since(flow: Flow, stream: Stream) -> None:
-    """Hands on the events since the checkpoint."""
-    if not stream.live.driven:  # the rows of a query come again from the query
+    """Replays the events of a stream since the checkpoint."""
+    if not stream.live.driven:  # its query emits these rows again
         for batch, late in stream.kept.snapshot().since(stream.live.next_seq):
             flow.give(stream, stream.live.replay(batch, late))
         logged_us = stream.kept.logged_watermark_us

@@ -1,4 +1,4 @@
-"""The streams of a database: declared, widened, altered, described, and set back in time."""
+"""Operations on the streams of a database: declare, add columns, alter, describe, rewind."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from query.schema import Schema
 
 
 def create(opened: Opened, schema: Schema, pace: Pace) -> None:
-    """Makes a stream that is not there yet."""
+    """Creates a stream."""
     directory = None
     live = LiveStream(schema)
-    Ordering(schema)  # refuses tie columns that have no order
+    Ordering(schema)  # raises if a tie column has no order
     if opened.path is not None:
         directory = opened.path / schema.name
         directory.make()
@@ -36,8 +36,8 @@ def create(opened: Opened, schema: Schema, pace: Pace) -> None:
 
 
 def declare_again(flow: Flow, stream: Stream, schema: Schema) -> None:
-    """Takes a declaration of a stream that is there: adds columns that it has more. Raises DataError where the two
-    differ otherwise, but for lateness and retention."""
+    """Declares an existing stream again: adds new trailing columns. Raises DataError if the declarations differ
+    otherwise, except in lateness and retention."""
     was = stream.schema
     wider = widened(was, schema)
     if wider is not None:
@@ -47,7 +47,7 @@ def declare_again(flow: Flow, stream: Stream, schema: Schema) -> None:
 
 
 def add_columns(flow: Flow, stream: Stream, schema: Schema) -> None:
-    """Declares a stream with more columns behind the others; events so far have nulls there."""
+    """Adds trailing columns to a stream; older events have nulls there. Raises DataError if a live query uses it."""
     if flow.reads(stream):
         message = f"stream {schema.name} cannot take columns while live queries read or feed it"
         raise DataError(message, "close them, declare it, and watch again")
@@ -58,7 +58,7 @@ def add_columns(flow: Flow, stream: Stream, schema: Schema) -> None:
 
 
 def alter(flow: Flow, stream: Stream, changed: Mapping[str, Any]) -> list[str]:
-    """Changes settings of a stream, and lets what reads it go on with them. Returns what was changed, in words."""
+    """Changes settings of a stream and of its running queries. Returns a description of each change."""
     schema, pace, said = settings(stream.schema, stream.pace, changed)
     if schema != stream.schema:
         stream.kept.declare(schema)
@@ -78,7 +78,7 @@ def alter(flow: Flow, stream: Stream, changed: Mapping[str, Any]) -> list[str]:
 
 
 def expect(stream: Stream, sources: Any) -> bool:
-    """Lets the watermark wait for sources. Returns whether it did not so far."""
+    """Makes the watermark wait for sources. Returns whether any of them is new."""
     before = set(stream.live.expected)
     stream.live.expect(sources)
     new = set(stream.live.expected) - before
@@ -90,7 +90,7 @@ def expect(stream: Stream, sources: Any) -> bool:
 
 
 def leave(flow: Flow, stream: Stream, source: str) -> list[str]:
-    """Lets a source no longer hold the watermark back. Returns what went wrong with the queries."""
+    """Stops a source from holding the watermark back. Returns warnings of the queries."""
     before = stream.live.watermark_us
     stream.live.idle([source])
     reached_us = stream.live.watermark_us
@@ -98,10 +98,10 @@ def leave(flow: Flow, stream: Stream, source: str) -> list[str]:
 
 
 def check_rewind(flow: Flow, stream: Stream) -> None:
-    """Raises DataError for a stream whose watermark cannot be set back."""
+    """Raises DataError if the watermark of a stream cannot be set back."""
     name = stream.schema.name
     if stream.ended:
-        raise DataError(f"stream {name} has ended", "open the database again: that takes it up")
+        raise DataError(f"stream {name} has ended", "close the database and open it again to resume the stream")
     fed = [p.target for p in flow.pours if name.lower() in p.reads]
     if fed:
         message = f"rows of {name} go into stream {fed[0]}, and would come twice"
@@ -109,14 +109,14 @@ def check_rewind(flow: Flow, stream: Stream) -> None:
 
 
 def rewind(flow: Flow, stream: Stream, to_us: int, spill: Spill | None, trouble: list[str]) -> Rewound:
-    """Sets the watermark of a stream back, see hybrid.watch.rewind."""
+    """Sets the watermark of a stream back; see hybrid.watch.rewind."""
     done = rewound(flow, stream, to_us, spill, trouble)
     stream.save()
     return done
 
 
 def described(stream: Stream) -> dict[str, Any]:
-    """Returns what Database.streams says of a stream."""
+    """Returns the entry of a stream in Database.streams."""
     live = stream.live
     return {
         "columns": {f.name: f.type for f in stream.schema.fields},

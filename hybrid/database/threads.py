@@ -1,4 +1,4 @@
-"""Who may still push to a database: what an iteration over alerts waits for."""
+"""Whether another thread may still push to a database, for which an iteration over alerts waits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hybrid.watch.ticker import TICKER
 
 
 def may_push(pushers: Collection[int], paced: bool) -> bool:
-    """Returns whether another thread may still push: not from a thread that has, nor with one thread only. pushers:
-    those that have; paced: whether time alone may decide something.
+    """Returns whether another thread may still push: False if the calling thread has pushed or is the only one.
+    pushers: the threads that have pushed. paced: whether time alone may raise a watermark.
 
-    Threads that Python did not start (a debugger's, a test runner's) count if they have pushed: nobody knows whether
-    they have ended. Those of Spark's client never push, and live as long as its session."""
+    A thread that Python did not start (a debugger's, a test runner's) counts if it has pushed, since its end is
+    unknown. Threads of Spark's client never count."""
     own = threading.get_ident()
     quiet = (KEEPER, RENEWER) if paced else (KEEPER, RENEWER, TICKER)
     others = [
@@ -30,7 +30,7 @@ def may_push(pushers: Collection[int], paced: bool) -> bool:
 
 
 def _is_sparks(thread: threading.Thread) -> bool:
-    """Whether a thread belongs to the client of Spark, by what it is or runs."""
+    """Returns whether a thread belongs to Spark's client, by its class and target."""
     from archive.spark.session import PACKAGES
 
     runs = getattr(thread, "_target", None)

@@ -131,17 +131,17 @@ def test_a_copy_that_was_not_finished_is_refused_and_finished(tmp_path, monkeypa
 def test_what_is_no_copy_of_it_is_left_alone(tmp_path):
     db = filled(tmp_path / "db")
     db.flush()
-    with pytest.raises(DataError, match="lie in each other"):
+    with pytest.raises(DataError, match="contains the other"):
         db.snapshot(tmp_path / "db" / "copy")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter").write_text("dear")
-    with pytest.raises(DataError, match="is not empty, and no snapshot"):
+    with pytest.raises(DataError, match="is not empty and is no snapshot"):
         db.snapshot(tmp_path / "other")
     assert [p.name for p in (tmp_path / "other").iterdir()] == ["letter"]
     db.snapshot(tmp_path / "copy")
     with hybrid.connect(tmp_path / "copy", maintenance=False) as restored:
         restored.push("t", rows(40, 5), offset=40)
-    with pytest.raises(DataError, match="has been written to since it was made"):
+    with pytest.raises(DataError, match="was written to after it was made"):
         db.snapshot(tmp_path / "copy")
     db.close()
     with pytest.raises(DataError, match="there is no database"):

@@ -352,7 +352,7 @@ def test_strategies(db: Database) -> None:
     with pytest.raises(hybrid.QueryError, match="did you mean llaa"):
         db.watch(PAIR, strategy="lla")
     for strategy in ("alaa", "llaa", "ollaa"):
-        with pytest.raises(hybrid.QueryError, match="it takes no tolerance"):
+        with pytest.raises(hybrid.QueryError, match="takes no tolerance"):
             db.watch(PAIR, strategy=strategy, tolerance="500ms")
     with pytest.raises(hybrid.DataError, match="not a duration"):
         db.watch(PAIR, tolerance="a while")

@@ -95,7 +95,7 @@ def test_two_streams_that_differ_by_case(tmp_path: Path) -> None:
     (other / "ticks").rename(tmp_path / "db" / "ticks")
     if len(list((tmp_path / "db").glob("[Tt]icks"))) < 2:
         pytest.skip("names of files compare without case here")
-    with pytest.raises(hybrid.DataError, match=r"two streams have one name: .*Ticks and .*ticks"):
+    with pytest.raises(hybrid.DataError, match=r"two streams have the same name: .*Ticks and .*ticks"):
         hybrid.connect(tmp_path / "db")
 
 
