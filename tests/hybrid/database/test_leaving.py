@@ -83,7 +83,7 @@ def test_threads_that_wait_for_a_database_do_not_hold_up_the_end(tmp_path):
         timeout=60,
     )  # fmt: skip
     assert done.returncode == 0
-    assert "left without close" not in done.stderr
+    assert "was not closed" not in done.stderr
     found = values(tmp_path)
     assert found == list(range(len(found)))
     assert len(found) >= int(done.stdout)
