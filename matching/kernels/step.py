@@ -300,10 +300,11 @@ def link(p, tail, item, runs, partitions):
 
 
 @inlined
-def put(p, tail, state, first, ts, row, node, valid, runs, partitions, counters):
-    """Links a new item after `tail`; returns its slot."""
-    counters[C_FREE] -= 1
-    new = runs.free[counters[C_FREE]]
+def put(p, tail, state, first, ts, row, node, valid, runs, partitions, free):
+    """Links a new item after `tail`; returns its slot, and how many are free. (That is a local variable while a row is
+    taken: in `counters` it would be read and written for each item.)"""
+    free -= 1
+    new = runs.free[free]
     runs.state[new] = state
     runs.first[new] = first
     runs.ts[new] = ts
@@ -312,14 +313,14 @@ def put(p, tail, state, first, ts, row, node, valid, runs, partitions, counters)
     runs.valid[new] = valid
     runs.next[new] = -1
     link(p, tail, new, runs, partitions)
-    return new
+    return new, free
 
 
 @inlined
-def release(item, runs, counters):
-    """Frees the slot of an item."""
-    runs.free[counters[C_FREE]] = item
-    counters[C_FREE] += 1
+def release(item, runs, free):
+    """Frees the slot of an item; returns how many are free."""
+    runs.free[free] = item
+    return free + 1
 
 
 @inlined
@@ -442,13 +443,14 @@ def verdict(
 
 
 @inlined
-def accept(p, tail, state, first, ts, row, node, runs, partitions, counters):
-    """Links the item for a run that accepts; a timeout of its start becomes the match instead. Returns the tail."""
+def accept(p, tail, state, first, ts, row, node, runs, partitions, free):
+    """Links the item for a run that accepts; a timeout of its start becomes the match instead. Returns the tail, and
+    how many slots are free."""
     if timed_out(tail, first, runs):
         runs.state[tail] = MATCH
         runs.node[tail] = node
-        return tail
-    return put(p, tail, state, first, ts, row, node, np.int64(0), runs, partitions, counters)
+        return tail, free
+    return put(p, tail, state, first, ts, row, node, np.int64(0), runs, partitions, free)
 
 
 @inlined
@@ -480,8 +482,8 @@ def room_for(length, calm_length, other_length, degree, runs_max, runs, buffer, 
 @inlined
 def advance(
     p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad, spent, tail,
-    cut_first, ended_first, stamp, mode, merge, ambiguous, within_us, within_rows, timeouts, absent, leads, trails,
-    some_bad, feature, feature_f, feature_valid, program, runs, buffer, partitions, decided, scratch, counters,
+    cut_first, ended_first, free, stamp, mode, merge, ambiguous, within_us, within_rows, timeouts, absent, leads,
+    trails, some_bad, feature, feature_f, feature_valid, program, runs, buffer, partitions, decided, scratch, counters,
 ):  # fmt: skip
     """Takes row i by the edges of a run, in order of preference. Its arguments are the variables of `step` with these
     names, so that a specialised kernel has this in the place of the call."""
@@ -501,9 +503,9 @@ def advance(
             if truth < 0:
                 # what is less preferred in this attempt is read after this only
                 bad_node = store(node, position, v, buffer, counters)
-                tail = put(
+                tail, free = put(
                     p, tail, np.int64(FAILED), first, start_ts, start_row, bad_node, np.int64(0), runs, partitions,
-                    counters,
+                    free,
                 )  # fmt: skip
                 cut_first = first
                 if mode == ALL:
@@ -518,9 +520,9 @@ def advance(
                 continue
             goes_on = program.edge_start[q + 1] > program.edge_start[q]
             if goes_on and (not spent or (timeouts and not program.accept[q] and not timed_out(tail, first, runs))):
-                tail = put(
+                tail, free = put(
                     p, tail, TIMEOUT if spent else q, first, start_ts, start_row, taken_node,
-                    q if spent else new_valid, runs, partitions, counters,
+                    q if spent else new_valid, runs, partitions, free,
                 )  # fmt: skip
                 write_fresh(program, tail, runs, scratch)
                 if leads:
@@ -537,20 +539,20 @@ def advance(
                     within_us, within_rows,
                 )  # fmt: skip
             if ends < 0:
-                tail = accept(p, tail, ends, first, start_ts, start_row, end_node, runs, partitions, counters)
+                tail, free = accept(p, tail, ends, first, start_ts, start_row, end_node, runs, partitions, free)
                 if ends != PENDING:
                     cut = mode == PAST_LAST_ROW
                     cut_first = first
                     break
                 ended_first = first
             if lesser >= 0 and not spent:  # what is less preferred than ending here
-                tail = put(
-                    p, tail, lesser, first, start_ts, start_row, taken_node, new_valid, runs, partitions, counters
+                tail, free = put(
+                    p, tail, lesser, first, start_ts, start_row, taken_node, new_valid, runs, partitions, free
                 )  # fmt: skip
                 write_fresh(program, tail, runs, scratch)
                 if leads:
                     runs.nearest[tail], runs.nearest_bad[tail] = nearest, nearest_bad
-    return tail, cut, cut_first, ended_first
+    return tail, cut, cut_first, ended_first, free
 
 
 @kernel
@@ -622,7 +624,8 @@ def step(
 
         item = partitions.head[p]
         partitions.head[p] = -1
-        free = counters[C_FREE]
+        free_before = counters[C_FREE]
+        free = free_before
         tail = np.int64(-1)
         stamp += 1
         group = np.int64(-1)
@@ -639,7 +642,7 @@ def step(
                 if calm_left > 0:
                     calm_left -= 1
                 if cut or (mode == TO_NEXT_ROW and first == cut_first):
-                    release(mine, runs, counters)
+                    free = release(mine, runs, free)
                     continue
                 pending = trails and runs.state[mine] == PENDING
                 state = settle(
@@ -653,7 +656,7 @@ def step(
                     item = runs.next[tail]
                     runs.next[tail] = -1
                     continue
-                release(mine, runs, counters)
+                free = release(mine, runs, free)
                 if state == GONE:
                     continue
                 start_ts, start_row = runs.ts[mine], runs.row[mine]
@@ -676,18 +679,19 @@ def step(
                 stamp += 1
             # a run that already spans WITHIN n ROWS can take no further row
             spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
-            tail, cut, cut_first, ended_first = advance(
+            tail, cut, cut_first, ended_first, free = advance(
                 p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad,
-                spent, tail, cut_first, ended_first, stamp, mode, merge, ambiguous, within_us, within_rows,
+                spent, tail, cut_first, ended_first, free, stamp, mode, merge, ambiguous, within_us, within_rows,
                 timeouts, absent, leads, trails, some_bad, feature, feature_f, feature_valid, program, runs, buffer,
                 partitions, decided, scratch, counters,
             )  # fmt: skip
             # ---- the empty match of this row, less preferred than all that begins with it
             if accept_empty and mode != ALL and mine < 0 and not cut and cut_first != first:
-                tail = accept(
-                    p, tail, np.int64(MATCH), first, start_ts, start_row, np.int64(-1), runs, partitions, counters
+                tail, free = accept(
+                    p, tail, np.int64(MATCH), first, start_ts, start_row, np.int64(-1), runs, partitions, free
                 )  # fmt: skip
-        partitions.length[p] = length + free - counters[C_FREE]
+        counters[C_FREE] = free
+        partitions.length[p] = length + free_before - free
         if leads:
             note_negated(p, t, ordinal, position, m, b, program, buffer, partitions, counters)
         if partitions.head[p] >= 0 and runs.state[partitions.head[p]] < 0:
