@@ -15,8 +15,9 @@ from matching.engines.run_table import RunTable
 from matching.program.carried import Carried, Chain, carry, chain_of
 from matching.program.determinise import Table, determinise
 from matching.program.live import merges
-from matching.program.program import Mode, NoKernel, Program, assemble
+from matching.program.program import Mode, NoKernel, Program, Skip, assemble
 from matching.program.starts import StartTable, start_table
+from query.plan.expression import MatchNumber, walk
 from query.plan.plan import Plan
 
 #: Most states for which each partition has a list for every state.
@@ -37,9 +38,8 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         program = assemble(plan) if program is None else program
     except NoKernel as construct:
         return EnginePlan(None, str(construct), purpose, None)
-    gives_matches = purpose in (Purpose.MATCHES, Purpose.LIVE, Purpose.ROWS)
-
-    bare = purpose is Purpose.ROWS
+    gives_matches = purpose in (Purpose.MATCHES, Purpose.LIVE, Purpose.ROWS, Purpose.FOUND_AGAIN)
+    bare = purpose is Purpose.ROWS or (purpose is Purpose.FOUND_AGAIN and found_again(plan, program))
 
     def by(
         engine: type[Engine], why: str, table: Table | StartTable | None = None, carried: Carried | None = None,
@@ -68,6 +68,17 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         carried = carry(plan, program) if bare else None
         return by(RunBlocks, "rows may be passed over, and each run has a future of its own", carried=carried)
     return by(RunLists, "each run has a future of its own")
+
+
+def found_again(plan: Plan, program: Program) -> bool:
+    """Whether the rows from the first to the last one of a match say which match it is: nothing reads rows before or
+    after them, and AFTER MATCH skips to the next row or past the last one."""
+    read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
+    outside = program.before or program.after or program.ahead or any(program.first_row) or any(program.last_row)
+    kept = program.absent_before or program.absent_behind or program.unmatched or program.strict
+    skips_within = program.mode is Mode.TO_NEXT_ROW and program.skip is not Skip.NEXT_ROW
+    numbered = any(isinstance(e, MatchNumber) for x in read for e in walk(x))
+    return bool(program.ignore) and not (outside or kept or skips_within or numbered or program.accept[0])
 
 
 def after_failure(chosen: EnginePlan) -> EnginePlan:

@@ -38,6 +38,7 @@ class Purpose(Enum):
 
     MATCHES = "matches with their evidence"
     LIVE = "matches of a live query, with their evidence"
+    FOUND_AGAIN = "output rows of a live query, whose evidence is found again when it is asked for"
     ROWS = "output rows without evidence"
     COUNTS = "the number of matches of each partition"
     GRAPH = "all matches as a graph"  # see matching.match_graph
@@ -250,6 +251,11 @@ class EnginePlan:
         return self.program if self.carried is None else self.carried.program
 
     @property
+    def drops_rows(self) -> bool:
+        """Whether a match comes out without the rows between its first and its last one."""
+        return self.carried is not None or self.chain is not None
+
+    @property
     def specialised(self) -> bool:
         """Whether a kernel written out for the program comes after some rows."""
         return self.engine is not None and self.engine.specialises
@@ -276,7 +282,7 @@ class EnginePlan:
         lines = [str(self.runs), self.show_engine(), f"why         {self.why}", f"rows        {self.wanted.value}"]
         if self.specialised:
             lines.append("kernel      interpreted first, later one written out for this program")
-        if self.purpose is Purpose.LIVE:
+        if self.purpose in (Purpose.LIVE, Purpose.FOUND_AGAIN):
             spilled = f"with a limit, partial matches leave memory by key (policy {Policy.DUE.value})"
             stay = f"partial matches stay in memory: {self.resident}"
             lines.append(f"memory      {spilled if self.resident is None else stay}")
