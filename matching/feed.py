@@ -58,9 +58,14 @@ class Member:
         return self.kernel.spill
 
     @property
-    def drops_rows(self) -> bool:
+    def found_again(self) -> bool:
         """Whether its matches have their ends in the place of their events."""
-        return self.kernel is not None and self.kernel.drops_rows
+        return self.kernel is not None and self.kernel.found_again
+
+    @property
+    def carries(self) -> bool:
+        """Whether its runs do not have all rows of their matches."""
+        return self.kernel is not None and not self.kernel.chosen.keeps_rows
 
     def take_found(self) -> list[Matches]:
         found, self.found = self.found, []
@@ -240,24 +245,25 @@ class Feed:
             ordering.declare(schema)
 
     def _make(
-        self, plan: Plan, found_again: bool = False, shedder: Shedder | None = None, shared: list[Rows] | None = None
+        self, plan: Plan, found_again: bool, shedder: Shedder | None = None, shared: list[Rows] | None = None,
+        carries: bool | None = None,
     ) -> Matcher:  # fmt: skip
-        """found_again: the evidence of matches may be found again; not where partitions are left out."""
+        """found_again: the evidence of matches may be found again; not where partitions are left out. carries: see
+        choose_engine; None: unless partial matches may leave memory."""
         from matching.engines.engine import Purpose
         from matching.matcher import make_matcher
 
         purpose = Purpose.FOUND_AGAIN if found_again and shedder is None else Purpose.LIVE
         return make_matcher(
-            plan, lenient=True, shared=shared, builder=self._builder, purpose=purpose, spill=self._spill
-        )
+            plan, lenient=True, shared=shared, builder=self._builder, purpose=purpose, spill=self._spill,
+            carries=self._spill is None if carries is None else carries,
+        )  # fmt: skip
 
     def add(
         self, plan: Plan, since_seq: int, shedder: Shedder | None = None, found_again: bool = False
     ) -> Member:  # fmt: skip
         """A query that sees the events pushed from now on. since_seq: the ingest sequence of the next event. shedder:
-        of the plan's PARTITION BY, if partitions may be left out. found_again: see Purpose.FOUND_AGAIN; where partial
-        matches may leave memory they keep their rows."""
-        found_again = found_again and self._spill is None
+        of the plan's PARTITION BY, if partitions may be left out. found_again: see Purpose.FOUND_AGAIN."""
         hidden_seq = since_seq if len(self.ordering) else 0  # what is held back is not for it
         shared = [
             g.rows for g in self._groups
@@ -295,7 +301,7 @@ class Feed:
         """A query that is as if it had been added before the event `since_seq`. events: those from there on, in the
         total order; what has not been handed on yet may be among them. shedder: as in `add`; none of these events is
         left out. from_us: events before that are not for it. Raises what the query fails of."""
-        matcher = self._make(plan, found_again and self._spill is None, shedder)
+        matcher = self._make(plan, found_again, shedder)
         events = self.ordering.known(events)
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():
@@ -362,8 +368,9 @@ class Feed:
                 "since_seq": group.since_seq, "members": len(chosen), "kernels": kernels, "from_us": group.from_us,
                 "ahead_us": group.ahead_us, "sources": list(group.sources),
             })  # fmt: skip
-            if any(member.drops_rows for member in chosen):
-                groups[-1]["drops_rows"] = [member.drops_rows for member in chosen]
+            if any(member.found_again for member in chosen):
+                groups[-1]["found_again"] = [member.found_again for member in chosen]
+                groups[-1]["carries"] = [member.carries for member in chosen]
             if group.ordering is not None:
                 parts[f"own{i}"] = _as_array(group.ordering.snapshot())
             if group.shedder is not None:
@@ -398,8 +405,9 @@ class Feed:
             if f"own{i}" in parts:
                 group.ordering = Ordering(self.ordering.schema)
                 group.ordering.restore(parts[f"own{i}"].tobytes())
-            for drops_rows in kept.get("drops_rows", [False] * kept["members"]):
-                group.members.append(Member(self._make(left.pop(0), drops_rows, shared=shared)))
+            never = [False] * kept["members"]
+            for found_again, carries in zip(kept.get("found_again", never), kept.get("carries", never), strict=True):
+                group.members.append(Member(self._make(left.pop(0), found_again, None, shared, carries)))
             shedder = None
             if shed := {n.removeprefix(f"shed{i}."): a for n, a in parts.items() if n.startswith(f"shed{i}.")}:
                 shedder = Shedder(plans[len(members)].partition_by)

@@ -58,6 +58,7 @@ DENSE_ROWS_MIN = 256
 def make_matcher(
     plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None,
     builder: Builder | None = None, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None,
+    carries: bool = True,
 ) -> Matcher:  # fmt: skip
     """The matcher of a plan: over its engine, or with a HybridWarning the reference (exact, slow) where it has none
     yet. sources: names that EventBatch.source indexes. lenient: AFTER MATCH SKIP TO that would not move on goes on one
@@ -65,8 +66,8 @@ def make_matcher(
     shared: rows of the same input that it may share, to which its own are added where none of them will do; what is
     pushed then goes to these rows (see matching.feed). builder: asked for a specialised kernel between
     batches; None: the interpreted ones alone. spill: partial matches may leave memory, where they can
-    (KernelMatcher.spill says)."""
-    chosen = choose_engine(plan, purpose)
+    (KernelMatcher.spill says). carries: see choose_engine."""
+    chosen = choose_engine(plan, purpose, carries=carries)
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher
 
@@ -126,8 +127,8 @@ class _Looked(NamedTuple):
 class KernelMatcher:
     """Matcher over the engine of an EnginePlan. State is arrays. stuck: matches from which AFTER MATCH SKIP TO would
     not have moved on. Of Purpose.ROWS matches have neither times nor events, and one of which measures read little is
-    never kept whole (matching.program.carried); such a match has its ends under FOUND_AGAIN, where the others have
-    their events. Of COUNTS and GRAPH, push and advance give no matches."""
+    never kept whole (matching.program.carried); of FOUND_AGAIN they have their ends instead. Of COUNTS and GRAPH, push
+    and advance give no matches."""
 
     def __init__(
         self, plan: Plan, chosen: EnginePlan, sources: tuple[str, ...] = ("default",), lenient: bool = False,
@@ -145,7 +146,7 @@ class KernelMatcher:
         self._rows = 0
         self.measures = Measures(plan, program.variables, program.shown, program.waiting)
         self._planned = chosen
-        self._bare = chosen.purpose is Purpose.ROWS or self.drops_rows
+        self._bare = chosen.purpose in (Purpose.ROWS, Purpose.FOUND_AGAIN)
         self._run_by(chosen)
         self.codes = Codes(program.texts)
         self.values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes, plan.settings)
@@ -217,10 +218,10 @@ class KernelMatcher:
         evidence may be found again."""
         was = self._planned
         purpose = Purpose.LIVE if was.purpose is Purpose.FOUND_AGAIN and not found_again else was.purpose
-        chosen = choose_engine(plan, purpose)
+        chosen = choose_engine(plan, purpose, carries=not was.keeps_rows)
         if (chosen.program, plan.schema, plan.partition_by) != (self.program, self.plan.schema, self.plan.partition_by):
             return None
-        if chosen.drops_rows != was.drops_rows or (chosen.drops_rows and chosen.runs != was.runs):
+        if chosen.runs != was.runs or (chosen.chain is None) != (was.chain is None):
             return None
         known = {*self.store.numeric, *self.store.other}
         new = KernelMatcher(plan, chosen, self.sources, self.lenient, self.rows)
@@ -631,7 +632,7 @@ class KernelMatcher:
     def _stamp(self) -> str:
         """Of what the numbers of states, labels and registers in a snapshot mean."""
         planned = self._planned
-        if not planned.drops_rows:
+        if planned.keeps_rows:
             return stamp(self.program, planned.table)
         return stamp(planned.runs, planned.table, () if planned.chain is None else planned.chain.variables)
 
@@ -749,7 +750,7 @@ class KernelMatcher:
         table, row_match = self.measures.table(self.store, found, keys)
         if self._bare:
             none, bounds = self._none(), np.zeros(out.count + 1, np.int64)
-            ends = self._ends(out) if self.drops_rows else None
+            ends = self._ends(out) if self.found_again else None
             return replace(
                 none, rows=table, row_match=row_match, number=out.number, event_bounds=bounds, outcome=out.outcome,
                 ends=ends,
@@ -767,17 +768,24 @@ class KernelMatcher:
         )  # fmt: skip
 
     @property
-    def drops_rows(self) -> bool:
+    def found_again(self) -> bool:
         """Whether its matches have their ends in the place of their events."""
-        return self._planned.purpose is Purpose.FOUND_AGAIN and self._planned.drops_rows
+        return self._planned.purpose is Purpose.FOUND_AGAIN
 
     def _ends(self, out: Decode) -> Ends:
-        """The ends of decoded matches, at least one, that are carried or a chain."""
-        store, first, last = self.store, out.start, out.rows
-        if (chain := self.chosen.chain) is not None:
+        """The ends of decoded matches, at least one."""
+        store, carried, chain = self.store, self.chosen.carried, self.chosen.chain
+        if carried is not None:
+            first, last = out.start, out.rows
+        elif chain is not None:
             rows = out.rows.reshape(out.count, len(chain.variables))
             first, last = rows[:, 0], rows[:, -1]
-        low_us, high_us = int(store.ts[first.min()]), int(store.ts[last.max()])
+        else:
+            first, last = out.rows[out.bounds[:-1]], out.rows[out.bounds[1:] - 1]
+        if self.rows.spilled is None:  # rows stand in the total order
+            low_us, high_us = int(store.ts[first.min()]), int(store.ts[last.max()])
+        else:
+            low_us, high_us = int(store.ts[first].min()), int(store.ts[last].max())
         return Ends(store.seq[first], store.seq[last], low_us, high_us)
 
     def _hold(self, out: Decode, ended: bool) -> Decode:

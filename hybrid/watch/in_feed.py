@@ -79,7 +79,7 @@ class InFeed:
         self.shedding: Shedding | None = None
         self.left = False
         self._spill = spill
-        self._found_again = found_again and spill is None and _kept_long_enough(factor.plan, stream.schema)
+        self._found_again = found_again and _kept_long_enough(factor.plan, stream.schema)
         self._filling: Filling | None = None
         self._accepted_before = stream.on_time_count  # of the stream, when it began
         self._stuck_before = 0

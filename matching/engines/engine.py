@@ -228,10 +228,11 @@ def specialisable(engine: Engine) -> Specialisable | None:
 class EnginePlan:
     """The engine that runs a plan for a purpose; matching.engines.choose.choose_engine makes it, EXPLAIN prints it.
 
-    engine: None if there is none; then `why` names what has none. program: of the plan. table: over which the engine
-    runs, if it runs over one. carried: registers that runs carry beside those of the program, for measures; chain: the
-    variables of each match, where the rows alone tell a match. wanted: the rows it is given. resident: why its partial
-    matches cannot leave memory, or None. runs_max: most partial matches one partition may have at a time."""
+    engine: None if there is none; then `why` names what has none. purpose: LIVE, not FOUND_AGAIN, where evidence would
+    not be. program: of the plan. table: over which the engine runs, if it runs over one. carried: registers that runs
+    carry beside those of the program, for measures; chain: the variables of each match, where the rows alone tell a
+    match. wanted: the rows it is given. resident: why its partial matches cannot leave memory, or None. runs_max: most
+    partial matches one partition may have at a time."""
 
     engine: type[Engine] | None
     why: str
@@ -251,9 +252,9 @@ class EnginePlan:
         return self.program if self.carried is None else self.carried.program
 
     @property
-    def drops_rows(self) -> bool:
-        """Whether a match comes out without the rows between its first and its last one."""
-        return self.carried is not None or self.chain is not None
+    def keeps_rows(self) -> bool:
+        """Whether the engine has all rows of a match when it is decided."""
+        return self.carried is None and self.chain is None
 
     @property
     def specialised(self) -> bool:
