@@ -82,6 +82,17 @@ class EventBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Ends:
+    """By what the events of n matches are found again, where they were not kept: the ingest sequences of the first and
+    the last event of each, int64 (n,). No event of them has a time outside of [low_us, high_us]."""
+
+    first_seq: Int64Array
+    last_seq: Int64Array
+    low_us: int
+    high_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Matches:
     """n matches in order of emission, with the output rows and the evidence.
 
@@ -91,6 +102,7 @@ class Matches:
     first_us, last_us: int64 (n,) times of the first and last matched event (of the start row, for an empty match).
     Evidence: the matched events of match i are event_*[event_bounds[i]:event_bounds[i+1]], in order; event_variable is
     an index into `variables`.
+    ends: given instead of times and evidence, see matching.engines.engine.Purpose.FOUND_AGAIN.
     """
 
     rows: pa.Table
@@ -107,6 +119,7 @@ class Matches:
     variables: tuple[str, ...]
     sources: tuple[str, ...]
     outcome: np.ndarray[tuple[int], np.dtype[np.int8]] | None = None
+    ends: Ends | None = None
 
     def __len__(self) -> int:
         return len(self.number)

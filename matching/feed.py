@@ -57,6 +57,16 @@ class Member:
             return BY_REFERENCE
         return self.kernel.spill
 
+    @property
+    def found_again(self) -> bool:
+        """Whether its matches have their ends in the place of their events."""
+        return self.kernel is not None and self.kernel.found_again
+
+    @property
+    def carries(self) -> bool:
+        """Whether its runs do not have all rows of their matches."""
+        return self.kernel is not None and not self.kernel.chosen.keeps_rows
+
     def take_found(self) -> list[Matches]:
         found, self.found = self.found, []
         return found
@@ -234,21 +244,32 @@ class Feed:
         for ordering in (self.ordering, *(g.ordering for g in self._groups if g.ordering is not None)):
             ordering.declare(schema)
 
-    def add(self, plan: Plan, since_seq: int, shedder: Shedder | None = None) -> Member:
-        """A query that sees the events pushed from now on. since_seq: the ingest sequence of the next event. shedder:
-        of the plan's PARTITION BY, if partitions may be left out."""
+    def _make(
+        self, plan: Plan, found_again: bool, shedder: Shedder | None = None, shared: list[Rows] | None = None,
+        carries: bool | None = None,
+    ) -> Matcher:  # fmt: skip
+        """found_again: the evidence of matches may be found again; not where partitions are left out. carries: see
+        choose_engine; None: unless partial matches may leave memory."""
         from matching.engines.engine import Purpose
         from matching.matcher import make_matcher
 
+        purpose = Purpose.FOUND_AGAIN if found_again and shedder is None else Purpose.LIVE
+        return make_matcher(
+            plan, lenient=True, shared=shared, builder=self._builder, purpose=purpose, spill=self._spill,
+            carries=self._spill is None if carries is None else carries,
+        )  # fmt: skip
+
+    def add(
+        self, plan: Plan, since_seq: int, shedder: Shedder | None = None, found_again: bool = False
+    ) -> Member:  # fmt: skip
+        """A query that sees the events pushed from now on. since_seq: the ingest sequence of the next event. shedder:
+        of the plan's PARTITION BY, if partitions may be left out. found_again: see Purpose.FOUND_AGAIN."""
         hidden_seq = since_seq if len(self.ordering) else 0  # what is held back is not for it
         shared = [
             g.rows for g in self._groups
             if g.rows is not None and g.since_seq == hidden_seq and g.shedder is None and g.plain
         ]
-        matcher = make_matcher(
-            plan, lenient=True, shared=[] if shedder else shared, builder=self._builder, purpose=Purpose.LIVE,
-            spill=self._spill,
-        )  # fmt: skip
+        matcher = self._make(plan, found_again, shedder, [] if shedder else shared)
         member = Member(matcher, shedder)
         rows = None if member.kernel is None else member.kernel.rows
         group = next((g for g in self._groups if g.rows is rows and rows is not None), None)
@@ -258,13 +279,15 @@ class Feed:
         group.members.append(member)
         return member
 
-    def succeed(self, old: Member, plan: Plan, read: Callable[[int, int], EventBatch]) -> Member | None:
+    def succeed(
+        self, old: Member, plan: Plan, read: Callable[[int, int], EventBatch], found_again: bool = False
+    ) -> Member | None:  # fmt: skip
         """The query of another plan in the place of `old`, with all that the rows have become: where the two differ
         only in measures and in how these are shown; else None, and nothing has changed. read: the events of the stream
-        with a time from the first to the second."""
+        with a time from the first to the second. found_again: as in `add`."""
         for group in self._groups:
             if old in group.members and old.kernel is not None:
-                kernel = old.kernel.successor(plan, read)
+                kernel = old.kernel.successor(plan, read, found_again)
                 if kernel is not None:
                     member = Member(kernel, old.shedder)
                     group.members[group.members.index(old)] = member
@@ -273,15 +296,12 @@ class Feed:
 
     def replay(
         self, plan: Plan, since_seq: int, events: EventBatch, shedder: Shedder | None = None,
-        from_us: int | None = None,
+        from_us: int | None = None, found_again: bool = False,
     ) -> Member:  # fmt: skip
         """A query that is as if it had been added before the event `since_seq`. events: those from there on, in the
         total order; what has not been handed on yet may be among them. shedder: as in `add`; none of these events is
         left out. from_us: events before that are not for it. Raises what the query fails of."""
-        from matching.engines.engine import Purpose
-        from matching.matcher import make_matcher
-
-        matcher = make_matcher(plan, lenient=True, builder=self._builder, purpose=Purpose.LIVE, spill=self._spill)
+        matcher = self._make(plan, found_again, shedder)
         events = self.ordering.known(events)
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():
@@ -348,6 +368,9 @@ class Feed:
                 "since_seq": group.since_seq, "members": len(chosen), "kernels": kernels, "from_us": group.from_us,
                 "ahead_us": group.ahead_us, "sources": list(group.sources),
             })  # fmt: skip
+            if any(member.found_again for member in chosen):
+                groups[-1]["found_again"] = [member.found_again for member in chosen]
+                groups[-1]["carries"] = [member.carries for member in chosen]
             if group.ordering is not None:
                 parts[f"own{i}"] = _as_array(group.ordering.snapshot())
             if group.shedder is not None:
@@ -364,8 +387,6 @@ class Feed:
     def restore(self, state: bytes, plans: Sequence[Plan]) -> list[Member | Unread]:
         """Takes over a snapshot of a feed of the same stream whose members had these plans; gives its members in their
         order. It must be new. Raises DataError for any other state; it is then of no use."""
-        from matching.engines.engine import Purpose
-        from matching.matcher import make_matcher
         from matching.shedding import Shedder
 
         head, parts = unpack(state)
@@ -384,12 +405,9 @@ class Feed:
             if f"own{i}" in parts:
                 group.ordering = Ordering(self.ordering.schema)
                 group.ordering.restore(parts[f"own{i}"].tobytes())
-            for _ in range(kept["members"]):
-                matcher = make_matcher(
-                    left.pop(0), lenient=True, shared=shared, builder=self._builder, purpose=Purpose.LIVE,
-                    spill=self._spill,
-                )  # fmt: skip
-                group.members.append(Member(matcher))
+            never = [False] * kept["members"]
+            for found_again, carries in zip(kept.get("found_again", never), kept.get("carries", never), strict=True):
+                group.members.append(Member(self._make(left.pop(0), found_again, None, shared, carries)))
             shedder = None
             if shed := {n.removeprefix(f"shed{i}."): a for n, a in parts.items() if n.startswith(f"shed{i}.")}:
                 shedder = Shedder(plans[len(members)].partition_by)

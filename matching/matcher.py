@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.batch import Ends, EventBatch, Int64Array, Matcher, Matches
 from matching.decode import Decode
 from matching.engines.buffered_runs import group
 from matching.engines.choose import after_failure, choose_engine
@@ -58,6 +58,7 @@ DENSE_ROWS_MIN = 256
 def make_matcher(
     plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None,
     builder: Builder | None = None, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None,
+    carries: bool = True,
 ) -> Matcher:  # fmt: skip
     """The matcher of a plan: over its engine, or with a HybridWarning the reference (exact, slow) where it has none
     yet. sources: names that EventBatch.source indexes. lenient: AFTER MATCH SKIP TO that would not move on goes on one
@@ -65,8 +66,8 @@ def make_matcher(
     shared: rows of the same input that it may share, to which its own are added where none of them will do; what is
     pushed then goes to these rows (see matching.feed). builder: asked for a specialised kernel between
     batches; None: the interpreted ones alone. spill: partial matches may leave memory, where they can
-    (KernelMatcher.spill says)."""
-    chosen = choose_engine(plan, purpose)
+    (KernelMatcher.spill says). carries: see choose_engine."""
+    chosen = choose_engine(plan, purpose, carries=carries)
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher
 
@@ -126,7 +127,8 @@ class _Looked(NamedTuple):
 class KernelMatcher:
     """Matcher over the engine of an EnginePlan. State is arrays. stuck: matches from which AFTER MATCH SKIP TO would
     not have moved on. Of Purpose.ROWS matches have neither times nor events, and one of which measures read little is
-    never kept whole (matching.program.carried); of COUNTS and GRAPH, push and advance give no matches."""
+    never kept whole (matching.program.carried); of FOUND_AGAIN they have their ends instead. Of COUNTS and GRAPH, push
+    and advance give no matches."""
 
     def __init__(
         self, plan: Plan, chosen: EnginePlan, sources: tuple[str, ...] = ("default",), lenient: bool = False,
@@ -143,8 +145,8 @@ class KernelMatcher:
         self._builder = builder  # until it has given its module
         self._rows = 0
         self.measures = Measures(plan, program.variables, program.shown, program.waiting)
-        self._bare = chosen.purpose is Purpose.ROWS
         self._planned = chosen
+        self._bare = chosen.purpose in (Purpose.ROWS, Purpose.FOUND_AGAIN)
         self._run_by(chosen)
         self.codes = Codes(program.texts)
         self.values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes, plan.settings)
@@ -168,7 +170,7 @@ class KernelMatcher:
         self.rows = Rows(plan.partition_by, program.after) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
-        found = chosen.purpose in (Purpose.MATCHES, Purpose.LIVE, Purpose.ROWS)
+        found = chosen.purpose in (Purpose.MATCHES, Purpose.LIVE, Purpose.ROWS, Purpose.FOUND_AGAIN)
         new_when_idle = found and not reach and _is_new_when_idle(plan, program)
         self.forgets = bool(plan.partition_by) and new_when_idle
         self._empty = self.measures.schema.empty_table()
@@ -206,13 +208,20 @@ class KernelMatcher:
         #: of WITH UNMATCHED ROWS, where the engine does not settle rows itself
         self._unsettled = Unsettled() if program.unmatched and not engine.settles else None
 
-    def successor(self, plan: Plan, read: Callable[[int, int], EventBatch]) -> KernelMatcher | None:
+    def successor(
+        self, plan: Plan, read: Callable[[int, int], EventBatch], found_again: bool = False
+    ) -> KernelMatcher | None:  # fmt: skip
         """A matcher of another plan that goes on with all that this one has become, over the same rows; this one is of
         no use afterwards. None, and nothing has changed, where the two do not search for the same: they may differ in
         measures and in how these are shown. read: the events with a time from the first to the second, for columns that
-        only the new measures read."""
-        chosen = choose_engine(plan, self.chosen.purpose)
+        only the new measures read, and where runs carry what those read, they must read the same rows. found_again:
+        evidence may be found again."""
+        was = self._planned
+        purpose = Purpose.LIVE if was.purpose is Purpose.FOUND_AGAIN and not found_again else was.purpose
+        chosen = choose_engine(plan, purpose, carries=not was.keeps_rows)
         if (chosen.program, plan.schema, plan.partition_by) != (self.program, self.plan.schema, self.plan.partition_by):
+            return None
+        if chosen.runs != was.runs or (chosen.chain is None) != (was.chain is None):
             return None
         known = {*self.store.numeric, *self.store.other}
         new = KernelMatcher(plan, chosen, self.sources, self.lenient, self.rows)
@@ -224,7 +233,8 @@ class KernelMatcher:
                 self.rows.remove(new)
         if not filled:
             return None
-        new._run_by(self.chosen, self.engine)  # another one than was chosen, where conditions have failed
+        # another one than was chosen, where conditions have failed
+        new._run_by(replace(self.chosen, carried=chosen.carried, chain=chosen.chain), self.engine)
         new._unsettled, new._held, new.stuck = self._unsettled, self._held, self.stuck
         new.codes, new.values, new._hot, new._all_hot = self.codes, self.values, self._hot, self._all_hot
         new.floor, new.serial = self.floor, self.serial
@@ -621,7 +631,10 @@ class KernelMatcher:
     @cached_property
     def _stamp(self) -> str:
         """Of what the numbers of states, labels and registers in a snapshot mean."""
-        return stamp(self.program, self._planned.table)
+        planned = self._planned
+        if planned.keeps_rows:
+            return stamp(self.program, planned.table)
+        return stamp(planned.runs, planned.table, () if planned.chain is None else planned.chain.variables)
 
     @property
     def meaning(self) -> tuple[str, str]:
@@ -737,9 +750,11 @@ class KernelMatcher:
         table, row_match = self.measures.table(self.store, found, keys)
         if self._bare:
             none, bounds = self._none(), np.zeros(out.count + 1, np.int64)
+            ends = self._ends(out) if self.found_again else None
             return replace(
-                none, rows=table, row_match=row_match, number=out.number, event_bounds=bounds, outcome=out.outcome
-            )
+                none, rows=table, row_match=row_match, number=out.number, event_bounds=bounds, outcome=out.outcome,
+                ends=ends,
+            )  # fmt: skip
         first_us = last_us = self.store.ts[out.start]
         some = np.flatnonzero(bounds[:-1] < bounds[1:])
         if len(some) == out.count:
@@ -751,6 +766,27 @@ class KernelMatcher:
             table, row_match, out.number, first_us, last_us, bounds, out.variables, out.ts, out.source, out.offset,
             out.seq, self.program.variables, self.sources, out.outcome,
         )  # fmt: skip
+
+    @property
+    def found_again(self) -> bool:
+        """Whether its matches have their ends in the place of their events."""
+        return self._planned.purpose is Purpose.FOUND_AGAIN
+
+    def _ends(self, out: Decode) -> Ends:
+        """The ends of decoded matches, at least one."""
+        store, carried, chain = self.store, self.chosen.carried, self.chosen.chain
+        if carried is not None:
+            first, last = out.start, out.rows
+        elif chain is not None:
+            rows = out.rows.reshape(out.count, len(chain.variables))
+            first, last = rows[:, 0], rows[:, -1]
+        else:
+            first, last = out.rows[out.bounds[:-1]], out.rows[out.bounds[1:] - 1]
+        if self.rows.spilled is None:  # rows stand in the total order
+            low_us, high_us = int(store.ts[first.min()]), int(store.ts[last.max()])
+        else:
+            low_us, high_us = int(store.ts[first].min()), int(store.ts[last].max())
+        return Ends(store.seq[first], store.seq[last], low_us, high_us)
 
     def _hold(self, out: Decode, ended: bool) -> Decode:
         """The matches that may come out now. One whose measures read a row that is not there yet waits, and the later

@@ -72,7 +72,8 @@ class Queries:
         spill, large = self.memory.spill(), self._opened.large
         events: Events
         if plain(plan):
-            events = InFeed(plan.factors[0], next(iter(streams.values())), spill, from_us)
+            found_again = not (evidence or into is not None or plan.alert is not None or wanted.histories)
+            events = InFeed(plan.factors[0], next(iter(streams.values())), spill, from_us, found_again)
         else:
             events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access)
         query = LiveQuery(plan, events, wanted.histories, strategy, large)
@@ -103,7 +104,7 @@ class Queries:
 
         return Alerts(
             outermost(wanted.plan), wanted.outer, query.lookups, explained, stats, self._may_wait, close, evidence,
-            rows_from, lambda seconds: self._catch_up(query, seconds),
+            rows_from, lambda seconds: self._catch_up(query, seconds), query.whole,
         )
 
     # ---- start

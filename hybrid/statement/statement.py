@@ -33,15 +33,18 @@ from query.language.parse import parse
 from query.plan.plan import FactorPlan, Plan
 
 
-def make_matcher(plan: Plan, lenient: bool = False, bare: bool = False, spill: Spill | None = None) -> Matcher:
-    """Returns a matcher of a plan; the first call loads the numba kernel. lenient, spill: see `live_matcher`. bare: see
-    `rows_matcher`."""
+def make_matcher(
+    plan: Plan, lenient: bool = False, bare: bool = False, spill: Spill | None = None, found_again: bool = False
+) -> Matcher:
+    """Returns a matcher of a plan; the first call loads the numba kernel. lenient, spill, found_again: see
+    `live_matcher`. bare: see `rows_matcher`."""
     with Deferred():  # an interrupted import would leave half a module
         from hybrid.statement.background_compile import builder
         from matching.engines.engine import Purpose
         from matching.matcher import make_matcher as make
 
-    purpose = Purpose.ROWS if bare else Purpose.LIVE if lenient else Purpose.MATCHES
+    live = Purpose.FOUND_AGAIN if found_again else Purpose.LIVE
+    purpose = Purpose.ROWS if bare else live if lenient else Purpose.MATCHES
     return make(plan, lenient=lenient, builder=builder(), purpose=purpose, spill=spill)
 
 
@@ -50,10 +53,11 @@ def rows_matcher(plan: Plan) -> Matcher:
     return make_matcher(plan, bare=True)
 
 
-def live_matcher(plan: Plan, spill: Spill | None = None) -> Matcher:
+def live_matcher(plan: Plan, spill: Spill | None = None, found_again: bool = False) -> Matcher:
     """Returns a matcher for a live query. If AFTER MATCH SKIP TO would not move on, it emits the match and continues at
-    the next row. spill: stores partial matches that do not fit in memory."""
-    return make_matcher(plan, lenient=True, spill=spill)
+    the next row. spill: stores partial matches that do not fit in memory. found_again: matches may come without their
+    events, which hybrid.watch.found_again finds."""
+    return make_matcher(plan, lenient=True, spill=spill, found_again=found_again)
 
 
 def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:

@@ -51,9 +51,11 @@ class Alerts:
         stats: Callable[[], dict[str, Any]], may_wait: Callable[[], bool], leave: Callable[[], None],
         identified: bool = False, rows_from: Callable[[], int | None] = lambda: None,
         catch_up: Callable[[float | None], None] = lambda seconds: None,
+        whole: Callable[[list[Matches]], list[Matches]] = lambda found: found,
     ) -> None:
         """rows_from: no row whose last event has a time below that can still come out, or None. catch_up: returns when
-        history that has been asked for has been answered, or so many seconds are over."""
+        history that has been asked for has been answered, or so many seconds are over. whole: matches with their
+        events, see LiveQuery.whole."""
         self.plan = plan
         self._factor = plan.factors[0]
         self._outer = outer
@@ -73,6 +75,7 @@ class Alerts:
         self._taken = _Taken()
         self._rows_from = rows_from
         self._catch_up = catch_up
+        self._whole = whole
         self._done = False
         self._failure: Exception | None = None
         self._match_count = 0
@@ -299,7 +302,8 @@ class Alerts:
         """The events behind the rows of the last fetch that found some, see hybrid.rows.result.evidence_table.
 
         Read back from the archive. Raises DataError if they are no longer kept."""
-        answer = self._last if isinstance(self._last, Answer) else answer_of(self._factor.plan, self._last)
+        last = self._last
+        answer = last if isinstance(last, Answer) else answer_of(self._factor.plan, self._whole(last))
         if not len(answer):
             answer = empty_answer(self._factor)
         sources = [self._last_sources] if self._last_sources is not None else self._outer.sources([answer])

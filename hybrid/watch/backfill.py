@@ -36,12 +36,16 @@ class Filling:
 
     __slots__ = ("_from_us", "_plan", "_sources", "count", "member", "reached_us")
 
-    def __init__(self, plan: Plan, from_us: int, shedder: Shedder | None = None, low_us: int | None = None) -> None:
+    def __init__(
+        self, plan: Plan, from_us: int, shedder: Shedder | None = None, low_us: int | None = None,
+        found_again: bool = False,
+    ) -> None:  # fmt: skip
+        """found_again: see matching.feed.Feed.add."""
         self._plan = plan
         self._from_us = from_us
         self.reached_us = from_us if low_us is None else max(from_us, low_us)
         self._sources: tuple[str, ...] = ()
-        self.member = Member(live_matcher(plan), shedder)
+        self.member = Member(live_matcher(plan, found_again=found_again and shedder is None), shedder)
         #: How many events it has taken.
         self.count = 0
 

@@ -50,17 +50,27 @@ def _so_far(feed: Feed, member: Member) -> Member:
     return member
 
 
+def _kept_long_enough(plan: Plan, schema: Schema) -> bool:
+    """Returns whether a stream keeps the events that partial matches are made of, so that they can be made anew."""
+    within_us = needed_from(plan, 0)
+    return schema.retention_us is None or (within_us is not None and -within_us <= schema.retention_us)
+
+
 class InFeed:
     """See hybrid.watch.live_query.Events. member: None before it begins, and once no more events are for it; it has no
     place in the feed while it reads the past, see hybrid.watch.backfill.Filling."""
 
     __slots__ = (
-        "_accepted_before", "_filling", "_spill", "_stuck_before", "begun", "factor", "left", "member", "shedding",
-        "stream", "streams",
+        "_accepted_before", "_filling", "_found_again", "_spill", "_stuck_before", "begun", "factor", "left", "member",
+        "shedding", "stream", "streams",
     )  # fmt: skip
 
-    def __init__(self, factor: FactorPlan, stream: Stream, spill: Spill | None, from_us: int | None = None) -> None:
-        """spill: see `feed_of`. from_us: events that are kept from then on are for it too."""
+    def __init__(
+        self, factor: FactorPlan, stream: Stream, spill: Spill | None, from_us: int | None = None,
+        found_again: bool = False,
+    ) -> None:  # fmt: skip
+        """spill: see `feed_of`. from_us: events that are kept from then on are for it too. found_again: nobody needs
+        the events of a match when it comes out."""
         self.factor = factor
         self.stream = stream
         self.streams: Mapping[str, Stream] = {stream.schema.name.lower(): stream}
@@ -69,6 +79,7 @@ class InFeed:
         self.shedding: Shedding | None = None
         self.left = False
         self._spill = spill
+        self._found_again = found_again and _kept_long_enough(factor.plan, stream.schema)
         self._filling: Filling | None = None
         self._accepted_before = stream.on_time_count  # of the stream, when it began
         self._stuck_before = 0
@@ -99,10 +110,10 @@ class InFeed:
         self.shedding = None if shed is None else Shedding(shed)
         plan, from_us, shedder = self.factor.plan, self.begun.from_us, self._new_shedder()
         if from_us is not None:
-            self._filling = Filling(plan, from_us, shedder)
+            self._filling = Filling(plan, from_us, shedder, found_again=self._found_again)
             self.member = self._filling.member
         else:
-            self._take_place(self._feed().add(plan, self._since_seq, shedder))
+            self._take_place(self._feed().add(plan, self._since_seq, shedder, self._found_again))
 
     def _feed(self) -> Feed:
         return feed_of(self.stream, self._spill)
@@ -159,7 +170,8 @@ class InFeed:
             shedder = self.shedding.shedder = old.anew(plan.partition_by)
             self._note_all_keys()
         events, whole = events_had(self.stream, self.begun, needed_from(plan, feed.advanced_us))
-        self.member, self.left = feed.replay(plan, self._since_seq, events, shedder, self.begun.from_us), False
+        since_seq, from_us = self._since_seq, self.begun.from_us
+        self.member, self.left = feed.replay(plan, since_seq, events, shedder, from_us, self._found_again), False
         return whole
 
     def succeed(self, old: Events, fresh: bool) -> bool:
@@ -167,10 +179,15 @@ class InFeed:
         self.shedding = old.shedding
         if isinstance(old, InFeed) and old.member is not None:
             accepted_before, reader = old._accepted_before, self.stream.reader()
-            member = feed.succeed(old.member, plan, lambda low, high: reader.read(RangeRequest(low, high, closed=True)))
+
+            def read(low_us: int, high_us: int) -> EventBatch:
+                return reader.read(RangeRequest(low_us, high_us, closed=True))
+
+            member = feed.succeed(old.member, plan, read, self._found_again)
             if member is None:
-                shedder = old.member.shedder
-                member = old._replayed(plan, None if shedder is None else shedder.anew(plan.partition_by))
+                old_shedder = old.member.shedder
+                shedder = None if old_shedder is None else old_shedder.anew(plan.partition_by)
+                member = old._replayed(plan, shedder, found_again=self._found_again)
         else:
             events, whole = events_had(self.stream, old.begun)
             accepted_before = self.stream.on_time_count - len(events)
@@ -179,7 +196,7 @@ class InFeed:
             raise cannot_go_on()
         if member is not None:
             self.begun, self._accepted_before = old.begun, accepted_before
-        self._take_place(member or feed.add(plan, self._since_seq, self._new_shedder()))
+        self._take_place(member or feed.add(plan, self._since_seq, self._new_shedder(), self._found_again))
         assert self.member is not None
         if self.member.shedder is not None and self.member.shedder.keeps_all:
             self._note_all_keys()
@@ -189,7 +206,8 @@ class InFeed:
         """Returns a member that has had these events, of which the feed of the stream need not know."""
         live, name = self.stream.live, self.stream.schema.name.lower()
         passed = 0 if live.watermark_us is None else int(np.searchsorted(events.ts_us, live.watermark_us))
-        filling = Filling(self.factor.plan, EVER if begun.from_us is None else begun.from_us)
+        from_us = EVER if begun.from_us is None else begun.from_us
+        filling = Filling(self.factor.plan, from_us, found_again=self._found_again)
         filling.take(events.slice(0, passed))
         feed, ahead = self._feed(), events.slice(passed, len(events))
         return _so_far(feed, filling.join(feed, ahead, live, begun.seq(name)))
@@ -201,7 +219,9 @@ class InFeed:
     def _new_shedder(self) -> Shedder | None:
         return None if self.shedding is None else Shedder(self.factor.plan.partition_by)
 
-    def _replayed(self, plan: Plan, shedder: Shedder | None, events_max: int | None = None) -> Member | None:
+    def _replayed(
+        self, plan: Plan, shedder: Shedder | None, events_max: int | None = None, found_again: bool = False
+    ) -> Member | None:  # fmt: skip
         """Returns a member that is as if the plan had run since this began, from the events that are kept; None where
         they are not, or are more than `events_max`. Raises what the query fails of, and DataError for files that are
         gone."""
@@ -211,7 +231,7 @@ class InFeed:
         low_us = needed_from(plan, feed.advanced_us)
         dropped_us = stream.dropped_us
         if from_us is not None:
-            filling = Filling(plan, from_us, shedder, low_us)
+            filling = Filling(plan, from_us, shedder, low_us, found_again)
             few = events_max is None or reader.stretch_rows(filling.reached_us)[0] <= events_max
             if not few or (dropped_us is not None and dropped_us > filling.reached_us):
                 return None
@@ -223,7 +243,7 @@ class InFeed:
         mine = np.flatnonzero(events.seq >= self._since_seq)
         if whole and len(mine) != self.accepted:
             return None
-        return feed.replay(plan, self._since_seq, events.take(mine), shedder)
+        return feed.replay(plan, self._since_seq, events.take(mine), shedder, found_again=found_again)
 
     @property
     def names_sequences(self) -> bool:

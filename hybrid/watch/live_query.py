@@ -17,6 +17,7 @@ from hybrid.rows.result import Lookups
 from hybrid.statement.statement import live_matcher
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.begun import Begun
+from hybrid.watch.found_again import with_events
 from hybrid.watch.memory import Holder, stats_of
 from hybrid.watch.query_spec import Asked
 from hybrid.watch.shedding import Shed, Shedding
@@ -232,6 +233,14 @@ class LiveQuery:
             return None
         waiting_us = None if self.driver is None else self.driver.waiting_from_us()
         return watermark_us - lag_us if waiting_us is None else min(watermark_us - lag_us, waiting_us)
+
+    def whole(self, found: list[Matches]) -> list[Matches]:
+        """Returns its matches with their events, which are found again where they were not kept."""
+        if all(m.ends is None for m in found):
+            return found
+        (stream,) = self.events.streams
+        begun = self.events.begun
+        return with_events(self.factor.plan, found, self.events.reader(), begun.seq(stream), begun.from_us)
 
     def lookups(self) -> Lookups:
         """Returns where the events of its matches are found again."""

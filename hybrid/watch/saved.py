@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from hybrid.rows.answer import Answer, Side
 from hybrid.rows.evidence import Evidence, Parts
-from matching.batch import EventBatch, Matches
+from matching.batch import Ends, EventBatch, Matches
 from matching.state import pack, read_table, saved_table, unpack, unpack_head
 from query.errors import DataError
 
@@ -36,15 +36,16 @@ KINDS: Mapping[str, tuple[type[Any], Mapping[str, str]]] = {
         "rows": "rows", "row_match": "row_match", "number": "number", "first_us": "first_us", "last_us": "last_us",
         "event_bounds": "event_bounds", "event_variable": "event_variable", "event_ts_us": "event_ts_us",
         "event_source": "event_source", "event_offset": "event_offset", "event_seq": "event_seq",
-        "variables": "variables", "sources": "sources", "outcome": "outcome",
+        "variables": "variables", "sources": "sources", "outcome": "outcome", "ends": "ends",
     }),
+    "Ends": (Ends, {"first_seq": "first_seq", "last_seq": "last_seq", "low_us": "low_us", "high_us": "high_us"}),
 }  # fmt: skip
 _TAGS = {kind: tag for tag, (kind, _) in KINDS.items()}
 
 
 def save(value: Any) -> bytes:
     """None, booleans, numbers, texts, bytes, numpy arrays, tables, record batches, lists, tuples and dicts (with texts
-    as keys) of these; Answer, Side, Evidence, EventBatch and Matches."""
+    as keys) of these; Answer, Side, Evidence, EventBatch, Matches and Ends."""
     arrays: dict[str, np.ndarray] = {}
     return pack({"value": _put(value, arrays)}, arrays)
 
@@ -93,7 +94,7 @@ def _put(value: Any, arrays: dict[str, np.ndarray]) -> Any:
             return {"dict": {k: _put(v, arrays) for k, v in value.items()}}
         case Parts():
             return _put(value.whole(), arrays)
-        case Answer() | Side() | Evidence() | EventBatch() | Matches():
+        case Answer() | Side() | Evidence() | EventBatch() | Matches() | Ends():
             tag = _TAGS[type(value)]
             return {tag: {t: _put(getattr(value, name), arrays) for name, t in KINDS[tag][1].items()}}
         case _:

@@ -15,8 +15,9 @@ from matching.engines.run_table import RunTable
 from matching.program.carried import Carried, Chain, carry, chain_of
 from matching.program.determinise import Table, determinise
 from matching.program.live import merges
-from matching.program.program import Mode, NoKernel, Program, assemble
+from matching.program.program import Mode, NoKernel, Program, Skip, assemble
 from matching.program.starts import StartTable, start_table
+from query.plan.expression import MatchNumber, walk
 from query.plan.plan import Plan
 
 #: Most states for which each partition has a list for every state.
@@ -27,19 +28,23 @@ COUNT_STATES_MAX = 16
 RUNS_MAX = 200_000
 
 
-def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) -> EnginePlan:
+def choose_engine(
+    plan: Plan, purpose: Purpose, program: Program | None = None, carries: bool = True
+) -> EnginePlan:  # fmt: skip
     """The engine that runs a plan for a purpose: of those that can, the one with the least work for a row. Without an
     engine the plan runs through the reference matcher, and is neither counted nor kept as a graph. program: of the
-    plan, where it has been assembled. Raises QueryError. Cost: that of making the tables, within their limits.
+    plan, where it has been assembled. carries: for output rows, runs may carry what measures read in the place of the
+    rows of a match; they then stay in memory. Raises QueryError. Cost: that of making the tables, within their limits.
 
     A new engine is a file beside this one, and a line here before the engines that are to serve only what it cannot."""
     try:
         program = assemble(plan) if program is None else program
     except NoKernel as construct:
         return EnginePlan(None, str(construct), purpose, None)
-    gives_matches = purpose in (Purpose.MATCHES, Purpose.LIVE, Purpose.ROWS)
-
-    bare = purpose is Purpose.ROWS
+    gives_matches = purpose in (Purpose.MATCHES, Purpose.LIVE, Purpose.ROWS, Purpose.FOUND_AGAIN)
+    if purpose is Purpose.FOUND_AGAIN and not found_again(plan, program):
+        purpose = Purpose.LIVE
+    bare = purpose in (Purpose.ROWS, Purpose.FOUND_AGAIN)
 
     def by(
         engine: type[Engine], why: str, table: Table | StartTable | None = None, carried: Carried | None = None,
@@ -58,16 +63,27 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
     if gives_matches and (starts := start_table(program)):
         return by(RunStarts, "conditions read single rows, and each first row is decided apart", starts)
     if shares_paths(program):
-        as_chain = chain_of(plan, program) if bare else None
+        as_chain = chain_of(plan, program) if bare and carries else None
         return by(RunGraph, "all matches are wanted, and runs in one state have one future", chain=as_chain)
     if merges_runs(program) and (purpose is Purpose.GRAPH or merges(program)):
         return by(RunMerged, "all matches are wanted, and runs with equal values have one future")
     if purpose is Purpose.GRAPH:
         return EnginePlan(None, "a graph of these matches", purpose, program)
     if program.ignore:
-        carried = carry(plan, program) if bare else None
+        carried = carry(plan, program) if bare and carries else None
         return by(RunBlocks, "rows may be passed over, and each run has a future of its own", carried=carried)
     return by(RunLists, "each run has a future of its own")
+
+
+def found_again(plan: Plan, program: Program) -> bool:
+    """Whether the rows from the first to the last one of a match say which match it is: nothing reads rows before or
+    after them, and AFTER MATCH skips to the next row or past the last one."""
+    read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
+    outside = program.before or program.after or program.ahead or any(program.first_row) or any(program.last_row)
+    kept = program.absent_before or program.absent_behind or program.unmatched or program.strict
+    skips_within = program.mode is Mode.TO_NEXT_ROW and program.skip is not Skip.NEXT_ROW
+    numbered = any(isinstance(e, MatchNumber) for x in read for e in walk(x))
+    return bool(program.ignore) and not (outside or kept or skips_within or numbered or program.accept[0])
 
 
 def after_failure(chosen: EnginePlan) -> EnginePlan:

@@ -38,6 +38,7 @@ class Purpose(Enum):
 
     MATCHES = "matches with their evidence"
     LIVE = "matches of a live query, with their evidence"
+    FOUND_AGAIN = "output rows of a live query, whose evidence is found again when it is asked for"
     ROWS = "output rows without evidence"
     COUNTS = "the number of matches of each partition"
     GRAPH = "all matches as a graph"  # see matching.match_graph
@@ -227,10 +228,11 @@ def specialisable(engine: Engine) -> Specialisable | None:
 class EnginePlan:
     """The engine that runs a plan for a purpose; matching.engines.choose.choose_engine makes it, EXPLAIN prints it.
 
-    engine: None if there is none; then `why` names what has none. program: of the plan. table: over which the engine
-    runs, if it runs over one. carried: registers that runs carry beside those of the program, for measures; chain: the
-    variables of each match, where the rows alone tell a match. wanted: the rows it is given. resident: why its partial
-    matches cannot leave memory, or None. runs_max: most partial matches one partition may have at a time."""
+    engine: None if there is none; then `why` names what has none. purpose: LIVE, not FOUND_AGAIN, where evidence would
+    not be. program: of the plan. table: over which the engine runs, if it runs over one. carried: registers that runs
+    carry beside those of the program, for measures; chain: the variables of each match, where the rows alone tell a
+    match. wanted: the rows it is given. resident: why its partial matches cannot leave memory, or None. runs_max: most
+    partial matches one partition may have at a time."""
 
     engine: type[Engine] | None
     why: str
@@ -248,6 +250,11 @@ class EnginePlan:
         """The program as it runs."""
         assert self.program is not None
         return self.program if self.carried is None else self.carried.program
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether the engine has all rows of a match when it is decided."""
+        return self.carried is None and self.chain is None
 
     @property
     def specialised(self) -> bool:
@@ -276,7 +283,7 @@ class EnginePlan:
         lines = [str(self.runs), self.show_engine(), f"why         {self.why}", f"rows        {self.wanted.value}"]
         if self.specialised:
             lines.append("kernel      interpreted first, later one written out for this program")
-        if self.purpose is Purpose.LIVE:
+        if self.purpose in (Purpose.LIVE, Purpose.FOUND_AGAIN):
             spilled = f"with a limit, partial matches leave memory by key (policy {Policy.DUE.value})"
             stay = f"partial matches stay in memory: {self.resident}"
             lines.append(f"memory      {spilled if self.resident is None else stay}")
