@@ -26,7 +26,7 @@ def with_events(
     query. Raises DataError where the matches are not found again.
 
     Reads the events from the first to the last one of these matches. Cost: that of a search over those of them which
-    lie in a match, and memory for the evidence of all."""
+    lie in a match (with WITHIN n ROWS over all), and memory for the evidence of all."""
     ends = [m.ends for m in found if m.ends is not None]
     first, last = (np.concatenate([getattr(e, name) for e in ends]) for name in ("first_seq", "last_seq"))
     events = _events(plan, ends, reader, since_seq, from_us)
@@ -38,7 +38,10 @@ def with_events(
 
     begin, end = places(first), places(last)
     wanted = begin * len(events) + end
-    inside = np.flatnonzero(_covered(_partitions(plan, events), begin, end))
+    if plan.within is not None and plan.within.rows is not None:
+        inside = np.arange(len(events))  # rows between two matches count
+    else:
+        inside = np.flatnonzero(_covered(_partitions(plan, events), begin, end))
 
     parts: list[Evidence] = []
     rows: list[pa.Table] = []
