@@ -1,7 +1,7 @@
 """The kernel gives what the reference gives, on examples that no run before has seen.
 
 All other properties of the suite draw the same examples each time. FRESH_SECONDS: the processor time after which this
-one starts no further seed, 10 s if not set, 60 s in CI. FRESH_SEED: the first seed, to repeat a run; random if not set.
+one starts no further seed, 10 s if not set, 30 s in CI. FRESH_SEED: the first seed, to repeat a run; random if not set.
 The seeds are printed with the examples of the properties, and in the notes of a failure."""
 
 from __future__ import annotations
