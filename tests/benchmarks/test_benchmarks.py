@@ -55,6 +55,16 @@ def test_all_rows_agrees_with_code_by_hand() -> None:
     assert result["ratio"] > 0
 
 
+def test_live_queries_give_the_rows_of_statements() -> None:
+    result = printed("benchmarks.watch", "--rows", "20_000", "--repeat", "1")
+    assert set(result["cases"]) == {"q1", "q2", "q3", "q4", "long matches"}
+    for case in result["cases"].values():
+        assert case["matches"]["sql"] == case["matches"]["watch"] > 0
+        assert case["hash"]["sql"] == case["hash"]["watch"]
+        assert case["ratio"] > 0
+    assert result["cases"]["long matches"]["matches"]["watch"] > 15_000
+
+
 @pytest.mark.slow
 def test_like_agrees_with_code_by_hand() -> None:
     result = printed("benchmarks.like", "--rows", "20_000", "--symbols", "50", "--repeat", "1")
