@@ -43,7 +43,7 @@ WHOLE = {
     "sums": ("sum(B.v) AS x", f"PATTERN (A B+ C) WITHIN 6 ROWS SELECTION SKIP TILL ANY MATCH {THREE}"),
     "a last loop": (
         "A.v AS x, sum(B.v) AS y",
-        f"AFTER MATCH SKIP PAST LAST ROW PATTERN (A B+) WITHIN 4 ROWS SELECTION SKIP TILL NEXT MATCH "
+        "AFTER MATCH SKIP PAST LAST ROW PATTERN (A B+) WITHIN 4 ROWS SELECTION SKIP TILL NEXT MATCH "
         "DEFINE A AS a = 'a', B AS a = 'b'",
     ),
     "sums, reading the match": (
