@@ -3,8 +3,8 @@
     python -m benchmarks.watch [--rows 1_000_000] [--no-pin] > result.json
 
 The four queries of benchmarks.peers, and one whose matches are about 100 rows long and begin at every row. The database
-is in memory, events come in batches of 100,000. Prints one JSON object with the median processor seconds of both and their
-ratio; exits with 1 if the two do not give the same rows. One core, as in benchmarks.v_pattern.
+is in memory, events come in batches of 100,000. Prints one JSON object with the median processor seconds of both, and
+their ratio; exits with 1 if the two do not give the same rows. One core, as in benchmarks.v_pattern.
 """
 
 from __future__ import annotations
