@@ -83,8 +83,9 @@ class EventBatch:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """By what the events of n matches are found again, where they were not kept: the ingest sequences of the first and
-    the last event of each, int64 (n,). No event of them has a time outside of [low_us, high_us]."""
+    """The ends of n matches, from which their events can be found again. first_seq, last_seq: int64 (n,), the ingest
+    sequences of the first and the last event of each match. low_us, high_us: times of the first and the last event of
+    all matches."""
 
     first_seq: Int64Array
     last_seq: Int64Array
@@ -102,7 +103,7 @@ class Matches:
     first_us, last_us: int64 (n,) times of the first and last matched event (of the start row, for an empty match).
     Evidence: the matched events of match i are event_*[event_bounds[i]:event_bounds[i+1]], in order; event_variable is
     an index into `variables`.
-    ends: given instead of times and evidence, see matching.engines.engine.Purpose.FOUND_AGAIN.
+    ends: replaces times and evidence; see matching.engines.engine.Purpose.FOUND_AGAIN.
     """
 
     rows: pa.Table

@@ -21,6 +21,7 @@ from hybrid.join.candidates import Candidates, Ranges, keys_of
 from hybrid.join.history_cache import HistoryCache
 from hybrid.rows.answer import answer_of
 from hybrid.rows.evidence import Evidence
+from hybrid.rows.lookup import positions_of
 from matching.batch import Int64Array, Matches
 from matching.types import arrow_type
 from query.errors import DataError, QueryError
@@ -182,12 +183,6 @@ def _places(evidence: Evidence, at: Int64Array, reader: HistoryReader, late: boo
         shared = np.unique(events[1:][events[1:] == events[:-1]])
         tied = np.flatnonzero(np.isin(ts_us, shared))
         if len(tied):
-            there = reader.read_times(shared, late=late, columns=())
-            by_seq = np.argsort(there.seq, kind="stable")
-            have, seq = there.seq[by_seq], evidence.seq[at][tied]
-            found = np.minimum(np.searchsorted(have, seq), len(have) - 1)
-            if not len(have) or (have[found] != seq).any():
-                raise DataError("some matched events are no longer in the archive", "set a longer retention=")
-            tie[tied] = by_seq[found]
+            tie[tied] = positions_of(reader.read_times(shared, late=late, columns=()), evidence.seq[at][tied])
     keys = np.stack([ts_us, tie, source, offset], axis=1)
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)

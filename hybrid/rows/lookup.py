@@ -9,8 +9,23 @@ import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
-from matching.batch import EventBatch
+from matching.batch import EventBatch, Int64Array
 from query.errors import DataError
+
+
+def no_longer_kept() -> DataError:
+    """Returns the error for matched events that were read again and are missing."""
+    return DataError("some matched events are no longer in the archive", "set a longer retention=")
+
+
+def positions_of(events: EventBatch, seq: np.ndarray) -> Int64Array:
+    """Returns the positions of ingest sequences in a batch, int64 (n,). Raises DataError if one is missing."""
+    order = np.argsort(events.seq, kind="stable")
+    have = events.seq[order]
+    at = np.minimum(np.searchsorted(have, seq), len(have) - 1)
+    if len(seq) and (not len(have) or (have[at] != seq).any()):
+        raise no_longer_kept()
+    return order[at]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +44,7 @@ class ReaderLookup:
             batch = self.reader.read_times(ts_us, late=self.late)
         else:
             batch = self.between(int(ts_us.min()), int(ts_us.max()))
-        order = np.argsort(batch.seq, kind="stable")
-        have = batch.seq[order]
-        at = np.searchsorted(have, seq)
-        if not len(have) or (have[np.minimum(at, len(have) - 1)] != seq).any():
-            raise DataError("some matched events are no longer in the archive", "set a longer retention=")
-        return pa.Table.from_batches([batch.columns]).take(pa.array(order[at]))
+        return pa.Table.from_batches([batch.columns]).take(pa.array(positions_of(batch, seq)))
 
     def between(self, low_us: int, high_us: int) -> EventBatch:
         """Returns all events of [low_us, high_us], in the total order."""

@@ -41,6 +41,10 @@ CARRIED = {
 }
 WHOLE = {
     "sums": ("sum(B.v) AS x", f"PATTERN (A B+ C) WITHIN 6 ROWS SELECTION SKIP TILL ANY MATCH {THREE}"),
+    "all rows": (
+        "RUNNING count(*) AS n",
+        f"ALL ROWS PER MATCH PATTERN (A B C) SELECTION SKIP TILL NEXT MATCH {THREE}",
+    ),
     "a last loop": (
         "A.v AS x, sum(B.v) AS y",
         "AFTER MATCH SKIP PAST LAST ROW PATTERN (A B+) WITHIN 4 ROWS SELECTION SKIP TILL NEXT MATCH "
@@ -85,7 +89,7 @@ def opened(path: Path | None, memory_limit: str | None = None) -> hybrid.Databas
 
 
 def purpose(alerts: Alerts, db: hybrid.Database) -> Purpose:
-    """What the matches of a running query are wanted for, as its engine was chosen."""
+    """Returns the purpose for which the engine of a running query was chosen."""
     (query,) = (q for q in db._flow.queries if q.alerts is alerts)
     assert query.events.member is not None
     assert query.events.member.kernel is not None
@@ -246,6 +250,15 @@ def test_evidence_that_is_no_longer_kept_is_refused(tmp_path: Path) -> None:
         }))  # fmt: skip
         with pytest.raises(DataError, match="no longer in the archive"):
             alerts.evidence()
+
+
+def test_explain_shows_the_engine_that_runs() -> None:
+    """Before: that of a query whose matches keep their events."""
+    with opened(None) as db:
+        declare(db)
+        bare, identified = db.watch(text("next")), db.watch(text("next"), evidence=True)
+        assert "evidence    found in the archive" in bare.explain("program")
+        assert "evidence    found" not in identified.explain("program")
 
 
 def hash_of(name: str) -> int:
