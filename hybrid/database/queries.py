@@ -88,7 +88,9 @@ class Queries:
     def _alerts(self, query: LiveQuery, wanted: Planned, strategy: Strategy, evidence: bool) -> Alerts:
         def explained(stage: str) -> str:
             shedding = None if query.events.shedding is None else str(query.events.shedding)
-            return explain_live(wanted.query, wanted.plan, strategy, stage, query.driver, shedding)
+            member = query.events.member
+            running = None if member is None or member.kernel is None else member.kernel.chosen
+            return explain_live(wanted.query, wanted.plan, strategy, stage, query.driver, shedding, running)
 
         def stats() -> dict[str, Any]:
             with self._opened.lock:

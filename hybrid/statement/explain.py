@@ -16,7 +16,7 @@ from query.schema import Schema
 if TYPE_CHECKING:
     from hybrid.join.driver import Driver
     from hybrid.join.strategies.base import Strategy
-    from matching.engines.engine import Purpose
+    from matching.engines.engine import EnginePlan
 
 STAGES = ("ast", "plan", "nfab", "automaton", "program")
 #: A stage that `all` leaves out, as it is long.
@@ -44,25 +44,31 @@ def explain(
     return explain_plan(query, bind(query, resolve or nothing, live=live), stage, live)
 
 
-def explain_plan(query: ast.Query, plan: QueryPlan, stage: str, live: bool = False) -> str:
-    """Returns the text of a stage of a bound statement. live: a live query, which keeps the evidence of all matches."""
+def explain_plan(
+    query: ast.Query, plan: QueryPlan, stage: str, live: bool = False, running: EnginePlan | None = None
+) -> str:
+    """Returns the text of a stage of a bound statement. live: as a live query, which keeps the evidence of all matches.
+    running: the engine that runs its only pattern; None: the one that would be chosen."""
     if stage not in (*STAGES, KERNEL, "all"):
         raise fault("HQ500", f"unknown stage {stage}", plan.text, f"available: {', '.join(STAGES)}, {KERNEL}, all")
     wanted = STAGES if stage == "all" else (stage,)
     keeps = any(factor.histories for factor in plan.factors)
 
-    def purpose() -> Purpose:
-        from matching.engines.engine import Purpose  # loads the kernels
+    def chosen(pattern: Plan) -> EnginePlan:
+        from matching.engines.choose import choose_engine  # loads the kernels
+        from matching.engines.engine import Purpose
 
-        return Purpose.LIVE if live else Purpose.MATCHES if keeps else Purpose.ROWS
+        if running is not None and pattern is plan.factors[0].plan:
+            return running
+        return choose_engine(pattern, Purpose.LIVE if live else Purpose.MATCHES if keeps else Purpose.ROWS)
 
     shown = {
         "ast": lambda: show_ast(query),
         "plan": lambda: str(plan),
         "nfab": lambda: _each(plan, _nfab),
         "automaton": lambda: _each(plan, _automaton),
-        "program": lambda: _each(plan, lambda p: _program(p, purpose())) + _counted(plan),
-        KERNEL: lambda: _each(plan, lambda p: _kernel(p, purpose())),
+        "program": lambda: _each(plan, lambda p: str(chosen(p))) + _counted(plan),
+        KERNEL: lambda: _each(plan, lambda p: _kernel(chosen(p))),
     }
     parts = [(name, shown[name]()) for name in wanted]
     if len(parts) == 1:
@@ -72,11 +78,11 @@ def explain_plan(query: ast.Query, plan: QueryPlan, stage: str, live: bool = Fal
 
 def explain_live(
     query: ast.Query, plan: QueryPlan, strategy: Strategy, stage: str, driver: Driver | None = None,
-    shedding: str | None = None,
+    shedding: str | None = None, running: EnginePlan | None = None,
 ) -> str:  # fmt: skip
     """Returns the text of a stage of a live query, after lines about its strategy. driver: of a running query; adds the
-    current costs. shedding: text about shed keys."""
-    text = explain_plan(query, plan, stage, live=True)
+    current costs. shedding: text about shed keys. running: see `explain_plan`."""
+    text = explain_plan(query, plan, stage, live=True, running=running)
     lines = [f"strategy    {strategy}"] if plan.factors[-1].histories else []
     if driver is not None and strategy.sample_s is not None:
         lines.append(f"costs       {driver.costs}")
@@ -116,18 +122,10 @@ def _automaton(plan: Plan) -> str:
         return f"none: {why} runs through the reference matcher"
 
 
-def _program(plan: Plan, purpose: Purpose) -> str:
-    from matching.engines.choose import choose_engine
-
-    return str(choose_engine(plan, purpose))
-
-
-def _kernel(plan: Plan, purpose: Purpose) -> str:
+def _kernel(chosen: EnginePlan) -> str:
     """Returns the source of the query's own kernel, which replaces the interpreted one after a while."""
-    from matching.engines.choose import choose_engine
     from matching.engines.engine import specialisable
 
-    chosen = choose_engine(plan, purpose)
     if chosen.program is None:
         return f"# none: {chosen.why} runs through the reference matcher"
     engine = specialisable(chosen.make())

@@ -228,11 +228,11 @@ def specialisable(engine: Engine) -> Specialisable | None:
 class EnginePlan:
     """The engine that runs a plan for a purpose; matching.engines.choose.choose_engine makes it, EXPLAIN prints it.
 
-    engine: None if there is none; then `why` names what has none. purpose: LIVE, not FOUND_AGAIN, where evidence would
-    not be. program: of the plan. table: over which the engine runs, if it runs over one. carried: registers that runs
-    carry beside those of the program, for measures; chain: the variables of each match, where the rows alone tell a
-    match. wanted: the rows it is given. resident: why its partial matches cannot leave memory, or None. runs_max: most
-    partial matches one partition may have at a time."""
+    engine: None if there is none; then `why` names what has none. purpose: LIVE instead of FOUND_AGAIN if the evidence
+    cannot be found again. program: of the plan. table: over which the engine runs, if it runs over one. carried:
+    registers that runs carry beside those of the program, for measures; chain: the variables of each match, where the
+    rows alone tell a match. wanted: the rows it is given. resident: why its partial matches cannot leave memory, or
+    None. runs_max: most partial matches one partition may have at a time."""
 
     engine: type[Engine] | None
     why: str
@@ -253,7 +253,7 @@ class EnginePlan:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether the engine has all rows of a match when it is decided."""
+        """Returns whether the engine has all rows of a decided match."""
         return self.carried is None and self.chain is None
 
     @property
@@ -287,4 +287,6 @@ class EnginePlan:
             spilled = f"with a limit, partial matches leave memory by key (policy {Policy.DUE.value})"
             stay = f"partial matches stay in memory: {self.resident}"
             lines.append(f"memory      {spilled if self.resident is None else stay}")
+        if self.purpose is Purpose.FOUND_AGAIN:
+            lines.append("evidence    found in the archive when it is asked for")
         return "\n".join(lines)
