@@ -19,8 +19,7 @@ import pyarrow as pa
 
 import hybrid
 from benchmarks import answers
-from benchmarks.peers.questions import CLICKS, READINGS, Funnel, Path, drop, funnel, path, rise
-from benchmarks.peers.questions import Drop as DropConstants
+from benchmarks.peers.questions import CLICKS, READINGS, Drop, Funnel, Path, drop, funnel, path, rise
 from benchmarks.v_pattern import one_core, stopwatch
 from query.schema import Field, Schema
 from simulator import stock
@@ -94,7 +93,7 @@ def benchmark(rows: int, seed: int, repeat: int) -> dict[str, object]:
         "benchmark": "watch", "machine": answers.machine(), "versions": answers.versions(), "rows": rows, "seed": seed,
     }  # fmt: skip
     questions = {
-        "q1": (stock.TICKS, rise()), "q2": (stock.SASE_STOCK, drop(DropConstants())),
+        "q1": (stock.TICKS, rise()), "q2": (stock.SASE_STOCK, drop(Drop())),
         "q3": (READINGS, path(Path())), "q4": (CLICKS, funnel(Funnel(counted=False))),
     }  # fmt: skip
     cases: dict[str, dict[str, object]] = {}

@@ -59,12 +59,12 @@ class Member:
 
     @property
     def found_again(self) -> bool:
-        """Whether its matches have their ends in the place of their events."""
+        """Returns whether its matches have ends instead of events."""
         return self.kernel is not None and self.kernel.found_again
 
     @property
     def carries(self) -> bool:
-        """Whether its runs do not have all rows of their matches."""
+        """Returns whether its runs carry values instead of the rows of their matches."""
         return self.kernel is not None and not self.kernel.chosen.keeps_rows
 
     def take_found(self) -> list[Matches]:
@@ -248,8 +248,9 @@ class Feed:
         self, plan: Plan, found_again: bool, shedder: Shedder | None = None, shared: list[Rows] | None = None,
         carries: bool | None = None,
     ) -> Matcher:  # fmt: skip
-        """found_again: the evidence of matches may be found again; not where partitions are left out. carries: see
-        choose_engine; None: unless partial matches may leave memory."""
+        """Returns a matcher of a live query. found_again: matches may have ends instead of events; ignored with a
+        shedder, because the archive also has the events of shed keys. carries: see choose_engine; None: True unless
+        partial matches may spill."""
         from matching.engines.engine import Purpose
         from matching.matcher import make_matcher
 

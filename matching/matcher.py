@@ -214,8 +214,8 @@ class KernelMatcher:
         """A matcher of another plan that goes on with all that this one has become, over the same rows; this one is of
         no use afterwards. None, and nothing has changed, where the two do not search for the same: they may differ in
         measures and in how these are shown. read: the events with a time from the first to the second, for columns that
-        only the new measures read, and where runs carry what those read, they must read the same rows. found_again:
-        evidence may be found again."""
+        only the new measures read. If runs carry values, the new measures must read the same ones. found_again: see
+        Purpose.FOUND_AGAIN."""
         was = self._planned
         purpose = Purpose.LIVE if was.purpose is Purpose.FOUND_AGAIN and not found_again else was.purpose
         chosen = choose_engine(plan, purpose, carries=not was.keeps_rows)
@@ -769,11 +769,11 @@ class KernelMatcher:
 
     @property
     def found_again(self) -> bool:
-        """Whether its matches have their ends in the place of their events."""
+        """Returns whether its matches have ends instead of events."""
         return self._planned.purpose is Purpose.FOUND_AGAIN
 
     def _ends(self, out: Decode) -> Ends:
-        """The ends of decoded matches, at least one."""
+        """Returns the ends of at least one decoded match."""
         store, carried, chain = self.store, self.chosen.carried, self.chosen.chain
         if carried is not None:
             first, last = out.start, out.rows

@@ -55,8 +55,7 @@ def rows_matcher(plan: Plan) -> Matcher:
 
 def live_matcher(plan: Plan, spill: Spill | None = None, found_again: bool = False) -> Matcher:
     """Returns a matcher for a live query. If AFTER MATCH SKIP TO would not move on, it emits the match and continues at
-    the next row. spill: stores partial matches that do not fit in memory. found_again: matches may come without their
-    events, which hybrid.watch.found_again finds."""
+    the next row. spill: stores partial matches that do not fit in memory. found_again: see Purpose.FOUND_AGAIN."""
     return make_matcher(plan, lenient=True, spill=spill, found_again=found_again)
 
 

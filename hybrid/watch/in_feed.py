@@ -51,7 +51,7 @@ def _so_far(feed: Feed, member: Member) -> Member:
 
 
 def _kept_long_enough(plan: Plan, schema: Schema) -> bool:
-    """Returns whether a stream keeps the events that partial matches are made of, so that they can be made anew."""
+    """Returns whether the retention of a stream covers WITHIN, so that partial matches can be made again."""
     within_us = needed_from(plan, 0)
     return schema.retention_us is None or (within_us is not None and -within_us <= schema.retention_us)
 
@@ -69,8 +69,8 @@ class InFeed:
         self, factor: FactorPlan, stream: Stream, spill: Spill | None, from_us: int | None = None,
         found_again: bool = False,
     ) -> None:  # fmt: skip
-        """spill: see `feed_of`. from_us: events that are kept from then on are for it too. found_again: nobody needs
-        the events of a match when it comes out."""
+        """spill: see `feed_of`. from_us: events that are kept from then on are for it too. found_again: no caller
+        needs the events of a match when it is emitted."""
         self.factor = factor
         self.stream = stream
         self.streams: Mapping[str, Stream] = {stream.schema.name.lower(): stream}

@@ -235,7 +235,7 @@ class LiveQuery:
         return watermark_us - lag_us if waiting_us is None else min(watermark_us - lag_us, waiting_us)
 
     def whole(self, found: list[Matches]) -> list[Matches]:
-        """Returns its matches with their events, which are found again where they were not kept."""
+        """Returns matches with their events, which are found again if they were not kept."""
         if all(m.ends is None for m in found):
             return found
         (stream,) = self.events.streams

@@ -38,6 +38,7 @@ BATCH_ROWS = 1 << 14
 _LIMIT = f"{RECORD_BYTES_MAX >> 20} MB"
 _MARK = b"\xef\xbb\xbf"
 
+
 class OtherFile(Exception):
     """The path has another file than the one that was read. what: the unread rest of the earlier file, or ""."""
 

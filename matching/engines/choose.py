@@ -33,8 +33,9 @@ def choose_engine(
 ) -> EnginePlan:  # fmt: skip
     """The engine that runs a plan for a purpose: of those that can, the one with the least work for a row. Without an
     engine the plan runs through the reference matcher, and is neither counted nor kept as a graph. program: of the
-    plan, where it has been assembled. carries: for output rows, runs may carry what measures read in the place of the
-    rows of a match; they then stay in memory. Raises QueryError. Cost: that of making the tables, within their limits.
+    plan, where it has been assembled. carries: without evidence, runs may carry the values that measures read instead
+    of the rows of a match; they then stay in memory. Raises QueryError. Cost: that of making the tables, within their
+    limits.
 
     A new engine is a file beside this one, and a line here before the engines that are to serve only what it cannot."""
     try:
@@ -76,8 +77,9 @@ def choose_engine(
 
 
 def found_again(plan: Plan, program: Program) -> bool:
-    """Whether the rows from the first to the last one of a match say which match it is: nothing reads rows before or
-    after them, and AFTER MATCH skips to the next row or past the last one."""
+    """Returns whether a second search from the first to the last row of a match finds the same match: the pattern
+    passes over rows, no condition or measure reads rows outside of the match, and AFTER MATCH skips to the next row or
+    past the last one."""
     read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     outside = program.before or program.after or program.ahead or any(program.first_row) or any(program.last_row)
     kept = program.absent_before or program.absent_behind or program.unmatched or program.strict
