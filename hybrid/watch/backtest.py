@@ -1,4 +1,4 @@
-"""A backtest: what a live query would have found in a stretch of the archive, read at the archive's speed."""
+"""A backtest: the result of a live query over a stretch of the archive, at reading speed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def backtest(
     query: ast.Query, plan: QueryPlan, outer: Outer, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput],
     start_us: int, end_us: int | None, large: LargeRanges | None,
 ) -> Result:  # fmt: skip
-    """What the query finds in the on-time events with start_us <= time < end_us (None: in all, and then the stream
-    ends). inputs: streams, by name in lower case. large: what searches in large ranges of history, if anything does."""
+    """Returns the result of the query over the on-time events with start_us <= time < end_us (None: all, and then the
+    end of the stream). inputs: streams, by name in lower case. large: searches large ranges of history; None: they are
+    read like others."""
     factor = plan.factors[-1]
     snapshots = {key: stream.snapshot for key, stream in inputs.items()}
     strategy = strategy_of("auto")
@@ -72,7 +73,7 @@ def backtest(
 
 
 def _in_stream(plan: Plan, snapshot: HistorySnapshot, start_us: int, end_us: int | None) -> list[Matches]:
-    """The matches of one pattern over one stream, of which only what can be part of one is read."""
+    """Returns the matches of a pattern over one stream. Reads only events that can be part of a match."""
     count = snapshot.stretch_rows(start_us, end_us)[0]
     windows, _ = windows_of(snapshot, plan, start_us, end_us, False, None, count)
     events = snapshot.batches(start_us, end_us, columns=plan.columns, windows=windows, sorted_max=SORTED_MAX)
@@ -83,7 +84,8 @@ def _in_chain(
     plan: QueryPlan, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput], start_us: int,
     end_us: int | None, access: Access,
 ) -> tuple[list[Matches], HistoryReader]:  # fmt: skip
-    """The matches of the last of several patterns, or of one over several streams; and what finds its events again."""
+    """Returns the matches of the last of several patterns, or of one over several streams, and the reader of their
+    events."""
     names = plan_streams(plan)
     snapshots = {name: inputs[name].snapshot for name in names}
     chain = Chain(plan, {name: inputs[name].schema for name in names}, static, live_matcher, access)

@@ -229,7 +229,7 @@ def test_what_stays_in_memory_is_said(tmp_path: Path) -> None:
             alerts = db.watch(text)
         assert "stay in memory: without PARTITION BY" in alerts.explain("program")
         assert "leave memory" in db.watch(QUERIES["low"]).explain("program")
-    with opened(None, "1MB") as db, pytest.warns(HybridWarning, match="a database in memory has no place for them"):
+    with opened(None, "1MB") as db, pytest.warns(HybridWarning, match="a database in memory cannot spill them"):
         db.watch(QUERIES["low"])
 
 
@@ -257,7 +257,7 @@ def test_amounts_of_memory(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "two", "2 apples", "-1GB", "2 G B"])
 def test_no_amounts_of_memory(text: str) -> None:
-    with pytest.raises(DataError, match="no amount of memory"):
+    with pytest.raises(DataError, match="invalid memory size"):
         bytes_of(text)
 
 
