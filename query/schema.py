@@ -50,7 +50,7 @@ class Schema:
         return field
 
     def widens(self, other: Schema) -> bool:
-        """Whether it is the other with more columns behind the others."""
+        """True if it is the other with more columns behind the others."""
         count = len(other.fields)
         return len(self.fields) > count and replace(self, fields=self.fields[:count]) == other
 

@@ -1,4 +1,5 @@
-"""Values of bound expressions in plain Python, as DuckDB means them: for the reference, one row and match at a time."""
+"""Values of bound expressions in plain Python, with DuckDB's meaning: for the reference, one row and match at a
+time."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ from query.plan.expression import (
     show,
 )
 
-#: Computes what this file does not: `evaluate(expression, leaves)` with the value of every leaf of the expression.
+#: Computes the expressions that this file cannot: `evaluate(expression, leaves)` with the value of every leaf of the
+#: expression. Leaves are its Columns, Navigations, Aggregates, Classifiers and MatchNumbers. An Aggregate comes with
+#: {input: list of its values at the aggregated rows, in order} for each of its inputs. Raises DataError where DuckDB
+#: raises.
 #: Leaves are its Columns, Navigations, Aggregates, Classifiers and MatchNumbers. An Aggregate comes with
 #: {input: list of its values at the aggregated rows, in order} for each of its inputs. Raises DataError where DuckDB
 #: raises.
@@ -47,10 +51,10 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where an expression is evaluated.
+    """The position at which an expression is evaluated.
 
-    labels: rows of the match with their variables; the first `seen` of them are visible to RUNNING. at: position of
-    the candidate or current row, None for an empty match. number: MATCH_NUMBER, None of a partial match.
+    labels: rows of the match with their variables; the first `seen` of them are visible to RUNNING. at: position of the
+    candidate or current row, None for an empty match. number: MATCH_NUMBER, None of a partial match.
     """
 
     partition: Partition
@@ -113,7 +117,7 @@ def _cell(cell: object) -> Any:
 
 
 def _outside(e: Expression, scope: Scope) -> Any:
-    """What only DuckDB can compute."""
+    """Returns the value of an expression that only DuckDB can compute."""
     if scope.evaluate is None:
         raise _needs_duckdb(e)
     leaves: dict[Expression, Any] = {}
@@ -130,7 +134,7 @@ def _outside(e: Expression, scope: Scope) -> Any:
 
 
 def _needs_duckdb(e: Expression) -> QueryError:
-    return QueryError([Diagnostic("HQ500", f"{show(e)} needs DuckDB to compute it", e.span)])
+    return QueryError([Diagnostic("HQ500", f"{show(e)} can only be computed by DuckDB", e.span)])
 
 
 INTEGERS: dict[str, tuple[int, int]] = {
@@ -200,7 +204,7 @@ def _is_fixed_interval(e: Expression) -> bool:
 
 
 def _comparable(arguments: Sequence[Expression]) -> str | None:
-    """The type that DuckDB compares these as, or "same" where they need no cast; None if it is left to DuckDB."""
+    """Returns the type that DuckDB compares these as, or "same" if they need no cast; None if it is left to DuckDB."""
     types = {a.type for a in arguments if a.type not in _NULL}
     if all(map(_is_number, types)):
         if any(map(_is_float, types)):
@@ -216,11 +220,11 @@ def _comparable(arguments: Sequence[Expression]) -> str | None:
 
 
 def _fail(e: Expression, why: str) -> DataError:
-    return DataError(f"{why} in {show(e)}", "write TRY(...) around it to get NULL instead")
+    return DataError(f"{why} in {show(e)}", "use TRY(...) to get NULL instead")
 
 
 def _call(e: Call, scope: Scope) -> Any:
-    """Operators of the core, with DuckDB's meaning. What is not known here by its types is left to DuckDB."""
+    """Returns the value of a core operator, with DuckDB's meaning. Other types are left to DuckDB."""
     match e.function, e.arguments:
         case "and" | "or", arguments:
             return _connect(e.function == "or", (_boolean(a, scope) for a in arguments))
@@ -370,7 +374,7 @@ def _converted(a: Expression, type: str, scope: Scope, e: Expression | None = No
         v = value(a, scope)
         return None if v is None else v != 0
     if (_is_number(a.type) or (a.type == "BOOLEAN" and type in INTEGERS)) and _is_number(type):
-        if not (_is_float(a.type) and _is_decimal(type)):  # DuckDB knows how it rounds there
+        if not (_is_float(a.type) and _is_decimal(type)):  # DuckDB's own rounding applies there
             v = value(a, scope)
             return None if v is None else _number(v, a.type, type, e)
     return _outside(e, scope)

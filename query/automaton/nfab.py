@@ -9,11 +9,11 @@ state, a loop the pair `V[1]`, `V[i]`, and `F` is the end. Edges:
   proceed  forward from V[i]: consumes nothing
 
 Formulas are expressions over all rows of the stream, read like a condition of DEFINE: the row at hand is the candidate,
-with the variable of the edge's state; at a proceed edge, which only peeks at it, with that of the state behind. A
-proceed edge into F is read when a row has been stored, and that row is the candidate. A formula that is null does not
-hold. Every run that comes to F has found a match, if no row that one of `absences` speaks of is there.
+with the variable of the edge's state; at a proceed edge, which only peeks at it, with that of the next state. A proceed
+edge into F is read when a row has been stored, and that row is the candidate. A formula that is null does not hold.
+Every run that reaches F has found a match, unless a row violates one of `absences`.
 
-Matches are run by query/automaton/compile.py and what follows it; this is the same meaning, to be read and tested.
+Matches are run by query/automaton/compile.py and its successors; this is the same meaning, to be read and tested.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from query.plan.expression import (
 )
 from query.plan.plan import Plan, Within
 
-#: Most elements of a chain that is written out; {n} and {n,} are n of them.
+#: Maximum number of elements of a chain that is written out; {n} and {n,} are n of them.
 ELEMENTS_MAX = 20
-#: Most states of the general form that are written out.
+#: Maximum number of states of the general form that are written out.
 STATES_MAX = 200
-#: Most clauses that a condition may have in conjunctive normal form; what would have more is kept as it is.
+#: Maximum number of clauses of a condition in conjunctive normal form; a condition with more is kept as it is.
 CLAUSES_MAX = 12
-#: The number of a row in its partition, as WITHIN n ROWS reads it.
+#: The number of a row in its partition, for WITHIN n ROWS.
 ROW_NUMBER = Column("ROW_NUMBER()", "BIGINT")
 FALSE = Constant(False, "BOOLEAN")
 NULL = Constant(None, "BOOLEAN")
@@ -73,7 +73,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """edges: in order of preference. variable: what a row becomes here; None at F."""
+    """edges: in order of preference. variable: that of a row bound here; None at F."""
 
     name: str
     variable: str | None
@@ -85,8 +85,8 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """A negation: no row for which `formula` holds, not one of the match, may lie between the last row of element
-    `behind` (None: before the whole match) and the first row of element `before` (None: behind it). Elements count from
+    """A negation: no row for which `formula` holds, outside of the match, may lie between the last row of element
+    `behind` (None: before the whole match) and the first row of element `before` (None: after it). Elements count from
     0. The candidate of the formula is that row, as `variable`; all rows of the match are bound."""
 
     variable: str
@@ -97,7 +97,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class NFAb:
-    """before: as the pattern says it, steps 1 to 4. after: WITHIN on every edge and proceed edges that peek, steps 5
+    """before: the automaton after steps 1 to 4. after: with WITHIN on every edge and proceed edges that peek, steps 5
     and 6: this is the meaning. States are in order, states[0] is the start and the last one is F. elements: the names
     of the chain's elements."""
 
@@ -111,7 +111,7 @@ class NFAb:
         steps = "steps 5 and 6: WITHIN on every edge, proceed peeks"
         parts += [steps, _shown(self.after)] if self.after != self.before else [f"{steps}: the same"]
         if self.absences:
-            parts += ["", "no row of these may be there"]
+            parts += ["", "absent rows"]
         for absence in self.absences:
             parts.append(f"~{rp.Variable(absence.variable)}  {self._place(absence)}: {show(absence.formula)}")
         return "\n".join(parts)
@@ -120,7 +120,7 @@ class NFAb:
         if absence.behind is None:
             return "before the match"
         if absence.before is None:
-            return "behind the match"
+            return "after the match"
         return f"between {self.elements[absence.behind]} and {self.elements[absence.before]}"
 
 
@@ -134,8 +134,8 @@ def _shown(states: tuple[State, ...]) -> str:
 
 
 def explain_nfab(plan: Plan) -> str:
-    """The NFA^b of a plan as EXPLAIN prints it; where the pattern is no chain, its automaton with the rules in words.
-    Raises QueryError HQ600 if bounds expand too far."""
+    """Returns the NFA^b of a plan as EXPLAIN prints it; for a pattern that is no chain, its automaton with the rules in
+    words. Raises QueryError HQ600 if bounds expand too far."""
     found = nfab(plan)
     if found is not None:
         return str(found)
@@ -153,7 +153,7 @@ def explain_nfab(plan: Plan) -> str:
 
 
 def _ignored(plan: Plan) -> str:
-    """The rows that any run may ignore, in words."""
+    """Returns the rows that any run may ignore, in words."""
     match plan.selection:
         case Selection.STRICT:
             return "none"
@@ -161,7 +161,7 @@ def _ignored(plan: Plan) -> str:
             return "rows of another partition"
         case Selection.SKIP_TILL_NEXT:
             return (
-                "rows of another partition, and what the run does not wait for: inside a loop that can go round again "
+                "rows of another partition, and rows that the run does not wait for: inside a loop that can repeat "
                 "a row that stays in it, elsewhere one that may come next"
             )
         case Selection.SKIP_TILL_ANY:
@@ -181,7 +181,7 @@ class _Element:
 
 
 def _chain(pattern: rp.RowPattern) -> list[_Element | rp.Negation] | None:
-    """The elements and negations of a chain in order, or None if the pattern is none."""
+    """Returns the elements and negations of a chain in order, or None if the pattern is none."""
     match pattern:
         case rp.Variable(name):
             return [_Element(name)]
@@ -190,7 +190,7 @@ def _chain(pattern: rp.RowPattern) -> list[_Element | rp.Negation] | None:
         case rp.Empty():
             return []
         case rp.Exclusion(body):
-            return _chain(body)  # says what the output shows, not what is found
+            return _chain(body)  # affects the output, not the matches
         case rp.Sequence(parts):
             found: list[_Element | rp.Negation] = []
             for part in parts:
@@ -216,7 +216,7 @@ def _chain(pattern: rp.RowPattern) -> list[_Element | rp.Negation] | None:
 
 
 def _names(elements: Sequence[_Element]) -> tuple[str, ...]:
-    """`A`, or `A.2` for the second of several elements of a variable."""
+    """Returns the names of elements: `A`, or `A.2` for the second element of a variable."""
     names = []
     for i, element in enumerate(elements):
         same = [j for j, e in enumerate(elements) if e.variable == element.variable]
@@ -228,7 +228,7 @@ def _names(elements: Sequence[_Element]) -> tuple[str, ...]:
 
 
 def nfab(plan: Plan) -> NFAb | None:
-    """The NFA^b of a plan whose pattern is a chain; None for any other pattern, and for a chain of more than
+    """Returns the NFA^b of a plan whose pattern is a chain; None for any other pattern, and for a chain of more than
     ELEMENTS_MAX elements. Cost: small, whatever the plan."""
     chain = _chain(plan.pattern)
     elements = [part for part in chain or [] if isinstance(part, _Element)]
@@ -242,8 +242,8 @@ def nfab(plan: Plan) -> NFAb | None:
 def _conditions(plan: Plan, elements: Sequence[_Element]) -> tuple[State, ...]:
     """Steps 1 and 2: states and edges, and on each edge the conjuncts whose last identifier is bound there.
 
-    DEFINE says of which variable a condition is: its conjuncts belong to the edges that bind that variable. Those of an
-    element behind a loop that read only rows of variables before it, the loop's among them, belong to the proceed edge.
+    A condition of DEFINE belongs to a variable: its conjuncts go to the edges that bind that variable. Those of an
+    element after a loop that read only rows of variables before it, the loop's among them, go to the proceed edge.
     """
     names = _names(elements)
     same = _same_partition(plan)
@@ -311,7 +311,7 @@ def _within_everywhere(plan: Plan, states: tuple[State, ...]) -> tuple[State, ..
     if plan.within is None:
         return states
     bound = _within(plan, plan.within)
-    # the number of a row says something in its own partition only
+    # the number of a row is meaningful in its own partition only
     foreign = FALSE if plan.within.rows is None else unless(all_of(_same_partition(plan)))
 
     def bounded(edge: Edge) -> Edge:
@@ -342,7 +342,7 @@ def _peeking(states: tuple[State, ...]) -> tuple[State, ...]:
 
 
 def _absences(plan: Plan, chain: Sequence[_Element | rp.Negation]) -> tuple[Absence, ...]:
-    """The negations. Before and behind the match a row counts if it could be put there and WITHIN would still hold."""
+    """Returns the negations. Before and after the match a row counts if WITHIN would still hold with it."""
     count = sum(isinstance(part, _Element) for part in chain)
     names = rp.variables(plan.pattern)
     found = []
@@ -370,18 +370,18 @@ def _at(which: Logical, column: Column, names: tuple[str, ...] = ()) -> Expressi
 
 
 def _same_partition(plan: Plan) -> list[Expression]:
-    """That the candidate is of the partition of the match; null keys are one partition."""
+    """Returns the conditions that the candidate is in the partition of the match; null keys are one partition."""
     return [Call("is_not_distinct", (c, _at(Logical.FIRST, c)), "BOOLEAN") for c in plan.partition_by]
 
 
 def _clock(plan: Plan) -> Column:
-    """What WITHIN measures: the time by which the input is ordered, or the number of a row."""
+    """Returns the column that WITHIN measures: the time by which the input is ordered, or the number of a row."""
     timed = plan.within is not None and plan.within.interval_us is not None
     return plan.order_by[0].column if timed else ROW_NUMBER
 
 
 def _within(plan: Plan, within: Within, at_last: bool = False) -> Expression:
-    """WITHIN between the first row of the match and the candidate; at_last: and the last row bound."""
+    """Returns WITHIN between the first row of the match and the candidate; at_last: and the last row bound."""
     clock = _clock(plan)
     return _distance(plan, within, _at(Logical.LAST, clock) if at_last else clock, _at(Logical.FIRST, clock))
 
@@ -394,12 +394,12 @@ def _distance(plan: Plan, within: Within, later: Expression, earlier: Expression
 
 
 def all_of(conditions: Iterable[Expression]) -> Expression:
-    """Their conjunction, each said once."""
+    """Returns their conjunction without duplicates."""
     return _joined("and", conditions, nothing=TRUE, decides=FALSE)
 
 
 def any_of(conditions: Iterable[Expression]) -> Expression:
-    """Their disjunction, each said once."""
+    """Returns their disjunction without duplicates."""
     return _joined("or", conditions, nothing=FALSE, decides=TRUE)
 
 
@@ -420,14 +420,14 @@ def _joined(op: str, conditions: Iterable[Expression], nothing: Constant, decide
 
 
 def _boolean(e: Expression) -> Expression:
-    """The expression as an operand of AND and OR: they take other types too."""
+    """Returns the expression as an operand of AND and OR, which accept other types too."""
     if isinstance(e, Constant) and e.value is None and not e.sql:
         return NULL
     return e if e.type == "BOOLEAN" else Call("cast", (e,), "BOOLEAN")
 
 
 def unless(e: Expression) -> Expression:
-    """True where `e` is false or null."""
+    """Returns a condition that is true if `e` is false or null."""
     match e:
         case Constant(value, "BOOLEAN"):
             return FALSE if value is True else TRUE
@@ -454,12 +454,12 @@ def _never_null(e: Expression) -> bool:
 
 
 def _clauses(condition: Expression) -> list[Expression]:
-    """The conjuncts of a condition in conjunctive normal form. What holds is the same; a conjunct may be false where
-    the condition was null, and errors may come in another order."""
+    """Returns the conjuncts of a condition in conjunctive normal form. The same rows meet it; a conjunct may be false
+    for null, and errors may come in another order."""
     clauses: list[tuple[Expression, ...]] = []
     for clause in _cnf(condition, True):
         if TRUE not in clause:
-            # only being true counts
+            # only true counts
             clauses.append(tuple(dict.fromkeys(e for e in clause if e not in (FALSE, NULL))))
     kept = [
         c for i, c in enumerate(clauses)
@@ -511,16 +511,16 @@ def _reads_only_before(e: Expression, variable: str, loop: str) -> bool:
     return visit(e) and any(loop in names for names in read)
 
 
-# ---- what an element knows of its place ----------------------------------------------------------------------------
+# ---- knowledge of an element's position ----------------------------------------------------------------------------
 
 
 def _simplified(condition: Expression, elements: Sequence[_Element], at: int, further: bool) -> Expression:
-    """The condition of element `at` for its first row (further: of a loop, for its later rows), with what is known
-    there put in: how many rows of a variable there are, or the fewest there can be. So `COUNT(A.*) = 1 AND x OR
-    COUNT(A.*) > 1 AND y` is x for the first row and y for the others."""
+    """Returns the condition of element `at` for its first row (further: of a loop, for its later rows), simplified by
+    the exact or least number of rows of each variable there. So `COUNT(A.*) = 1 AND x OR COUNT(A.*) > 1 AND y` is x for
+    the first row and y for the others."""
 
     def rows(names: tuple[str, ...]) -> tuple[int, int | None]:
-        """Fewest and most rows of these variables, the candidate included; no names: of all."""
+        """Returns the fewest and most rows of these variables, the candidate included; no names: of all."""
         before = [e for e in elements[:at] if not names or e.variable in names]
         own = not names or elements[at].variable in names
         low = len(before) + own + (own and further)
@@ -545,7 +545,8 @@ def _simplified(condition: Expression, elements: Sequence[_Element], at: int, fu
 
 
 def _folded(e: Call, least: Callable[[tuple[str, ...]], int]) -> Expression:
-    """A call whose value is known from its constants, or from `least` rows of some variables; else itself."""
+    """Returns a call whose value follows from its constants, or from `least` rows of some variables, as that value;
+    else itself."""
     match e:
         case Call("and", arguments):
             return all_of(arguments) if e.type == "BOOLEAN" else e
@@ -574,7 +575,8 @@ def _folded(e: Call, least: Callable[[tuple[str, ...]], int]) -> Expression:
 
 
 def _known(op: str, a: Expression, b: Expression, least: Callable[[tuple[str, ...]], int]) -> bool | None:
-    """Whether `a op b` holds, where `b` is a whole number and `a` another one or a count; None if that is open."""
+    """Returns True or False if `a op b` is decided, where `b` is a whole number and `a` another one or a count; else
+    None."""
     number = _whole(b)
     if number is None:
         return None
@@ -583,7 +585,7 @@ def _known(op: str, a: Expression, b: Expression, least: Callable[[tuple[str, ..
     match a:
         case Aggregate("count", None, names) if a.plain:
             low = least(names)
-            # what holds, or fails, for the fewest rows and for any number of more
+            # true, or false, for the fewest rows and for any number of more
             if op in ("<", "<=", "=") and not _compared("<=" if op == "=" else op, low, number):
                 return False
             if op in (">", ">=", "<>") and _compared(">" if op == "<>" else op, low, number):

@@ -52,7 +52,7 @@ class Tokens:
     partner: dict[int, int]
 
     def words(self, i: int, *expected: str) -> bool:
-        """Whether the tokens from i on are these words or symbols."""
+        """True if the tokens from i on are these words or symbols."""
         return i >= 0 and all(
             i + k < len(self.items) and self.items[i + k].word == word for k, word in enumerate(expected)
         )
@@ -187,7 +187,7 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
 
 
 def _comment_end(text: str, start: int, limit: int) -> int:
-    """Where the /* comment */ that begins at start ends (they nest), or -1."""
+    """Returns the end of the /* comment */ that begins at start (they nest), or -1."""
     depth = 0
     for found in re.compile(r"/\*|\*/").finditer(text, start, limit):
         depth += 1 if found[0] == "/*" else -1

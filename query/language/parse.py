@@ -1,4 +1,4 @@
-"""Reads a query: text -> ast.Query. Every fault is a QueryError whose spans lie inside the text."""
+"""Parses a query: text -> ast.Query. Every fault is a QueryError whose spans lie inside the text."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ REPEAT_MAX = 10**9
 
 #: Words of statements that write.
 _WRITING = {"INSERT", "UPDATE", "DELETE", "MERGE", "COPY"}
-#: The place of WITHIN and SELECTION, which stand in either order.
+#: The position of WITHIN and SELECTION, which are allowed in either order.
 _EITHER_WAY = 7
-#: The clauses of MATCH_RECOGNIZE: the words each begins with, and its place.
+#: The clauses of MATCH_RECOGNIZE: the words each begins with, and its position.
 _CLAUSES: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("PARTITION BY", ("PARTITION", "BY"), 0),
     ("ORDER BY", ("ORDER", "BY"), 1),
@@ -67,13 +67,13 @@ _UNITS = frozenset(
     for plural in ("", "S")
 )
 
-#: Words behind which an operand of a scalar expression stands, and words that go on behind an operand.
+#: Words before an operand of a scalar expression, and words that may continue after an operand.
 _OPERATORS = words_of(
     "AND OR NOT LIKE ILIKE GLOB SIMILAR TO BETWEEN SYMMETRIC IN IS WHEN THEN ELSE CASE DISTINCT FROM ESCAPE COLLATE "
     "INTERVAL AT RUNNING FINAL"
 )
 _CONTINUATIONS = _UNITS | words_of("END ISNULL NOTNULL FILTER OVER TIME ZONE WITH WITHOUT PRECISION VARYING")
-#: Keywords that say where the expressions behind them end.
+#: Keywords that determine the end of the expressions after them.
 _CONTEXTS = words_of("PARTITION ORDER MEASURES DEFINE FROM TO BETWEEN AND ON")
 _DIRECTIONS = ("ASC", "DESC", "NULLS")
 #: Words that begin a clause of the query around a SASE+ statement.
@@ -93,12 +93,12 @@ _SHOWN = {
 
 
 def parse(text: str, inputs: Sequence[str] = ()) -> ast.Query:
-    """The query of a text: its pattern factors, SASE+ statements and history joins; the rest is any SELECT of DuckDB,
-    or an INSERT, CREATE TABLE AS or COPY of one.
+    """Returns the query of a text: its pattern factors, SASE+ statements and history joins; the rest is any SELECT of
+    DuckDB, or an INSERT, CREATE TABLE AS or COPY of one.
 
-    inputs: the tables and streams there are: a SASE+ statement without FROM is about the only one. Raises QueryError
-    with one fault for each piece that cannot be read, or else with DuckDB's complaint about what stands around the
-    pieces. About 2 ms for a hybrid query, after 0.2 s for the first text of a process.
+    inputs: the existing tables and streams: a SASE+ statement without FROM reads the only one. Raises QueryError with
+    one fault for each unreadable piece, or else with DuckDB's error about the rest. About 2 ms for a hybrid query,
+    after 0.2 s for the first text of a process.
     """
     tokens = tokenize(text)
     if not tokens.items:
@@ -129,7 +129,7 @@ def parse(text: str, inputs: Sequence[str] = ()) -> ast.Query:
 
 
 def parse_match_recognize(text: str, span: Span) -> ast.MatchRecognize:
-    """The clauses in text[span], which is what stands between the parentheses of MATCH_RECOGNIZE ( ... )."""
+    """Returns the clauses in text[span], the text between the parentheses of MATCH_RECOGNIZE ( ... )."""
     tokens = tokenize(text, span)
     clauses = _read(tokens, "clauses", 0, len(tokens.items), min(span.end, len(text)))
     return _match_recognize(text, clauses, span)
@@ -141,8 +141,8 @@ _KINDS = {"INSERT": ast.StatementKind.INSERT, "CREATE": ast.StatementKind.CREATE
 
 
 def _kind(tokens: Tokens, patterns: bool) -> ast.StatementKind:
-    """What kind of statement it is, by its first word or the one behind its WITH list. What is none of ours passes for
-    a SELECT if there is no pattern in it: DuckDB has to say what it is."""
+    """Returns the kind of a statement, by its first word or the one after its WITH list. An unknown kind without a
+    pattern passes for a SELECT, so that DuckDB reports it."""
     lists = with_lists(tokens, -1, len(tokens.items))
     at_head = bool(lists) and lists[0].first == 0
     first = lists[0].entries[-1].close + 1 if at_head else 0
@@ -162,7 +162,7 @@ def _kind(tokens: Tokens, patterns: bool) -> ast.StatementKind:
         "HQ500",
         f"a {token.text.lower()} cannot hold a pattern",
         tokens.items[first].span.to(token.span),
-        hint="keep the matches as they are now by CREATE TABLE ... AS SELECT",
+        hint="use CREATE TABLE ... AS SELECT to store the current matches",
     )
 
 
@@ -195,7 +195,7 @@ def _factor(tokens: Tokens, piece: FactorCut, inputs: Sequence[str]) -> ast.Patt
 
 
 def _merged(tokens: Tokens, piece: FactorCut | SaseCut, inputs: Sequence[str]) -> tuple[ast.Identifier, ...]:
-    """The names in `MERGE(a, b)`, if that is the input; those of `inputs` as they are spelt there."""
+    """Returns the names in `MERGE(a, b)`, if that is the input; those of `inputs` in their declared spelling."""
     spelt = {name.lower(): name for name in inputs}
     items, first = tokens.items, piece.first
     if first == piece.behind or not tokens.words(first, "MERGE", "("):
@@ -262,7 +262,8 @@ def _sase(tokens: Tokens, piece: SaseCut, inputs: Sequence[str]) -> ast.PatternF
 def _types(
     text: str, statement: sase.Statement, piece: SaseCut, inputs: Sequence[str], keyword: Span
 ) -> tuple[ast.Identifier, ...]:
-    """What a SASE+ statement without FROM is about: the only input, or the inputs that the types of its events name."""
+    """Returns the inputs of a SASE+ statement without FROM: the only one, or those that the types of its events
+    name."""
     spelt = {name.lower(): name for name in inputs}
     types = {e.type.written.lower(): e.type for e in statement.events}
     if len(inputs) != 1 and piece.type_column is None and types.keys() <= spelt.keys():
@@ -272,12 +273,12 @@ def _types(
     listed = ", ".join(sorted(inputs)[:8])
     if inputs and piece.type_column is None and types.keys() & spelt.keys():
         type = next(t for name, t in types.items() if name not in spelt)
-        hint = f"the inputs are {listed}; where a column holds the types: FROM input TYPE BY column PATTERN SEQ ( ... )"
-        message = f"there is no event type {type.written}"
+        hint = f"available: {listed}; if a column holds the types: FROM input TYPE BY column PATTERN SEQ ( ... )"
+        message = f"unknown event type {type.written}"
         raise _error(text, "HQ200", message, type.span, "no such stream or table", hint)
-    there = f"there are {len(inputs)} inputs" if inputs else "there is no input"
+    has = f"{len(inputs)} inputs are available" if inputs else "no input is available"
     hint = f"write FROM and one of {listed}" if inputs else "write FROM stream PATTERN SEQ ( ... )"
-    raise _error(text, "HQ200", f"FROM is left out, and {there}", keyword, "about which events?", hint)
+    raise _error(text, "HQ200", f"FROM is missing, and {has}", keyword, "which input?", hint)
 
 
 def _sql_name(name: str) -> str:
@@ -285,7 +286,7 @@ def _sql_name(name: str) -> str:
 
 
 def _statement(text: str, tree: _Node) -> sase.Statement:
-    """What the tree of a SASE+ statement says, variables not looked up yet."""
+    """Returns the SASE+ statement of a tree; variables are not looked up yet."""
     events: list[sase.Event] = []
     within: ast.WithinSyntax | None = None
     returned: tuple[sase.Returned, ...] | None = None
@@ -362,8 +363,8 @@ def _alert(tokens: Tokens, piece: AlertCut) -> ast.AlertOnce:
 
 
 def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind) -> None:
-    """Raise what DuckDB says about the statement with blanks for MATCH_RECOGNIZE, and plain joins of the same length
-    for those of history."""
+    """Raises DuckDB's error about the statement with blanks for MATCH_RECOGNIZE, and plain joins of the same length for
+    those of history."""
     items, text = tokens.items, tokens.text
     pieces: list[tuple[Span, str]] = []
     for piece in cuts:
@@ -387,7 +388,7 @@ def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind
     whole = "".join(plain) + text[position:]
     found = syntax_error(whole) if kind is ast.StatementKind.SELECT else command_error(whole)
     if found is None or not found[0]:
-        if statement_count(whole) > 1:  # whatever our lexer takes it for: each would be run
+        if statement_count(whole) > 1:  # even if the lexer reads one statement: each would be run
             raise _error(text, "HQ100", "expected one statement", Span(0, len(text)))
     if found is None:
         return
@@ -396,7 +397,7 @@ def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind
         if cuts:
             hint = "begin with SELECT, WITH or FROM, or keep the rows by INSERT INTO, CREATE TABLE AS or COPY"
             raise _error(text, "HQ100", "a pattern query is a SELECT", items[0].span, hint=hint)
-        for token in items:  # DESCRIBE, PIVOT and their like, of which there is no tree to look at
+        for token in items:  # DESCRIBE, PIVOT and their like have no tree to inspect
             if token.word in _WRITING:
                 raise _error(text, "HQ100", f"{token.word} is not allowed in such a statement", token.span)
         return
@@ -413,7 +414,8 @@ def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind
 
 
 class _NoLexer(Lexer):
-    """Tokens are fed one by one; lark's own lexers would want a pattern for every terminal."""
+    """A lexer that lark requires; tokens are fed one by one, since lark's own lexers need a pattern for every
+    terminal."""
 
     def __init__(self, conf: LexerConf) -> None: ...
 
@@ -434,8 +436,8 @@ _OPTIONS: dict[str, Any] = {
 
 
 def _parser(text: str, home: Path) -> lark.Lark:
-    """The parser of a grammar: built, which takes most of a second, or as it was kept in a directory the last time.
-    What cannot be read there is built, and what cannot be written is not kept."""
+    """Returns the parser of a grammar, from the cache in a directory if possible, else built, which takes most of a
+    second. A parser that cannot be cached is not kept."""
     made_of = f"{lark.__version__} {sys.version_info[:2]} {_OPTIONS} {__name__} {text}"
     file = home / f"grammar-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
     if not is_private(home):
@@ -443,7 +445,7 @@ def _parser(text: str, home: Path) -> lark.Lark:
     try:
         with file.open("rb") as kept:
             return lark.Lark.load(kept)
-    except Exception:  # noqa: BLE001  (whatever stands there, it can be made again)
+    except Exception:  # noqa: BLE001  (a damaged cache is rebuilt)
         parser = lark.Lark(text, lexer=_NoLexer, **_OPTIONS)
     part = file.with_name(f"{file.name}.{os.getpid()}")
     try:
@@ -470,13 +472,13 @@ def _read(tokens: Tokens, start: str, first: int, last: int, end: int) -> lark.T
 
 
 class _Reader:
-    """One walk of tokens through the grammar. A word's terminal is what the parser's state takes it for."""
+    """One walk of tokens through the grammar. The parser's state determines a word's terminal."""
 
     def __init__(self, tokens: Tokens, start: str, first: int, last: int, end: int) -> None:
         self.tokens, self.start, self.first, self.last, self.end = tokens, start, first, last, end
         self.grammar = _grammar()
         self.parser: InteractiveParser = self.grammar.parser.parse_interactive(start=start)
-        self.context = ""  # the keyword that says where expressions end
+        self.context = ""  # the keyword that determines the end of expressions
         self.clauses: list[str] = []  # words that began the clauses so far
 
     def read(self) -> lark.Tree[lark.Token]:
@@ -506,11 +508,11 @@ class _Reader:
         return tree
 
     def _expected(self) -> set[str]:
-        """Exactly the terminals that can come next; slow."""
+        """Returns exactly the terminals that can come next; slow."""
         return {str(name) for name in self.parser.accepts()}  # type: ignore[no-untyped-call]
 
     def _accepted(self) -> Any:
-        """The terminals that can come next, and some that only seem so, by the state's row of the LALR table."""
+        """Returns the terminals that can come next, and some that cannot, by the state's row of the LALR table."""
         state = self.parser.parser_state
         return state.parse_conf.states[state.position]
 
@@ -545,7 +547,7 @@ class _Reader:
         return next((name for name in ("NAME", "VARIABLE") if name in accepted), None)
 
     def _has_clauses(self, i: int) -> bool:
-        """Whether token i stands inside MATCH_RECOGNIZE ( ... )."""
+        """True if token i is inside MATCH_RECOGNIZE ( ... )."""
         if self.start == "clauses":
             return True
         return any(
@@ -555,7 +557,7 @@ class _Reader:
         )
 
     def _clause_at(self, i: int) -> bool:
-        """Whether a clause certainly begins at token i, by what follows its first word."""
+        """True if a clause certainly begins at token i, judged by the token after its first word."""
         items = self.tokens.items
         found = _CLAUSE_OF_WORD.get(items[i].word)
         if found is None:
@@ -580,7 +582,7 @@ class _Reader:
         items, partner = self.tokens.items, self.tokens.partner
         in_clause = self.context in ("PARTITION", "ORDER", "MEASURES", "DEFINE")
         case_depth = 0
-        operand = False  # whether an operand has just ended, so that only an operator or the end can follow
+        operand = False  # True after the end of an operand, when only an operator or the end can follow
         i = start
         while i < self.last:
             token = items[i]
@@ -612,14 +614,14 @@ class _Reader:
         return self.last
 
     def _ends_clause(self, i: int, operand: bool) -> bool:
-        """Whether the word at i, in an expression of a clause, begins what comes behind the expression."""
+        """True if the word at i, in an expression of a clause, begins the text after the expression."""
         items = self.tokens.items
         word = items[i].word
         if word in _CLAUSE_OF_WORD:
             following = items[i + 1].word if i + 1 < self.last else ""
             if word == "WITHIN" and following == "GROUP":  # percentile_cont(0.5) WITHIN GROUP (ORDER BY x)
                 return False
-            # `pattern(x)` where an operand is due is a call; so is a column called `measures`
+            # `pattern(x)` is a call if an operand is due; so is a column called `measures`
             return operand or (self._clause_at(i) and word not in ("PATTERN", "MEASURES", "WITHIN"))
         if word == "WITH" and self.tokens.words(i + 1, "TIMEOUT", "ROWS"):
             return operand
@@ -627,12 +629,12 @@ class _Reader:
             return False
         if self.context == "ORDER" and word in _DIRECTIONS:
             return True
-        # two operands in a row are no expression: where the second looks like a keyword, say so there
+        # two operands in a row are no expression: if the second looks like a keyword, report it there
         keywords = [*_CLAUSE_OF_WORD, *(_DIRECTIONS if self.context == "ORDER" else ())]
         return bool(difflib.get_close_matches(word, keywords, n=1, cutoff=0.76))
 
     def _ends_bound(self, i: int, case_depth: int) -> bool:
-        """Whether the word at i, in a bound of a history range, is what stands behind the bound."""
+        """True if the word at i, in a bound of a history range, follows the bound."""
         match self.tokens.items[i].word:
             case "AS" | "ON":
                 return True
@@ -648,7 +650,7 @@ class _Reader:
     # ---- what went wrong
 
     def _refuse(self, i: int) -> NoReturn:
-        """Raise the fault that token i (or the end, where i is last) cannot stand here."""
+        """Raises the fault that token i (or the end, if i is last) is not allowed here."""
         items, text = self.tokens.items, self.tokens.text
         accepted = self._expected() - {"$END"}
         ended = i >= self.last
@@ -662,7 +664,7 @@ class _Reader:
         def fail(message: str, span: Span = token.span, label: str = "", hint: str = "", code: str = code) -> NoReturn:
             raise _error(text, code, message, span, label, hint)
 
-        # a comma left out between two definitions: the name behind it went into the condition
+        # a missing comma between two definitions: the name after it became part of the condition
         if token.word == "AS" and self.context == "DEFINE" and before is not None and "COMMA" in accepted:
             fail(f"expected ',' before {before.text}", before.span, hint="definitions are separated by commas")
 
@@ -711,7 +713,7 @@ class _Reader:
         if token.kind is TokenKind.WORD and len(token.word) > 2:
             words = {s.split()[0]: s for s in shown} | {u: u for u in _UNITS if "UNIT" in accepted}
             close = difflib.get_close_matches(token.word, sorted(words), n=1, cutoff=0.6)
-            if close and close[0] == token.word:  # expected is what stands behind it here
+            if close and close[0] == token.word:  # `expected` is the token after it here
                 hint = "WITH UNMATCHED ROWS must follow ALL ROWS PER MATCH" if token.word == "WITH" else ""
                 fail(f"unexpected {found}", hint=hint)
             if close:
@@ -726,7 +728,7 @@ class _Reader:
         if "PATTERN" in accepted and (ended or token.word in _CLAUSE_OF_WORD):
             fail(f"expected PATTERN, found {found}", hint="every MATCH_RECOGNIZE has a PATTERN ( ... )")
         if accepted == {"AS"} and self.context == "MEASURES":
-            # `pattern(x)` may be a call: behind a comma too many PATTERN was read as one
+            # `pattern(x)` may be a call: after a superfluous comma PATTERN was read as one
             at = next((j for j in range(i - 1, self.first, -1) if items[j].word in ("PATTERN", "AS")), self.first)
             if items[at].word == "PATTERN" and items[at - 1].word in (",", "MEASURES"):
                 fail("expected a measure, found PATTERN", items[at].span, hint="the last measure has no comma after it")
@@ -739,7 +741,7 @@ class _Reader:
         fail(f"unexpected {found}")
 
     def _shown(self, accepted: set[str]) -> list[str]:
-        """What is accepted, as messages name it: clauses in their order, before them the rest."""
+        """Returns the accepted terminals as messages name them: clauses in their order, after all others."""
         clause_names = {} if "STRICT" in accepted else {words[0]: name for name, words, _ in _CLAUSES}
         clauses = [name for word, name in clause_names.items() if word in accepted]
         rest = sorted({self.grammar.shown.get(a, a) for a in accepted if a not in clause_names})
@@ -865,7 +867,7 @@ def _order_item(node: _Node) -> ast.OrderItem:
 
 
 def _within(text: str, node: _Node, what: str = "WITHIN") -> ast.WithinSyntax:
-    """what: the words that the interval stands behind."""
+    """Returns the bound of WITHIN. what: the words before the interval, for messages."""
     span = _span(node)
     number = next((t for t in _tokens(node) if t.type == "NUMBER"), None)
     if number is not None and not str(number).replace("_", "").isdecimal():
@@ -885,7 +887,7 @@ def _within(text: str, node: _Node, what: str = "WITHIN") -> ast.WithinSyntax:
     length = next(t for t in _tokens(node) if t.type in ("NUMBER", "STRING"))
     unit = next((t for t in _tokens(node) if t.type == "UNIT"), None)
     where = Span(_span(length).start, _span(unit if unit is not None else length).end)
-    if unit is not None and length.type == "STRING" and "." in length:  # DuckDB would cut the fraction off
+    if unit is not None and length.type == "STRING" and "." in length:  # DuckDB would truncate the fraction
         raise _error(
             text,
             "HQ105",
@@ -987,6 +989,6 @@ def _quantified(text: str, body: ast.PatternSyntax, node: _Node, span: Span) -> 
 
 
 def _count(digits: str) -> int:
-    """The number, or one too large for any use where it has more digits than that."""
+    """Returns the number, or one that exceeds every limit if it has more digits."""
     digits = digits.replace("_", "")
     return int(digits) if len(digits) <= 18 else 10**18

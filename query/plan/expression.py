@@ -77,8 +77,8 @@ class Aggregate:
     more: the arguments behind the first. where: FILTER (WHERE ...). order: ORDER BY inside the call, each expression
     with its direction in SQL ("ASC NULLS LAST"). All of them are read at the rows that are aggregated, in their order,
     as `argument` is, and hold what the argument of a Navigation holds. Constants among them stay literals in SQL:
-    DuckDB wants the fraction of a quantile, for one, to be constant. before: the candidate, which is a row of
-    `variables`, is left out (DEFINE only).
+    DuckDB requires, for example, a constant fraction of a quantile. before: the candidate, which is a row of
+    `variables`, is excluded (DEFINE only).
     """
 
     function: str
@@ -149,7 +149,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """Anything else DuckDB can compute: `sql` over placeholders `"_0"`, `"_1"`, ... that stand for `arguments`."""
+    """An expression that only DuckDB computes: `sql` over placeholders `"_0"`, `"_1"`, ... that stand for
+    `arguments`."""
 
     sql: str
     arguments: tuple[Expression, ...]

@@ -202,10 +202,10 @@ def test_negations_stand_beside_the_states() -> None:
               DEFINE N AS s = 'n', M AS vol > B.vol, L AS s = 'l'"""
     ten = "INTERVAL 10000000 us"
     assert str(chain_of(text)).splitlines()[-4:] == [
-        "no row of these may be there",
+        "absent rows",
         f"~N  before the match: ({SAME} AND ((LAST(A|B.ts) - ts) <= {ten}) AND (s = 'n'))",
         f"~M  between A and B: ({SAME} AND (vol > LAST(B.vol)))",
-        f"~L  behind the match: ({SAME} AND ((ts - FIRST(ts)) <= {ten}) AND (s = 'l'))",
+        f"~L  after the match: ({SAME} AND ((ts - FIRST(ts)) <= {ten}) AND (s = 'l'))",
     ]
 
 

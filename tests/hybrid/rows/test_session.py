@@ -307,7 +307,7 @@ def test_functions_of_a_connection() -> None:
     with pytest.raises(hybrid.QueryError, match="lower is a macro of the connection"):
         hybrid.sql(on, connection)
     connection.create_function("python", lambda x: x, ["INTEGER"], "INTEGER")  # type: ignore[list-item,arg-type]
-    with pytest.raises(hybrid.QueryError, match="there is no function python"):
+    with pytest.raises(hybrid.QueryError, match="unknown function python"):
         hybrid.sql(ANY.format("t", "", "python(A.v) AS x"), connection)
     computed = "SELECT * FROM (SELECT *, own(v) AS x FROM t) MATCH_RECOGNIZE (ORDER BY i MEASURES A.x AS x "
     computed += "PATTERN (A B{5}))"
