@@ -53,11 +53,11 @@ from query.plan.plan import Plan
 class Found:
     """n matches as positions in a RowStore.
 
-    rows, variables: positions and variables of all matched rows; match i has [bounds[i], bounds[i + 1]) of them.
-    start: position of the row where the attempt began. partition: id; number: MATCH_NUMBER. outcome: int8,
-    query.plan.output.Outcome. waiting: of a TIMEOUT the state it waited in, else -1.
-    carried: where the matched rows are only the last ones of matches, what measures read of the others: for each count
-    its values, for each `row_meant` positions (-1: none).
+    rows, variables: positions and variables of all matched rows; match i has [bounds[i], bounds[i + 1]) of them. start:
+    position of the row where the attempt began. partition: id; number: MATCH_NUMBER. outcome: int8,
+    query.plan.output.Outcome. waiting: of a TIMEOUT the state it waited in, else -1. carried: if the matched rows are
+    only the last ones of matches, the values that measures read of the others: for each count its values, for each
+    `row_meant` positions (-1: none).
     """
 
     rows: Int64Array
@@ -88,7 +88,7 @@ class _View:
 
 
 def _view(plan: Plan, found: Found, shown: np.ndarray) -> _View:
-    """shown: for each variable whether ALL ROWS shows its rows."""
+    """Returns the output rows of matches. shown: for each variable, True if ALL ROWS shows its rows."""
     low, high = found.bounds[:-1], found.bounds[1:]
     if plan.rows is RowsPerMatch.ONE and len(found.rows) == len(found) and found.carried:
         every = np.arange(len(found))
@@ -117,9 +117,9 @@ def _view(plan: Plan, found: Found, shown: np.ndarray) -> _View:
 class Measures:
     """Computes the output table of a plan.
 
-    variables: the pattern's variables in the order of their numbers; one may stand there several times. shown: for each
-    whether ALL ROWS shows its rows (false inside {- -}); all if empty. waiting: per state what a partial match there
-    waits for, as the column `timeout` shows it."""
+    variables: the pattern's variables in the order of their numbers, possibly repeated. shown: for each, True if ALL
+    ROWS shows its rows (False inside {- -}); all if empty. waiting: per state, what a partial match there waits for, as
+    the column `timeout` shows it."""
 
     def __init__(
         self, plan: Plan, variables: Sequence[str], shown: Sequence[bool] = (), waiting: Sequence[str] = ()
@@ -132,24 +132,25 @@ class Measures:
         self.schema = pa.schema([(f.name, plain_type(f.type)) for f in output_columns(plan)])
         #: measures that lanes can compute from what they read
         self.lowered = {m.expression: _lowered(m.expression) for m in plan.measures}
-        #: what does not depend on the rows: constants, and aggregates over no rows
+        #: values that do not depend on the rows: constants, and aggregates over no rows
         self.fixed: dict[Expression, pa.Array] = {}
-        #: what NEXT in MEASURES reads
+        #: rows that NEXT in MEASURES reads
         self.ahead = [
             e for m in plan.measures for e in walk(m.expression) if isinstance(e, Navigation) and e.physical_offset > 0
         ]
 
     def needs(self) -> tuple[Expression, ...]:
-        """Expressions whose columns have to be kept with the rows."""
+        """Returns the expressions whose columns must be stored with the rows."""
         kept: list[Expression] = [m.expression for m in self.plan.measures]
         if self.plan.rows is not RowsPerMatch.ONE:
             kept += [Column(f.name, f.type) for f in self.plan.schema.fields]
         return tuple(kept)
 
     def table(self, store: RowStore, found: Found, keys: Sequence[pa.Array]) -> tuple[pa.Table, Int64Array]:
-        """The output rows, and for each the index of its match. keys: the partition columns' values, a row a match.
+        """Returns the output rows, and for each the index of its match. keys: the partition columns' values, a row per
+        match.
 
-        Raises DataError where a measure cannot be computed."""
+        Raises DataError if a measure cannot be computed."""
         plan = self.plan
         view = _view(plan, found, self.shown)
         if not len(view.match):
@@ -186,7 +187,8 @@ class Measures:
         return [labels, timeout]
 
     def waits(self, store: RowStore, found: Found) -> np.ndarray:
-        """For each match whether NEXT in a measure reads a row of its partition that is not there yet, bool (n,)."""
+        """Returns, for each match, whether NEXT in a measure reads a row of its partition that has not come yet, bool
+        (n,)."""
         low, high = found.bounds[:-1], found.bounds[1:]
         last = np.where(high > low, high - 1, -1)
         rows = _Rows(self, store, found, _View(np.arange(len(found)), _at(found.rows, last), last))
@@ -197,7 +199,7 @@ class Measures:
 
 
 class _Rows:
-    """What the measures read for the output rows of a view; shared by all of them, each thing computed once."""
+    """The values that the measures read for the output rows of a view; shared by all of them, each computed once."""
 
     def __init__(self, measures: Measures, store: RowStore, found: Found, view: _View) -> None:
         self.of = measures
@@ -246,15 +248,15 @@ class _Rows:
         try:
             values, valid = run_lanes(low, len(self), self._lane)
         except Overflow:
-            return None  # DuckDB decides whether it is read
+            return None  # DuckDB determines whether it is read
         return to_arrow(values, valid, plain_type(e.type))
 
     def _lane(self, leaf: Expression) -> Values:
         return lanes(self.leaf(leaf), lane_of(leaf.type).floating)
 
     def _projected(self, expressions: Sequence[Expression]) -> list[pa.Array]:
-        """Scalar expressions by one DuckDB projection. Arguments of navigations are computed in it too, so that CASE
-        around them spares them."""
+        """Computes scalar expressions by one DuckDB projection, including arguments of navigations, so that CASE around
+        them guards them."""
         columns: dict[str, pa.Array] = {}
         names: dict[object, str] = {}
 
@@ -281,12 +283,12 @@ class _Rows:
             arrays = project(columns, texts, DataError, self._settings)
         except DataError:
             for e, text in zip(expressions, texts, strict=True):
-                project(columns, [text], _failure(e), self._settings)  # says which one it is
+                project(columns, [text], _failure(e), self._settings)  # identifies the failing one
             raise
         return [_plain(array, e.type) for array, e in zip(arrays, expressions, strict=True)]
 
     def leaf(self, e: Expression) -> pa.Array:
-        """A column, navigation, aggregate, constant, CLASSIFIER() or MATCH_NUMBER() for every output row."""
+        """Returns a column, navigation, aggregate, constant, CLASSIFIER() or MATCH_NUMBER() for every output row."""
         if e not in self._leaves:
             self._leaves[e] = self._leaf(e)
         return self._leaves[e]
@@ -329,8 +331,8 @@ class _Rows:
     # ---- navigation
 
     def chosen(self, names: tuple[str, ...]) -> tuple[Int64Array, Int64Array]:
-        """The indices of the matched rows of these variables (of all if empty), and for every index of a matched row,
-        and the end, how many of them stand before it."""
+        """Returns the indices of the matched rows of these variables (of all if empty), and for every index of a
+        matched row, and the end, the number of them before it."""
         if names not in self._chosen:
             wanted = np.array([not names or v in names for v in self.of.variables], np.bool_)
             if wanted.all():
@@ -343,12 +345,12 @@ class _Rows:
         return self._chosen[names]
 
     def logical(self, e: Navigation) -> Int64Array:
-        """The index of the matched row that the logical step of a navigation means for each output row, -1 for none."""
+        """Returns, for each output row, the index of the matched row of a navigation's logical step, -1 for none."""
         if e.logical is None:
             return self.view.index
         key = (e.variables, e.logical, e.logical_offset, e.final)
         if key not in self._logical and self.of.plan.rows is RowsPerMatch.ONE:
-            # a row for each match: one look at its rows
+            # a row for each match: one pass over its rows
             wanted = np.array([not e.variables or v in e.variables for v in self.of.variables], np.bool_)
             index, first = np.empty(len(self), np.int64), e.logical is Logical.FIRST
             fold.choose(self.low, self.high, _own(self.found.variables), wanted, e.logical_offset, first, index)
@@ -365,7 +367,7 @@ class _Rows:
         return self._logical[key]
 
     def reached(self, e: Navigation) -> Int64Array:
-        """The position of the row that a navigation means for each output row, -1 for none."""
+        """Returns, for each output row, the position of the row of a navigation, -1 for none."""
         key = row_meant(e)
         if key in self.found.carried:
             return self.found.carried[key]
@@ -397,13 +399,13 @@ class _Rows:
         return array.take(pa.array(self.view.match)) if whole else array
 
     def _where(self, e: Aggregate, at: Int64Array) -> Int64Array:
-        """Those of the matched rows at `at` for which FILTER holds."""
+        """Returns the matched rows at `at` that meet FILTER."""
         if e.where is None or not len(at):
             return at
         return at[truth(self._values(e.where, at))]
 
     def _first_of_equal(self, e: Aggregate, at: Int64Array) -> Int64Array:
-        """DISTINCT: of matched rows with equal arguments in one match the first one."""
+        """Applies DISTINCT: keeps the first of matched rows with equal arguments in one match."""
         if not e.distinct or not len(at):
             return at
         arguments = [a for a in (e.argument, *e.more) if a is not None]
@@ -416,8 +418,8 @@ class _Rows:
     def _columns(
         self, inputs: Sequence[Expression], at: Int64Array
     ) -> tuple[dict[str, pa.Array], dict[Expression, str]]:
-        """What expressions over single matched rows read at the rows `at`: columns, with k the match and i the order;
-        and the SQL of each leaf."""
+        """Returns the columns for expressions over single matched rows at `at`, with k the match and i the order; and
+        the SQL of each leaf."""
         match = np.repeat(np.arange(len(self.found)), np.diff(self.found.bounds))[at]
         columns = {"k": pa.array(match), "i": pa.array(np.arange(len(at)))}
         names: dict[Expression, str] = {}
@@ -494,7 +496,7 @@ class _Rows:
         return to_arrow(out, None if some.all() else some, plain_type(e.type))
 
     def _computed(self, e: Aggregate, at: Int64Array, low: Int64Array, high: Int64Array, whole: bool) -> pa.Array:
-        """Any aggregate by DuckDB over the rows [low, high) of `at`, in their order."""
+        """Returns any aggregate by DuckDB over the rows [low, high) of `at`, in their order."""
         if e.function in ("avg", "mean") and _is_exact(e):
             return self._average(e, at, low, high, whole)
         columns, names = self._columns(e.inputs, at)
@@ -533,7 +535,8 @@ class _Rows:
         return to_arrow(out, counts > 0, pa.float64())
 
     def _prefixes(self, e: Aggregate, columns: dict[str, pa.Array], call: str) -> pa.Array:
-        """The aggregate at each row over all rows of its match up to it. Quadratic in the length of the matches."""
+        """Returns the aggregate at each row over all rows of its match up to it. Quadratic in the length of the
+        matches."""
         match = columns["k"].to_numpy()
         n = len(match)
         first = np.searchsorted(match, match)
@@ -555,16 +558,17 @@ class _Rows:
         return pa.concat_arrays(parts)
 
 
-#: Rows that one query of `_Rows._prefixes` is given at most.
+#: Maximum number of rows of one query of `_Rows._prefixes`.
 PREFIX_ROWS = 1 << 20
 
 _KINDS = {"count": fold.COUNT, "sum": fold.SUM, "avg": fold.SUM, "mean": fold.SUM, "min": fold.MIN, "max": fold.MAX}
-#: Aggregates whose value does not depend on the order of their rows, to the last bit.
+#: Aggregates whose value is exactly independent of the order of their rows.
 _IN_ANY_ORDER = {
     "count", "min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "count_if", "countif", "median",
     "quantile", "quantile_cont", "quantile_disc", "approx_count_distinct", "bitstring_agg", "histogram",
 }  # fmt: skip
-#: Aggregates with an exact state: along a match DuckDB computes them as over each of its beginnings, to the last bit.
+#: Aggregates with an exact state: as windows along a match they equal those over each of its prefixes exactly. Others
+#: (stddev, corr, ...) add floating numbers, and a window adds them in another order.
 #: Others (stddev, corr, ...) add up floating numbers, and a window adds them in another order.
 _ALONG = _IN_ANY_ORDER | {
     "first", "last", "any_value", "arbitrary", "list", "array_agg", "string_agg", "group_concat", "listagg", "arg_min",
@@ -575,7 +579,7 @@ _MACROS = {"geomean", "geometric_mean", "wavg", "weighted_avg"}
 
 
 def _is_exact(e: Aggregate) -> bool:
-    """Whether it is over whole numbers or decimals."""
+    """True if it is over whole numbers or decimals."""
     type = e.argument.type if e.argument is not None else ""
     return type.startswith("DECIMAL") or type.endswith("INT") or type == "INTEGER"
 
@@ -587,7 +591,8 @@ def _runs_along(e: Aggregate) -> bool:
 
 
 def _call(e: Aggregate, names: dict[Expression, str], in_order: bool) -> str:
-    """The call over chosen rows (so without DISTINCT and FILTER), which `i` numbers; in_order: to be taken in it."""
+    """Returns the call over chosen rows (thus without DISTINCT and FILTER), which `i` numbers; in_order: in that
+    order."""
     keys = [f"{to_sql(key, names)} {how}" for key, how in e.order]
     if keys or in_order:
         keys.append("i")
@@ -597,7 +602,7 @@ def _call(e: Aggregate, names: dict[Expression, str], in_order: bool) -> str:
 
 @cache
 def _folds(type: str) -> bool:
-    """Whether the kernel can fold values of a type: those with a lane of 64 bits that Arrow has too."""
+    """True if the kernel can fold values of a type: those with a lane of 64 bits that Arrow has too."""
     try:
         lane_of(type)
     except NoLane:
@@ -624,14 +629,14 @@ def _lowered(e: Expression) -> Lowered | None:
 
 
 def _is_leaf(e: Expression) -> bool:
-    """Whether it is read as it is, without a projection."""
+    """True if it is read directly, without a projection."""
     if isinstance(e, Navigation):
         return isinstance(e.argument, Column | Classifier)
     return isinstance(e, Column | Aggregate | Classifier | MatchNumber)
 
 
 def _failure(*expressions: Expression) -> Callable[[str], DataError]:
-    """The error of a measure from what DuckDB says of it."""
+    """Returns a function that makes the error of a measure from DuckDB's message."""
     shown = ", ".join(map(show, expressions))
     return lambda reason: DataError(
         f"a measure cannot be computed for these rows: {reason}", f"guard it with TRY(...), TRY_CAST or CASE: {shown}"
@@ -639,20 +644,20 @@ def _failure(*expressions: Expression) -> Callable[[str], DataError]:
 
 
 def _plain(array: pa.Array, type: str) -> pa.Array:
-    """A column of DuckDB's in the Arrow type of the output."""
+    """Returns a column of DuckDB's in the Arrow type of the output."""
     target = plain_type(type)
     return array if array.type == target else array.cast(target)
 
 
 def _before(there: np.ndarray) -> Int64Array:
-    """How many are true before each index, and before the end: int64 (n + 1,)."""
+    """Returns the number of true values before each index, and before the end: int64 (n + 1,)."""
     before = np.zeros(len(there) + 1, np.int64)
     np.cumsum(there, out=before[1:])
     return before
 
 
 def _own(values: np.ndarray) -> np.ndarray:
-    """The values as kernels are compiled for them: contiguous and writable."""
+    """Returns the values in the form for which kernels are compiled: contiguous and writable."""
     return values if values.flags.c_contiguous and values.flags.writeable else values.copy()
 
 

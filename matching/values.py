@@ -1,10 +1,10 @@
-"""What a text, a value of JSON or a value of Arrow means in a declared type: the one place that says it, for payloads
-of live sources and for files that are archived. docs/sources.md has it as a table.
+"""The meaning of a text, a value of JSON or a value of Arrow in a declared type, defined here only, for payloads of
+live sources and for archived files. docs/sources.md has it as a table.
 
-A value is taken where it means the same in the declared type, and only there: digits that a type has no room for make
-it bad unless they are zeros, with one exception, floating numbers, which take the nearest. Each function has a way for
-columns as they should be, a few passes of Arrow, and one for those with something else in them, value by value or
-through DuckDB's TRY_CAST. Both mean the same by a value, whatever stands beside it.
+A value is accepted if and only if it means the same in the declared type: digits beyond the type's precision make it
+bad unless they are zeros, with one exception, floating numbers, which take the nearest. Each function has a fast path
+for well-formed columns, a few passes of Arrow, and one for others, value by value or through DuckDB's TRY_CAST. Both
+give a value the same meaning, whatever its neighbours.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How values are read.
+    """The rules by which values are read.
 
-    times: how a time is written: iso; s, ms, us or ns for numbers since 1970; or a form of strptime.
-    missing: what a member of an object means that is declared and not there.
-    finer: what a time is that is finer than its type: bad, or, by "cut", the last one before it that the type has.
+    times: the form of times: iso; s, ms, us or ns for numbers since 1970; or a form of strptime. missing: the meaning
+    of a declared member that an object lacks. finer: the treatment of a time finer than its type: bad, or, with "cut",
+    the last time of the type before it.
     """
 
     times: str = "iso"
@@ -72,7 +72,7 @@ class Rules:
 
 @cache
 def type_of(name: str) -> Type:
-    """The type of that name. Raises ValueError for one that DuckDB does not know."""
+    """Returns the type of that name. Raises ValueError for an unknown one."""
     arrow = plain_type(name)
     return _type(quiet_connection().type(name), name, arrow)
 
@@ -109,7 +109,7 @@ def _type(known: Any, name: str, arrow: pa.DataType) -> Type:
 
 
 def read_texts(texts: pa.Array, type: Type, rules: Rules = Rules()) -> pa.Array:
-    """Texts as values of a type: null where there is none, and where it is bad."""
+    """Returns texts as values of a type: null for nulls and for bad texts."""
     match type.kind:
         case "text":
             return texts
@@ -146,7 +146,7 @@ def read_texts(texts: pa.Array, type: Type, rules: Rules = Rules()) -> pa.Array:
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is what DuckDB takes for JSON."""
+    """True if DuckDB accepts a text as JSON."""
     try:
         _ANY(text)
         return True
@@ -167,7 +167,7 @@ def _only(column: pa.Array, good: Sequence[bool]) -> pa.Array:
 
 
 def _holds(texts: pa.Array, characters: bytes) -> bool:
-    """Whether one of some characters stands anywhere in texts."""
+    """True if one of some characters occurs in texts."""
     data = texts.buffers()[2]
     if data is None or not len(texts):
         return False
@@ -186,7 +186,7 @@ _NO_NUMBER = re.compile(r"[+-]?(?:inf|infinity|nan)", re.ASCII | re.IGNORECASE)
 
 
 def _number(text: str) -> decimal.Decimal | None:
-    """The number that a text is, exactly; None for none, or one with more digits than any type has room for."""
+    """Returns the exact number of a text; None for none, or one with more digits than any type can hold."""
     text = text.strip()
     if len(text) > _LONGEST_NUMBER:
         return None
@@ -199,7 +199,7 @@ def _number(text: str) -> decimal.Decimal | None:
 
 
 def _whole(number: decimal.Decimal | None, scale: int, places: int = 0) -> int | None:
-    """number * scale * 10^places, if that is whole."""
+    """Returns number * scale * 10^places, if that is whole."""
     if number is None or (number and number.adjusted() < -_LONGEST_NUMBER):
         return None
     with decimal.localcontext() as context:
@@ -243,7 +243,8 @@ def _longest(texts: pa.Array) -> int:
 
 
 def _as_decimals(texts: pa.Array, type: pa.DataType) -> pa.Array:
-    """Raises ArrowInvalid. Of more digits than there is room for Arrow takes some: of 400 nines it makes -1."""
+    """Casts to decimals. Raises ArrowInvalid. Texts that are too long are checked first: Arrow accepts some (of 400
+    nines it makes -1)."""
     if _longest(texts) > 38 or _holds(texts, b"eE"):
         raise pa.ArrowInvalid("too long")
     return texts.cast(type)
@@ -273,7 +274,7 @@ def _floats(texts: pa.Array, type: Type) -> pa.Array:
 
 
 def _doubles(texts: pa.Array) -> pa.Array:
-    """The nearest doubles; none for numbers that are too large."""
+    """Returns the nearest doubles; null for numbers that are too large."""
     try:
         column = texts.cast(pa.float64())
     except pa.ArrowInvalid:
@@ -293,7 +294,7 @@ def _double(text: str) -> float | None:
 
 
 def nearest(wide: pa.Array, type: pa.DataType) -> pa.Array:
-    """Doubles as the nearest numbers of a type of floating numbers: null where that would be infinite."""
+    """Returns doubles as the nearest numbers of a type of floating numbers: null instead of infinity."""
     column = wide.cast(type, safe=False)
     lost = pc.and_(pc.is_inf(column), pc.invert(pc.is_inf(wide)))
     return pc.if_else(lost, pa.scalar(None, type), column) if pc.any(lost, min_count=0).as_py() else column
@@ -311,7 +312,7 @@ def _booleans(texts: pa.Array) -> pa.Array:
 
 
 def _blobs(texts: pa.Array, type: Type) -> pa.Array:
-    """Base64; a text with a backslash, which base64 does not have, is DuckDB's text of a BLOB."""
+    """Returns base64 decoded; a text with a backslash, which base64 lacks, is DuckDB's text of a BLOB."""
     escaped = _cast(texts, type).to_pylist() if _holds(texts, b"\\") else None
     found: list[bytes | None] = []
     for i, text in enumerate(texts.to_pylist()):
@@ -341,7 +342,7 @@ def _cast(texts: pa.Array, type: Type) -> pa.Array:
 
 
 def _in_duckdb(column: pa.Array, expression: str, type: pa.DataType) -> pa.Array:
-    """An expression of DuckDB's over a column x; all null where it has no meaning."""
+    """Evaluates an expression of DuckDB's over a column x; all null if it has no meaning."""
     cursor = quiet_connection()
     try:
         cursor.register("raw", pa.table({"x": column}))
@@ -358,7 +359,7 @@ def _in_duckdb(column: pa.Array, expression: str, type: pa.DataType) -> pa.Array
 # ---- times
 
 
-#: An hour without minutes, which DuckDB does not take.
+#: An hour without minutes, which DuckDB does not accept.
 _HOUR = r"^(\d{4}-\d\d-\d\d[ T]\d\d)(Z|[+-]\d\d(?::?\d\d)?)?$"
 _FINER = {"us": r"\.\d{6}\d*[1-9]", "ns": r"\.\d{9}\d*[1-9]"}
 
@@ -368,13 +369,13 @@ def _finest(type: pa.DataType) -> str:
 
 
 def _without_finer(texts: pa.Array, type: Type) -> pa.Array:
-    """Texts of times without the digits that a type has no room for."""
+    """Returns texts of times without the digits beyond a type's precision."""
     kept = 9 if _finest(type.arrow) == "ns" else 6
     return pc.replace_substring_regex(texts, rf"(\d[T ]?\d\d:\d\d:\d\d\.\d{{{kept}}})\d+", r"\1")
 
 
 def _iso(texts: pa.Array, type: Type) -> pa.Array:
-    """ISO 8601 and what DuckDB takes besides; without a zone it is UTC."""
+    """Reads ISO 8601 and the other forms of DuckDB; without a zone it is UTC."""
     finest = _finest(type.arrow)
     try:
         try:
@@ -397,8 +398,8 @@ _US = pa.timestamp("us")
 
 
 def _from_us(found: pa.Array, type: Type, texts: pa.Array | None = None) -> pa.Array:
-    """Timestamps in microseconds as those of a type, where they are the same instant. texts: what they were read of;
-    there are dates before and after all timestamps."""
+    """Returns timestamps in microseconds as those of a type, if they are the same instant. texts: their source; some
+    dates are before and after all timestamps."""
     try:
         return _same_instant(found, type.arrow)
     except pa.ArrowInvalid:
@@ -409,7 +410,7 @@ def _from_us(found: pa.Array, type: Type, texts: pa.Array | None = None) -> pa.A
 
 
 def _same_instant(found: pa.Array, type: pa.DataType) -> pa.Array:
-    """Raises ArrowInvalid where a type has no room for one of some timestamps."""
+    """Casts timestamps. Raises ArrowInvalid if one is out of the type's range."""
     if found.type == type:
         return found
     out = found.cast(type)
@@ -419,7 +420,7 @@ def _same_instant(found: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 def _parsed(texts: pa.Array, unit: str) -> pa.Array:
-    """Raises ArrowInvalid. Most columns have one form: all texts end in Z, or none has a zone."""
+    """Parses timestamps. Raises ArrowInvalid. Most columns have one form: all texts end in Z, or none has a zone."""
     naive, zoned = pa.timestamp(unit), pa.timestamp(unit, "UTC")
     if pc.all(pc.ends_with(texts, "Z"), min_count=0).as_py():
         return texts.cast(zoned).cast(naive)
@@ -434,7 +435,7 @@ def _parsed(texts: pa.Array, unit: str) -> pa.Array:
 
 
 def _since_1970(texts: pa.Array, type: Type, unit_ns: int, cut: bool = False) -> pa.Array:
-    """Numbers in that unit. cut: what is finer than the type is cut off."""
+    """Reads numbers in that unit. cut: digits finer than the type are dropped."""
     if not _holds(texts, b"xX"):
         try:
             return whole_since_1970(texts.cast(pa.int64()), type, unit_ns)
@@ -465,7 +466,7 @@ def _since_1970(texts: pa.Array, type: Type, unit_ns: int, cut: bool = False) ->
 
 
 def whole_since_1970(numbers: pa.Array, type: Type, unit_ns: int) -> pa.Array:
-    """Integers in that unit as times. Raises ArrowInvalid where one of them is none."""
+    """Returns integers in that unit as times. Raises ArrowInvalid if one of them is invalid."""
     unit = next(name for name, ns in UNITS.items() if ns == unit_ns)
     found = numbers.cast(pa.timestamp(unit))
     return _same_instant(found, type.arrow)
@@ -480,14 +481,14 @@ def _in_form(texts: pa.Array, type: Type, form: str) -> pa.Array:
 
 
 def _times_of_day(texts: pa.Array, type: Type) -> pa.Array:
-    # 24:00:00, which DuckDB has, is no time of day to Arrow.
+    # Arrow has no time of day 24:00:00, which DuckDB accepts.
     kept = f"CASE WHEN NOT regexp_matches(x, '{_FINER[_finest(type.arrow)]}|^24') THEN x END"
     return _in_duckdb(pc.utf8_trim_whitespace(texts), f"TRY_CAST({kept} AS {type.name})", type.arrow)
 
 
 def times_us(column: pa.Array) -> Int64Array:
-    """The times of events, int64 (n,), microseconds since 1970; where there is none, or one that cannot be kept,
-    TIME_END_US."""
+    """Returns the times of events, int64 (n,), microseconds since 1970; TIME_END_US for nulls and for times out of
+    range."""
     type = column.type
     if pa.types.is_date(type):
         column = column.cast(pa.int32()) if pa.types.is_date32(type) else column.cast(pa.date32()).cast(pa.int32())
@@ -514,10 +515,10 @@ def times_us(column: pa.Array) -> Int64Array:
 
 
 def read_raws(raws: Sequence[bytes | None], type: Type, rules: Rules = Rules()) -> tuple[pa.Array, np.ndarray]:
-    """Values of JSON as they are written as values of a type; and which of them are bad: bool (n,).
+    """Returns raw values of JSON as values of a type; and which of them are bad: bool (n,).
 
-    None stands for a member that is not there. A text means what it says (read_texts), so does the text of any other
-    value; what is nested is taken whole or not at all."""
+    None is an absent member. A JSON text is read as its content (read_texts), any other value as its JSON text; a
+    nested value is accepted whole or not at all."""
     if type.kind not in _NESTED:
         given, there = _texts_of(raws, type)
         found = read_texts(given, type, rules)
@@ -546,7 +547,8 @@ _STRING = msgspec.json.Decoder(str).decode
 
 
 def _texts_of(raws: Sequence[bytes | None], type: Type) -> tuple[pa.Array, np.ndarray]:
-    """What values of JSON say, null where one is unreadable, and which of them are there and not null: bool (n,)."""
+    """Returns the texts of JSON values, null for unreadable ones, and which of them are present and not null: bool
+    (n,)."""
     written = pa.array(raws, pa.binary())
     if _holds(written, b"n"):
         written = pc.if_else(pc.equal(written, b"null"), pa.scalar(None, pa.binary()), written)
@@ -560,7 +562,7 @@ def _texts_of(raws: Sequence[bytes | None], type: Type) -> tuple[pa.Array, np.nd
     return pa.array(texts, pa.string()), there
 
 
-#: Of these only texts are values.
+#: Types whose only values are JSON texts.
 _TEXTS_ONLY = ("blob", "choice", "uuid")
 
 
@@ -573,19 +575,19 @@ def _text_of(raw: bytes, type: Type) -> str | None:
         return None
 
 
-#: A member that is not there.
+#: An absent member.
 ABSENT = object()
 
 
 def member(values: Mapping[str, Any], name: str) -> Any:
-    """The member of that name, else the one whose name differs in case only; ABSENT where there is none. Raises
-    ValueError where there are two of these."""
+    """Returns the member of that name, else the one whose name differs in case only; ABSENT if there is none. Raises
+    ValueError if there are two of these."""
     if name in values:
         return values[name]
     lowered = name.lower()
     names = [given for given in values if given.lower() == lowered]
     if len(names) > 1:
-        raise ValueError(f"member {name} is there twice, as {' and '.join(names)}")
+        raise ValueError(f"member {name} occurs twice, as {' and '.join(names)}")
     return values[names[0]] if names else ABSENT
 
 
@@ -601,7 +603,7 @@ _Read: TypeAlias = Callable[[Sequence[Any], Type, Rules], tuple[pa.Array, np.nda
 def _assembled(
     parts: list[Any], type: Type, rules: Rules, bad: np.ndarray, read: _Read
 ) -> tuple[pa.Array, np.ndarray]:
-    """Lists and objects as a column, None where there is none; `bad` is added to. read: reads what is in them."""
+    """Returns lists and objects as a column, null for None; adds to `bad`. read: reads the nested values."""
     n = len(parts)
     if type.kind == "struct":
         children = []
@@ -642,8 +644,8 @@ def _assembled(
 def _lists(
     counts: Int64Array, whole: np.ndarray, keys: pa.Array | None, found: pa.Array, type: Type, bad: np.ndarray
 ) -> tuple[pa.Array, np.ndarray]:
-    """Lists, arrays or maps of their elements, one behind the other, and how many each has. whole: those that are
-    there; `bad` ones are null, and are added to."""
+    """Returns lists, arrays or maps of their concatenated elements and their lengths. whole: the present ones; `bad`
+    ones are null, and are added to."""
     if type.kind == "array":
         bad |= whole & (counts != type.arrow.list_size)
     whole = whole & ~bad
@@ -663,11 +665,11 @@ def _lists(
 
 
 def _nested_texts(texts: pa.Array, type: Type, rules: Rules) -> pa.Array:
-    """Texts that are JSON, or DuckDB's own texts of nested values."""
+    """Reads texts that are JSON, or DuckDB's own texts of nested values."""
     given = texts.to_pylist()
     raws = [text.strip().encode() if text is not None and is_json(text) else None for text in given]
     if any(raw is None and text is not None for text, raw in zip(given, raws)):
-        # What DuckDB makes of such a text with texts in it, as JSON.
+        # DuckDB's reading of such a text with texts as elements, as JSON.
         shape = _shape(type)
         others = pa.array([text if raw is None else None for text, raw in zip(given, raws)], pa.string())
         cast = _in_duckdb(others, f"TRY(CAST(x AS {shape}))", arrow_type(shape)).to_pylist()
@@ -683,7 +685,7 @@ def _nulled(column: pa.Array, bad: np.ndarray) -> pa.Array:
 
 
 def _shape(type: Type) -> str:
-    """The same nested type with texts in it."""
+    """Returns the same nested type with texts in it."""
     match type.kind:
         case "list":
             return f"{_shape(type.inner[0][1])}[]"
@@ -698,7 +700,7 @@ def _shape(type: Type) -> str:
 
 
 def _as_json(value: Any, type: Type) -> Any:
-    """A Python value of a type's shape as what JSON has for it."""
+    """Returns a Python value of a type's shape in its JSON form."""
     if value is None:
         return None
     match type.kind:
@@ -716,8 +718,8 @@ def _as_json(value: Any, type: Type) -> Any:
 
 
 def read_arrow(column: pa.Array, type: Type, rules: Rules = Rules()) -> tuple[pa.Array, np.ndarray]:
-    """Values of Arrow as values of a type; and which of them are bad: bool (n,). Texts are read; what is no text is
-    the text that DuckDB makes of it where a text is declared."""
+    """Returns values of Arrow as values of a type; and which of them are bad: bool (n,). Texts are read; for a declared
+    text, other values become DuckDB's text of them."""
     given = column.type
     t = pa.types
     if t.is_dictionary(given):
@@ -773,7 +775,7 @@ def _duckdb_name(type: pa.DataType) -> str:
     try:
         return duckdb_type(type)
     except duckdb.Error:
-        return "NULL"  # DuckDB has none for it: nothing can be cast
+        return "NULL"  # DuckDB has no such type: nothing can be cast
 
 
 def _nested_arrow(column: pa.Array, type: Type, rules: Rules) -> tuple[pa.Array, np.ndarray]:
@@ -817,7 +819,7 @@ def _nested_arrow(column: pa.Array, type: Type, rules: Rules) -> tuple[pa.Array,
 
 
 def read_python(values: Sequence[Any], type: Type, rules: Rules = Rules()) -> tuple[pa.Array, np.ndarray]:
-    """Values of Python, such as those of Avro, as values of a type; and which of them are bad: bool (n,)."""
+    """Returns values of Python, such as those of Avro, as values of a type; and which of them are bad: bool (n,)."""
     bad = np.zeros(len(values), np.bool_)
     if type.kind in _NESTED:
         wanted = list if type.kind in ("list", "array") else dict
@@ -827,7 +829,7 @@ def read_python(values: Sequence[Any], type: Type, rules: Rules = Rules()) -> tu
         return _assembled(parts, type, rules, bad, read_python)
     kinds = {value.__class__ for value in values} - {None.__class__}
     if len(kinds) > 1:
-        # In parts of one kind each, or Arrow would choose a type for all of them.
+        # In parts of one kind each, because Arrow would choose one type for all of them.
         parts_of = [[i for i, value in enumerate(values) if value.__class__ is kind] for kind in kinds]
         none = [i for i, value in enumerate(values) if value is None]
         columns = [pa.nulls(len(none), type.arrow)]
@@ -837,13 +839,13 @@ def read_python(values: Sequence[Any], type: Type, rules: Rules = Rules()) -> tu
             bad[some] = wrong
         order = np.argsort([*none, *(i for some in parts_of for i in some)], kind="stable")
         return pa.concat_arrays(columns).take(pa.array(order)), bad
-    # Arrow ends the process where a Decimal is 1e-999999999.
+    # Arrow ends the process for a Decimal 1e-999999999.
     if decimal.Decimal not in kinds and not (float in kinds and type.kind in ("timestamp", "date")):
         try:
             return read_arrow(pa.array(values), type, rules)
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             pass
-    # Large integers, numbers that are times, what Arrow does not know: a double is what its shortest digits say.
+    # Large integers, numbers that are times, types unknown to Arrow: a double means its shortest digits.
     try:
         texts = pa.array([None if value is None else str(value) for value in values], pa.string())
     except (pa.ArrowException, ValueError):
@@ -861,25 +863,26 @@ def _encodable(text: str) -> str | None:
 
 
 def as_lists(column: pa.Array) -> pa.Array:
-    """Maps as lists of structs of keys and values, which Arrow knows more about; lists as they are."""
+    """Returns maps as lists of structs of keys and values, for which Arrow has more functions; lists unchanged."""
     type = column.type
     return column.cast(pa.list_(pa.struct([type.key_field, type.item_field]))) if pa.types.is_map(type) else column
 
 
 def is_chosen(type: Type) -> bool:
-    """Whether a type, or one inside it, is an ENUM, UUID or JSON, whose columns in Arrow are of any texts."""
+    """True if a type, or one inside it, is an ENUM, UUID or JSON, whose columns in Arrow hold any texts."""
     return type.kind in ("choice", "uuid", "json") or any(is_chosen(inner) for _, inner in type.inner)
 
 
 def not_chosen(column: pa.Array, type: Type) -> np.ndarray:
-    """Which values of a column in the Arrow type of such a type are none of its: bool (n,)."""
+    """Returns which values of a column in the Arrow type of such a type are invalid: bool (n,)."""
     if type.inner:
         return read_arrow(column, type, Rules(missing="null"))[1]
     return _valid(column) & ~_valid(read_texts(column, type))
 
 
 def family(type: pa.DataType) -> str:
-    """Types with one family name are converted into each other where that is exact, others never."""
+    """Returns the family of a type: types of one family are converted into each other if that is exact, others
+    never."""
     t = pa.types
     if t.is_integer(type) or t.is_floating(type) or t.is_decimal(type):
         return "number"
@@ -897,13 +900,13 @@ def family(type: pa.DataType) -> str:
 
 
 def exact_cast(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """Values of Arrow as those of another type. Raises ArrowInvalid where a value would not stay what it is."""
+    """Returns values of Arrow as those of another type. Raises ArrowInvalid if a value would change."""
     given = column.type
     if pa.types.is_integer(given) and pa.types.is_decimal(target):
-        # Arrow asks for room for all values of the integer type; decimals are checked value by value.
+        # Arrow requires room for all values of the integer type; decimals are checked value by value.
         column, given = column.cast(pa.decimal128(38, 0)), pa.decimal128(38, 0)
     out = column.cast(target)
-    # Where Arrow's safe cast rounds all the same: the way back has to lead to the same values.
+    # Arrow's safe cast rounds in some cases: the way back must lead to the same values.
     rounds = any(pa.types.is_floating(x) or pa.types.is_decimal(x) for x in (given, target)) or pa.types.is_date(target)
     if rounds and not _widens(given, target):
         back = out.cast(given)

@@ -1,4 +1,4 @@
-"""The engine for all matches of row-local patterns that pass over rows: a graph of cells (matching.kernels.graph)."""
+"""The engine for all matches of row-local patterns that skip rows: a graph of cells (matching.kernels.graph)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from matching.kernels.graph import Counters, Kept, Lists, Narrow
 from matching.records import Block, Blocks, Coming, Grouped, Leaving, anew, one_each, owners
 from matching.store import RowStore
 
-#: Most matches that one row may end.
+#: Maximum number of matches that one row may end.
 MATCHES_MAX = 1_000_000
-#: Matches, and by some factor cells and rows of matches, that there is room for at first.
+#: Initial room for matches, and by some factor for cells and rows of matches.
 ROOM = 1 << 12
-#: What grows with the longest match, or the longest list of partial ones.
+#: The arrays that grow with the longest match, or the longest list of partial matches.
 PATH = ("path", "bottom", "stack")
 
 
 class RunGraph:
-    """The runs of all partitions as lists per state over shared cells. Of Purpose.GRAPH matches are not
-    enumerated; the cells that end some are kept for matching.match_graph, and all cells with them."""
+    """The runs of all partitions as lists per state over shared cells. With Purpose.GRAPH matches are not enumerated;
+    the cells that end matches, and all other cells, are kept for matching.match_graph."""
 
     name = "graph of runs"
     tag = "graph"
@@ -30,7 +30,7 @@ class RunGraph:
     defers = True
     specialises = False
     settles = False
-    due_yields = False  # neither WITHIN nor the end of the input gives matches
+    due_yields = False  # neither WITHIN nor the end of the input decides matches
     row_bytes = 0  # of its own, for each row of the store
     stuck = 0
     _slots = len(Counters)
@@ -38,7 +38,7 @@ class RunGraph:
     def __init__(self, chosen: EnginePlan) -> None:
         program = self.program = chosen.runs
         keeps = chosen.purpose is Purpose.GRAPH
-        #: rows of each match, if all have as many and only the rows are asked for
+        #: number of rows of each match, if it is constant and only the rows are needed
         length = self._length = 0 if chosen.chain is None else len(chosen.chain.variables)
         self._tables = layout.program_arrays(program, chosen.runs_max)
         self._states = len(program.accept)
@@ -57,11 +57,11 @@ class RunGraph:
         self._counters = np.zeros(self._slots, np.int64)
         self._counters[Counters.KEPT] = 0 if keeps else -1
         self._counters[Counters.LENGTH] = length
-        #: no start before it counts any more
+        #: earlier starts have expired
         self._floor = graph.LOWEST
 
     def _fresh(self, partitions: int) -> np.ndarray:
-        """Lists of partitions without rows."""
+        """Returns lists of partitions without rows."""
         lists = np.full((partitions, graph.lists_width(self._states)), -1, np.int64)
         lists[:, Lists.WANTED] = self._tables.state_mask[0]
         lists[:, Lists.LOWEST] = graph.LOWEST
@@ -70,16 +70,16 @@ class RunGraph:
 
     @property
     def size(self) -> int:
-        """Cells, live or not."""
+        """Returns the number of cells, live or not."""
         return int(self._counters[Counters.CELLS])
 
     @property
     def decided(self) -> int:
-        """Matches found and not yet decoded."""
+        """Returns the number of matches found and not decoded yet."""
         return int(self._counters[Counters.FOUND])
 
     def reserve(self, partitions: int) -> None:
-        """Room for this many partitions."""
+        """Makes room for this many partitions."""
         have = len(self._lists)
         if partitions > have:
             self._lists = np.concatenate([self._lists, self._fresh(max(partitions, 2 * have, 1024) - have)])
@@ -111,11 +111,11 @@ class RunGraph:
                     raise OverBudget
 
     def numbers(self, partitions: int) -> Int64Array:
-        """Per partition the last MATCH_NUMBER."""
+        """Returns the last MATCH_NUMBER of each partition."""
         return self._lists[:partitions, Lists.NUMBER]
 
     def busy(self, partition: Int64Array) -> np.ndarray:
-        """Whether these partitions may have runs, bool (n,)."""
+        """True if these partitions may have runs, bool (n,)."""
         return np.asarray((self._lists[partition, Lists.HEAD + 1 : Lists.HEAD + self._states] >= 0).any(axis=1))
 
     def _step(
@@ -128,7 +128,7 @@ class RunGraph:
         )  # fmt: skip
 
     def _more_found(self, status: int) -> None:
-        """Room for more matches, or for longer ones."""
+        """Makes room for more matches, or for longer ones."""
         if status == graph.ROOM_FOUND:
             self._found = graph.Found(*(layout.grown(a, 2 * len(a)) for a in self._found))
             return
@@ -136,23 +136,23 @@ class RunGraph:
         self._scratch = self._scratch._replace(**more)
 
     def _more_cells(self, partition: int) -> None:
-        """Room for the cells of one more row of this partition, and for as many as there are."""
+        """Makes room for the cells of one more row of this partition, and for as many as exist."""
         self._room_for_cells(2 * len(self._cells.wide) + len(self._tables.edge_target))
 
     def _room_for_cells(self, capacity: int) -> None:
         self._cells = graph.cells_of(layout.grown(self._cells.wide, capacity))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
-        """No run that began before watermark - WITHIN counts; see matching.engines.run_lists.RunLists.expire."""
+        """Ends the runs that began before watermark - WITHIN; see matching.engines.run_lists.RunLists.expire."""
         if self.program.within_us is not None:
             now = min([watermark_us, *([int(held.min())] if len(held) else [])])
             self._floor = max(self._floor, now - self.program.within_us)
 
     def finish(self, partitions: int) -> None:
-        """The input has ended."""
+        """Does nothing at the end of the input."""
         self._lists[:, Lists.HEAD + 1 :] = -1
 
-    # ---- what is kept for later
+    # ---- cells kept for matching.match_graph
 
     @property
     def cells(self) -> graph.Cells:
@@ -161,7 +161,7 @@ class RunGraph:
 
     @property
     def labels(self) -> Int64Array:
-        """Per cell the label of its row."""
+        """Returns the label of the row of each cell."""
         return self._tables.edge_variable[self.cells.narrow[:, Narrow.EDGE]]
 
     @property
@@ -170,7 +170,7 @@ class RunGraph:
         return self._scratch.kept[: self._counters[Counters.KEPT]]
 
     def unfold(self, most: int, at: Int64Array) -> None:
-        """Finds the next matches of what is kept, `most` at most; to be followed by `decode`. at: where it stands, see
+        """Finds the next matches of the kept cells, `most` at most; to be followed by `decode`. at: the position, see
         matching.kernels.graph.Unfolding."""
         status = graph.ROOM_PATH
         while status != graph.OK:
@@ -224,12 +224,12 @@ class RunGraph:
         graph.move_lists(ids, self._states, self._lists, self._moved)
 
     def idle(self, partitions: int) -> np.ndarray:
-        """Per partition whether it has no run, bool (partitions,). To be asked behind `move`, which drops those that
-        WITHIN has ended."""
+        """Returns, per partition, True if it has no run, bool (partitions,). To be called after `move`, which drops
+        those that WITHIN has ended."""
         return ~self.busy(np.arange(partitions))
 
     def forget(self, ids: Int64Array) -> None:
-        """Makes idle partitions what they were before their first row."""
+        """Resets idle partitions to their state before the first row."""
         self._lists[ids] = self._fresh(1)
 
     def snapshot(self) -> Arrays:
@@ -257,7 +257,7 @@ class RunGraph:
         return np.where(some.any(axis=1), self._states - 1 - some[:, ::-1].argmax(axis=1), -1)
 
     def _own(self, ids: Int64Array) -> Int64Array:
-        """For each live cell the place of its partition among these, else -1."""
+        """Returns, for each live cell, the index of its partition among these, else -1."""
         owner = np.full(max(1, self.size), -1, np.int64)
         self._own_lists(ids, owner)
         graph.own_cells(self.size, self._cells, self._moved, owner)
@@ -271,12 +271,12 @@ class RunGraph:
         return 32 * np.bincount(owner[owner >= 0], minlength=len(ids))
 
     def _cells_out(self, leaving: Leaving) -> tuple[Grouped, Block]:
-        """The cells of partitions, in their order."""
+        """Returns the cells of partitions, in their order."""
         cells = Grouped(self._own(leaving.ids), len(leaving.ids))
         self._left = cells.items
         of = owners(cells.bounds)
         narrow, wide = self._cells.narrow[cells.items], self._cells.wide[cells.items]
-        # of a cell that WITHIN has ended, kept for what stands behind it, the row may be gone: none is read
+        # an expired cell may be kept for later cells although its row is gone: none is read
         columns = {
             "row": leaving.rows.places(narrow[:, Narrow.ROW], of).astype(np.int32), "edge": narrow[:, Narrow.EDGE],
             "child": cells.places(narrow[:, Narrow.CHILD], of).astype(np.int32),
@@ -286,7 +286,7 @@ class RunGraph:
         return cells, Block(cells.bounds, columns)
 
     def _cells_in(self, coming: Coming, cells: Block) -> Int64Array:
-        """Puts cells behind those that are there; returns the first one of each partition."""
+        """Adds cells after the existing ones; returns the first one of each partition."""
         begin, n = self.size, int(cells.bounds[-1])
         if begin + n > len(self._cells.wide):
             self._room_for_cells(max(2 * len(self._cells.wide), begin + n))

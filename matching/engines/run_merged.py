@@ -1,5 +1,5 @@
-"""The engine for all matches of patterns that pass over rows and read the match so far: a graph of cells, with equal
-runs merged (matching.kernels.merged)."""
+"""The engine for all matches of patterns that skip rows and read the match so far: a graph of cells, with equal runs
+merged (matching.kernels.merged)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RunMerged(RunGraph):
         return merged.Configs(at, registers, registers.view(np.float64), np.full(buckets, -1, np.int64))
 
     def _grow(self, most: int) -> None:
-        """Room for `most` more cells and configurations, and for as many to be made by one row."""
+        """Makes room for `most` more cells and configurations, and for as many made by one row."""
         if self.size + most > len(self._cells.wide):
             self._room_for_cells(max(2 * len(self._cells.wide), self.size + most))
         if self._counters[C_FREE_COUNT] < most:
@@ -84,7 +84,7 @@ class RunMerged(RunGraph):
         )  # fmt: skip
 
     def busy(self, partition: Int64Array) -> np.ndarray:
-        """Whether these partitions may have runs, bool (n,)."""
+        """True if these partitions may have runs, bool (n,)."""
         return np.asarray(self._lists[partition, Partition.FIRST] >= 0)
 
     def _more_cells(self, partition: int) -> None:
@@ -92,7 +92,7 @@ class RunMerged(RunGraph):
         self._grow((length + 1) * int(self._tables.parameters[Parameters.DEGREE]))
 
     def finish(self, partitions: int) -> None:
-        """The input has ended."""
+        """Does nothing at the end of the input."""
 
     def _mark_lists(self, ids: Int64Array, lowest: Int64Array) -> None:
         merged.mark_configs(
@@ -128,7 +128,7 @@ class RunMerged(RunGraph):
         return np.where(first >= 0, self._configs.at[np.maximum(first, 0), Config.STATE], -1)
 
     def _configs_of(self, ids: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """The configurations of partitions in order, and where those of each begin."""
+        """Returns the configurations of partitions in order, and the beginnings of each."""
         bounds = bounds_of(self._lists[ids, Partition.LENGTH])
         configs = np.empty(int(bounds[-1]), np.int64)
         merged.configs_of(ids, bounds, self._lists, self._configs, configs)

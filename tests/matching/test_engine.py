@@ -183,7 +183,7 @@ def test_a_plan_says_what_it_can_do() -> None:
         choose.choose_engine(plan, Purpose.LIVE) for plan in (plan_of(WINDOWS), plan_of(OVERLAPS, INTERVALS))
     )
     assert (windows.resident, windows.wanted, windows.specialised) == (None, Wanted.RUNS, False)
-    assert overlaps.resident == "the engine, overlapping intervals, keeps them there"
+    assert overlaps.resident == "the engine, overlapping intervals, keeps them in memory"
     assert str(overlaps).endswith(f"memory      partial matches stay in memory: {overlaps.resident}")
     assert str(windows).endswith("memory      with a limit, partial matches leave memory by key (policy due)")
 
