@@ -145,7 +145,7 @@ def needed(directory: Place) -> dict[str, bytes]:
         if HINT in found and _hinted(found[HINT]) != checkpoint:
             del found[HINT]
         return found
-    raise DataError(f"the log of {directory} changes faster than it can be read", "try again when less is written")
+    raise DataError(f"the log of {directory} changes faster than it can be read", "run it again under less load")
 
 
 def _is_needed(version: int, kind: str, checkpoint: int) -> bool:

@@ -180,7 +180,7 @@ class Database:
 
     @property
     def names_kept(self) -> bool:
-        """Whether the last start or end of a named query is in a checkpoint."""
+        """True if the last start or end of a named query is in a checkpoint."""
         return self._checkpoints.names_kept
 
     @property

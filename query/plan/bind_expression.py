@@ -190,7 +190,7 @@ class _Binder:
             return value
         arguments = [a["expression"] for a in value.get("arguments", ())]
         if any(reads_rows(part) for a in arguments for part in expressions(a)):
-            message = f"{name} of the connection requires constant arguments here"
+            message = f"{name} of the connection requires fixed arguments here"
             return self.faulty(value, message, "compute it in the input: FROM (SELECT *, ... AS x FROM ...)")
         found = session.value(duck.deserialize(value))
         if found is None:
