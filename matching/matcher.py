@@ -101,7 +101,6 @@ def _may_share(plan: Plan, program: Program, rows: Rows, spill: Spill | None) ->
 
 #: One kind of condition that rows are tested for: index of its row value (-1: always true), first row, last row of the
 #: partition; and its bits of the mask.
-#: partition; and the bits of the mask that say so.
 _Test = tuple[int, bool, bool, tuple[int, ...]]
 
 

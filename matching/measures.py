@@ -569,7 +569,6 @@ _IN_ANY_ORDER = {
 }  # fmt: skip
 #: Aggregates with an exact state: as windows along a match they equal those over each of its prefixes exactly. Others
 #: (stddev, corr, ...) add floating numbers, and a window adds them in another order.
-#: Others (stddev, corr, ...) add up floating numbers, and a window adds them in another order.
 _ALONG = _IN_ANY_ORDER | {
     "first", "last", "any_value", "arbitrary", "list", "array_agg", "string_agg", "group_concat", "listagg", "arg_min",
     "arg_max", "min_by", "max_by", "argmin", "argmax", "arg_min_null", "arg_max_null",

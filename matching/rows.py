@@ -34,11 +34,9 @@ HELD_LOOKED_AT = 1 << 17
 FEW = 1 << 10
 #: Number of keys from which idle keys are forgotten. Not a power of two: arrays by key double at these, and keys that
 #: come before the next compaction would pay for as many again.
-#: keys that come until rows are dropped the next time would pay for as many again.
 KEYS_MIN = 3 << 14
 
 #: Expressions whose values are computed together: those of one row; of a row and its neighbours, by the first row that
-#: is seen; and those that are codes, by matcher.
 #: is seen; and those that are codes, by matcher.
 _Joint = tuple[str, int]
 #: The values of some expressions, and for each the rows for which it cannot be computed (see RowValues.attempt).

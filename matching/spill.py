@@ -18,7 +18,6 @@ from query.errors import DataError
 
 #: Share of the limit still in use after an eviction; and the share if partitions that have waited far longer than ever
 #: before leave along with them, since they are unlikely to be needed, and one write is cheaper than two.
-#: leave along with them, since they will hardly be asked for, and one write is cheaper than two.
 TARGET, TARGET_OVERDUE = 0.75, 0.5
 
 

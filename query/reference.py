@@ -31,7 +31,6 @@ from query.values import Evaluate, Label, Partition, Row, Scope, logical_row, va
 
 #: A moment of the stream: (row index, 1, 0) after that row has been seen; (i, 0, t) after time t has passed, i being
 #: the first row after t.
-#: i being the first row behind t.
 Moment = tuple[int, int, int]
 
 STEPS_MAX = 1_000_000
@@ -80,31 +79,31 @@ def find(
     steps_max: int = STEPS_MAX,
     lenient: bool = False,
 ) -> list[Found]:
-    """The matches of a plan in rows of all partitions, in order of emission; among them, where the plan asks for them,
-    unmatched rows and partial matches that WITHIN ended.
+    """Returns the matches of a plan in rows of all partitions, in order of emission, including, if the plan requests
+    them, unmatched rows and partial matches that WITHIN ended.
 
-    rows: name -> value, in total order; None is null. TIMESTAMPs are int64 microseconds (datetimes are taken too, naive
-    ones as UTC), DECIMALs Decimal, DATEs date. ts_us: event time of each row (zeros where there is none).
+    rows: name -> value, in total order; None is null. TIMESTAMPs are int64 microseconds (datetimes are accepted too,
+    naive ones as UTC), DECIMALs Decimal, DATEs date. ts_us: event time of each row (zeros if there is none).
 
-    ended: nothing comes after the rows. If not ended, more rows with time >= watermark_us may come (None: no promise
-    about time), and only matches that no such row can change are returned. The answer then grows as rows and
-    watermark do, and nothing in it is ever taken back.
+    ended: True if no row follows. Otherwise more rows with time >= watermark_us may come (None: no promise about time),
+    and only matches that no such row can change are returned. The answer then grows with rows and watermark, and is
+    never retracted.
 
-    Order of emission: by the moment at which a match is decided, an expiry at time t before the first row behind t;
-    then by completion, last row, first row, preference. In each partition it is the order of MATCH_NUMBER.
+    Order of emission: by the moment at which a match is decided, an expiry at time t before the first row after t; then
+    by completion, last row, first row, preference. In each partition it is the order of MATCH_NUMBER.
 
-    Conditions are lazy: one is computed only for a row and a variable that the search, in order of preference, comes
-    to, and only its error counts.
+    Conditions are lazy: one is computed only for a row and a variable that the search, in order of preference, reaches,
+    and only its error counts.
 
-    lenient: AFTER MATCH SKIP TO that would not move on is marked (Found.stuck), and the scan goes on one row behind the
-    start of the match; otherwise it is an error.
+    lenient: AFTER MATCH SKIP TO that would not move on is marked (ReferenceMatch.stuck), and the scan continues one row
+    after the start of the match; otherwise it is an error.
 
-    resume: per partition key (see `partition_key`), skips what earlier calls have settled; where the pattern has `^`
-    the rows must then hold one before `start`, if there was one.
+    resume: per partition key (see `partition_key`), skips what earlier calls have settled; if the pattern has `^`, the
+    rows must then include one before `start`, if there was one.
 
-    Raises QueryError: HQ600 if one attempt tries more than steps_max rows, HQ601 for SKIP TO that would not move on,
-    HQ500 for what is not supported yet, HQ214 for an edge negation without WITHIN; DataError where an expression cannot
-    be computed. Exponential in the number of rows at worst.
+    Raises QueryError: HQ600 if one attempt tests more than steps_max rows, HQ601 for SKIP TO that would not move on,
+    HQ500 for unsupported features, HQ214 for an edge negation without WITHIN; DataError if an expression cannot be
+    computed. Exponential in the number of rows at worst.
     """
     search = _Search(plan, rows, ts_us, evaluate, watermark_us, ended, steps_max, lenient)
     decided: list[tuple[Moment, tuple[Any, ...], Found]] = []
@@ -247,7 +246,6 @@ class _EndOfExclusion:
 _Rest = tuple[RowPattern | _Round | _EndOfExclusion, ...]
 #: A step from a rest: the variable of the next row (None: the pattern is complete), the rest after it, and the negated
 #: variables between the last row and that one.
-#: variables that stand between the last row and that one.
 _Move = tuple[str | None, _Rest, tuple[str, ...]]
 #: The anchors that hold between two rows: True for `^`, False for `$`.
 _Anchors = frozenset[bool]
@@ -376,7 +374,6 @@ def next_start(after: AfterMatch, start: int, labels: Sequence[Label]) -> tuple[
 _Derivation = tuple[_Place, tuple[tuple[str, ...], ...]]
 #: The ways to read a labelled sequence, the preferred one first, each with the positions it excludes. Of ways with
 #: equal rests only the preferred one is kept.
-#: leave the same to be matched only the preferred one is kept.
 _Derivations = Mapping[_Derivation, frozenset[int]]
 
 
@@ -448,7 +445,6 @@ class _Search:
         self.rows_max = plan.within.rows if plan.within else None
         #: Rows of the partition after a candidate that must exist before it can be matched: those that conditions read,
         #: and the next one if `$` asks for it.
-        #: next one where `$` asks whether there is one
         self.reach = max((n.physical_offset for d in plan.defines for n in _navigations(d.condition)), default=0)
         self.reach = max(self.reach, 1 if False in anchors(plan.pattern) else 0)
         self.end: Moment = (len(rows), 1, 0)

@@ -31,9 +31,6 @@ from query.plan.expression import (
 #: expression. Leaves are its Columns, Navigations, Aggregates, Classifiers and MatchNumbers. An Aggregate comes with
 #: {input: list of its values at the aggregated rows, in order} for each of its inputs. Raises DataError where DuckDB
 #: raises.
-#: Leaves are its Columns, Navigations, Aggregates, Classifiers and MatchNumbers. An Aggregate comes with
-#: {input: list of its values at the aggregated rows, in order} for each of its inputs. Raises DataError where DuckDB
-#: raises.
 Evaluate = Callable[[Expression, Mapping[Expression, Any]], Any]
 
 Row = Mapping[str, object]

@@ -21,7 +21,6 @@ from query.errors import DataError, HybridWarning, first_line
 CHECKPOINTS = "_checkpoint"
 #: The version of the format, in each file. An older file is read, except for the progress of its matches, which is
 #: rebuilt from the events; a newer one is refused.
-#: from the events; a newer one is refused.
 VERSION = 2
 #: A file beside the streams that names the queries in the checkpoints, so that a loss of all checkpoints is noticed.
 NAMES = "_queries.json"

@@ -15,7 +15,6 @@ from matching.batch import EventBatch
 HELD_MAX = 100_000
 #: Number of recent events over which the share of late ones is computed, up to a push more or less; fewer than
 #: LATELY_MIN give no share.
-#: nothing.
 LATELY, LATELY_MIN = 1000, 20
 
 

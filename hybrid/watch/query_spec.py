@@ -39,7 +39,6 @@ class Asked:
 
 #: By field of Asked: its tag in a checkpoint, and the default of an absent one (none: it must be there). Tags stay when
 #: fields are renamed.
-#: stay when fields are renamed.
 ASKED_TAGS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "name": ("name", ()), "text": ("text", ()), "strategy": ("strategy", ()),
     "tolerance_us": ("tolerance_us", (None,)), "evidence": ("evidence", (False,)), "into": ("into", (None,)),

@@ -45,7 +45,6 @@ class Stream:
     lately: LateShare = field(default_factory=LateShare)
     #: news: True if an event has arrived since the last look at the clock. anchor_us: time of the event that was
     #: furthest ahead of the clock at a look, and time of that clock.
-    #: clock when it was seen there, its time and that of the clock.
     news: bool = False
     anchor_us: tuple[int, int] | None = None
     #: True if the last `save` has failed.

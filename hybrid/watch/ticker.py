@@ -18,7 +18,6 @@ EVERY_S = 0.25
 STOP_S = 5.0
 #: A difference of more microseconds between the time of day and the time elapsed is a jump; a smaller one is a
 #: correction, followed at this many seconds in a second.
-#: is followed by so many seconds in a second.
 JUMP_US, FOLLOWED = 10_000_000, 0.05
 
 

@@ -55,7 +55,6 @@ def zoned(settings: Settings) -> bool:
 
 #: Maximum number of cached answers of DuckDB for each kind of question. The answers depend on the text only, and texts
 #: repeat: within a query, in its next version, and in queries over one stream.
-#: the same pieces come again: within a query, in the next version of it, in queries over one stream.
 _KEPT = 512
 
 
@@ -515,7 +514,6 @@ def is_volatile(name: str, arguments: int) -> bool:
 
 #: DuckDB's mark of functions that read the clock, a setting or a variable. From 2.0.1 on it also marks those that
 #: depend on the time zone, such as `TIMESTAMPTZ - INTERVAL`; the time zone is in the plan.
-#: depends on the time zone, too, `TIMESTAMPTZ - INTERVAL` among them; the time zone stands in the plan.
 _OF_SESSION = """(stability = 'CONSISTENT_WITHIN_QUERY' AND NOT (len(parameter_types) > 0
     AND regexp_matches(concat_ws(',', return_type, array_to_string(parameter_types, ',')), 'TIME ZONE|TIMESTAMPTZ')))"""
 CLOCK_WORDS = frozenset(

@@ -606,7 +606,7 @@ class _Reader:
                     ended = self.context != "ON" and self._ends_bound(i, case_depth)
                 if ended:
                     return i
-                # `at` is a column where no operand stands before it
+                # `at` is a column if no operand precedes it
                 operand = word not in _OPERATORS or (word == "AT" and not operand)
             else:
                 operand = token.kind is not TokenKind.SYMBOL
@@ -647,7 +647,7 @@ class _Reader:
             case _:
                 return False
 
-    # ---- what went wrong
+    # ---- faults
 
     def _refuse(self, i: int) -> NoReturn:
         """Raises the fault that token i (or the end, if i is last) is not allowed here."""

@@ -261,7 +261,7 @@ class _Binder:
         if folded.type == "BOOLEAN":
             return Constant(folded.value, "BOOLEAN", span)
         if folded.type == "VARCHAR":
-            # a literal takes the type of what it meets, a VARCHAR does not
+            # a literal adopts the type it is compared with, a VARCHAR does not
             return Constant(folded.value, "VARCHAR", span, "" if literal else f"CAST({sql} AS VARCHAR)")
         if base_type(folded.type) in NUMERIC:
             return Constant(folded.value, folded.type, span, sql if literal else "")

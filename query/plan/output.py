@@ -10,7 +10,6 @@ from query.schema import Field
 
 #: Columns that TIMEOUT ROWS adds after all others: the variables of the (partial) match's rows in order, and the
 #: variables that a partial match was waiting for at its timeout (`waiting for B, C`), null for a match.
-#: partial match was waiting for when its time ran out (`waiting for B, C`), null for a match.
 TIMEOUT_COLUMNS = (Field("labels", "VARCHAR[]"), Field("timeout", "VARCHAR"))
 
 
