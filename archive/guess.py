@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archive.checks import Options
-from archive.inputs import File, Format, opened, read_as, unreadable
+from archive.inputs import InputFile, InputFormat, opened, read_as, unreadable
 from archive.layout import storable
 from matching.types import arrow_type, duckdb_type
 from query.errors import DataError, first_line
@@ -21,10 +21,10 @@ _SAMPLE_BYTES = 4 << 20
 _TIME_NAMES = ("ts", "time", "timestamp", "event_time", "datetime", "date")
 
 
-def guess_columns(file: File, options: Options) -> dict[str, str]:
+def guess_columns(file: InputFile, options: Options) -> dict[str, str]:
     """Returns column -> DuckDB type, from the first 4 MB of text or from the Parquet schema. Types that cannot be
     archived become VARCHAR. Raises DataError."""
-    if file.format is Format.parquet:
+    if file.format is InputFormat.parquet:
         system, inner = opened(file.path, file.store)
         try:
             columns = pq.read_schema(inner, filesystem=system)
@@ -57,7 +57,7 @@ def _kept(type: str) -> str:
     return type if storable(arrow_type(type)) else "VARCHAR"
 
 
-def _sniffed(file: File, options: Options) -> dict[str, str]:
+def _sniffed(file: InputFile, options: Options) -> dict[str, str]:
     system, inner = opened(file.path, file.store)
     try:
         with system.open_input_stream(inner, compression="detect") as stream:
@@ -72,7 +72,7 @@ def _sniffed(file: File, options: Options) -> dict[str, str]:
         path = os.path.join(folder, "sample")
         with open(path, "wb") as sample:
             sample.write(data)
-        if file.format is Format.csv:
+        if file.format is InputFormat.csv:
             call = "read_csv($path, header=$header, sample_size=-1, null_padding=true, ignore_errors=true"
             values = {"path": path, "header": options.header}
             if options.delimiter is not None:

@@ -33,7 +33,7 @@ from archive.log_frames import (
     SUFFIX,
     Buffer,
     Frame,
-    Rows,
+    LoggedRows,
     Segment,
     count,
     head,
@@ -340,7 +340,7 @@ class Contents:
     end. torn: the file and the byte where the unreadable end begins, or None. segment: number of the last segment.
     next_frame: number of the next frame. watermark_us: the last watermark, or None."""
 
-    entries: list[Rows | int | Fault] = field(default_factory=list)
+    entries: list[LoggedRows | int | Fault] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     torn: tuple[Path, int] | None = None
@@ -494,7 +494,7 @@ class _Reading:
         else:
             self._fault(segment, frame.at, f"unknown frame tag {frame.tag!r}")
 
-    def _rows(self, segment: Segment, frame: Frame, rows: Rows) -> None:
+    def _rows(self, segment: Segment, frame: Frame, rows: LoggedRows) -> None:
         batch = rows.batch
         self._follows(segment, frame, int(batch.seq.min()), "its events do not follow those of the archive")
         if self._before:

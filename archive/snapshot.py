@@ -15,9 +15,9 @@ from archive.reader import RangeRequest, Values
 from archive.recent import (
     SEALED_ROWS,
     BoolArray,
+    EventChunk,
     KeyRange,
-    Piece,
-    Wanted,
+    ResolvedRequest,
     Windows,
     columns_schema,
     joined,
@@ -58,7 +58,7 @@ class HistorySnapshot:
     def __init__(
         self,
         schema: Schema,
-        pieces: tuple[Piece, ...],
+        pieces: tuple[EventChunk, ...],
         sources: tuple[str, ...],
         directory: Place | None = None,
         table: TableSnapshot | None = None,
@@ -84,7 +84,7 @@ class HistorySnapshot:
         """
         return self._read(self._asked(request, where))
 
-    def _asked(self, request: RangeRequest, where: Expression | None = None) -> Wanted:
+    def _asked(self, request: RangeRequest, where: Expression | None = None) -> ResolvedRequest:
         low_us, high_us = request.low_us, request.high_us
         return self._wanted(low_us, high_us, request.closed, request.keys, request.late, request.columns, where)
 
@@ -352,7 +352,7 @@ class HistorySnapshot:
         rows_max = rows_max or BATCH_ROWS_MAX
         return self._batches(wanted, rows_max, max(rows_max, sorted_max or 0))
 
-    def _batches(self, wanted: Wanted, rows_max: int, sorted_max: int) -> Generator[EventBatch]:
+    def _batches(self, wanted: ResolvedRequest, rows_max: int, sorted_max: int) -> Generator[EventBatch]:
         recent = self._recent(wanted)
         at = 0  # rows of `recent` already yielded
         for low_us, end_us, rows in self._stretches(wanted, rows_max):
@@ -378,7 +378,7 @@ class HistorySnapshot:
             at = stop
         yield from _cut(recent.slice(at, len(recent)), rows_max)
 
-    def _stretches(self, wanted: Wanted, rows_max: int) -> list[tuple[int | None, int | None, int]]:
+    def _stretches(self, wanted: ResolvedRequest, rows_max: int) -> list[tuple[int | None, int | None, int]]:
         """Cuts the range between files; returns (low, end, upper bound of rows) per stretch. Files that overlap in time
         are in one stretch; small stretches are merged up to rows_max."""
         table = self._table
@@ -407,7 +407,7 @@ class HistorySnapshot:
         edges = [wanted.low_us, *(int(min_us[begins[cut]]) for cut in cuts[1:]), wanted.end_us]
         return [(low, end, int(n)) for low, end, n in zip(edges[:-1], edges[1:], np.add.reduceat(sizes, cuts))]
 
-    def _row_groups(self, wanted: Wanted) -> RowGroups:
+    def _row_groups(self, wanted: ResolvedRequest) -> RowGroups:
         assert self._table is not None
         assert self._directory is not None
         assert wanted.span is not None
@@ -422,10 +422,10 @@ class HistorySnapshot:
             self._groups[asked] = known
         return known
 
-    def _read(self, wanted: Wanted) -> EventBatch:
+    def _read(self, wanted: ResolvedRequest) -> EventBatch:
         return self._together(wanted, [self._archived(wanted), self._recent(wanted)])
 
-    def _archived(self, wanted: Wanted) -> EventBatch | None:
+    def _archived(self, wanted: ResolvedRequest) -> EventBatch | None:
         """Returns the wanted events in files, in undefined order."""
         if self._table is None or self._directory is None:
             return None
@@ -435,7 +435,7 @@ class HistorySnapshot:
         self._leave_out(left_out)
         return part
 
-    def _sorted(self, wanted: Wanted, rows: int) -> Iterator[EventBatch]:
+    def _sorted(self, wanted: ResolvedRequest, rows: int) -> Iterator[EventBatch]:
         """Yields the wanted events in files, in the total order."""
         assert self._table is not None
         assert self._directory is not None
@@ -446,7 +446,7 @@ class HistorySnapshot:
             if part is not None:
                 yield part
 
-    def _recent(self, wanted: Wanted) -> EventBatch:
+    def _recent(self, wanted: ResolvedRequest) -> EventBatch:
         """Returns the wanted events in memory, in the total order."""
         parts = []
         pieces = self._pieces
@@ -461,7 +461,7 @@ class HistorySnapshot:
                 parts.append(part)
         return self._together(wanted, parts)
 
-    def _together(self, wanted: Wanted, parts: Sequence[EventBatch | None]) -> EventBatch:
+    def _together(self, wanted: ResolvedRequest, parts: Sequence[EventBatch | None]) -> EventBatch:
         """Joins parts of the wanted events, in the total order."""
         some = [part for part in parts if part is not None and len(part)]
         if not some:
@@ -476,11 +476,11 @@ class HistorySnapshot:
     def _wanted(
         self, low_us: int | None, high_us: int | None, closed: bool, keys: Mapping[str, Values] | None, late: bool,
         columns: Collection[str] | None, where: Expression | None,
-    ) -> Wanted:  # fmt: skip
+    ) -> ResolvedRequest:  # fmt: skip
         wanted = {self._column(name): self._values(name, values) for name, values in (keys or {}).items()}
         low_us = None if low_us is None else int(low_us)
         end_us = None if high_us is None else int(high_us) + closed
-        return Wanted(low_us, end_us, wanted, late, self._columns(columns), where)
+        return ResolvedRequest(low_us, end_us, wanted, late, self._columns(columns), where)
 
     def _columns(self, columns: Collection[str] | None) -> tuple[str, ...]:
         """Returns column names in declared order, with the time and the tie columns."""

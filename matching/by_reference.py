@@ -24,7 +24,7 @@ from query.plan.fingerprint import fingerprint
 from query.plan.output import Outcome, output_columns
 from query.plan.pattern import anchors, negated, variables
 from query.plan.plan import Plan
-from query.reference import Found, Resume, find, match_rows, next_start, partition_key
+from query.reference import ReferenceMatch, Resume, find, match_rows, next_start, partition_key
 
 #: Version of ReferenceMatcher.snapshot; restore refuses others.
 STATE_VERSION = 3
@@ -201,7 +201,7 @@ class ReferenceMatcher:
             resume={key: Resume(p.start, p.number, p.covered) for key, p in self._progress.items()},
             lenient=self.lenient,
         )
-        by_key: dict[tuple[object, ...], list[Found]] = {}
+        by_key: dict[tuple[object, ...], list[ReferenceMatch]] = {}
         fresh = []
         for match in decided:
             key = partition_key(self.plan, kept.rows[match.start])
@@ -214,7 +214,7 @@ class ReferenceMatcher:
         self._forget(by_key)
         return matches
 
-    def _matches(self, found: Sequence[Found]) -> Matches:
+    def _matches(self, found: Sequence[ReferenceMatch]) -> Matches:
         kept = self._kept
         output = match_rows(self.plan, kept.rows, kept.ts_us, found, self._evaluate)
         rows = [row for of_match in output for row in of_match]
@@ -244,7 +244,7 @@ class ReferenceMatcher:
 
     # ---- rows and attempts that are no longer needed
 
-    def _forget(self, decided: Mapping[tuple[object, ...], Sequence[Found]]) -> None:
+    def _forget(self, decided: Mapping[tuple[object, ...], Sequence[ReferenceMatch]]) -> None:
         """Moves each partition's start past the finished attempts, and drops the rows that nothing needs."""
         kept, plan = self._kept, self.plan
         index: dict[tuple[object, ...], list[int]] = {key: [] for key in self._progress}
@@ -277,7 +277,7 @@ class ReferenceMatcher:
             progress.start = int(before[progress.start])
             progress.covered = int(before[progress.covered])
 
-    def _first_open(self, rows: Sequence[int], begin: int, found: Sequence[Found]) -> int:
+    def _first_open(self, rows: Sequence[int], begin: int, found: Sequence[ReferenceMatch]) -> int:
         """Returns the first position of a partition at which an attempt may still give a new match."""
         plan = self.plan
         skip_till = plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from matching.batch import Int64Array
 from matching.kernels import hashing
-from matching.kernels.hashing import Counters
+from matching.kernels.hashing import HashCounters
 from matching.kernels.layout import grown
 
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -25,23 +25,23 @@ class _Codes:
 
     def __init__(self, count: int, null: int, free: Int64Array) -> None:
         """Codes 0 to count - 1, except for the free ones, are in use; null: its code, -1 none."""
-        self.counters = np.zeros(len(Counters), np.int64)
-        self.counters[Counters.CODES], self.counters[Counters.NULL] = count, null
-        self.counters[Counters.FREE] = len(free)
+        self.counters = np.zeros(len(HashCounters), np.int64)
+        self.counters[HashCounters.CODES], self.counters[HashCounters.NULL] = count, null
+        self.counters[HashCounters.FREE] = len(free)
         self._free = free.copy()
 
     def __len__(self) -> int:
         """Returns the number of codes made so far, in use or free."""
-        return int(self.counters[Counters.CODES])
+        return int(self.counters[HashCounters.CODES])
 
     @property
     def null(self) -> int:
-        return int(self.counters[Counters.NULL])
+        return int(self.counters[HashCounters.NULL])
 
     @property
     def free(self) -> Int64Array:
         """The free codes; the last one is reused first."""
-        return self._free[: self.counters[Counters.FREE]]
+        return self._free[: self.counters[HashCounters.FREE]]
 
     def live(self) -> Int64Array:
         """Returns the codes of values except null."""
@@ -54,16 +54,16 @@ class _Codes:
     def release(self, codes: Int64Array) -> None:
         """Frees codes in use."""
         if self.null in codes:
-            self.counters[Counters.NULL] = -1
+            self.counters[HashCounters.NULL] = -1
         self._free = np.concatenate([self.free, codes[::-1]])
-        self.counters[Counters.FREE] = len(self._free)
+        self.counters[HashCounters.FREE] = len(self._free)
 
     def take(self) -> int:
         """Returns a code for a new value."""
-        if self.counters[Counters.FREE]:
-            self.counters[Counters.FREE] -= 1
-            return int(self._free[self.counters[Counters.FREE]])
-        self.counters[Counters.CODES] += 1
+        if self.counters[HashCounters.FREE]:
+            self.counters[HashCounters.FREE] -= 1
+            return int(self._free[self.counters[HashCounters.FREE]])
+        self.counters[HashCounters.CODES] += 1
         return len(self) - 1
 
     def capacity(self) -> int:
@@ -85,7 +85,7 @@ class Numbers(_Codes):
         self._slots = np.zeros((capacity, 2), np.int64)
         self._numbers = grown(self._numbers[: len(self)], len(self) + capacity // 2 + 1)
         live = self.live()
-        self.counters[Counters.LIVE] = len(live)
+        self.counters[HashCounters.LIVE] = len(live)
         hashing.put_numbers(live, self._numbers, self._slots)
 
     def encode(self, values: Int64Array, valid: Bools = ALL_VALID) -> Int64Array:
@@ -145,7 +145,7 @@ class Texts(_Codes):
         self._places[live] = places
         self._kept = kept
         self._slots = np.zeros((capacity, 4), np.int64)
-        self.counters[Counters.LIVE], self.counters[Counters.BYTES] = len(live), ends[-1]
+        self.counters[HashCounters.LIVE], self.counters[HashCounters.BYTES] = len(live), ends[-1]
         hashing.put_texts(live, self._places, kept, self._slots)
 
     def _gathered(self, codes: Int64Array, more: int = 0) -> tuple[Int64Array, np.ndarray]:
@@ -169,7 +169,7 @@ class Texts(_Codes):
             )
             if at == len(column):
                 return codes
-            short = int(self.counters[Counters.BYTES]) + int(offsets[at + 1] - offsets[at])
+            short = int(self.counters[HashCounters.BYTES]) + int(offsets[at + 1] - offsets[at])
             if short > len(self._kept):
                 self._kept = grown(self._kept, 2 * short)
             else:
@@ -253,7 +253,7 @@ class Others(_Codes):
                 self._place[code] = self._found + len(fresh)
                 fresh.append(i)
                 if value is None:
-                    self.counters[Counters.NULL] = code
+                    self.counters[HashCounters.NULL] = code
             codes[i] = code
         if fresh:
             self._parts.append(column.take(pa.array(fresh, pa.int64())).cast(self.type))

@@ -19,13 +19,13 @@ from matching.engines.engine import (
     NONE_BAD,
     Arrays,
     Builder,
+    ConditionFailed,
     Engine,
     EnginePlan,
-    Failed,
     OverBudget,
     Purpose,
     Spillable,
-    Wanted,
+    WantedRows,
     ordered,
     specialisable,
     spillable,
@@ -34,7 +34,7 @@ from matching.engines.run_lists import RunLists
 from matching.features import Codes, RowValues, Values, columns_read, storable, truth
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
-from matching.measures import Found, Measures
+from matching.measures import FoundMatches, Measures
 from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain
 from matching.program.program import Ignore, Mode, OpCode, Program
 from matching.records import Blocks, Coming, Leaving
@@ -182,7 +182,7 @@ class KernelMatcher:
         self.engine = engine = chosen.make() if engine is None else engine
         self._spillable: Spillable | None = spillable(engine)
         self._carries = chosen.runs.carries is not None  # its runs get the positions of rows
-        self._wants_all = chosen.wanted is Wanted.ALL
+        self._wants_all = chosen.wanted is WantedRows.ALL
         self._always = 0
         places = {v: v for v in range(len(program.variables))}
         if engine.by_test:
@@ -341,7 +341,7 @@ class KernelMatcher:
         """Acts; raises DataError if a condition that is read cannot be computed."""
         try:
             act()
-        except Failed as failed:
+        except ConditionFailed as failed:
             raise self._why(*failed.args) from None
 
     def _look(self, positions: Int64Array | slice, attempt: Attempt) -> _Looked:
@@ -403,7 +403,7 @@ class KernelMatcher:
                 bad = self._bad(failing, mask)
                 feature_valid = self._with_failing(failing, feature_valid)
             self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
-        except Failed as failed:
+        except ConditionFailed as failed:
             raise self._why(*failed.args) from None
         except OverBudget:
             raise self._over_budget() from None
@@ -919,7 +919,7 @@ def _carried(carried: Carried, out: Decode) -> dict[object, Int64Array]:
     return {key: outside[at] if at < 0 else out.carried[:, at] for key, at in carried.places}
 
 
-def _of_chain(chain: Chain, found: Found) -> Found:
+def _of_chain(chain: Chain, found: FoundMatches) -> FoundMatches:
     """Returns the matches as their last rows, with the other values that measures read."""
     n = len(found)
     rows = found.rows.reshape(n, len(chain.variables))
@@ -930,7 +930,7 @@ def _of_chain(chain: Chain, found: Found) -> Found:
     return replace(found, rows=rows[:, -1], variables=variables, bounds=np.arange(n + 1), carried=carried)
 
 
-def found_of(out: Decode) -> Found:
-    return Found(
+def found_of(out: Decode) -> FoundMatches:
+    return FoundMatches(
         out.rows, out.variables, out.bounds, out.start, out.partition, out.number, out.outcome, out.waiting
     )

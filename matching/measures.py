@@ -50,7 +50,7 @@ from query.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMatches:
     """n matches as positions in a RowStore.
 
     rows, variables: positions and variables of all matched rows; match i has [bounds[i], bounds[i + 1]) of them. start:
@@ -87,7 +87,7 @@ class _View:
         return _View(self.match[at], self.current[at], self.index[at])
 
 
-def _view(plan: Plan, found: Found, shown: np.ndarray) -> _View:
+def _view(plan: Plan, found: FoundMatches, shown: np.ndarray) -> _View:
     """Returns the output rows of matches. shown: for each variable, True if ALL ROWS shows its rows."""
     low, high = found.bounds[:-1], found.bounds[1:]
     if plan.rows is RowsPerMatch.ONE and len(found.rows) == len(found) and found.carried:
@@ -146,7 +146,7 @@ class Measures:
             kept += [Column(f.name, f.type) for f in self.plan.schema.fields]
         return tuple(kept)
 
-    def table(self, store: RowStore, found: Found, keys: Sequence[pa.Array]) -> tuple[pa.Table, Int64Array]:
+    def table(self, store: RowStore, found: FoundMatches, keys: Sequence[pa.Array]) -> tuple[pa.Table, Int64Array]:
         """Returns the output rows, and for each the index of its match. keys: the partition columns' values, a row per
         match.
 
@@ -168,7 +168,7 @@ class Measures:
         columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, self.schema, strict=True)]
         return pa.Table.from_arrays(columns, schema=self.schema), view.match
 
-    def _measures(self, store: RowStore, found: Found, view: _View) -> list[pa.Array]:
+    def _measures(self, store: RowStore, found: FoundMatches, view: _View) -> list[pa.Array]:
         """All measures for the rows of a view; null for unmatched rows."""
         unmatched = found.outcome[view.match] == Outcome.UNMATCHED
         if not unmatched.any():
@@ -178,7 +178,7 @@ class Measures:
         spread = pa.array(np.cumsum(~unmatched) - 1, mask=unmatched)
         return [array.take(spread) for array in arrays]
 
-    def _timeout_columns(self, found: Found) -> list[pa.Array]:
+    def _timeout_columns(self, found: FoundMatches) -> list[pa.Array]:
         """The values of TIMEOUT_COLUMNS, a row a match."""
         unmatched = found.outcome == Outcome.UNMATCHED
         offsets = pa.array(found.bounds.astype(np.int32), mask=np.append(unmatched, False) if unmatched.any() else None)
@@ -186,7 +186,7 @@ class Measures:
         timeout = self.waiting.take(pa.array(found.waiting, mask=found.outcome != Outcome.TIMEOUT))
         return [labels, timeout]
 
-    def waits(self, store: RowStore, found: Found) -> np.ndarray:
+    def waits(self, store: RowStore, found: FoundMatches) -> np.ndarray:
         """Returns, for each match, whether NEXT in a measure reads a row of its partition that has not come yet, bool
         (n,)."""
         low, high = found.bounds[:-1], found.bounds[1:]
@@ -201,7 +201,7 @@ class Measures:
 class _Rows:
     """The values that the measures read for the output rows of a view; shared by all of them, each computed once."""
 
-    def __init__(self, measures: Measures, store: RowStore, found: Found, view: _View) -> None:
+    def __init__(self, measures: Measures, store: RowStore, found: FoundMatches, view: _View) -> None:
         self.of = measures
         self._settings = measures.plan.settings
         self.store = store

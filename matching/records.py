@@ -16,7 +16,7 @@ WORD = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RecordBlock:
     """Items of n partitions, grouped by partition. bounds: int64 (n + 1,), the beginnings of the groups; columns: by
     name, arrays of any plain type whose first axis are the items."""
 
@@ -24,7 +24,7 @@ class Block:
     columns: Mapping[str, np.ndarray]
 
 
-Blocks = dict[str, Block]
+Blocks = dict[str, RecordBlock]
 #: The blocks of a record in order, and the columns of each: name, type, shape of an item.
 Layout = tuple[tuple[str, tuple[tuple[str, str, tuple[int, ...]], ...]], ...]
 
@@ -81,7 +81,7 @@ def unpack(bounds: Int64Array, data: np.ndarray, layout: Layout) -> Blocks:
             array = np.empty((int(items[-1]), *shape), dtype)
             kernels.copy_in(data, _width(dtype, shape), items, array.reshape(-1).view(np.uint8), at)
             found[column] = array
-        blocks[name] = Block(items, found)
+        blocks[name] = RecordBlock(items, found)
     return blocks
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from matching.batch import EventBatch, Int64Array
 from matching.kernels.jit import kernel
 from matching.kernels.layout import grown
-from matching.records import Block, Blocks, Grouped, anew, one_each, owners
+from matching.records import Blocks, Grouped, RecordBlock, anew, one_each, owners
 
 FIXED = ("ts", "source", "offset", "seq", "partition", "previous", "next", "released", "first")
 #: Their tags in a state: they stay when attributes are renamed.
@@ -285,8 +285,8 @@ class RowStore:
             last = self.last[ids]
             gone = np.where(last >= 0, DROPPED, last)
             place = rows.places(last, np.arange(len(ids)))
-            blocks["last"] = Block(one_each(len(ids)), {"last": np.where(place >= 0, place, gone)})
-        return {"rows": Block(rows.bounds, columns), **blocks}
+            blocks["last"] = RecordBlock(one_each(len(ids)), {"last": np.where(place >= 0, place, gone)})
+        return {"rows": RecordBlock(rows.bounds, columns), **blocks}
 
     def put_in(self, ids: Int64Array, blocks: Blocks) -> Int64Array:
         """Adds rows that were copied out after all existing ones; returns the first one of each partition. Columns that
@@ -375,7 +375,7 @@ def _width(type: pa.DataType) -> int | None:
         return None
 
 
-def _bytes_of(column: pa.Array, bounds: Int64Array) -> tuple[dict[str, np.ndarray], Block | None]:
+def _bytes_of(column: pa.Array, bounds: Int64Array) -> tuple[dict[str, np.ndarray], RecordBlock | None]:
     """Returns a column as columns of a row, and its texts in a block of their own."""
     there = column.is_valid().to_numpy(zero_copy_only=False)
     width = _width(column.type)
@@ -388,7 +388,7 @@ def _bytes_of(column: pa.Array, bounds: Int64Array) -> tuple[dict[str, np.ndarra
     ends = ends[column.offset : column.offset + len(column) + 1].astype(np.int64)
     texts = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
     sizes = np.diff(ends)
-    return {"there": there, "size": sizes.astype(np.int32)}, Block((ends - ends[0])[bounds], {"text": texts})
+    return {"there": there, "size": sizes.astype(np.int32)}, RecordBlock((ends - ends[0])[bounds], {"text": texts})
 
 
 def _from_bytes(name: str, blocks: Blocks, type: pa.DataType) -> pa.Array:

@@ -27,7 +27,7 @@ from query.plan.output import TIMEOUT_COLUMNS, Outcome
 from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Variable, anchors
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Plan
-from query.values import Evaluate, Label, Partition, Row, Scope, logical_row, value
+from query.values import Evaluate, EvaluationScope, Label, PartitionRows, Row, logical_row, value
 
 #: A moment of the stream: (row index, 1, 0) after that row has been seen; (i, 0, t) after time t has passed, i being
 #: the first row after t.
@@ -37,7 +37,7 @@ STEPS_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReferenceMatch:
     """One match, or one of the other results of WITH UNMATCHED ROWS and TIMEOUT ROWS.
 
     partition: the values of PARTITION BY. number: MATCH_NUMBER, 0 if it is no match. labels: (variable, row index) in
@@ -78,7 +78,7 @@ def find(
     resume: Mapping[tuple[object, ...], Resume] | None = None,
     steps_max: int = STEPS_MAX,
     lenient: bool = False,
-) -> list[Found]:
+) -> list[ReferenceMatch]:
     """Returns the matches of a plan in rows of all partitions, in order of emission, including, if the plan requests
     them, unmatched rows and partial matches that WITHIN ended.
 
@@ -106,7 +106,7 @@ def find(
     computed. Exponential in the number of rows at worst.
     """
     search = _Search(plan, rows, ts_us, evaluate, watermark_us, ended, steps_max, lenient)
-    decided: list[tuple[Moment, tuple[Any, ...], Found]] = []
+    decided: list[tuple[Moment, tuple[Any, ...], ReferenceMatch]] = []
     try:
         for key, partition in _partitions(plan, rows).items():
             at = (resume or {}).get(key, Resume(0, 0))
@@ -117,7 +117,8 @@ def find(
 
 
 def match_rows(
-    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], found: Sequence[Found], evaluate: Evaluate | None = None
+    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], found: Sequence[ReferenceMatch],
+    evaluate: Evaluate | None = None
 ) -> list[list[dict[str, Any]]]:
     """Returns the output rows of each of `found`, with the columns of `output_columns`. Values as in `find`.
 
@@ -132,13 +133,15 @@ def match_rows(
         position = {index: p for p, index in enumerate(partition.index)}
         labels = tuple((name, position[index]) for name, index in match.labels)
         number = match.number if match.outcome is Outcome.MATCH else None
-        scope = Scope(partition, rows, labels, len(labels), labels[-1][1] if labels else None, number, evaluate)
+        at = labels[-1][1] if labels else None
+        scope = EvaluationScope(partition, rows, labels, len(labels), at, number, evaluate)
         output.append(_output(plan, scope, match))
     return output
 
 
 def measure_rows(
-    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], found: Sequence[Found], evaluate: Evaluate | None = None
+    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], found: Sequence[ReferenceMatch],
+    evaluate: Evaluate | None = None
 ) -> list[dict[str, Any]]:
     """The output rows of all matches, in their order. See `match_rows`."""
     return [row for match in match_rows(plan, rows, ts_us, found, evaluate) for row in match]
@@ -177,21 +180,21 @@ def partition_key(plan: Plan, row: Row) -> tuple[object, ...]:
     return tuple((one(row[c.name]), row[c.name] is None) for c in plan.partition_by)
 
 
-def _partitions(plan: Plan, rows: Sequence[Row]) -> dict[tuple[object, ...], Partition]:
-    partitions: dict[tuple[object, ...], Partition] = {}
+def _partitions(plan: Plan, rows: Sequence[Row]) -> dict[tuple[object, ...], PartitionRows]:
+    partitions: dict[tuple[object, ...], PartitionRows] = {}
     for i, row in enumerate(rows):
         values = tuple(row[c.name] for c in plan.partition_by)
-        partitions.setdefault(partition_key(plan, row), Partition(values, [])).index.append(i)
+        partitions.setdefault(partition_key(plan, row), PartitionRows(values, [])).index.append(i)
     return partitions
 
 
-def _output(plan: Plan, scope: Scope, match: Found) -> list[dict[str, Any]]:
+def _output(plan: Plan, scope: EvaluationScope, match: ReferenceMatch) -> list[dict[str, Any]]:
     start = scope.rows[match.start]
     keys = {c.name: start[c.name] for c in plan.partition_by}
     unmatched = match.outcome is Outcome.UNMATCHED
     behind = _timeout_columns(match) if plan.timeout_rows else {}
 
-    def row_of(row: Row, scope: Scope) -> dict[str, Any]:
+    def row_of(row: Row, scope: EvaluationScope) -> dict[str, Any]:
         measures = {m.name: None if unmatched else value(m.expression, scope) for m in plan.measures}
         if plan.rows is RowsPerMatch.ONE:
             return keys | measures | behind
@@ -210,7 +213,7 @@ def _output(plan: Plan, scope: Scope, match: Found) -> list[dict[str, Any]]:
     ]
 
 
-def _timeout_columns(match: Found) -> dict[str, Any]:
+def _timeout_columns(match: ReferenceMatch) -> dict[str, Any]:
     """Returns the values of TIMEOUT_COLUMNS, equal in all rows of a match: the variables of its rows, including those
     inside {- -} (null for an unmatched row), and the variables it waited for."""
     labels, timeout = TIMEOUT_COLUMNS
@@ -460,7 +463,9 @@ class _Search:
             what = "TIMEOUT ROWS" if plan.timeout_rows else "WITH UNMATCHED ROWS"
             raise unsupported(f"{what} under {plan.selection.value} {plan.after}")
 
-    def in_partition(self, partition: Partition, at: Resume) -> Iterator[tuple[Moment, tuple[Any, ...], Found]]:
+    def in_partition(
+        self, partition: PartitionRows, at: Resume
+    ) -> Iterator[tuple[Moment, tuple[Any, ...], ReferenceMatch]]:
         """Yields the decided results of one partition, in order of MATCH_NUMBER, each with the moment of its emission
         and its order among those of other partitions at that moment."""
         start = next((p for p, i in enumerate(partition.index) if i >= at.start), len(partition.index))
@@ -475,7 +480,7 @@ class _Search:
                 return
             emitted = max(emitted, came.moment, self._seen(partition, reach) if reach >= 0 else emitted)
             number += came.outcome is Outcome.MATCH
-            found = Found(
+            found = ReferenceMatch(
                 partition.values,
                 number if came.outcome is Outcome.MATCH else 0,
                 tuple((name, partition.index[position]) for name, position in came.labels),
@@ -489,29 +494,29 @@ class _Search:
 
     # ---- moments of decisions
 
-    def _known(self, partition: Partition) -> int:
+    def _known(self, partition: PartitionRows) -> int:
         """Returns how many rows of a partition may be matched: if conditions read NEXT, a row waits for the rows it
         reads."""
         return len(partition.index) if self.ended else max(0, len(partition.index) - self.reach)
 
-    def _seen(self, partition: Partition, position: int) -> Moment:
+    def _seen(self, partition: PartitionRows, position: int) -> Moment:
         """Returns the moment at which the row at that position has been seen, or the end if there is no such row."""
         return (partition.index[position], 1, 0) if position < len(partition.index) else self.end
 
-    def _expired(self, partition: Partition, first: int) -> Moment:
+    def _expired(self, partition: PartitionRows, first: int) -> Moment:
         """The moment at which no further row can lie within WITHIN of `first`."""
         deadline = self._time(partition, first) + (self.interval_us or 0)
         return bisect_right(self.ts_us, deadline), 0, deadline
 
-    def _time_is_over(self, partition: Partition, first: int) -> bool:
+    def _time_is_over(self, partition: PartitionRows, first: int) -> bool:
         """True if rows to come lie after first + WITHIN."""
         deadline = None if self.interval_us is None else self._time(partition, first) + self.interval_us
         return deadline is not None and self.watermark_us is not None and self.watermark_us > deadline
 
-    def _time(self, partition: Partition, position: int) -> int:
+    def _time(self, partition: PartitionRows, position: int) -> int:
         return self.ts_us[partition.index[position]]
 
-    def _fits(self, partition: Partition, first: int, last: int) -> bool:
+    def _fits(self, partition: PartitionRows, first: int, last: int) -> bool:
         """WITHIN for a match from one position to another."""
         if self.interval_us is not None:
             return self._time(partition, last) - self._time(partition, first) <= self.interval_us
@@ -519,13 +524,15 @@ class _Search:
 
     # ---- conditions
 
-    def _holds(self, partition: Partition, variable: str, labels: Sequence[Label], position: int, number: int) -> bool:
+    def _holds(
+        self, partition: PartitionRows, variable: str, labels: Sequence[Label], position: int, number: int
+    ) -> bool:
         """Returns the condition of a variable for the row at `position`, with the rows bound so far. Null is false."""
         self.steps_left -= 1
         if self.steps_left < 0:
             raise self.too_much()
         bound = (*labels, (variable, position))
-        scope = Scope(partition, self.rows, bound, len(bound), position, number, self.evaluate)
+        scope = EvaluationScope(partition, self.rows, bound, len(bound), position, number, self.evaluate)
         parts = self.conditions[variable]  # conditions on the row alone, and on the match so far
         return all(part is None or value(part, scope) is True for part in parts)
 
@@ -535,7 +542,7 @@ class _Search:
         return QueryError([Diagnostic("HQ600", message, _span_of(self.plan), hint=hint)])
 
     def _negations(
-        self, partition: Partition, labels: Sequence[Label], gaps: Sequence[tuple[str, ...]], number: int
+        self, partition: PartitionRows, labels: Sequence[Label], gaps: Sequence[tuple[str, ...]], number: int
     ) -> tuple[bool | None, Moment]:
         """Tests the negations of a match: True, False, or None if rows to come may still violate them; and the moment
         of that decision. gaps[i]: negated variables before the i-th row of the match."""
@@ -575,7 +582,7 @@ class _Search:
 
     # ---- SQL: one preferred match per attempt, then skip
 
-    def _scan(self, partition: Partition, start: int, number: int, covered: int) -> Iterator[_Came]:
+    def _scan(self, partition: PartitionRows, start: int, number: int, covered: int) -> Iterator[_Came]:
         """Yields the results of attempts in order of rows, as SQL:2016 defines. Stops at the first undecided one.
 
         covered: the rows before this position belong to a match."""
@@ -614,7 +621,7 @@ class _Search:
         return QueryError([Diagnostic("HQ601", message, _span_of(self.plan), hint=hint)])
 
     def _attempt(
-        self, partition: Partition, start: int, number: int
+        self, partition: PartitionRows, start: int, number: int
     ) -> tuple[list[_Step] | None, tuple[list[_Step], tuple[str, ...]] | None, Moment] | None:
         """Returns the preferred match that starts at a row (None: there is none); the preferred partial match that
         WITHIN ended (None: there is none) with the variables it waited for; and the moment of the decision. None while
@@ -655,7 +662,7 @@ class _Search:
                 path.append(_Step(rest, untried, variable, position, negated))
         return None, timeout, decided
 
-    def _candidate(self, partition: Partition, labels: Sequence[Label], position: int) -> _Next:
+    def _candidate(self, partition: PartitionRows, labels: Sequence[Label], position: int) -> _Next:
         """Tests the row at a position as the one after the labels."""
         first = labels[0][1] if labels else position
         if self.rows_max is not None and position - first >= self.rows_max:
@@ -680,7 +687,7 @@ class _Search:
 
     # ---- all matches
 
-    def _overlapping(self, partition: Partition, start: int) -> Iterator[_Came]:
+    def _overlapping(self, partition: PartitionRows, start: int) -> Iterator[_Came]:
         """Yields the matches by definition, in order of (completion, last row, first row, preference), without those
         that AFTER MATCH rules out."""
         found = [c for first in range(start, self._known(partition)) for c in self._all_from(partition, first)]
@@ -698,7 +705,7 @@ class _Search:
                 stretches.append((first, last))
                 yield came
 
-    def _all_from(self, partition: Partition, start: int) -> Iterator[_Came]:
+    def _all_from(self, partition: PartitionRows, start: int) -> Iterator[_Came]:
         """Yields every decided match whose first row is at `start`, with its order (completion, last row, first row,
         preference)."""
         self.steps_left = self.steps_max
@@ -745,7 +752,7 @@ class _Search:
                 assert_never(self.plan.selection)
 
     def _completion(
-        self, partition: Partition, labels: tuple[Label, ...], derivations: _Derivations
+        self, partition: PartitionRows, labels: tuple[Label, ...], derivations: _Derivations
     ) -> tuple[Moment, frozenset[int]] | None:
         """Returns the moment at which labels are complete as a match and the positions excluded from it, or None if
         they are no match, or not yet."""
@@ -773,7 +780,7 @@ class _Search:
             yield base + navigation.physical_offset
 
 
-def _holding(partition: Partition, position: int, begun: bool) -> _Anchors:
+def _holding(partition: PartitionRows, position: int, begun: bool) -> _Anchors:
     """Returns the anchors that hold before a position. begun: rows lie before it. If `$` occurs, a row is matched only
     when the next one exists or the input has ended: so no row at `position` means the end."""
     return frozenset((*([] if begun else [True]), *([False] if position == len(partition.index) else [])))

@@ -39,7 +39,7 @@ Label = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class PartitionRows:
     """Rows of one partition. values: of PARTITION BY, as in its first row. index: row index of each position."""
 
     values: tuple[object, ...]
@@ -47,14 +47,14 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class EvaluationScope:
     """The position at which an expression is evaluated.
 
     labels: rows of the match with their variables; the first `seen` of them are visible to RUNNING. at: position of the
     candidate or current row, None for an empty match. number: MATCH_NUMBER, None of a partial match.
     """
 
-    partition: Partition
+    partition: PartitionRows
     rows: Sequence[Row]
     labels: tuple[Label, ...]
     seen: int
@@ -73,7 +73,7 @@ def logical_row(e: Navigation, visible: Sequence[Label], current: int) -> int | 
     return positions[e.logical_offset] if e.logical is Logical.FIRST else positions[-1 - e.logical_offset]
 
 
-def value(e: Expression, scope: Scope) -> Any:
+def value(e: Expression, scope: EvaluationScope) -> Any:
     """The value of an expression; None is null."""
     match e:
         case Constant():
@@ -113,7 +113,7 @@ def _cell(cell: object) -> Any:
     return cell
 
 
-def _outside(e: Expression, scope: Scope) -> Any:
+def _outside(e: Expression, scope: EvaluationScope) -> Any:
     """Returns the value of an expression that only DuckDB can compute."""
     if scope.evaluate is None:
         raise _needs_duckdb(e)
@@ -175,7 +175,7 @@ def _decimal_shape(type: str) -> tuple[int, int]:
     return int(width), int(scale)
 
 
-def _constant(e: Constant, scope: Scope) -> Any:
+def _constant(e: Constant, scope: EvaluationScope) -> Any:
     if e.value is None and (not e.sql or e.type in _NULL):
         return None
     known = _is_number(e.type) or e.type in ("BOOLEAN", "VARCHAR", "INTERVAL", *_TIMES)
@@ -220,7 +220,7 @@ def _fail(e: Expression, why: str) -> DataError:
     return DataError(f"{why} in {show(e)}", "use TRY(...) to get NULL instead")
 
 
-def _call(e: Call, scope: Scope) -> Any:
+def _call(e: Call, scope: EvaluationScope) -> Any:
     """Returns the value of a core operator, with DuckDB's meaning. Other types are left to DuckDB."""
     match e.function, e.arguments:
         case "and" | "or", arguments:
@@ -270,7 +270,7 @@ def _connect(wanted: bool, truths: Iterator[bool | None]) -> bool | None:
     return result
 
 
-def _boolean(e: Expression, scope: Scope) -> bool | None:
+def _boolean(e: Expression, scope: EvaluationScope) -> bool | None:
     truth: bool | None = _converted(e, "BOOLEAN", scope)
     return truth
 
@@ -362,7 +362,7 @@ def _to_decimal(v: Decimal | int, type: str, e: Expression) -> Decimal:
     return result
 
 
-def _converted(a: Expression, type: str, scope: Scope, e: Expression | None = None) -> Any:
+def _converted(a: Expression, type: str, scope: EvaluationScope, e: Expression | None = None) -> Any:
     """The value of `a` cast to another type. e: the cast as written, if it is one."""
     e = e or Call("cast", (a,), type, a.span)
     if a.type == type or a.type in _NULL or type in _NULL:
@@ -482,7 +482,7 @@ def _integer_arithmetic(e: Call, v: Sequence[int]) -> int:
             raise ValueError(e.function)
 
 
-def _time_arithmetic(e: Call, scope: Scope) -> Any:
+def _time_arithmetic(e: Call, scope: EvaluationScope) -> Any:
     """Times and intervals of fixed length are microseconds; anything else is left to DuckDB."""
 
     def is_ticks(a: Expression) -> bool:

@@ -51,7 +51,7 @@ Arrange: TypeAlias = Callable[[Iterator[EventBatch]], Iterator[EventBatch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class SearchUnit:
     """The input of one Matcher: a range of values of a key (span), the rows with a null key (null: its column), or all
     rows."""
 
@@ -60,7 +60,7 @@ class Unit:
 
 
 @dataclass(slots=True)
-class Report:
+class SearchReport:
     """Progress of a search, for EXPLAIN and statistics. units: number of units. column: the column that is cut (None:
     one unit, in time order). workers: units in parallel. prefilter: its decision, in words. events: number of events
     matched. total: upper bound of the events in the range."""
@@ -97,7 +97,7 @@ def search(
     workers: int | None = None,
     rows_max: int | None = None,
     prefilter: bool | None = None,
-    report: Report | None = None,
+    report: SearchReport | None = None,
 ) -> Iterator[Matches]:
     """Yields the matches of a plan in the events with low_us <= time < high_us, as a bounded input: the same matches
     with the same evidence as a single Matcher finds. Order: unit by unit, in a unit by emission.
@@ -113,12 +113,12 @@ def search(
     if len(plan.order_by) > 1 and arrange is None:
         raise ValueError("an ORDER BY of several columns requires `arrange`")
     make = make or make_matcher
-    report = Report() if report is None else report
+    report = SearchReport() if report is None else report
     rows_max = archive.snapshot.BATCH_ROWS_MAX if rows_max is None else rows_max
     cores = os.cpu_count() or 1 if workers is None else workers
     report.total, largest = snapshot.stretch_rows(low_us, high_us)
     windows, report.prefilter = windows_of(snapshot, plan, low_us, high_us, late, prefilter, report.total)
-    units = [Unit()]
+    units = [SearchUnit()]
     column = key_column(plan, snapshot.schema)
     if windows is None and column is not None:
         parts = -(-largest // rows_max) if largest > rows_max else 1
@@ -133,7 +133,7 @@ def search(
                 units, report.column = cut, column
     report.units, report.workers = len(units), min(cores, len(units))
 
-    def walk(unit: Unit) -> Iterator[Matches]:
+    def walk(unit: SearchUnit) -> Iterator[Matches]:
         batches = snapshot.batches(
             low_us, high_us, late=late, columns=plan.columns, span=unit.span, windows=windows, rows_max=rows_max,
             keys=None if unit.null is None else {unit.null: [None]},
@@ -164,14 +164,14 @@ def key_column(plan: Plan, schema: Schema) -> str | None:
     return next((c.name for c in plan.partition_by if c.name.lower() in keys and c.type in _CUT_TYPES), None)
 
 
-def units_of(column: str, cuts: list[str] | list[int]) -> list[Unit]:
+def units_of(column: str, cuts: list[str] | list[int]) -> list[SearchUnit]:
     """Returns the units between the cuts of a column, and the unit of rows with null."""
     edges = [None, *cuts, None]
-    spans = [Unit(KeyRange(column, low, end)) for low, end in pairwise(edges)]
-    return [*spans, Unit(null=column)]
+    spans = [SearchUnit(KeyRange(column, low, end)) for low, end in pairwise(edges)]
+    return [*spans, SearchUnit(null=column)]
 
 
-def _counted(batches: Iterator[EventBatch], report: Report) -> Generator[EventBatch]:
+def _counted(batches: Iterator[EventBatch], report: SearchReport) -> Generator[EventBatch]:
     for batch in batches:
         report.took(len(batch))
         yield batch

@@ -339,7 +339,7 @@ def times_us(table: pa.Table, column: str, name: str) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class OrderedInput:
     """A bounded input in its total order.
 
     table: the rows as given, or sorted by content if they have no position. order: the row numbers in the total order,
@@ -355,7 +355,7 @@ class Ordered:
     @staticmethod
     def of(
         name: str, table: pa.Table, order_by: tuple[Order, ...], time: str | None, *, by_content: bool = False
-    ) -> Ordered:
+    ) -> OrderedInput:
         """Sorts the rows by ORDER BY unless they are in that order. Ties keep their order, or are ordered by content.
         time: the event-time column, or None."""
         if time is not None:
@@ -364,7 +364,7 @@ class Ordered:
         if order is not None and by_content:
             table, order = table.take(pa.array(order)), None
         ts_us = times_us(table, time, name) if time is not None else np.zeros(table.num_rows, np.int64)
-        return Ordered(name, table, order, ts_us if order is None else ts_us[order])
+        return OrderedInput(name, table, order, ts_us if order is None else ts_us[order])
 
     def rows(self, columns: Collection[str] | None = None) -> pa.Table:
         """Returns the rows in the total order. columns: the needed ones (None: all)."""

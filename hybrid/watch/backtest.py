@@ -24,7 +24,7 @@ from hybrid.statement.relations import Bounded
 from hybrid.statement.statement import live_matcher
 from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.backfill import steps
-from hybrid.watch.chain import Chain, outermost, plain, plan_streams
+from hybrid.watch.chain import PatternChain, outermost, plain, plan_streams
 from hybrid.watch.query_spec import END_US
 from matching.batch import Matches
 from matching.drive import run
@@ -33,7 +33,8 @@ from query.plan.plan import Plan, QueryPlan
 
 
 def backtest(
-    query: ast.Query, plan: QueryPlan, outer: Outer, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput],
+    query: ast.QuerySyntax, plan: QueryPlan, outer: Outer, static: Mapping[str, pa.Table], inputs: Mapping[str,
+    StreamInput],
     start_us: int, end_us: int | None, large: LargeRanges | None,
 ) -> Result:  # fmt: skip
     """Returns the result of the query over the on-time events with start_us <= time < end_us (None: all, and then the
@@ -88,7 +89,7 @@ def _in_chain(
     events."""
     names = plan_streams(plan)
     snapshots = {name: inputs[name].snapshot for name in names}
-    chain = Chain(plan, {name: inputs[name].schema for name in names}, static, live_matcher, access)
+    chain = PatternChain(plan, {name: inputs[name].schema for name in names}, static, live_matcher, access)
     columns = {name: chain.columns(name) for name in names}
     past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us), columns)
     found = [m for step in past for m in chain.push(*step)]

@@ -21,7 +21,7 @@ import pyarrow as pa
 from archive.reader import HistoryReader, RangeRequest, positions_in
 from hybrid.rows import duck
 from hybrid.rows.answer import output_schema
-from hybrid.rows.inputs import Ordered, one_batch, table_of, times_us
+from hybrid.rows.inputs import OrderedInput, one_batch, table_of, times_us
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.outer import factor_name
 from hybrid.rows.times import show_us
@@ -73,7 +73,7 @@ def outermost(plan: QueryPlan) -> QueryPlan:
     return replace(plan, select_sql=renamed, factors=(plan.factors[last],))
 
 
-class Chain:
+class PatternChain:
     """Finds the matches of the last pattern of a live query. Not thread safe, and unusable after an error.
 
     schemas: of the streams, by name in lower case. static: the tables that SQL between patterns may read. Raises
@@ -374,7 +374,7 @@ class _Rows:
         if not out:
             return None
         rows = pa.concat_tables(out)
-        ordered = Ordered.of(self.schema.name, rows, self._order_by, self.time, by_content=True)
+        ordered = OrderedInput.of(self.schema.name, rows, self._order_by, self.time, by_content=True)
         columns = one_batch(ordered.table)
         n = columns.num_rows
         columns = pa.RecordBatch.from_arrays(columns.columns, schema=arrow_schema(self.schema))

@@ -35,7 +35,7 @@ class Pour:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class DerivedDeclaration:
     """The declaration of a stream of a query's rows; the names are those of Database.create_stream."""
 
     columns: dict[str, str]
@@ -45,7 +45,7 @@ class Rows:
     lag_us: int
 
 
-def rows_as_events(plan: QueryPlan, schema: pa.Schema, time: str | None) -> Rows:
+def rows_as_events(plan: QueryPlan, schema: pa.Schema, time: str | None) -> DerivedDeclaration:
     """Returns the declaration that makes the rows of a live query events. schema: of the rows; time: their time column,
     or None if they have exactly one. Events of equal time are ordered by the other columns, independent of emission
     order.
@@ -71,7 +71,8 @@ def rows_as_events(plan: QueryPlan, schema: pa.Schema, time: str | None) -> Rows
         hint = f"add WITHIN INTERVAL '...' to {alias}, or let each match end with its last event and take its time"
         raise fault("HQ220", f"rows of {alias} may come out any time after {found}", plan.text, hint)
     order = tuple(f.name for f in schema if f.name != found and not _has_no_order(f.type))
-    return Rows(columns, found, order, timedelta(microseconds=max(lag, 1)), lag)  # lateness 0 would hold nothing back
+    lateness = timedelta(microseconds=max(lag, 1))  # lateness 0 would hold nothing back
+    return DerivedDeclaration(columns, found, order, lateness, lag)
 
 
 def _has_no_order(type: Any) -> bool:

@@ -16,7 +16,7 @@ from hybrid.rows import duck
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher
 from hybrid.watch.begun import Begun, cannot_go_on, events_had
-from hybrid.watch.chain import Chain
+from hybrid.watch.chain import PatternChain
 from hybrid.watch.live_query import Events, Step
 from hybrid.watch.memory import Holder
 from hybrid.watch.query_spec import END_US
@@ -53,7 +53,7 @@ class InChain:
         then on."""
         self.streams = dict(streams)
         make, schemas = partial(live_matcher, spill=spill), {name: s.schema for name, s in streams.items()}
-        self._new: Callable[[], Chain] = partial(Chain, plan, schemas, static, make, access)
+        self._new: Callable[[], PatternChain] = partial(PatternChain, plan, schemas, static, make, access)
         self.chain = self._new()
         self.begun = Begun.now(streams, from_us)
         self.left = False
@@ -81,7 +81,7 @@ class InChain:
         if self.begun.from_us is None:
             self._stand(self.chain)
 
-    def _stand(self, chain: Chain) -> None:
+    def _stand(self, chain: PatternChain) -> None:
         """Passes the progress of the streams to a chain."""
         for name, stream in self.streams.items():
             chain.push(name, None, END_US if stream.ended else stream.watermark_us)

@@ -12,12 +12,12 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, EnginePlan, Failed, OverBudget
+from matching.engines.engine import NONE_BAD, Arrays, ConditionFailed, EnginePlan, OverBudget
 from matching.kernels import layout, match_buffer, step
 from matching.kernels.jit import key_of
 from matching.kernels.layout import Counters
 from matching.kernels.records import due_first
-from matching.records import Block, Blocks, Coming, Grouped, Leaving, anew, owners
+from matching.records import Blocks, Coming, Grouped, Leaving, RecordBlock, anew, owners
 from matching.specialise import source_of
 from matching.store import RowStore
 from query.plan.output import Outcome
@@ -103,7 +103,7 @@ class BufferedRuns(ABC):
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
         """Takes the rows at `positions` through the kernel. bad: like mask, the labels whose conditions cannot be
-        computed for the row; empty if all can. Raises Failed or OverBudget."""
+        computed for the row; empty if all can. Raises ConditionFailed or OverBudget."""
         partition, ts = store.partition[positions], store.ts[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, count = 0, len(mask)
@@ -121,7 +121,8 @@ class BufferedRuns(ABC):
 
     def _look_for_failure(self) -> None:
         if self._counters[Counters.FAILED_ROW]:
-            raise Failed(int(self._counters[Counters.FAILED_ROW]) - 1, int(self._counters[Counters.FAILED_LABEL]))
+            row, label = self._counters[Counters.FAILED_ROW] - 1, self._counters[Counters.FAILED_LABEL]
+            raise ConditionFailed(int(row), int(label))
 
     def _grow(self, partition: int) -> None:
         """Makes room for one more row of this partition, at least doubling the arrays that are short."""
@@ -142,7 +143,7 @@ class BufferedRuns(ABC):
         live = np.flatnonzero(self._moved >= 0)
         return self.node_bytes * np.bincount(place[store.partition[self._buffer.row[live]]], minlength=len(ids))
 
-    def _nodes_out(self, store: RowStore, leaving: Leaving) -> tuple[Grouped, Block]:
+    def _nodes_out(self, store: RowStore, leaving: Leaving) -> tuple[Grouped, RecordBlock]:
         """Returns the nodes of partitions, in their order."""
         count = self.size
         row = self._buffer.row[:count]
@@ -154,7 +155,7 @@ class BufferedRuns(ABC):
             "row": leaving.rows.local[row[items]].astype(np.int32),
             "variable": self._buffer.variable[items],
         }
-        return nodes, Block(nodes.bounds, columns)
+        return nodes, RecordBlock(nodes.bounds, columns)
 
     def unmark(self, store: RowStore, place: Int64Array) -> None:
         """See matching.engines.engine.Spillable."""
@@ -164,7 +165,7 @@ class BufferedRuns(ABC):
         self._moved[live] = np.arange(len(live))
         self._live = len(live)
 
-    def _nodes_in(self, coming: Coming, nodes: Block) -> Int64Array:
+    def _nodes_in(self, coming: Coming, nodes: RecordBlock) -> Int64Array:
         """Adds nodes after the existing ones; returns the first one of each partition."""
         begin, n = self.size, int(nodes.bounds[-1])
         if begin + n > len(self._buffer.row):
@@ -219,7 +220,7 @@ class BufferedRuns(ABC):
 TAGS: Mapping[type[NamedTuple], Mapping[str, str]] = {
     layout.Buffer: {"previous": "previous", "row": "row", "variable": "variable"},
     layout.Heap: {"deadline": "deadline", "partition": "partition"},
-    layout.Runs: {
+    layout.LinkedRuns: {
         "state": "state", "first": "first", "ts": "ts", "row": "row", "node": "node", "next": "next", "valid": "valid",
         "nearest": "nearest", "nearest_bad": "nearest_bad", "registers": "registers", "free": "free",
     },

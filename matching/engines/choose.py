@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from matching.engines.engine import Engine, EnginePlan, Purpose, Wanted, spills
+from matching.engines.engine import Engine, EnginePlan, Purpose, WantedRows, spills
 from matching.engines.run_blocks import RunBlocks
 from matching.engines.run_counts import RunCounts
 from matching.engines.run_graph import RunGraph
@@ -13,7 +13,7 @@ from matching.engines.run_merged import RunMerged
 from matching.engines.run_starts import RunStarts
 from matching.engines.run_table import RunTable
 from matching.program.carried import Carried, Chain, carry, chain_of
-from matching.program.determinise import Table, determinise
+from matching.program.determinise import ListTable, determinise
 from matching.program.live import merges
 from matching.program.program import Mode, NoKernel, Program, Skip, assemble
 from matching.program.starts import StartTable, start_table
@@ -50,7 +50,7 @@ def choose_engine(
     bare = purpose in (Purpose.ROWS, Purpose.FOUND_AGAIN)
 
     def by(
-        engine: type[Engine], why: str, table: Table | StartTable | None = None, carried: Carried | None = None,
+        engine: type[Engine], why: str, table: ListTable | StartTable | None = None, carried: Carried | None = None,
         chain: Chain | None = None,
     ) -> EnginePlan:  # fmt: skip
         resident = why_resident(plan, program if carried is None else carried.program, engine)
@@ -97,14 +97,14 @@ def after_failure(chosen: EnginePlan) -> EnginePlan:
     return replace(chosen, engine=RunLists, why=why, table=None)
 
 
-def rows_wanted(program: Program) -> Wanted:
+def rows_wanted(program: Program) -> WantedRows:
     """Returns the rows that may change the runs: all if rows of a partition are counted, or if each has an outcome;
     otherwise a row that meets no condition can only end runs."""
     first = set(program.edge_variable[program.edge_start[0] : program.edge_start[1]])
     counted = program.strict or program.within_rows is not None
     every = program.accept[0] or program.unmatched or program.absent or counted
     tests = any(first.intersection(same) for same in program.tests)
-    return Wanted.RUNS if first <= set(program.tested) and tests and not every else Wanted.ALL
+    return WantedRows.RUNS if first <= set(program.tested) and tests and not every else WantedRows.ALL
 
 
 def why_resident(plan: Plan, program: Program, engine: type[Engine]) -> str | None:

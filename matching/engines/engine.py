@@ -12,7 +12,7 @@ import numpy as np
 from matching.batch import Int64Array
 from matching.decode import Decode
 from matching.program.carried import Carried, Chain
-from matching.program.determinise import Table
+from matching.program.determinise import ListTable
 from matching.program.program import Program
 from matching.program.starts import StartTable, show_starts
 from matching.records import Blocks, Coming, Leaving
@@ -29,7 +29,7 @@ class OverBudget(Exception):
     """A partition has more partial matches than allowed."""
 
 
-class Failed(Exception):
+class ConditionFailed(Exception):
     """A condition that was read cannot be computed: args are the position of its row and its label."""
 
 
@@ -44,7 +44,7 @@ class Purpose(Enum):
     GRAPH = "all matches as a graph"  # see matching.match_graph
 
 
-class Wanted(Enum):
+class WantedRows(Enum):
     """The rows that can change an engine's state; it does not receive others."""
 
     ALL = "all rows"
@@ -57,8 +57,8 @@ class Engine(Protocol):
     name: as EXPLAIN prints it. tag: identifies the engine in a state, and stays when the class is renamed. by_test:
     True if bit i of a mask is the kind of condition Program.tests[i]; otherwise bit v is of label v. defers: True if a
     condition that cannot be computed for a row fails only when it is read (`bad` of `run`); an engine that does not
-    defer receives no such row: see `Ordered`. settles: True if, with UNMATCHED ROWS, `decode` gives the unmatched rows
-    in order. specialises: True if it is `Specialisable`.
+    defer receives no such row: see `OrderedEngine`. settles: True if, with UNMATCHED ROWS, `decode` gives the unmatched
+    rows in order. specialises: True if it is `Specialisable`.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Engine(Protocol):
     ) -> None:  # fmt: skip
         """Takes the rows at `positions`, in the total order. mask: the conditions that hold, a bit each; feature: what
         registers read, (features, n), and whether it is not null. bad: the labels whose conditions cannot be computed
-        for the row, like mask; empty if all can. Raises Failed or OverBudget."""
+        for the row, like mask; empty if all can. Raises ConditionFailed or OverBudget."""
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Ends the runs that began before watermark - WITHIN, and decides their matches. held: per partition the time
@@ -170,7 +170,7 @@ class Spillable(Protocol):
         """Returns those of the wanted partitions in which the watermark may decide a match."""
 
 
-class Ordered(Protocol):
+class OrderedEngine(Protocol):
     """An engine that decides the attempts of a partition in the order of their first rows. Where it does not defer
     conditions that fail, run lists can go on from there."""
 
@@ -214,9 +214,9 @@ def spillable(engine: Engine) -> Spillable | None:
     return cast(Spillable, engine) if spills(type(engine)) else None
 
 
-def ordered(engine: Engine) -> Ordered | None:
+def ordered(engine: Engine) -> OrderedEngine | None:
     """Returns the engine if it decides attempts in the order of their first rows, else None."""
-    return cast(Ordered, engine) if hasattr(engine, "frontier") else None
+    return cast(OrderedEngine, engine) if hasattr(engine, "frontier") else None
 
 
 def specialisable(engine: Engine) -> Specialisable | None:
@@ -238,10 +238,10 @@ class EnginePlan:
     why: str
     purpose: Purpose
     program: Program | None
-    table: Table | StartTable | None = None
+    table: ListTable | StartTable | None = None
     carried: Carried | None = None
     chain: Chain | None = None
-    wanted: Wanted = Wanted.ALL
+    wanted: WantedRows = WantedRows.ALL
     resident: str | None = None
     runs_max: int = 0
 

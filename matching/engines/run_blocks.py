@@ -14,8 +14,8 @@ from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels.layout import Counters, Parameters
 from matching.kernels.skip_till import Block, Run
 from matching.program.carried import POSITION
-from matching.records import Block as Part
 from matching.records import Blocks, Coming, Leaving, anew, bounds_of, one_each, owners, spread
+from matching.records import RecordBlock as Part
 from matching.store import RowStore
 
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, EnginePlan, Failed
+from matching.engines.engine import NONE_BAD, Arrays, ConditionFailed, EnginePlan
 from matching.kernels import counts, layout
-from matching.kernels.counts import Counted, Counters, Node
+from matching.kernels.counts import Counted, Node, PathCounters
 from matching.store import RowStore
 from query.errors import DataError
 
@@ -35,8 +35,8 @@ class RunCounts:
         self._partitions = self._fresh(0)
         self._nodes = np.zeros((ROOM, Node.RUNS + states), np.int64)
         self._matrix, self._old = np.zeros(states * states, np.int64), np.zeros(states, np.int64)
-        self._counters = np.zeros(len(Counters), np.int64)
-        self._counters[Counters.FREE] = -1
+        self._counters = np.zeros(len(PathCounters), np.int64)
+        self._counters[PathCounters.FREE] = -1
 
     def _fresh(self, partitions: int) -> np.ndarray:
         """Returns partitions without rows."""
@@ -81,7 +81,7 @@ class RunCounts:
                     self._nodes = layout.grown(self._nodes, 2 * len(self._nodes))
                 case counts.ERROR:
                     c = self._counters
-                    raise Failed(int(c[Counters.FAILED_ROW]) - 1, int(c[Counters.FAILED_LABEL]))
+                    raise ConditionFailed(int(c[PathCounters.FAILED_ROW]) - 1, int(c[PathCounters.FAILED_LABEL]))
                 case counts.TOO_MANY:
                     raise DataError(
                         "count(*): a partition has 2^63 - 1 matches or more, more than a BIGINT can hold",
@@ -119,7 +119,7 @@ class RunCounts:
         """Does nothing: no partition is idle."""
 
     def snapshot(self) -> Arrays:
-        nodes = self._nodes[: self._counters[Counters.NODES]]
+        nodes = self._nodes[: self._counters[PathCounters.NODES]]
         return {"counters": self._counters, "partitions": self._partitions, "nodes": nodes}
 
     def restore(self, arrays: Arrays) -> None:

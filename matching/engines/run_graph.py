@@ -6,10 +6,10 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, EnginePlan, Failed, OverBudget, Purpose
+from matching.engines.engine import NONE_BAD, Arrays, ConditionFailed, EnginePlan, OverBudget, Purpose
 from matching.kernels import graph, layout
-from matching.kernels.graph import Counters, Kept, Lists, Narrow
-from matching.records import Block, Blocks, Coming, Grouped, Leaving, anew, one_each, owners
+from matching.kernels.graph import GraphCounters, Kept, Lists, Narrow
+from matching.records import Blocks, Coming, Grouped, Leaving, RecordBlock, anew, one_each, owners
 from matching.store import RowStore
 
 #: Maximum number of matches that one row may end.
@@ -33,7 +33,7 @@ class RunGraph:
     due_yields = False  # neither WITHIN nor the end of the input decides matches
     row_bytes = 0  # of its own, for each row of the store
     stuck = 0
-    _slots = len(Counters)
+    _slots = len(GraphCounters)
 
     def __init__(self, chosen: EnginePlan) -> None:
         program = self.program = chosen.runs
@@ -45,18 +45,18 @@ class RunGraph:
         self._variables = self._tables.edge_variable.astype(np.int16)
         self._lists = self._fresh(0)
         self._cells = graph.new_cells(8 * ROOM)
-        self._found = graph.Found(*(
+        self._found = graph.FoundPaths(*(
             np.zeros(4 * ROOM if "row" in name or "edge" in name else ROOM, np.int32 if "edge" in name else np.int64)
-            for name in graph.Found._fields
+            for name in graph.FoundPaths._fields
         ))  # fmt: skip
         edges = len(program.edge_target)
         sizes = (edges, edges, edges, *[min(64, ROOM)] * len(PATH))
         kept = np.zeros((ROOM if keeps else 0, len(Kept)), np.int64)
         edge, child, ends, path, bottom, stack = (np.zeros(size, np.int64) for size in sizes)
-        self._scratch = graph.Scratch(edge, child, ends, path, bottom, stack, kept)
+        self._scratch = graph.GraphScratch(edge, child, ends, path, bottom, stack, kept)
         self._counters = np.zeros(self._slots, np.int64)
-        self._counters[Counters.KEPT] = 0 if keeps else -1
-        self._counters[Counters.LENGTH] = length
+        self._counters[GraphCounters.KEPT] = 0 if keeps else -1
+        self._counters[GraphCounters.LENGTH] = length
         #: earlier starts have expired
         self._floor = graph.LOWEST
 
@@ -71,12 +71,12 @@ class RunGraph:
     @property
     def size(self) -> int:
         """Returns the number of cells, live or not."""
-        return int(self._counters[Counters.CELLS])
+        return int(self._counters[GraphCounters.CELLS])
 
     @property
     def decided(self) -> int:
         """Returns the number of matches found and not decoded yet."""
-        return int(self._counters[Counters.FOUND])
+        return int(self._counters[GraphCounters.FOUND])
 
     def reserve(self, partitions: int) -> None:
         """Makes room for this many partitions."""
@@ -106,7 +106,7 @@ class RunGraph:
                     self._more_found(status)
                 case graph.ERROR:
                     c = self._counters
-                    raise Failed(int(c[Counters.FAILED_ROW]) - 1, int(c[Counters.FAILED_LABEL]))
+                    raise ConditionFailed(int(c[GraphCounters.FAILED_ROW]) - 1, int(c[GraphCounters.FAILED_LABEL]))
                 case graph.BUDGET:
                     raise OverBudget
 
@@ -130,7 +130,7 @@ class RunGraph:
     def _more_found(self, status: int) -> None:
         """Makes room for more matches, or for longer ones."""
         if status == graph.ROOM_FOUND:
-            self._found = graph.Found(*(layout.grown(a, 2 * len(a)) for a in self._found))
+            self._found = graph.FoundPaths(*(layout.grown(a, 2 * len(a)) for a in self._found))
             return
         more = {n: layout.grown(getattr(self._scratch, n), 2 * len(self._scratch.path)) for n in PATH}
         self._scratch = self._scratch._replace(**more)
@@ -167,7 +167,7 @@ class RunGraph:
     @property
     def kept(self) -> np.ndarray:
         """See matching.kernels.graph.Kept."""
-        return self._scratch.kept[: self._counters[Counters.KEPT]]
+        return self._scratch.kept[: self._counters[GraphCounters.KEPT]]
 
     def unfold(self, most: int, at: Int64Array) -> None:
         """Finds the next matches of the kept cells, `most` at most; to be followed by `decode`. at: the position, see
@@ -181,8 +181,8 @@ class RunGraph:
 
     def decode(self, store: RowStore, out: Decode) -> None:
         """Writes the matches found into `out` and forgets them."""
-        count, rows = int(self._counters[Counters.FOUND]), int(self._counters[Counters.ROWS])
-        self._counters[[Counters.FOUND, Counters.ROWS]] = 0
+        count, rows = int(self._counters[GraphCounters.FOUND]), int(self._counters[GraphCounters.ROWS])
+        self._counters[[GraphCounters.FOUND, GraphCounters.ROWS]] = 0
         found = self._found
         out.begin(count)
         if self._length:
@@ -218,7 +218,7 @@ class RunGraph:
         """Drops the cells that `mark` did not reach and renumbers rows."""
         graph.move_cells(self._cells, self.size, self._moved, row_moved)
         self._move_lists(ids)
-        self._counters[Counters.CELLS] = self._remaining
+        self._counters[GraphCounters.CELLS] = self._remaining
 
     def _move_lists(self, ids: Int64Array) -> None:
         graph.move_lists(ids, self._states, self._lists, self._moved)
@@ -270,7 +270,7 @@ class RunGraph:
         owner = self._own(ids)
         return 32 * np.bincount(owner[owner >= 0], minlength=len(ids))
 
-    def _cells_out(self, leaving: Leaving) -> tuple[Grouped, Block]:
+    def _cells_out(self, leaving: Leaving) -> tuple[Grouped, RecordBlock]:
         """Returns the cells of partitions, in their order."""
         cells = Grouped(self._own(leaving.ids), len(leaving.ids))
         self._left = cells.items
@@ -283,9 +283,9 @@ class RunGraph:
             "next": cells.places(narrow[:, Narrow.NEXT], of).astype(np.int32), "start": wide[:, graph.START],
             "rest": wide[:, graph.REST],
         }  # fmt: skip
-        return cells, Block(cells.bounds, columns)
+        return cells, RecordBlock(cells.bounds, columns)
 
-    def _cells_in(self, coming: Coming, cells: Block) -> Int64Array:
+    def _cells_in(self, coming: Coming, cells: RecordBlock) -> Int64Array:
         """Adds cells after the existing ones; returns the first one of each partition."""
         begin, n = self.size, int(cells.bounds[-1])
         if begin + n > len(self._cells.wide):
@@ -297,7 +297,7 @@ class RunGraph:
         narrow[:, Narrow.CHILD] = anew(columns["child"], base, of)
         narrow[:, Narrow.NEXT] = anew(columns["next"], base, of)
         wide[:, graph.START], wide[:, graph.REST] = columns["start"], columns["rest"]
-        self._counters[Counters.CELLS] = begin + n
+        self._counters[GraphCounters.CELLS] = begin + n
         return base
 
     def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
@@ -306,7 +306,7 @@ class RunGraph:
         lists = self._lists[leaving.ids]
         for q in range(1, self._states):
             lists[:, Lists.HEAD + q] = cells.places(lists[:, Lists.HEAD + q], np.arange(n))
-        return {"one": Block(one_each(n), {"lists": lists}), "cells": kept}
+        return {"one": RecordBlock(one_each(n), {"lists": lists}), "cells": kept}
 
     def leave(self, ids: Int64Array) -> None:
         self.forget(ids)

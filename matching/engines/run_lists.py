@@ -9,7 +9,7 @@ from matching.engines.buffered_runs import BufferedRuns, fields, named
 from matching.engines.engine import Arrays, EnginePlan
 from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels.layout import Counters, Parameters
-from matching.records import Block, Blocks, Coming, Leaving, anew, bounds_of, one_each, owners
+from matching.records import Blocks, Coming, Leaving, RecordBlock, anew, bounds_of, one_each, owners
 from matching.store import RowStore
 
 
@@ -131,8 +131,8 @@ class RunLists(BufferedRuns):
 
     def restore(self, arrays: Arrays) -> None:
         super().restore(arrays)
-        runs = fields("runs", layout.Runs, arrays)
-        self._runs = layout.Runs(registers_f=runs["registers"].view(np.float64), **runs)  # one memory
+        runs = fields("runs", layout.LinkedRuns, arrays)
+        self._runs = layout.LinkedRuns(registers_f=runs["registers"].view(np.float64), **runs)  # one memory
         self._partitions = layout.Partitions(**fields("partitions", layout.Partitions, arrays))
         self._scratch.stamp[:] = arrays["stamp"]
         self._scratch.visited[:] = arrays["visited"]
@@ -175,7 +175,7 @@ class RunLists(BufferedRuns):
         runs["nearest_bad"] = np.where(runs["state"] >= 0, bad, 0)
         one = {name: getattr(self._partitions, name)[ids] for name in PARTITION}
         one["nearest_bad"] = nodes.places(one["nearest_bad"] - 1, np.arange(n)) + 1
-        return {"one": Block(one_each(n), one), "runs": Block(bounds, runs), "nodes": kept}
+        return {"one": RecordBlock(one_each(n), one), "runs": RecordBlock(bounds, runs), "nodes": kept}
 
     def leave(self, ids: Int64Array) -> None:
         items, _ = self._items(ids)

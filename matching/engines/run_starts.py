@@ -12,7 +12,7 @@ from matching.kernels.layout import Counters, Heap, grown
 from matching.kernels.records import due_first
 from matching.kernels.skip_till import queue
 from matching.program.starts import StartTable
-from matching.records import Block, Blocks, Coming, Leaving, anew, one_each, owners
+from matching.records import Blocks, Coming, Leaving, RecordBlock, anew, one_each, owners
 from matching.store import RowStore
 
 
@@ -43,7 +43,7 @@ class RunStarts:
         self._partitions = _new_partitions(1024)
         self._heap = Heap(np.zeros(1024, np.int64), np.zeros(1024, np.int64))
         self._decided = np.zeros((1 << 14, kernels.DECIDED_COLUMNS), np.int64)
-        self._scratch = kernels.Scratch(
+        self._scratch = kernels.StartScratch(
             np.zeros((len(table.configs), 3), np.int64), np.zeros(1024, np.int64), np.zeros(1, np.int64)
         )
         self._counters = np.zeros(len(Counters), np.int64)
@@ -215,7 +215,8 @@ class RunStarts:
         child = line[:, kernels.UP] >= 0
         for column in (kernels.UP, kernels.LINK):
             line[child, column] = rows.places(line[child, column], of[child])
-        return {"one": Block(one_each(len(ids)), {"partition": one}), "rows": Block(rows.bounds, {"line": line})}
+        head = RecordBlock(one_each(len(ids)), {"partition": one})
+        return {"one": head, "rows": RecordBlock(rows.bounds, {"line": line})}
 
     def leave(self, ids: Int64Array) -> None:
         queued = self._partitions[ids, kernels.QUEUED]

@@ -9,8 +9,8 @@ from matching.decode import Decode
 from matching.engines.engine import NONE_BAD, Arrays, EnginePlan
 from matching.kernels import table as kernels
 from matching.kernels.layout import grown
-from matching.program.determinise import Table
-from matching.records import Block, Blocks, Coming, Leaving, one_each, owners
+from matching.program.determinise import ListTable
+from matching.records import Blocks, Coming, Leaving, RecordBlock, one_each, owners
 from matching.store import RowStore
 
 
@@ -32,7 +32,7 @@ class RunTable:
 
     def __init__(self, chosen: EnginePlan) -> None:
         table = chosen.table
-        assert isinstance(table, Table)
+        assert isinstance(table, ListTable)
         self.strict = chosen.runs.strict
         self._arrays = kernels.table_arrays(table)
         self._lengths = np.array([len(runs) for runs in table.lists], np.int64)
@@ -176,7 +176,7 @@ class RunTable:
         before = rows.places(np.where(inside, before, -1), owners(rows.bounds))
         one = {"state": self._state[ids], "number": self._number[ids], "last": last}
         trail = (before << kernels.SHIFT) | (word & kernels.TRANSITION)
-        return {"one": Block(one_each(len(ids)), one), "rows": Block(rows.bounds, {"trail": trail})}
+        return {"one": RecordBlock(one_each(len(ids)), one), "rows": RecordBlock(rows.bounds, {"trail": trail})}
 
     def leave(self, ids: Int64Array) -> None:
         """Resets partitions that have been copied out to their state before the first row."""

@@ -57,7 +57,7 @@ INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-class EdgeKind(Enum):
+class NFAbEdgeKind(Enum):
     BEGIN = "begin"
     TAKE = "take"
     IGNORE = "ignore"
@@ -65,21 +65,21 @@ class EdgeKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
-    kind: EdgeKind
+class NFAbEdge:
+    kind: NFAbEdgeKind
     formula: Expression
     target: int
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class NFAbState:
     """edges: in order of preference. variable: that of a row bound here; None at F."""
 
     name: str
     variable: str | None
-    edges: tuple[Edge, ...]
+    edges: tuple[NFAbEdge, ...]
 
-    def edge(self, kind: EdgeKind) -> Edge | None:
+    def edge(self, kind: NFAbEdgeKind) -> NFAbEdge | None:
         return next((e for e in self.edges if e.kind is kind), None)
 
 
@@ -101,8 +101,8 @@ class NFAb:
     and 6: this is the meaning. States are in order, states[0] is the start and the last one is F. elements: the names
     of the chain's elements."""
 
-    before: tuple[State, ...]
-    after: tuple[State, ...]
+    before: tuple[NFAbState, ...]
+    after: tuple[NFAbState, ...]
     absences: tuple[Absence, ...]
     elements: tuple[str, ...]
 
@@ -124,7 +124,7 @@ class NFAb:
         return f"between {self.elements[absence.behind]} and {self.elements[absence.before]}"
 
 
-def _shown(states: tuple[State, ...]) -> str:
+def _shown(states: tuple[NFAbState, ...]) -> str:
     width = max(len(s.name) for s in states)
     lines = []
     for state in states:
@@ -239,7 +239,7 @@ def nfab(plan: Plan) -> NFAb | None:
     return NFAb(states, after, _absences(plan, chain or []), _names(elements))
 
 
-def _conditions(plan: Plan, elements: Sequence[_Element]) -> tuple[State, ...]:
+def _conditions(plan: Plan, elements: Sequence[_Element]) -> tuple[NFAbState, ...]:
     """Steps 1 and 2: states and edges, and on each edge the conjuncts whose last identifier is bound there.
 
     A condition of DEFINE belongs to a variable: its conjuncts go to the edges that bind that variable. Those of an
@@ -247,45 +247,45 @@ def _conditions(plan: Plan, elements: Sequence[_Element]) -> tuple[State, ...]:
     """
     names = _names(elements)
     same = _same_partition(plan)
-    states: list[State] = []
+    states: list[NFAbState] = []
     for i, element in enumerate(elements):
         condition = plan.condition(element.variable)
         first = _clauses(_simplified(condition, elements, i, False))
         if i and elements[i - 1].loop:
             loop = elements[i - 1].variable
             early = [c for c in first if element.variable != loop and _reads_only_before(c, element.variable, loop)]
-            take, proceed, *_ = sorted(states[-1].edges, key=lambda e: e.kind is EdgeKind.PROCEED)
+            take, proceed, *_ = sorted(states[-1].edges, key=lambda e: e.kind is NFAbEdgeKind.PROCEED)
             edges = (take, replace(proceed, formula=all_of(early)))
             states[-1] = replace(states[-1], edges=edges if elements[i - 1].greedy else edges[::-1])
             first = [c for c in first if c not in early]
         begin = all_of([*(same if i else []), *first])
         at = len(states)
         if not element.loop:
-            states.append(State(names[i], element.variable, (Edge(EdgeKind.BEGIN, begin, at + 1),)))
+            states.append(NFAbState(names[i], element.variable, (NFAbEdge(NFAbEdgeKind.BEGIN, begin, at + 1),)))
             continue
-        states.append(State(f"{names[i]}[1]", element.variable, (Edge(EdgeKind.BEGIN, begin, at + 1),)))
+        states.append(NFAbState(f"{names[i]}[1]", element.variable, (NFAbEdge(NFAbEdgeKind.BEGIN, begin, at + 1),)))
         further = all_of([*same, *_clauses(_simplified(condition, elements, i, True))])
-        edges = (Edge(EdgeKind.TAKE, further, at + 1), Edge(EdgeKind.PROCEED, TRUE, at + 2))
-        states.append(State(f"{names[i]}[i]", element.variable, edges if element.greedy else edges[::-1]))
-    return (*states, State("F", None, ()))
+        edges = (NFAbEdge(NFAbEdgeKind.TAKE, further, at + 1), NFAbEdge(NFAbEdgeKind.PROCEED, TRUE, at + 2))
+        states.append(NFAbState(f"{names[i]}[i]", element.variable, edges if element.greedy else edges[::-1]))
+    return (*states, NFAbState("F", None, ()))
 
 
-def _ignoring(plan: Plan, states: tuple[State, ...]) -> tuple[State, ...]:
+def _ignoring(plan: Plan, states: tuple[NFAbState, ...]) -> tuple[NFAbState, ...]:
     """Step 3: the ignore edge of every state but the start and F."""
     found = [states[0]]
     for i, state in enumerate(states[1:-1], 1):
-        found.append(replace(state, edges=(*state.edges, Edge(EdgeKind.IGNORE, _ignore(plan, state), i))))
+        found.append(replace(state, edges=(*state.edges, NFAbEdge(NFAbEdgeKind.IGNORE, _ignore(plan, state), i))))
     return (*found, states[-1])
 
 
-def _ignore(plan: Plan, state: State) -> Expression:
+def _ignore(plan: Plan, state: NFAbState) -> Expression:
     match plan.selection:
         case Selection.STRICT:
             return FALSE
         case Selection.PARTITION:
             return unless(all_of(_same_partition(plan)))
         case Selection.SKIP_TILL_NEXT:
-            binding = state.edge(EdgeKind.TAKE) or state.edge(EdgeKind.BEGIN)
+            binding = state.edge(NFAbEdgeKind.TAKE) or state.edge(NFAbEdgeKind.BEGIN)
             assert binding is not None
             return unless(binding.formula)
         case Selection.SKIP_TILL_ANY:
@@ -294,19 +294,19 @@ def _ignore(plan: Plan, state: State) -> Expression:
             assert_never(plan.selection)
 
 
-def _within_at_the_end(plan: Plan, states: tuple[State, ...]) -> tuple[State, ...]:
+def _within_at_the_end(plan: Plan, states: tuple[NFAbState, ...]) -> tuple[NFAbState, ...]:
     """Step 4: WITHIN on the edge into F. The first row of a match lies within any bound."""
     if plan.within is None or len(states) == 2:
         return states
     last = states[-2]
-    proceeds = last.edge(EdgeKind.PROCEED) is not None
+    proceeds = last.edge(NFAbEdgeKind.PROCEED) is not None
     bound = _within(plan, plan.within, at_last=proceeds)
-    wanted = EdgeKind.PROCEED if proceeds else EdgeKind.BEGIN
+    wanted = NFAbEdgeKind.PROCEED if proceeds else NFAbEdgeKind.BEGIN
     edges = [replace(e, formula=all_of([e.formula, bound])) if e.kind is wanted else e for e in last.edges]
     return (*states[:-2], replace(last, edges=tuple(edges)), states[-1])
 
 
-def _within_everywhere(plan: Plan, states: tuple[State, ...]) -> tuple[State, ...]:
+def _within_everywhere(plan: Plan, states: tuple[NFAbState, ...]) -> tuple[NFAbState, ...]:
     """Step 5: WITHIN on every edge that consumes a row, so that a run ends when it can no longer match."""
     if plan.within is None:
         return states
@@ -314,13 +314,13 @@ def _within_everywhere(plan: Plan, states: tuple[State, ...]) -> tuple[State, ..
     # the number of a row is meaningful in its own partition only
     foreign = FALSE if plan.within.rows is None else unless(all_of(_same_partition(plan)))
 
-    def bounded(edge: Edge) -> Edge:
+    def bounded(edge: NFAbEdge) -> NFAbEdge:
         match edge.kind:
-            case EdgeKind.BEGIN | EdgeKind.TAKE:
+            case NFAbEdgeKind.BEGIN | NFAbEdgeKind.TAKE:
                 return replace(edge, formula=all_of([edge.formula, bound]))
-            case EdgeKind.IGNORE:
+            case NFAbEdgeKind.IGNORE:
                 return replace(edge, formula=all_of([edge.formula, any_of([foreign, bound])]))
-            case EdgeKind.PROCEED:
+            case NFAbEdgeKind.PROCEED:
                 return edge
             case _:
                 assert_never(edge.kind)
@@ -329,12 +329,12 @@ def _within_everywhere(plan: Plan, states: tuple[State, ...]) -> tuple[State, ..
     return (states[0], *inner)
 
 
-def _peeking(states: tuple[State, ...]) -> tuple[State, ...]:
+def _peeking(states: tuple[NFAbState, ...]) -> tuple[NFAbState, ...]:
     """Step 6: a loop is left only by a row that begins the next element."""
 
-    def peeks(edge: Edge) -> Edge:
-        begin = states[edge.target].edge(EdgeKind.BEGIN)
-        if edge.kind is not EdgeKind.PROCEED or begin is None:
+    def peeks(edge: NFAbEdge) -> NFAbEdge:
+        begin = states[edge.target].edge(NFAbEdgeKind.BEGIN)
+        if edge.kind is not NFAbEdgeKind.PROCEED or begin is None:
             return edge
         return replace(edge, formula=all_of([edge.formula, begin.formula]))
 

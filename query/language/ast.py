@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from query.errors import Span
-from query.language.pieces import Statement
+from query.language.pieces import ComposedSql
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ExpressionText:
 
     text: str
     span: Span
-    source: Statement | None = None
+    source: ComposedSql | None = None
     before: frozenset[int] = frozenset()
 
     def place(self, start: int, end: int) -> Span:
@@ -294,7 +294,7 @@ class AlertColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class AlertOnce:
+class AlertOnceSyntax:
     """`ALERT ONCE [PER columns] WITHIN interval`, after a live query."""
 
     columns: tuple[AlertColumn, ...]
@@ -310,7 +310,7 @@ class StatementKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class QuerySyntax:
     """A whole statement: any DuckDB SELECT, or one that stores the rows of a SELECT, with pattern factors, history
     joins and ALERT ONCE cut out.
 
@@ -321,4 +321,4 @@ class Query:
     factors: tuple[PatternFactor, ...]
     histories: tuple[HistoryJoin, ...]
     kind: StatementKind = StatementKind.SELECT
-    alert: AlertOnce | None = None
+    alert: AlertOnceSyntax | None = None

@@ -1,4 +1,4 @@
-"""Parses a query: text -> ast.Query. Every fault is a QueryError whose spans lie inside the text."""
+"""Parses a query: text -> ast.QuerySyntax. Every fault is a QueryError whose spans lie inside the text."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _SHOWN = {
 }
 
 
-def parse(text: str, inputs: Sequence[str] = ()) -> ast.Query:
+def parse(text: str, inputs: Sequence[str] = ()) -> ast.QuerySyntax:
     """Returns the query of a text: its pattern factors, SASE+ statements and history joins; the rest is any SELECT of
     DuckDB, or an INSERT, CREATE TABLE AS or COPY of one.
 
@@ -106,7 +106,7 @@ def parse(text: str, inputs: Sequence[str] = ()) -> ast.Query:
     cuts = cut(tokens)
     factors: list[ast.PatternFactor] = []
     histories: list[ast.HistoryJoin] = []
-    alert: ast.AlertOnce | None = None
+    alert: ast.AlertOnceSyntax | None = None
     faults: list[Diagnostic] = []
     for piece in cuts:
         try:
@@ -125,7 +125,7 @@ def parse(text: str, inputs: Sequence[str] = ()) -> ast.Query:
         raise QueryError(faults, text)
     kind = _kind(tokens, any(not isinstance(piece, AlertCut) for piece in cuts))
     _check_around(tokens, cuts, kind)
-    return ast.Query(text, tuple(factors), tuple(histories), kind, alert)
+    return ast.QuerySyntax(text, tuple(factors), tuple(histories), kind, alert)
 
 
 def parse_match_recognize(text: str, span: Span) -> ast.MatchRecognize:
@@ -343,7 +343,7 @@ def _history(tokens: Tokens, piece: HistoryCut) -> ast.HistoryJoin:
     return ast.HistoryJoin(kind, stream, low, high, bounds.data == "closed", as_known, match, alias, on, _span(tree))
 
 
-def _alert(tokens: Tokens, piece: AlertCut) -> ast.AlertOnce:
+def _alert(tokens: Tokens, piece: AlertCut) -> ast.AlertOnceSyntax:
     text = tokens.text
     tree = _read(tokens, "alert", piece.first, piece.last + 1, tokens.items[piece.last].end)
     columns: list[ast.AlertColumn] = []
@@ -359,7 +359,7 @@ def _alert(tokens: Tokens, piece: AlertCut) -> ast.AlertOnce:
             raise _error(text, "HQ105", "ALERT ONCE goes by time", within.span, hint=hint)
         if not within.interval_us:
             raise _error(text, "HQ105", "ALERT ONCE WITHIN takes more than no time", within.span)
-    return ast.AlertOnce(tuple(columns), within.interval_us or 0, _span(tree))
+    return ast.AlertOnceSyntax(tuple(columns), within.interval_us or 0, _span(tree))
 
 
 def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind) -> None:

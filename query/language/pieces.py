@@ -8,7 +8,7 @@ from query.errors import Span
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SqlPiece:
     """A piece of the SQL for DuckDB, `sql`, and the span of the query it stands for. verbatim: True if it is that text
     itself."""
 
@@ -18,10 +18,10 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ComposedSql:
     """The SQL for DuckDB in pieces, so that its offsets lead back to the query."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SqlPiece, ...]
 
     @property
     def sql(self) -> str:

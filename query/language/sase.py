@@ -16,8 +16,8 @@ from query.errors import Diagnostic, QueryError, Span, nearest
 from query.language import ast, duck
 from query.language.cut import enclosing
 from query.language.lexer import Token, TokenKind, Tokens, words_of
-from query.language.pieces import Piece
-from query.language.pieces import Statement as Pieces
+from query.language.pieces import ComposedSql as Pieces
+from query.language.pieces import SqlPiece
 from query.schema import STREAM
 
 
@@ -147,17 +147,17 @@ class _Text:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.pieces: list[Piece] = []
+        self.pieces: list[SqlPiece] = []
         self.before: set[int] = set()
         self.length = 0
 
     def own(self, sql: str, span: Span) -> None:
-        self._add(Piece(sql, span, False))
+        self._add(SqlPiece(sql, span, False))
 
     def written(self, start: int, end: int) -> None:
-        self._add(Piece(self.text[start:end], Span(start, end), True))
+        self._add(SqlPiece(self.text[start:end], Span(start, end), True))
 
-    def _add(self, piece: Piece) -> None:
+    def _add(self, piece: SqlPiece) -> None:
         if piece.sql:
             self.pieces.append(piece)
             self.length += len(piece.sql)

@@ -12,14 +12,14 @@ from query.errors import Diagnostic, HybridWarning, QueryError, Span, nearest
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import NO_SESSION, DuckFault, Node, Session
-from query.language.pieces import Statement
+from query.language.pieces import ComposedSql
 from query.plan.bind_expression import Scope, bind_expression, macro_diagnostic, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import TIME_TYPES, MatchBinder
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
 from query.plan.merge import TIMES as MERGED_TIMES
-from query.plan.merge import Member, merge
+from query.plan.merge import MergedInput, merge
 from query.plan.output import output_columns
 from query.plan.pattern import min_rows
 from query.plan.plan import AlertOnce, FactorPlan, HistoryPlan, Measure, Plan, QueryPlan, RowsOf, Shift
@@ -51,7 +51,7 @@ ADD_A_COLUMN = "add MEASURES, for example count(*) AS n, or ask for ALL ROWS PER
 
 
 def bind(
-    query: ast.Query,
+    query: ast.QuerySyntax,
     resolve: Callable[[str], Schema],
     live: bool = False,
     relations: Mapping[str, Sequence[Field]] | None = None,
@@ -76,7 +76,7 @@ def bind(
 
 class _Query:
     def __init__(
-        self, query: ast.Query, resolve: Callable[[str], Schema], live: bool,
+        self, query: ast.QuerySyntax, resolve: Callable[[str], Schema], live: bool,
         relations: Mapping[str, Sequence[Field]], describe: Describe, session: Session,
     ) -> None:
         self.query = query
@@ -196,7 +196,7 @@ class _Query:
             raise QueryError(tuple(dict.fromkeys(self.faults)), self.query.text)
 
     def alert(
-        self, syntax: ast.AlertOnce, select_sql: str, columns: Sequence[Field], k: int, factor: FactorPlan
+        self, syntax: ast.AlertOnceSyntax, select_sql: str, columns: Sequence[Field], k: int, factor: FactorPlan
     ) -> AlertOnce:
         """Returns ALERT ONCE over the columns of the output. The suppression of a row must not depend on the arrival of
         events: unless rows come in the order of their last events, only rows of one partition have an order.
@@ -253,7 +253,7 @@ class _Query:
             self.faults += unbounded_clauses(statement)
         return statement.sql, () if isinstance(found, Diagnostic) else found
 
-    def check(self, statement: Statement, select: bool = True) -> tuple[Field, ...] | Diagnostic:
+    def check(self, statement: ComposedSql, select: bool = True) -> tuple[Field, ...] | Diagnostic:
         names = Names(self.tables, self.shown, self.aliases, frozenset(self.silent))
         return check(statement, self.query.text, names, self.describe, select)
 
@@ -312,14 +312,14 @@ class _Query:
         named = [replace(c, name=n.written) for c, n in zip(columns, factor.columns)]
         return (*named, *columns[len(named) :])
 
-    def merged(self, factor: ast.PatternFactor) -> tuple[str, Schema, tuple[Member, ...]] | None:
+    def merged(self, factor: ast.PatternFactor) -> tuple[str, Schema, tuple[MergedInput, ...]] | None:
         """Returns the name, columns and members of MERGE(a, b)."""
-        found: list[tuple[Member, Span]] = []
+        found: list[tuple[MergedInput, Span]] = []
         for name in factor.merged:
             sql = quote(name.written) if name.quoted else name.written
             one = self.input(replace(factor, input=sql, input_span=name.span, input_alias=None, merged=()))
             if one is not None:
-                found.append((Member(name.written, one[0], one[1]), name.span))
+                found.append((MergedInput(name.written, one[0], one[1]), name.span))
         if len(found) < len(factor.merged):
             return None
         shown = f"MERGE({', '.join(m.name for m, _ in found)})"
@@ -329,7 +329,7 @@ class _Query:
         made = merge(alias, found, order, self.faults)
         return None if made is None else (shown, *made)
 
-    def input(self, factor: ast.PatternFactor) -> tuple[str, Schema, tuple[Member, ...]] | None:
+    def input(self, factor: ast.PatternFactor) -> tuple[str, Schema, tuple[MergedInput, ...]] | None:
         """Returns the SQL from which DuckDB computes the input (a bare name if possible), and its columns; nothing is
         merged."""
         text = factor.input.strip()

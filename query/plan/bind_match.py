@@ -12,8 +12,8 @@ from query.errors import Diagnostic, Span, nearest
 from query.language import ast, duck
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.language.duck import NO_SESSION, DuckFault, Session
-from query.language.pieces import Piece
-from query.language.pieces import Statement as Pieces
+from query.language.pieces import ComposedSql as Pieces
+from query.language.pieces import SqlPiece
 from query.plan import pattern as rp
 from query.plan.bind_expression import Scope, bind_expression, syntax_diagnostic
 from query.plan.expression import TRUE, Column, Constant, Expression, quote
@@ -94,7 +94,7 @@ class MatchBinder:
             "events": "count(*)",
         }
         measures = [
-            ast.MeasureSyntax(ast.ExpressionText(sql, sase.span, Pieces((Piece(sql, sase.span, False),))),
+            ast.MeasureSyntax(ast.ExpressionText(sql, sase.span, Pieces((SqlPiece(sql, sase.span, False),))),
                               ast.Identifier(name, name, True, sase.span), sase.span)
             for name, sql in shown.items()
         ]  # fmt: skip

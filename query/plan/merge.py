@@ -20,7 +20,7 @@ TIMES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MergedInput:
     """One of the merged inputs. name: its value of STREAM. input_sql: as of FactorPlan. schema: its columns, with a
     time."""
 
@@ -41,8 +41,8 @@ def positions(merged: Schema, member: Schema) -> tuple[int | None, ...]:
 
 
 def merge(
-    name: str, inputs: Sequence[tuple[Member, Span]], order: str | None, faults: list[Diagnostic]
-) -> tuple[Schema, tuple[Member, ...]] | None:
+    name: str, inputs: Sequence[tuple[MergedInput, Span]], order: str | None, faults: list[Diagnostic]
+) -> tuple[Schema, tuple[MergedInput, ...]] | None:
     """Returns the merged input and its members, each with its time; None after adding faults to `faults`.
 
     inputs: with their spans in the text. order: the column that ORDER BY begins with, if there is one."""
@@ -152,7 +152,7 @@ def _holds(wide: str, type: str) -> bool:
     return scale <= places and least <= low * 10 ** (places - scale) and high * 10 ** (places - scale) <= largest
 
 
-def _ties(members: Sequence[Member], spans: Sequence[Span], faults: list[Diagnostic]) -> tuple[str, ...]:
+def _ties(members: Sequence[MergedInput], spans: Sequence[Span], faults: list[Diagnostic]) -> tuple[str, ...]:
     """Returns the tie columns of merged inputs: those common to all members, STREAM, and those that one has alone."""
     orders = [tuple(o.lower() for o in m.schema.order) for m in members]
     common = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
 from query.language.duck import Settings
 from query.plan.expression import Column, Expression, quote, show, walk
-from query.plan.merge import Member
+from query.plan.merge import MergedInput
 from query.plan.pattern import RowPattern
 from query.schema import Schema
 
@@ -234,7 +234,7 @@ class FactorPlan:
     plan: Plan
     histories: tuple[HistoryPlan, ...]
     columns: tuple[str, ...] = ()
-    members: tuple[Member, ...] = ()
+    members: tuple[MergedInput, ...] = ()
     rows_of: tuple[RowsOf | None, ...] = ()
 
     @property

@@ -12,7 +12,7 @@ from query.language import duck
 from query.language.ast import HistoryKind, PatternFactor
 from query.language.duck import DuckFault, Node
 from query.language.lexer import TokenKind, tokenize
-from query.language.pieces import Piece, Statement
+from query.language.pieces import ComposedSql, SqlPiece
 from query.plan.bind_expression import volatile_diagnostic
 from query.plan.expression import quote
 from query.plan.fingerprint import names_a_file
@@ -33,31 +33,31 @@ def unquoted(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
-def rewrite(text: str, cuts: Sequence[tuple[Span, str]], inside: Span | None = None) -> Statement:
+def rewrite(text: str, cuts: Sequence[tuple[Span, str]], inside: Span | None = None) -> ComposedSql:
     """Returns the query's text, or text[inside], with the stretches of `cuts` in it replaced. Of nested cuts the outer
     one counts."""
     inside = inside or Span(0, len(text))
-    pieces: list[Piece] = []
+    pieces: list[SqlPiece] = []
     at = inside.start
     for span, sql in sorted(cuts, key=lambda cut: (cut[0].start, -cut[0].end)):
         if span.start < at or span.end > inside.end:
             continue
         if at < span.start:
-            pieces.append(Piece(text[at : span.start], Span(at, span.start), True))
+            pieces.append(SqlPiece(text[at : span.start], Span(at, span.start), True))
         if sql:
-            pieces.append(Piece(sql, span, False))
+            pieces.append(SqlPiece(sql, span, False))
         at = span.end
     if at < inside.end:
-        pieces.append(Piece(text[at : inside.end], Span(at, inside.end), True))
-    return Statement(tuple(pieces))
+        pieces.append(SqlPiece(text[at : inside.end], Span(at, inside.end), True))
+    return ComposedSql(tuple(pieces))
 
 
-def input_statement(text: str, factor: PatternFactor, cuts: Sequence[tuple[Span, str]]) -> Statement:
+def input_statement(text: str, factor: PatternFactor, cuts: Sequence[tuple[Span, str]]) -> ComposedSql:
     """Returns the SELECT of a factor's input, with the WITH lists that it sees."""
-    pieces: list[Piece] = []
+    pieces: list[SqlPiece] = []
 
-    def ours(sql: str) -> Piece:
-        return Piece(sql, factor.input_span, False)
+    def ours(sql: str) -> SqlPiece:
+        return SqlPiece(sql, factor.input_span, False)
 
     lists = [scope for scope in factor.scopes if scope.names]
     for i, scope in enumerate(lists):
@@ -65,10 +65,10 @@ def input_statement(text: str, factor: PatternFactor, cuts: Sequence[tuple[Span,
         pieces += [*rewrite(text, cuts, scope.span).pieces, ours(" ")]
     pieces += [ours("SELECT * FROM "), *rewrite(text, cuts, factor.input_span).pieces]
     pieces += [ours(")")] * (len(lists) - 1)
-    return Statement(tuple(pieces))
+    return ComposedSql(tuple(pieces))
 
 
-def tables_of(statement: Statement) -> set[str]:
+def tables_of(statement: ComposedSql) -> set[str]:
     """The names of the tables that a SELECT reads, in lower case; none if it cannot be parsed."""
     try:
         tree = duck.parse_statement(statement.sql)
@@ -228,7 +228,7 @@ class Names:
 
 
 def check(
-    statement: Statement, text: str, names: Names, describe: Describe, select: bool = True
+    statement: ComposedSql, text: str, names: Names, describe: Describe, select: bool = True
 ) -> tuple[Field, ...] | Diagnostic:
     """Returns the output columns of the statement, or DuckDB's error about it."""
     sql = statement.sql
@@ -238,7 +238,7 @@ def check(
         return _diagnostic(fault, statement, text, names)
 
 
-def _diagnostic(fault: DuckFault, statement: Statement, text: str, names: Names) -> Diagnostic:
+def _diagnostic(fault: DuckFault, statement: ComposedSql, text: str, names: Names) -> Diagnostic:
     tables, aliases = {**names.tables, **names.shown}, names.aliases
     message = fault.message
     for table, alias in aliases.items():
@@ -309,7 +309,7 @@ def _find(name: str, text: str, span: Span) -> Span | None:
 # ---- clauses that a live or hybrid query may not contain ---------------------------------------------------------
 
 
-def volatile_calls(statement: Statement) -> list[Diagnostic]:
+def volatile_calls(statement: ComposedSql) -> list[Diagnostic]:
     """Returns HQ213 for now(), random() and the like in the SELECT."""
     try:
         tree = duck.parse_statement(statement.sql)
@@ -343,7 +343,7 @@ _MODIFIERS = {"ORDER_MODIFIER": "ORDER", "DISTINCT_MODIFIER": "DISTINCT"}  # LIM
 _CLAUSE = {"GROUP": "GROUP BY", "ORDER": "ORDER BY"}
 
 
-def unbounded_clauses(statement: Statement) -> list[Diagnostic]:
+def unbounded_clauses(statement: ComposedSql) -> list[Diagnostic]:
     """Returns the clauses that would need all matches of a live query, which never ends (HQ400)."""
     try:
         tree = duck.parse_statement(statement.sql)
@@ -354,7 +354,7 @@ def unbounded_clauses(statement: Statement) -> list[Diagnostic]:
     return list(dict.fromkeys(found))
 
 
-def _visit(node: Node, unbounded: frozenset[str], statement: Statement, found: list[Diagnostic]) -> bool:
+def _visit(node: Node, unbounded: frozenset[str], statement: ComposedSql, found: list[Diagnostic]) -> bool:
     """Checks one query node. Returns True if its rows never end. unbounded: names of WITH whose rows never end."""
     for entry in node.get("cte_map", {}).get("map", []):
         if _visit(entry["value"]["query_node"], unbounded, statement, found):
@@ -396,13 +396,13 @@ def _visit(node: Node, unbounded: frozenset[str], statement: Statement, found: l
     return True
 
 
-def _check_modifiers(node: Node, statement: Statement, found: list[Diagnostic]) -> None:
+def _check_modifiers(node: Node, statement: ComposedSql, found: list[Diagnostic]) -> None:
     for modifier in node["modifiers"]:
         word = _MODIFIERS.get(modifier["type"], "LIMIT")
         found.append(_refusal(word, _CLAUSE.get(word, word), modifier, statement))
 
 
-def _from(node: Node | None, unbounded: frozenset[str], statement: Statement, found: list[Diagnostic]) -> bool:
+def _from(node: Node | None, unbounded: frozenset[str], statement: ComposedSql, found: list[Diagnostic]) -> bool:
     """True if a table of FROM never ends; checks the subqueries in it."""
     if node is None:
         return False
@@ -428,13 +428,13 @@ def _from(node: Node | None, unbounded: frozenset[str], statement: Statement, fo
             return any(visited)
 
 
-def _refusal(word: str, clause: str, node: Any, statement: Statement) -> Diagnostic:
+def _refusal(word: str, clause: str, node: Any, statement: ComposedSql) -> Diagnostic:
     return Diagnostic(
         "HQ400", f"{clause} has no answer on an unbounded stream", _keyword(word, clause, node, statement),
         "waits for the last match", _INSTEAD.get(word, ""))  # fmt: skip
 
 
-def _keyword(word: str, clause: str, node: Any, statement: Statement) -> Span:
+def _keyword(word: str, clause: str, node: Any, statement: ComposedSql) -> Span:
     """Returns the span of the clause's words: the last ones before its first expression, or the first of the
     statement."""
     starts = [n["query_location"] for n in _nodes(node) if 0 <= n.get("query_location", -1) < len(statement.sql)]
@@ -445,7 +445,7 @@ def _keyword(word: str, clause: str, node: Any, statement: Statement) -> Span:
     return statement.origin(hit.start(), hit.end()) if hit else statement.origin(0, len(statement.sql))
 
 
-def _origin(statement: Statement, node: Node) -> Span:
+def _origin(statement: ComposedSql, node: Node) -> Span:
     found = duck.span_in(node)
     return statement.origin(*found) if found else statement.origin(0, len(statement.sql))
 

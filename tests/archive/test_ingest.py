@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from archive import checks, ingest, inputs, layout, upkeep
 from archive.checks import Options
 from archive.history import History
-from archive.ingest import Job, Report
+from archive.ingest import IngestReport, Job
 from archive.ingested import ingested_files
-from archive.inputs import Format
+from archive.inputs import InputFormat
 from archive.layout import arrow_schema
 from archive.place import place_of
 from archive.reader import RangeRequest
@@ -54,7 +54,7 @@ def write(path: Path, text: str | bytes) -> Path:
     return path
 
 
-def run(table: Path, *paths: Path | str, schema: Schema = TICKS, **given: Any) -> Report:
+def run(table: Path, *paths: Path | str, schema: Schema = TICKS, **given: Any) -> IngestReport:
     job = {name: given.pop(name) for name in ("format", "changed", "max_bad") if name in given}
     return ingest.ingest(Job(schema, place_of(table), tuple(map(str, paths)), options=Options(**given), **job))
 
@@ -782,7 +782,7 @@ def _checked(path: Path, part: inputs.Part = inputs.WHOLE) -> tuple[pa.Table, li
 
 def _parts(path: Path) -> list[inputs.Part]:
     file = inputs.find_files([str(path)], None)[0][0]
-    if file.format is Format.parquet:
+    if file.format is InputFormat.parquet:
         return inputs.row_groups(file, 2)
     chunks = [inputs.scan_chunk(file, start, end) for start, end in inputs.chunks_of(file)]
     return inputs.parts_of(file, chunks)

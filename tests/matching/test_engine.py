@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import hybrid
 from matching.batch import Matches
 from matching.engines import choose
-from matching.engines.engine import EnginePlan, Purpose, Wanted
+from matching.engines.engine import EnginePlan, Purpose, WantedRows
 from matching.engines.run_lists import RunLists
 from matching.feed import Feed, Member
 from matching.matcher import KernelMatcher
@@ -182,7 +182,7 @@ def test_a_plan_says_what_it_can_do() -> None:
     windows, overlaps = (
         choose.choose_engine(plan, Purpose.LIVE) for plan in (plan_of(WINDOWS), plan_of(OVERLAPS, INTERVALS))
     )
-    assert (windows.resident, windows.wanted, windows.specialised) == (None, Wanted.RUNS, False)
+    assert (windows.resident, windows.wanted, windows.specialised) == (None, WantedRows.RUNS, False)
     assert overlaps.resident == "the engine, overlapping intervals, keeps them in memory"
     assert str(overlaps).endswith(f"memory      partial matches stay in memory: {overlaps.resident}")
     assert str(windows).endswith("memory      with a limit, partial matches leave memory by key (policy due)")

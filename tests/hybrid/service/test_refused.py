@@ -17,7 +17,7 @@ from hybrid.service.app_file import AppError, load
 from hybrid.service.client_log import ClientLog
 from hybrid.service.connectors import make_source
 from hybrid.service.repeated import Repeated
-from live.sources.base import Bad, Place
+from live.sources.base import Bad, PartitionProgress
 from live.sources.marks import Marks, Passed
 from query.schema import Field, Schema
 from tests.hybrid.services import APP, Bench, FakeSource, piece
@@ -155,8 +155,8 @@ def test_a_database_in_memory_forgets_what_is_known_of_topics(tmp_path: Path) ->
 
 
 class Placed(FakeSource):
-    def places(self) -> dict[str, Place]:
-        return {"feed/0": Place(7, 10, 2), "feed/1": Place(None, None)}
+    def places(self) -> dict[str, PartitionProgress]:
+        return {"feed/0": PartitionProgress(7, 10, 2), "feed/1": PartitionProgress(None, None)}
 
 
 def test_lags_are_in_the_status_and_in_what_it_shows(tmp_path: Path) -> None:

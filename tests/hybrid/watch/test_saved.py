@@ -360,7 +360,7 @@ def test_every_field_has_a_tag():
     assert [engine.tag for engine in ENGINES] == ["table", "starts", "graph", "merged", "blocks", "lists", "counts"]
     assert [*store.TAGS] == [*store.FIXED]
     for kind, tags in buffered_runs.TAGS.items():
-        derived = {"registers_f"} if kind is layout.Runs else set()  # the memory of `registers`
+        derived = {"registers_f"} if kind is layout.LinkedRuns else set()  # the memory of `registers`
         assert {*kind._fields} - derived == {*tags}
     every = (saved.KINDS[k][1] for k in saved.KINDS)
     for tags in (*every, spilled.LINE_TAGS, matcher.HELD_TAGS, *buffered_runs.TAGS.values()):
