@@ -60,7 +60,6 @@ from query.schema import Schema
 #: fsync: the log is forced to disk before a push returns, and survives a power failure. os: it survives the end of the
 #: process; after a power failure, as far as the operating system has written it.
 Policy = Literal["fsync", "os"]
-POLICIES: tuple[Policy, ...] = ("fsync", "os")
 #: Suffixes of files set aside: an unreadable end of a log, and damaged segments.
 TORN, DAMAGED = ".torn", ".damaged"
 REPAIR = "hybrid archive repair sets damaged segments aside and keeps all readable events; or restore from a copy"

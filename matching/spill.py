@@ -14,7 +14,6 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.kernels.layout import grown
-from query.errors import DataError
 
 #: Share of the limit still in use after an eviction; and the share if partitions that have waited far longer than ever
 #: before leave along with them, since they are unlikely to be needed, and one write is cheaper than two.
@@ -171,64 +170,3 @@ def leaving_order(policy: Policy, facts: Facts, learnt: Learnt) -> tuple[Int64Ar
             assert_never(policy)
     hopeless = (gap_us > 0) & (due_us + gap_us < facts.now_us)
     return order, int(np.argmin(np.append(hopeless[order], False)))
-
-
-class MemoryStore:
-    """Records in memory: for tests, and to demonstrate a policy. Its manifest contains them all."""
-
-    def __init__(self) -> None:
-        self._pages: dict[int, np.ndarray] = {}
-        self._live: dict[int, int] = {}
-        self._next = 0
-
-    def put(self, bounds: Int64Array, data: np.ndarray) -> Int64Array:
-        from matching.records import frame  # loads kernels; left to the first query
-
-        places, framed = frame(bounds, data)
-        page, self._next = self._next, self._next + 1
-        self._pages[page], self._live[page] = framed, int(bounds[-1])
-        return (page << 32) + places
-
-    def read(self, places: Int64Array, lengths: Int64Array) -> tuple[Int64Array, np.ndarray]:
-        from matching.records import unframe
-
-        bounds = np.zeros(len(places) + 1, np.int64)
-        np.cumsum(lengths, out=bounds[1:])
-        out = np.empty(int(bounds[-1]), np.uint8)
-        for page in np.unique(places >> 32):
-            of = np.flatnonzero(places >> 32 == page)
-            _, data, bad = unframe(self._pages[int(page)], places[of] & 0xFFFFFFFF, lengths[of])
-            if bad >= 0:
-                raise DataError("a record of partial matches is damaged", "resume from a checkpoint")
-            at = 0
-            for i in of:
-                out[bounds[i] : bounds[i + 1]] = data[at : at + lengths[i]]
-                at += int(lengths[i])
-        return bounds, out
-
-    def drop(self, places: Int64Array, lengths: Int64Array) -> None:
-        for place, length in zip((places >> 32).tolist(), lengths.tolist(), strict=True):
-            self._live[place] -= length
-            if not self._live[place]:
-                del self._live[place], self._pages[place]
-
-    def adopt(self, places: Int64Array, lengths: Int64Array) -> None:
-        for place, length in zip((places >> 32).tolist(), lengths.tolist(), strict=True):
-            self._live[place] = self._live.get(place, 0) + length
-
-    wears = False
-
-    def worn(self, places: Int64Array) -> np.ndarray:
-        return np.zeros(len(places), np.bool_)
-
-    def manifest(self) -> bytes:
-        from matching.state import pack
-
-        return pack({"next": self._next}, {str(page): data for page, data in self._pages.items()})
-
-    def restore(self, manifest: bytes) -> None:
-        from matching.state import unpack
-
-        head, pages = unpack(manifest)
-        self._pages |= {int(page): data for page, data in pages.items()}
-        self._next = max(self._next, head["next"])

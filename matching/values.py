@@ -41,7 +41,6 @@ UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _NESTED = ("list", "array", "struct", "map")
 #: Longer texts are no integers, decimals or times.
 _LONGEST_NUMBER = 1000
-_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)

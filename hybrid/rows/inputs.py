@@ -23,7 +23,7 @@ from query.errors import DataError, first_line
 from query.plan.expression import quote
 from query.plan.plan import Order
 from query.plan.statement import NO_ACCESS
-from query.schema import Field, Schema
+from query.schema import Field
 
 BATCH_ROWS = 65_536
 #: Most archived events of overlapping files that are sorted in memory: a day of a busy stream that is stored by key.
@@ -410,8 +410,3 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     if not batches:
         return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
     return batches[0]
-
-
-def schema_of(name: str, table: pa.Table) -> Schema:
-    """Returns the schema of a plain relation: no time column, no keys."""
-    return Schema(name, fields_of(table))

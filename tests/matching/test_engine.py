@@ -23,7 +23,7 @@ from matching.engines.engine import EnginePlan, Purpose, WantedRows
 from matching.engines.run_lists import RunLists
 from matching.feed import Feed, Member
 from matching.matcher import KernelMatcher
-from matching.spill import MemoryStore, Spill
+from matching.spill import Spill
 from query.errors import DataError
 from query.language.parse import parse
 from query.plan.bind import bind
@@ -31,6 +31,7 @@ from query.plan.plan import Plan
 from query.schema import Field, Schema
 from tests.events import batch_of
 from tests.matching import run_overlaps, run_windows
+from tests.matching.memory_store import MemoryStore
 from tests.strategies import SCHEMA, SECOND_US, Row, events
 
 WINDOWS = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts

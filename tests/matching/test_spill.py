@@ -11,12 +11,13 @@ import pytest
 from matching.batch import Int64Array
 from matching.matcher import KernelMatcher, make_matcher
 from matching.records import RecordBlock, bounds_of, layout_of, one_each, pack, unpack
-from matching.spill import Facts, Learnt, MemoryStore, Policy, Spill, leaving_order
+from matching.spill import Facts, Learnt, Policy, Spill, leaving_order
 from query.errors import DataError
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.schema import Field, Schema
 from tests.events import batch_of
+from tests.matching.memory_store import MemoryStore
 from tests.properties.comparing import answer_of, reference_of
 from tests.properties.test_idle_keys import without_numbers
 from tests.strategies import SCHEMA, Row

@@ -15,13 +15,14 @@ from matching.batch import EventBatch, Matches
 from matching.buckets import bucket_of, join, split
 from matching.matcher import KernelMatcher, make_matcher
 from matching.rows import Rows
-from matching.spill import MemoryStore, Spill
+from matching.spill import Spill
 from query.errors import DataError
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
 from tests.engines import matcher_by
 from tests.events import batch_of
+from tests.matching.memory_store import MemoryStore
 from tests.properties.comparing import answer_of, program_of, reference_of
 from tests.properties.test_idle_keys import without_numbers
 from tests.properties.test_spilled import ENGINES, KEYS, keyed, staying
