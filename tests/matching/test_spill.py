@@ -111,7 +111,7 @@ def test_a_store_in_memory_finds_records_in_any_order() -> None:
     other.adopt(places, lengths)
     assert other.read(places, lengths)[1].tolist() == data.tolist()
     store._pages[0][9] ^= 1
-    with pytest.raises(DataError, match="spoilt"):
+    with pytest.raises(DataError, match="damaged"):
         store.read(places, lengths)
 
 
