@@ -69,7 +69,7 @@ def _log(directory: Path, logged: bool) -> Iterator[RepairedFault]:
 def _declared(directory: Place) -> tuple[Schema, bool] | str:
     """Returns the schema of a stream and whether it has a log, or the fault of its declaration."""
     if not (directory / STREAM_FILE).exists():
-        return f"{STREAM_FILE} is gone"
+        return f"{STREAM_FILE} is missing"
     try:
         schema, _, _, _, logged = read_declaration(directory)
     except DataError as error:

@@ -58,7 +58,7 @@ def test_a_damaged_declaration(database):
 def test_a_declaration_that_is_gone(database):
     # Before: there was no stream, and no word.
     (database / "t" / "stream.json").unlink()
-    assert run("verify", "-d", database) == (1, "t: broken: stream.json is gone\n")
+    assert run("verify", "-d", database) == (1, "t: broken: stream.json is missing\n")
     with pytest.warns(hybrid.HybridWarning, match=r"stream\.json is missing: t is declared as its table is"):
         assert values(database) == [1.0, 2.0, 3.0]
 

@@ -269,7 +269,7 @@ def test_a_source_that_fails_again_before_that_is_counted_ends_nothing(tmp_path:
     bench.stop()
 
 
-@pytest.mark.filterwarnings("ignore:.*stream.json is gone")
+@pytest.mark.filterwarnings("ignore:.*stream.json is missing")
 def test_a_service_that_cannot_start_says_at_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: OSError, as a traceback of `hybrid run`.
     bench = Bench(tmp_path)
