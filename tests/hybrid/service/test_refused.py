@@ -103,7 +103,7 @@ def test_payloads_that_were_quarantined_before_a_crash_are_not_so_twice(tmp_path
         crashed = bench.service
         bench.again()
         crashed.db.close()
-        crashed._delivery.close()
+        crashed.outlets.unlock()
     assert dead_letters(tmp_path) == [0, 1]
 
 
@@ -282,13 +282,13 @@ def test_the_service_says_what_clients_repeat_when_the_minute_is_over(tmp_path: 
     # Before: three lines of one kind were one line for ever; nobody said that two more had come.
     bench = Bench(tmp_path)
     bench.start()
-    bench.service._client_log.start()
+    bench.service.client_log.start()
     try:
         for port in range(3):
             logging.getLogger("live.sources.kafka").error("127.0.0.1:%d: refused", port)
         bench.pass_s(61.0)
     finally:
-        bench.service._client_log.stop()
+        bench.service.client_log.stop()
     said = [line for line in bench.said if line.startswith("sources.kafka")]
     assert said == [
         "sources.kafka: error: 127.0.0.1:0: refused",

@@ -23,7 +23,7 @@ FAR_S = 100 * 365 * 86400  # 2123
 def bench(tmp_path: Path) -> Iterator[Bench]:
     found = Bench(tmp_path)
     yield found
-    if hasattr(found.service, "_delivery") and not found.service._delivery.closed:
+    if found.service.outlets.locked:
         found.stop()
 
 
@@ -265,8 +265,9 @@ def test_columns_that_come_and_go_at_a_reload(tmp_path: Path) -> None:
     bench = Bench(tmp_path, narrow)
     bench.start()
     schemas: list[tuple[str, ...]] = []
-    make = bench.service._make_source
-    bench.service._make_source = lambda table, schema, app: schemas.append(schema.names) or make(table, schema, app)
+    sources = bench.service.sources
+    make = sources.make_source
+    sources.make_source = lambda table, schema, app: schemas.append(schema.names) or make(table, schema, app)
     for text in (wide, narrow):
         bench.sources.clear()
         bench.rewrite(text)
