@@ -32,7 +32,7 @@ from matching.checked import Checked, arrow_checked, shown_rows, texts_checked
 from matching.csv_records import texts_of
 from matching.json_rows import JsonRows, names_of
 from matching.types import arrow_type, duckdb_type
-from matching.values import UNITS, Finer, Rules
+from matching.value_types import UNITS, Finer, Rules
 from query.errors import DataError, first_line, nearest
 from query.language.duck import quiet_connection
 from query.schema import Field, Schema

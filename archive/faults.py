@@ -21,7 +21,8 @@ from archive.layout import OFFSET, SEQ, SOURCE, events_in_words, stored_schema, 
 from archive.recent import FILES, KeyRange
 from archive.sorting import MEMORY_LIMIT, sorting
 from archive.sums import Damaged, inspect, said
-from archive.table import Table, TableSnapshot
+from archive.table import Table
+from archive.table_snapshot import TableSnapshot
 from query.errors import DataError, first_line
 
 #: The offset of a row of an input file is (file number << RECORD_BITS) + record number.

@@ -24,7 +24,8 @@ from query.schema import Schema
 
 if TYPE_CHECKING:
     from archive.log import Contents, Log, Policy
-    from archive.table import Table, TableSnapshot
+    from archive.table import Table
+    from archive.table_snapshot import TableSnapshot
 
 #: Default limit of buffered rows; the append that reaches it flushes.
 MEMORY_ROWS_MAX = 100_000

@@ -23,7 +23,7 @@ from archive import sums
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, stored_schema, time_name
 from archive.place import SCHEME, Place
 from archive.recent import TIME_MAX_US, TIME_MIN_US, BoolArray, KeyRange, ResolvedRequest, columns_schema
-from archive.table import TableSnapshot
+from archive.table_snapshot import TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema, duckdb_type
 from query.errors import DataError, first_line

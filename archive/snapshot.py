@@ -33,7 +33,7 @@ from query.schema import Schema
 
 if TYPE_CHECKING:
     from archive.scan import RowGroups
-    from archive.table import TableSnapshot
+    from archive.table_snapshot import TableSnapshot
 
 #: Default limit of rows in a batch of HistorySnapshot.batches; and of the batches that DuckDB sorts for them.
 BATCH_ROWS_MAX = 1 << 18

@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import TIME_END_US, Int64Array
+from matching.time_texts import times_us
 from matching.types import arrow_schema
-from matching.values import ABSENT, UNITS, Rules, Type, member, read_arrow, read_python, times_us, type_of
+from matching.value_types import UNITS, Rules, Type, type_of
+from matching.values import ABSENT, member, read_arrow, read_python
 from query.errors import DataError, nearest
 from query.language.duck import quiet_connection
 from query.schema import Schema

@@ -22,19 +22,10 @@ import pyarrow.compute as pc
 from matching.batch import Int64Array
 from matching.checked import Checked, check, time_of, types_of
 from matching.json_members import commas, members_twice
-from matching.values import (
-    ABSENT,
-    UNITS,
-    Rules,
-    Type,
-    as_lists,
-    member,
-    nearest,
-    read_arrow,
-    read_raws,
-    read_texts,
-    whole_since_1970,
-)  # fmt: skip
+from matching.scalar_texts import nearest
+from matching.time_texts import whole_since_1970
+from matching.value_types import UNITS, Rules, Type
+from matching.values import ABSENT, as_lists, member, read_arrow, read_raws, read_texts
 from query.schema import Schema
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError)

@@ -13,6 +13,7 @@ from typing import Any, assert_never
 
 from query.errors import Diagnostic, QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
+from query.moves import Anchors, PatternPlace, Rest, _is_excluded, _Move, _Round, moves
 from query.plan.expression import (
     Call,
     Constant,
@@ -24,8 +25,7 @@ from query.plan.expression import (
     walk,
 )
 from query.plan.output import TIMEOUT_COLUMNS, Outcome
-from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Variable, anchors
-from query.plan.pattern import Sequence as Concatenation
+from query.plan.pattern import anchors
 from query.plan.plan import AfterMatch, Plan
 from query.values import Evaluate, EvaluationScope, Label, PartitionRows, Row, logical_row, value
 
@@ -224,135 +224,6 @@ def _timeout_columns(match: ReferenceMatch) -> dict[str, Any]:
     }
 
 
-# ---- the rest of a pattern ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """Marks the end of a loop's body: its round, number done + 1, ends here. moved: the round has taken a row."""
-
-    loop: Repeat
-    done: int
-    moved: bool
-
-    @property
-    def may_repeat(self) -> bool:
-        return self.loop.at_most is None or self.done + 1 < self.loop.at_most
-
-
-@dataclass(frozen=True, slots=True)
-class _EndOfExclusion:
-    """Marks the end of the body of {- -}: a row matched while this mark is in the rest is excluded."""
-
-
-#: The elements still to be matched, next one first.
-_Rest = tuple[RowPattern | _Round | _EndOfExclusion, ...]
-#: A step from a rest: the variable of the next row (None: the pattern is complete), the rest after it, and the negated
-#: variables between the last row and that one.
-_Move = tuple[str | None, _Rest, tuple[str, ...]]
-#: The anchors that hold between two rows: True for `^`, False for `$`.
-_Anchors = frozenset[bool]
-
-
-def moves(rest: _Rest, holding: _Anchors) -> Iterator[_Move]:
-    """Yields all steps from `rest`, the preferred one first: left choices before right ones, another round before
-    leaving a greedy loop, leaving a reluctant one before another round. An anchor is a step of its own, taken if it
-    holds."""
-    yield from _moves(rest, holding, (), set())
-
-
-def _moves(
-    rest: _Rest, holding: _Anchors, negated: tuple[str, ...], seen: set[tuple[_Rest, tuple[str, ...]]]
-) -> Iterator[_Move]:
-    """Yields the steps. seen: rests that were reached before; their steps are preferred and not repeated."""
-    if (rest, negated) in seen:
-        return
-    seen.add((rest, negated))
-    if not rest:
-        yield None, (), negated
-        return
-    head, behind = rest[0], rest[1:]
-    match head:
-        case Variable(name):
-            yield name, tuple(_Round(r.loop, r.done, True) if isinstance(r, _Round) else r for r in behind), negated
-        case Concatenation(parts):
-            yield from _moves((*parts, *behind), holding, negated, seen)
-        case Alternation(choices):
-            for choice in choices:
-                yield from _moves((choice, *behind), holding, negated, seen)
-        case Empty() | _EndOfExclusion():
-            yield from _moves(behind, holding, negated, seen)
-        case Anchor(at_start):
-            if at_start in holding and at_start:
-                yield from _moves(behind, holding, negated, seen)
-            elif at_start in holding:  # after `$` only the empty string can be matched
-                yield from (m for m in _moves(behind, holding, negated, set()) if m[0] is None)
-        case Exclusion(body):
-            yield from _moves((body, _EndOfExclusion(), *behind), holding, negated, seen)
-        case Negation(name):
-            yield from _moves(behind, holding, (*negated, name), seen)
-        case Repeat():
-            yield from _rounds(head, 0, behind, holding, negated, seen)
-        case _Round(loop, done, moved):
-            done += 1
-            if moved or done < loop.at_least:
-                done = done if loop.at_most else min(done, loop.at_least)
-                yield from _rounds(loop, done, behind, holding, negated, seen)
-            else:  # ISO 19075-5, 7.2.8: once the minimum is reached, a round without a row is the last one
-                yield from _moves(behind, holding, negated, seen)
-        case _:
-            assert_never(head)
-
-
-def _rounds(
-    loop: Repeat,
-    done: int,
-    behind: _Rest,
-    holding: _Anchors,
-    negated: tuple[str, ...],
-    seen: set[tuple[_Rest, tuple[str, ...]]],
-) -> Iterator[_Move]:
-    """Yields the steps after `done` rounds of a loop."""
-    more = loop.at_most is None or done < loop.at_most
-    stop = done >= loop.at_least
-    if stop and not loop.greedy:
-        yield from _moves(behind, holding, negated, seen)
-    if more:
-        yield from _moves((loop.body, _Round(loop, done, False), *behind), holding, negated, seen)
-    if stop and loop.greedy:
-        yield from _moves(behind, holding, negated, seen)
-
-
-class _Place:
-    """A rest, interned: equal rests are one object, since the search for all matches compares them at every row."""
-
-    __slots__ = ("_places", "_steps", "excluded", "rest")
-
-    def __init__(self, rest: _Rest, places: dict[_Rest, _Place]) -> None:
-        self.rest = rest
-        self.excluded = _is_excluded(rest)
-        places[rest] = self
-        self._places = places
-        self._steps: dict[_Anchors, tuple[tuple[str | None, _Place, tuple[str, ...]], ...]] = {}
-
-    def at(self, rest: _Rest) -> _Place:
-        """Returns the place of another rest of the same pattern."""
-        return self._places.get(rest) or _Place(rest, self._places)
-
-    def moves(self, holding: _Anchors) -> tuple[tuple[str | None, _Place, tuple[str, ...]], ...]:
-        """Returns all steps from here, as `moves` yields them."""
-        found = self._steps.get(holding)
-        if found is None:
-            steps = [(variable, self.at(behind), negated) for variable, behind, negated in moves(self.rest, holding)]
-            found = self._steps[holding] = tuple(steps)
-        return found
-
-
-def _is_excluded(behind: _Rest) -> bool:
-    """True if a row is inside {- -}, judged by the rest after it."""
-    return any(isinstance(r, _EndOfExclusion) for r in behind)
-
-
 def next_start(after: AfterMatch, start: int, labels: Sequence[Label]) -> tuple[int, bool]:
     """Returns where SQL's scan continues after a match that began at `start`, and True if it is stuck: SKIP TO named a
     variable without a row, or the first row of the match. Positions are of the partition."""
@@ -374,7 +245,7 @@ def next_start(after: AfterMatch, start: int, labels: Sequence[Label]) -> tuple[
 
 
 #: One way to read the rows so far: the rest after it, and the negated variables in each gap passed.
-_Derivation = tuple[_Place, tuple[tuple[str, ...], ...]]
+_Derivation = tuple[PatternPlace, tuple[tuple[str, ...], ...]]
 #: The ways to read a labelled sequence, the preferred one first, each with the positions it excludes. Of ways with
 #: equal rests only the preferred one is kept.
 _Derivations = Mapping[_Derivation, frozenset[int]]
@@ -413,7 +284,7 @@ class _Step:
     """A row bound by an attempt (the first step precedes the first row), and the moves after it that are still
     untried."""
 
-    rest: _Rest
+    rest: Rest
     untried: Iterator[_Move]
     variable: str = ""
     position: int = -1
@@ -441,7 +312,7 @@ class _Search:
         self.watermark_us = watermark_us
         self.ended = ended
         self.steps_left = self.steps_max = steps_max
-        self.begin = _Place((plan.pattern,), {})
+        self.begin = PatternPlace((plan.pattern,), {})
         self.lenient = lenient
         self.conditions = {d.variable: _by_reach(d.condition) for d in plan.defines}
         self.interval_us = plan.within.interval_us if plan.within else None
@@ -629,7 +500,7 @@ class _Search:
         self.steps_left = self.steps_max
         decided = self._seen(partition, start + self.reach)
         timeout: tuple[list[_Step], tuple[str, ...]] | None = None
-        begin: _Rest = (self.plan.pattern,)
+        begin: Rest = (self.plan.pattern,)
         # depth first is the order of preference
         path = [_Step(begin, moves(begin, _holding(partition, start, bool(start))))]
         while path:
@@ -780,7 +651,7 @@ class _Search:
             yield base + navigation.physical_offset
 
 
-def _holding(partition: PartitionRows, position: int, begun: bool) -> _Anchors:
+def _holding(partition: PartitionRows, position: int, begun: bool) -> Anchors:
     """Returns the anchors that hold before a position. begun: rows lie before it. If `$` occurs, a row is matched only
     when the next one exists or the input has ended: so no row at `position` means the end."""
     return frozenset((*([] if begun else [True]), *([False] if position == len(partition.index) else [])))
@@ -792,7 +663,7 @@ def _bound(steps: Sequence[_Step]) -> tuple[tuple[Label, ...], frozenset[int]]:
     return tuple((step.variable, step.position) for step in steps), excluded
 
 
-def _options(derivations: _Derivations, holding: _Anchors, position: int) -> dict[str, _Derivations]:
+def _options(derivations: _Derivations, holding: Anchors, position: int) -> dict[str, _Derivations]:
     """Returns the variables that the row at `position` may be, in order of preference, each with the ways to read the
     resulting sequence."""
     options: dict[str, dict[_Derivation, frozenset[int]]] = {}

@@ -31,7 +31,7 @@ from archive.spark.task import COUNT, Search
 from archive.spark.told import hear, hear_matches
 from archive.spark.types import quoted, spark_type
 from archive.sums import FOOTERS
-from archive.table import TableSnapshot
+from archive.table_snapshot import TableSnapshot
 from matching.batch import Int64Array, Matches
 from matching.engines.engine import Purpose
 from matching.ipc import from_ipc

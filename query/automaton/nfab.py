@@ -18,13 +18,13 @@ Matches are run by query/automaton/compile.py and its successors; this is the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import product
 from typing import assert_never
 
 from query.automaton.compile import compile_plan
+from query.automaton.formulas import FALSE, all_of, any_of, clauses_of, folded, unless
 from query.language.ast import Selection
 from query.plan import pattern as rp
 from query.plan.expression import (
@@ -47,14 +47,8 @@ from query.plan.plan import Plan, Within
 ELEMENTS_MAX = 20
 #: Maximum number of states of the general form that are written out.
 STATES_MAX = 200
-#: Maximum number of clauses of a condition in conjunctive normal form; a condition with more is kept as it is.
-CLAUSES_MAX = 12
 #: The number of a row in its partition, for WITHIN n ROWS.
 ROW_NUMBER = Column("ROW_NUMBER()", "BIGINT")
-FALSE = Constant(False, "BOOLEAN")
-NULL = Constant(None, "BOOLEAN")
-INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
-MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class NFAbEdgeKind(Enum):
@@ -250,7 +244,7 @@ def _conditions(plan: Plan, elements: Sequence[_Element]) -> tuple[NFAbState, ..
     states: list[NFAbState] = []
     for i, element in enumerate(elements):
         condition = plan.condition(element.variable)
-        first = _clauses(_simplified(condition, elements, i, False))
+        first = clauses_of(_simplified(condition, elements, i, False))
         if i and elements[i - 1].loop:
             loop = elements[i - 1].variable
             early = [c for c in first if element.variable != loop and _reads_only_before(c, element.variable, loop)]
@@ -264,7 +258,7 @@ def _conditions(plan: Plan, elements: Sequence[_Element]) -> tuple[NFAbState, ..
             states.append(NFAbState(names[i], element.variable, (NFAbEdge(NFAbEdgeKind.BEGIN, begin, at + 1),)))
             continue
         states.append(NFAbState(f"{names[i]}[1]", element.variable, (NFAbEdge(NFAbEdgeKind.BEGIN, begin, at + 1),)))
-        further = all_of([*same, *_clauses(_simplified(condition, elements, i, True))])
+        further = all_of([*same, *clauses_of(_simplified(condition, elements, i, True))])
         edges = (NFAbEdge(NFAbEdgeKind.TAKE, further, at + 1), NFAbEdge(NFAbEdgeKind.PROCEED, TRUE, at + 2))
         states.append(NFAbState(f"{names[i]}[i]", element.variable, edges if element.greedy else edges[::-1]))
     return (*states, NFAbState("F", None, ()))
@@ -393,103 +387,6 @@ def _distance(plan: Plan, within: Within, later: Expression, earlier: Expression
     return Call("<", (Call("-", (later, earlier), "BIGINT"), Constant(within.rows, "BIGINT")), "BOOLEAN")
 
 
-def all_of(conditions: Iterable[Expression]) -> Expression:
-    """Returns their conjunction without duplicates."""
-    return _joined("and", conditions, nothing=TRUE, decides=FALSE)
-
-
-def any_of(conditions: Iterable[Expression]) -> Expression:
-    """Returns their disjunction without duplicates."""
-    return _joined("or", conditions, nothing=FALSE, decides=TRUE)
-
-
-def _joined(op: str, conditions: Iterable[Expression], nothing: Constant, decides: Constant) -> Expression:
-    parts: dict[Expression, None] = {}
-    for condition in conditions:
-        inner = condition.arguments if isinstance(condition, Call) and condition.function == op else (condition,)
-        parts.update(dict.fromkeys(_boolean(e) for e in inner if e != nothing))
-    if decides in parts:
-        return decides
-    match tuple(parts):
-        case ():
-            return nothing
-        case (one,):
-            return one
-        case several:
-            return Call(op, several, "BOOLEAN")
-
-
-def _boolean(e: Expression) -> Expression:
-    """Returns the expression as an operand of AND and OR, which accept other types too."""
-    if isinstance(e, Constant) and e.value is None and not e.sql:
-        return NULL
-    return e if e.type == "BOOLEAN" else Call("cast", (e,), "BOOLEAN")
-
-
-def unless(e: Expression) -> Expression:
-    """Returns a condition that is true if `e` is false or null."""
-    match e:
-        case Constant(value, "BOOLEAN"):
-            return FALSE if value is True else TRUE
-        case Call("is_not_distinct", arguments):
-            return Call("is_distinct", arguments, "BOOLEAN")
-        case Call("is_null", arguments):
-            return Call("is_not_null", arguments, "BOOLEAN")
-        case Call("is_not_null", arguments):
-            return Call("is_null", arguments, "BOOLEAN")
-    certain = e if _never_null(e) else Call("coalesce", (e, FALSE), "BOOLEAN")
-    return Call("not", (certain,), "BOOLEAN")
-
-
-def _never_null(e: Expression) -> bool:
-    match e:
-        case Call("is_distinct" | "is_not_distinct" | "is_null" | "is_not_null"):
-            return True
-        case Call("and" | "or" | "not", arguments):
-            return all(map(_never_null, arguments))
-        case Constant(value):
-            return value is not None
-        case _:
-            return False
-
-
-def _clauses(condition: Expression) -> list[Expression]:
-    """Returns the conjuncts of a condition in conjunctive normal form. The same rows meet it; a conjunct may be false
-    for null, and errors may come in another order."""
-    clauses: list[tuple[Expression, ...]] = []
-    for clause in _cnf(condition, True):
-        if TRUE not in clause:
-            # only true counts
-            clauses.append(tuple(dict.fromkeys(e for e in clause if e not in (FALSE, NULL))))
-    kept = [
-        c for i, c in enumerate(clauses)
-        if not any(set(o) < set(c) or (set(o) == set(c) and j < i) for j, o in enumerate(clauses))
-    ]  # fmt: skip
-    return [any_of(clause) for clause in kept]
-
-
-def _cnf(e: Expression, positive: bool) -> list[tuple[Expression, ...]]:
-    """Clauses of `e`, or of NOT `e`."""
-    match e:
-        case Constant(bool(value), "BOOLEAN"):
-            return [(TRUE if value is positive else FALSE,)]
-        case Constant(None, sql=""):
-            return [(NULL,)]  # NOT null is null
-        case Call("not", (a,)):
-            return _cnf(a, not positive)
-        case Call("and" | "or" as op, arguments):
-            parts = [_cnf(a, positive) for a in arguments]
-            if (op == "and") == positive:
-                return [clause for part in parts for clause in part]
-            size = 1
-            for part in parts:
-                size *= len(part)
-            if size <= CLAUSES_MAX:
-                return [tuple(d for clause in chosen for d in clause) for chosen in product(*parts)]
-    whole = _boolean(e)
-    return [(whole if positive else Call("not", (whole,), "BOOLEAN"),)]
-
-
 def _reads_only_before(e: Expression, variable: str, loop: str) -> bool:
     """True if `e` reads rows of variables before the candidate's, of the loop among them, and nothing else."""
     read: list[tuple[str, ...]] = []
@@ -535,70 +432,10 @@ def _simplified(condition: Expression, elements: Sequence[_Element], at: int, fu
                 high = rows(names)[1]
                 return Constant(None, e.type) if high is not None and offset >= high else e
             case Call(_, arguments):
-                return _folded(replace(e, arguments=tuple(map(of, arguments))), lambda names: rows(names)[0])
+                return folded(replace(e, arguments=tuple(map(of, arguments))), lambda names: rows(names)[0])
             case Opaque(_, arguments):
                 return replace(e, arguments=tuple(map(of, arguments)))
             case _:
                 return e
 
     return of(condition)
-
-
-def _folded(e: Call, least: Callable[[tuple[str, ...]], int]) -> Expression:
-    """Returns a call whose value follows from its constants, or from `least` rows of some variables, as that value;
-    else itself."""
-    match e:
-        case Call("and", arguments):
-            return all_of(arguments) if e.type == "BOOLEAN" else e
-        case Call("or", arguments):
-            return any_of(arguments) if e.type == "BOOLEAN" else e
-        case Call("not", (Constant(bool(value), "BOOLEAN"),)):
-            return FALSE if value else TRUE
-        case Call("is_null" | "is_not_null" as function, (Constant() as a,)) if not a.sql or a.value is not None:
-            return TRUE if (a.value is None) == (function == "is_null") else FALSE
-        case Call("case", (Constant(truth, "BOOLEAN"), then, *others)):
-            if truth is True:
-                return then if then.type == e.type else e
-            rest = replace(e, arguments=tuple(others))
-            if len(others) > 1:
-                return _folded(rest, least)
-            return others[0] if others[0].type == e.type else e
-        case Call(op, (a, b)) if op in MIRRORED:
-            if any(isinstance(x, Constant) and x.value is None and not x.sql for x in (a, b)):
-                return NULL
-            if isinstance(a, Constant):
-                truth = _known(MIRRORED[op], b, a, least)
-            else:
-                truth = _known(op, a, b, least)
-            return e if truth is None else Constant(truth, "BOOLEAN")
-    return e
-
-
-def _known(op: str, a: Expression, b: Expression, least: Callable[[tuple[str, ...]], int]) -> bool | None:
-    """Returns True or False if `a op b` is decided, where `b` is a whole number and `a` another one or a count; else
-    None."""
-    number = _whole(b)
-    if number is None:
-        return None
-    if (known := _whole(a)) is not None:
-        return _compared(op, known, number)
-    match a:
-        case Aggregate("count", None, names) if a.plain:
-            low = least(names)
-            # true, or false, for the fewest rows and for any number of more
-            if op in ("<", "<=", "=") and not _compared("<=" if op == "=" else op, low, number):
-                return False
-            if op in (">", ">=", "<>") and _compared(">" if op == "<>" else op, low, number):
-                return True
-    return None
-
-
-def _whole(e: Expression) -> int | None:
-    """The value of an integer constant."""
-    if isinstance(e, Constant) and type(e.value) is int and e.type in INTEGERS:
-        return e.value
-    return None
-
-
-def _compared(op: str, a: int, b: int) -> bool:
-    return {"=": a == b, "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op]

@@ -13,7 +13,8 @@ from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import NO_SESSION, DuckFault, Node, Session
 from query.language.pieces import ComposedSql
-from query.plan.bind_expression import Scope, bind_expression, macro_diagnostic, syntax_diagnostic, volatile_diagnostic
+from query.plan.bind_expression import Scope, bind_expression
+from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import TIME_TYPES, MatchBinder
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint

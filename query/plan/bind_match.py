@@ -15,7 +15,8 @@ from query.language.duck import NO_SESSION, DuckFault, Session
 from query.language.pieces import ComposedSql as Pieces
 from query.language.pieces import SqlPiece
 from query.plan import pattern as rp
-from query.plan.bind_expression import Scope, bind_expression, syntax_diagnostic
+from query.plan.bind_expression import Scope, bind_expression
+from query.plan.bind_faults import syntax_diagnostic
 from query.plan.expression import TRUE, Column, Constant, Expression, quote
 from query.plan.output import TIMEOUT_COLUMNS
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within

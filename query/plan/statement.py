@@ -13,7 +13,7 @@ from query.language.ast import HistoryKind, PatternFactor
 from query.language.duck import DuckFault, Node
 from query.language.lexer import TokenKind, tokenize
 from query.language.pieces import ComposedSql, SqlPiece
-from query.plan.bind_expression import volatile_diagnostic
+from query.plan.bind_faults import volatile_diagnostic
 from query.plan.expression import quote
 from query.plan.fingerprint import names_a_file
 from query.plan.typed import type_diagnostic
