@@ -16,11 +16,12 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 import archive.snapshot
+from archive.reader import WHOLE, RangeRequest
 from archive.recent import KeyRange
 from archive.search.prefilter import windows_of
 from archive.snapshot import HistorySnapshot
@@ -88,10 +89,8 @@ class SearchReport:
 def search(
     snapshot: HistorySnapshot,
     plan: Plan,
-    low_us: int | None = None,
-    high_us: int | None = None,
+    request: RangeRequest = WHOLE,
     *,
-    late: bool = False,
     make: Callable[[Plan], Matcher] | None = None,
     arrange: Arrange | None = None,
     workers: int | None = None,
@@ -99,13 +98,14 @@ def search(
     prefilter: bool | None = None,
     report: SearchReport | None = None,
 ) -> Iterator[Matches]:
-    """Yields the matches of a plan in the events with low_us <= time < high_us, as a bounded input: the same matches
-    with the same evidence as a single Matcher finds. Order: unit by unit, in a unit by emission.
+    """Yields the matches of a plan in the requested events, as a bounded input: the same matches with the same evidence
+    as a single Matcher finds. Order: unit by unit, in a unit by emission.
 
-    late: includes late events. make: makes the matchers, which run in threads. arrange: required for an ORDER BY of
-    more than the stream's time. workers: units in parallel (None: one per core). rows_max: limit of events in a batch
-    of a unit, of which two or three are held (None: archive.snapshot.BATCH_ROWS_MAX). prefilter: reads only rows near a
-    possible match (None: if sound and worthwhile). report: filled during the search.
+    request: its range and `late` count; keys and columns are those of the plan. make: makes the matchers, which run in
+    threads. arrange: required for an ORDER BY of more than the stream's time. workers: units in parallel (None: one per
+    core). rows_max: limit of events in a batch of a unit, of which two or three are held (None:
+    archive.snapshot.BATCH_ROWS_MAX). prefilter: reads only rows near a possible match (None: if sound and worthwhile).
+    report: filled during the search.
     Memory per worker: some batches, archive.scan.SORT_MEMORY, and the matcher's partial matches. Raises the errors of
     reading and matching; the first error ends the search."""
     from matching.matcher import KernelMatcher, make_matcher
@@ -116,8 +116,8 @@ def search(
     report = SearchReport() if report is None else report
     rows_max = archive.snapshot.BATCH_ROWS_MAX if rows_max is None else rows_max
     cores = os.cpu_count() or 1 if workers is None else workers
-    report.total, largest = snapshot.stretch_rows(low_us, high_us)
-    windows, report.prefilter = windows_of(snapshot, plan, low_us, high_us, late, prefilter, report.total)
+    report.total, largest = snapshot.stretch_rows(request.low_us, request.end_us)
+    windows, report.prefilter = windows_of(snapshot, plan, request, prefilter, report.total)
     units = [SearchUnit()]
     column = key_column(plan, snapshot.schema)
     if windows is None and column is not None:
@@ -126,18 +126,17 @@ def search(
         if cores > 1 and (workers is not None or (largest and report.total >= _PARALLEL_ROWS_MIN)):
             parts = max(parts, cores * _UNITS_PER_WORKER)
         if parts > 1:
-            cut = units_of(column, snapshot.key_cuts(column, parts, low_us, high_us, late=late))
-            looks = snapshot.touched_rows([u.span for u in cut if u.span is not None], low_us, high_us)
+            cut = units_of(column, snapshot.key_cuts(column, parts, request))
+            looks = snapshot.touched_rows([u.span for u in cut if u.span is not None], request.low_us, request.end_us)
             times = _LOOKS_MAX_UNSORTED if largest > rows_max else _LOOKS_MAX
             if workers is not None or looks <= report.total * times:
                 units, report.column = cut, column
     report.units, report.workers = len(units), min(cores, len(units))
 
     def walk(unit: SearchUnit) -> Iterator[Matches]:
-        batches = snapshot.batches(
-            low_us, high_us, late=late, columns=plan.columns, span=unit.span, windows=windows, rows_max=rows_max,
-            keys=None if unit.null is None else {unit.null: [None]},
-        )  # fmt: skip
+        keys = None if unit.null is None else {unit.null: [None]}
+        asked = replace(request, keys=keys, columns=plan.columns)
+        batches = snapshot.batches(asked, span=unit.span, windows=windows, rows_max=rows_max)
         counted = _counted(batches if len(units) > 1 else _ahead(batches), report)
         matcher = make(plan)
         try:

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from archive.reader import RangeRequest
 from archive.search.search import SearchReport, search
 from benchmarks import answers
 from benchmarks.archive.events import DAY_US, SCHEMA, START_US, fill, parser, pieces, ticks
@@ -109,7 +110,7 @@ def child(directory: Path, query: str, how: str) -> None:
     started, worked = time.perf_counter(), time.process_time()
     make = partial(make_matcher, purpose=Purpose.ROWS)
     if how == "one matcher":
-        found = run(make(plan), snapshot.batches(None, None, columns=plan.columns))
+        found = run(make(plan), snapshot.batches(RangeRequest(columns=plan.columns)))
     else:
         prefilter = None if how == "prefilter" else False
         found = search(snapshot, plan, make=make, prefilter=prefilter, report=report)

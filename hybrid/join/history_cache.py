@@ -412,9 +412,8 @@ def _events(
 ) -> Iterator[EventBatch]:  # fmt: skip
     """Yields the events of [low_us, last_us] in the total order: in batches from a snapshot without keys, else in one.
     """
+    request = RangeRequest(low_us, last_us, closed=True, keys=keys, late=late, columns=columns)
     if isinstance(reader, HistorySnapshot) and keys is None:
-        yield from reader.batches(
-            low_us, last_us, closed=True, late=late, columns=columns, sorted_max=SORTED_MAX
-        )
+        yield from reader.batches(request, sorted_max=SORTED_MAX)
     else:
-        yield reader.read(RangeRequest(low_us, last_us, closed=True, keys=keys, late=late, columns=columns))
+        yield reader.read(request)

@@ -80,7 +80,7 @@ class MergedReader:
         """Yields the events of one input, in non-empty batches."""
         reader, late = self.readers[k]
         if isinstance(reader, HistorySnapshot):
-            parts: Iterator[EventBatch] = reader.batches(None, None, late=late)
+            parts: Iterator[EventBatch] = reader.batches(RangeRequest(late=late))
         else:
             parts = iter([reader.read(RangeRequest(late=late))])
         yield from (self.merged.events(k, part) for part in parts if len(part))

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -400,9 +400,8 @@ class Relations:
                     return standing.batches(plan.columns), standing, False
             ordered = self.ordered(factor.input_sql, name, plan.order_by, time)
             return ordered.batches(plan.columns), ordered, False
-        snapshot, late = stream.snapshot, stream.late
-        batches = snapshot.batches(stream.low_us, stream.high_us, late=late, columns=factor.plan.columns)
-        return resorted(batches, factor.plan.order_by), snapshot, late
+        batches = stream.snapshot.batches(replace(stream.request, columns=factor.plan.columns))
+        return resorted(batches, factor.plan.order_by), stream.snapshot, stream.late
 
     def searched(self, factor: FactorPlan) -> StreamInput | None:
         """Returns the stream of a pattern factor if it is large enough to be searched in parts, else None."""

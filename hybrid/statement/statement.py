@@ -168,11 +168,8 @@ def answer_factor(
         plan, order_by = factor.plan, factor.plan.order_by
         arrange = partial(resorted, order_by=order_by)
         found = list(
-            search(
-                stream.snapshot, plan, stream.low_us, stream.high_us, late=late, make=make, arrange=arrange,
-                report=report,
-            )
-        )  # fmt: skip
+            search(stream.snapshot, plan, stream.request, make=make, arrange=arrange, report=report)
+        )
     if make is rows_matcher:
         return rows_of(factor.plan, found), lookups
     if not factor.histories:

@@ -53,8 +53,8 @@ class Filling:
         """Takes the events from the current position up to the watermark. Raises DataError for missing files."""
         if watermark_us is None or watermark_us <= self.reached_us:
             return
-        columns = self._plan.columns
-        for batch in snapshot.batches(self.reached_us, watermark_us, columns=columns, sorted_max=SORTED_MAX):
+        request = RangeRequest(self.reached_us, watermark_us, columns=self._plan.columns)
+        for batch in snapshot.batches(request, sorted_max=SORTED_MAX):
             self.take(batch)
         self.reached_us = watermark_us
 
@@ -88,10 +88,8 @@ def steps(
     """Yields the kept events of several streams with low_us <= time < end_us (None: no end), in the steps that a chain
     takes, interleaved by time, with the given columns (None: all). Memory: a few batches of each stream, and the events
     that wait for a stream that ends earlier."""
-    parts = {
-        name: snapshots[name].batches(low_us[name], end_us[name], columns=columns[name], sorted_max=SORTED_MAX)
-        for name in names
-    }
+    asked = {name: RangeRequest(low_us[name], end_us[name], columns=columns[name]) for name in names}
+    parts = {name: snapshots[name].batches(asked[name], sorted_max=SORTED_MAX) for name in names}
     heads: dict[str, EventBatch | None] = {name: next(batches, None) for name, batches in parts.items()}
     while some := [head for head in heads.values() if head is not None]:
         last_us = min(int(head.ts_us[-1]) for head in some)  # no later batch has an event up to here

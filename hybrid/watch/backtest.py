@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from archive.reader import HistoryReader
+from archive.reader import HistoryReader, RangeRequest
 from archive.search.prefilter import windows_of
 from archive.snapshot import HistorySnapshot
 from hybrid.join.driver import Driver
@@ -76,8 +76,9 @@ def backtest(
 def _in_stream(plan: Plan, snapshot: HistorySnapshot, start_us: int, end_us: int | None) -> list[Matches]:
     """Returns the matches of a pattern over one stream. Reads only events that can be part of a match."""
     count = snapshot.stretch_rows(start_us, end_us)[0]
-    windows, _ = windows_of(snapshot, plan, start_us, end_us, False, None, count)
-    events = snapshot.batches(start_us, end_us, columns=plan.columns, windows=windows, sorted_max=SORTED_MAX)
+    request = RangeRequest(start_us, end_us, columns=plan.columns)
+    windows, _ = windows_of(snapshot, plan, request, None, count)
+    events = snapshot.batches(request, windows=windows, sorted_max=SORTED_MAX)
     return list(run(live_matcher(plan), events, end_us))
 
 

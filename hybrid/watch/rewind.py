@@ -60,7 +60,7 @@ def first_wrong(stream: Stream, to_us: int) -> int:
     """Returns the first ingest sequence whose verdict may be wrong: that of the first on-time event beyond the time or,
     if the clock alone has raised the watermark, of the first event after the last on-time one."""
     snapshot = stream.kept.snapshot()
-    beyond = [int(s.min()) for b in snapshot.batches(to_us + 1, None) if len(s := b.seq[b.seq >= 0])]
+    beyond = [int(s.min()) for b in snapshot.batches(RangeRequest(to_us + 1)) if len(s := b.seq[b.seq >= 0])]
     if beyond:
         return min(beyond)
     return 1 + max((int(b.seq[~late].max()) for b, late in snapshot.since(0) if not late.all()), default=-1)

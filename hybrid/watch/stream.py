@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from archive.history import LOG, History, archived_schema, check_there
 from archive.place import Place
-from archive.reader import HistoryReader
+from archive.reader import HistoryReader, RangeRequest
 from archive.recent import FILES
 from hybrid.rows.inputs import SORTED_MAX
 from hybrid.rows.times import show_us
@@ -229,7 +229,7 @@ def _watermark_again(kept: History, saved_us: int | None, schema: Schema) -> int
     # Rows of files are history: they do not bound future events.
     named = {name for name in kept.offsets if name != FILES}
     newest: dict[str, int] = {}
-    for batch in kept.snapshot().batches(saved_us, None, columns=(), sorted_max=SORTED_MAX):
+    for batch in kept.snapshot().batches(RangeRequest(saved_us, columns=()), sorted_max=SORTED_MAX):
         for code, name in enumerate(batch.sources):
             times = batch.ts_us[batch.source == code]
             if name in named and len(times):

@@ -80,14 +80,14 @@ def test_a_search_is_one_matcher_over_all(selections, rows, data):
         expected = whole(snapshot, plan, low, high, late)
         workers, rows_max = data.draw(st.sampled_from((1, 2))), data.draw(st.sampled_from((1, 3, 100)))
         report = SearchReport()
+        request = RangeRequest(low, high, late=late)
         found = search(
-            snapshot, plan, low, high, late=late, make=lenient, workers=workers, rows_max=rows_max, prefilter=False,
-            report=report,
-        )  # fmt: skip
+            snapshot, plan, request, make=lenient, workers=workers, rows_max=rows_max, prefilter=False, report=report
+        )
         assert answer_of(list(found)) == expected
         event(f"units {min(report.units, 4)}")
         why = unsound(plan)
-        found = search(snapshot, plan, low, high, late=late, make=lenient, workers=1, rows_max=rows_max, prefilter=True)
+        found = search(snapshot, plan, request, make=lenient, workers=1, rows_max=rows_max, prefilter=True)
         assert answer_of(list(found)) == expected
         event(f"prefilter: {why or 'yes'}")
 
@@ -128,12 +128,13 @@ def test_what_the_prefilter_leaves_out_changes_nothing(rows, data):
         snapshot = kept(root, rows, data)
         expected = whole(snapshot, plan, None, None, True)
         report = SearchReport()
-        found = list(search(snapshot, plan, late=True, make=lenient, prefilter=True, workers=1, report=report))
+        request = RangeRequest(late=True)
+        found = list(search(snapshot, plan, request, make=lenient, prefilter=True, workers=1, report=report))
         assert answer_of(found) == expected
         assert report.prefilter.startswith("prefilter: within")
-        windows, _ = windows_of(snapshot, plan, None, None, True, True, len(rows))
+        windows, _ = windows_of(snapshot, plan, request, True, len(rows))
         assert windows is not None
-        assert report.events == snapshot.count_in(windows, None, None, late=True)
+        assert report.events == snapshot.count_in(windows, request)
         event("matches" if expected else "no matches")
         event("rows left out" if report.events < len(rows) else "all rows")
 

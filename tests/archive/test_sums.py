@@ -67,7 +67,7 @@ def test_only_what_is_read_is_checked(tmp_path, small_groups):
     with pytest.raises(DataError, match="row group 4 of 6"):
         snapshot.read(RangeRequest(keys={"symbol": ["B"]}))
     with pytest.raises(DataError, match="row group 4 of 6"):
-        snapshot.count_where([], None, None)
+        snapshot.count_where([])
     with pytest.raises(DataError, match="row group 4 of 6"):
         snapshot.select_sql("recent")
     with pytest.raises(DataError, match="row group 4 of 6"):

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from archive.reader import RangeRequest
 from archive.search.slices import only
 from archive.snapshot import HistorySnapshot
 from archive.spark import search, session
@@ -32,7 +31,7 @@ from tests.hybrid.large import COLUMNS, NOW_US, RANGES, SCHEMA, case, opened, se
 def in_any_order(_: Any, archived: Archived, plan: Plan, told: bool = False) -> list[Matches]:
     """Stands for archive.spark.search.matches: reads the files alone, and gives one partition after another."""
     files = HistorySnapshot(archived.schema, (), archived.table.sources, archived.place, archived.table)
-    events = files.read(RangeRequest(archived.low_us, archived.end_us, late=archived.late))
+    events = files.read(archived.request)
     matcher = make_matcher(plan)
     whole = [found for found in (matcher.push(events), matcher.advance(None)) if len(found)]
     parts = []
