@@ -15,6 +15,7 @@ from archive.inputs import InputFile, InputFormat, opened, read_as, unreadable
 from archive.layout import storable
 from matching.types import arrow_type, duckdb_type
 from query.errors import DataError, first_line
+from query.language.duck import connect
 
 _SAMPLE_BYTES = 4 << 20
 #: Preferred names of the time column, in order, if several columns are times.
@@ -66,7 +67,7 @@ def _sniffed(file: InputFile, options: Options) -> dict[str, str]:
         raise unreadable(file, error) from error
     if len(data) == _SAMPLE_BYTES:
         data = data[: data.rfind(b"\n") + 1]
-    connection = duckdb.connect(":memory:")
+    connection = connect()
     with tempfile.TemporaryDirectory() as folder:
         # DuckDB reads its sample from a file.
         path = os.path.join(folder, "sample")

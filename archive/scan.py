@@ -27,7 +27,7 @@ from archive.table_snapshot import TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema, duckdb_type
 from query.errors import DataError, first_line
-from query.language.duck import hide_progress, lent
+from query.language.duck import connect, hide_progress, lent
 from query.plan.expression import Column, Expression, quote, to_sql, walk
 from query.schema import Schema
 
@@ -57,11 +57,12 @@ def _database(store: Place | None) -> duckdb.DuckDBPyConnection:
     return database
 
 
-def _connect(store: Place | None) -> duckdb.DuckDBPyConnection:
+def _connect(
+    store: Place | None, memory_limit: str | None = None, spill: str | None = None
+) -> duckdb.DuckDBPyConnection:
     """Opens a new DuckDB database that reads from disk or from a store."""
-    database = duckdb.connect(":memory:")
-    database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL parquet_metadata_cache=true")
-    hide_progress(database)
+    database = connect(memory_limit=memory_limit, spill=spill)
+    database.execute("SET GLOBAL parquet_metadata_cache=true")
     if store is not None:
         database.register_filesystem(_readable(store))
     return database
@@ -201,10 +202,9 @@ def scan_in_order(
         return
     source = table.only_source(index)
     with tempfile.TemporaryDirectory(prefix="hybrid-sort-") as spill:
-        database = _connect(None if directory.on_disk else Place(SCHEME, directory.options))
+        store = None if directory.on_disk else Place(SCHEME, directory.options)
+        database = _connect(store, SORT_MEMORY, spill)
         try:
-            database.execute(f"SET memory_limit='{SORT_MEMORY}'")
-            database.execute("SET temp_directory=$spill", {"spill": spill})
             found = _query(database, directory, table, index, schema, wanted, source is None, in_order=True)
             with found.to_arrow_reader(rows) as reader:
                 for batch in reader:

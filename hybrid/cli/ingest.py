@@ -198,8 +198,9 @@ def parse_columns(text: str) -> dict[str, str]:
     import duckdb
 
     from query.errors import DataError, first_line
+    from query.language.duck import connect
 
-    connection = duckdb.connect(":memory:")
+    connection = connect()
     try:
         connection.execute(f"CREATE TABLE t ({text})")
         text = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 't' ORDER BY column_index"

@@ -58,6 +58,26 @@ def zoned(settings: Settings) -> bool:
 _KEPT = 512
 
 
+def connect(
+    *, threads: int | None = None, memory_limit: str | None = None, spill: str | None = None,
+    settings: Settings = (), extensions: bool = False,
+) -> duckdb.DuckDBPyConnection:  # fmt: skip
+    """Returns a new database in memory: in UTC by default, without a progress bar, without the caller's variables in
+    FROM. Hybrid makes its databases of DuckDB here only.
+
+    threads, memory_limit: None: DuckDB's default. spill: the directory for spilled data. extensions: a statement may
+    load and install extensions. Raises duckdb.Error for an invalid memory limit."""
+    config: dict[str, Any] = {"python_enable_replacements": False}
+    if not extensions:
+        config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+    given = {"threads": threads, "memory_limit": memory_limit, "temp_directory": spill}
+    connection = duckdb.connect(":memory:", config=config | {k: v for k, v in given.items() if v is not None})
+    for name, value in (("TimeZone", "UTC"), *settings):
+        connection.execute(f"SET GLOBAL {name}={_text(value)}")
+    hide_progress(connection)
+    return connection
+
+
 def hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
     """Turns the progress bar of a connection off (a setting of each connection)."""
     try:
@@ -123,10 +143,9 @@ class _Home:
 def _home(settings: Settings) -> _Home:
     """Returns the database of these settings: UTC by default, no threads of its own, no files. Queries use cursors of
     it, since a shared connection mixes the rows of threads."""
-    database = duckdb.connect(":memory:", config={"threads": 1, "python_enable_replacements": False})
+    database = connect(threads=1, settings=settings)
     # common_subexpressions would move a failing cast out of the TRY or CASE around it
-    database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL disabled_optimizers='common_subexpressions'")
-    take_over(database, settings)
+    database.execute("SET GLOBAL disabled_optimizers='common_subexpressions'")
     shut(database)
     return _Home(database)
 
@@ -136,12 +155,6 @@ def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
     thread: in memory, in UTC unless the settings differ, with one thread, without files. Tables registered on it are
     dropped at the end. Costs 10 microseconds."""
     return _home(settings).database.cursor()
-
-
-def take_over(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
-    """Applies the settings of another connection to a connection and its cursors."""
-    for name, value in settings:
-        connection.execute(f"SET GLOBAL {name}={_text(value)}")
 
 
 def _quiet(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
