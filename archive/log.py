@@ -187,7 +187,7 @@ class Log:
     def _write(self, file: int, parts: list[Buffer]) -> None:
         with self._told():
             try:
-                length = _write_all(file, parts)
+                length = write_all(file, parts)
                 if self._policy == "fsync":
                     os.fsync(file)
             except BaseException:
@@ -221,7 +221,7 @@ class Log:
                 if self._policy == "fsync":
                     place_of(self._directory).sync()
                 if before is not None:
-                    _write_all(before, next_frame(first, number))
+                    write_all(before, next_frame(first, number))
             except OSError:
                 pass  # optional: the log is valid without it
             self._segment, self._first, self._next, self._file, self._length, self._used, self._begun = (
@@ -266,7 +266,7 @@ def write_segment(path: Path, number: int, first: int, following: int, parts: li
     file = open_private(part, os.O_WRONLY | os.O_TRUNC)
     try:
         begun = head(number, first)
-        length = _write_all(file, [begun[:COUNT_AT], count(following), *parts])
+        length = write_all(file, [begun[:COUNT_AT], count(following), *parts])
         os.fsync(file)  # a segment without a head counts as emptied, a fault
         _name(part, path)
     except BaseException:
@@ -289,7 +289,7 @@ def _name(part: Path, path: Path) -> None:
         os.rename(part, path)
 
 
-def _write_all(file: int, parts: list[Buffer]) -> int:
+def write_all(file: int, parts: list[Buffer]) -> int:
     """Writes all parts without copying them; returns the number of bytes."""
     left = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
     length = sum(part.nbytes for part in left)

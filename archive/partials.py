@@ -60,7 +60,7 @@ class PartialStore:
         segment = self._writable()
         begin = self._sizes[segment]
         try:
-            _write_all(self._files[segment], framed)
+            write_all(self._files[segment], framed)
         except OSError:
             self._give_up(segment)
             raise
@@ -188,7 +188,7 @@ class PartialStore:
         file = open_private(self._path(number), os.O_RDWR | os.O_TRUNC | os.O_APPEND)
         self._next = number + 1
         try:
-            _write_all(file, np.frombuffer(MAGIC, np.uint8))
+            write_all(file, np.frombuffer(MAGIC, np.uint8))
         except OSError:
             os.close(file)
             self._path(number).unlink(missing_ok=True)
@@ -249,7 +249,7 @@ class PartialStore:
         return DataError(message, "restore the file, or remove the newest checkpoint to start from the one before")
 
 
-def _write_all(file: int, data: np.ndarray) -> None:
+def write_all(file: int, data: np.ndarray) -> None:
     view = memoryview(data.data)
     while len(view):
         view = view[os.write(file, view) :]

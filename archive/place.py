@@ -68,7 +68,7 @@ class Place:
     @property
     def filesystem(self) -> FileSystem:
         """Arrow's file system, in which `key` is the path of the place."""
-        return _filesystem(self.on_disk, self.options)
+        return filesystem_of(self.on_disk, self.options)
 
     @property
     def key(self) -> str:
@@ -216,7 +216,7 @@ def place_of(where: str | os.PathLike[str] | Place, options: Mapping[str, str] |
 
 
 @cache
-def _filesystem(on_disk: bool, options: Options) -> FileSystem:
+def filesystem_of(on_disk: bool, options: Options) -> FileSystem:
     from pyarrow import fs
 
     if on_disk:

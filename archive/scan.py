@@ -47,7 +47,7 @@ CHECKED = ds.ParquetFileFormat(
 
 
 @cache
-def _database(store: Place | None) -> duckdb.DuckDBPyConnection:
+def database_of(store: Place | None) -> duckdb.DuckDBPyConnection:
     """Returns the DuckDB database for reads from disk or from a store, one each per process. Each read uses its own
     cursor, because threads that share a connection get each other's rows. Files never change, so cached footers stay
     valid."""
@@ -69,7 +69,7 @@ def _connect(
 
 
 def _cursor(directory: Place | None) -> duckdb.DuckDBPyConnection:
-    cursor = _database(None if directory is None or directory.on_disk else Place(SCHEME, directory.options)).cursor()
+    cursor = database_of(None if directory is None or directory.on_disk else Place(SCHEME, directory.options)).cursor()
     hide_progress(cursor)
     return cursor
 

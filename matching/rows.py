@@ -63,7 +63,7 @@ class Rows:
         self.came = 0  # number of rows of the last `append`
         self.began = False
         self.compact_at = SLACK
-        self._forget_at = KEYS_MIN
+        self.forget_at = KEYS_MIN
         self._tenants: list[Tenant] = []
         #: expressions computed together, their values for this block, and their positions for each tenant
         self._joint: dict[_Joint, RowValues] = {}
@@ -278,7 +278,7 @@ class Rows:
     def _forget_idle(self) -> None:
         """Frees the ids of keys without runs for new keys; amortised by doubling. They have no rows left."""
         used = len(self.keys) - len(self.keys.free)
-        if used < self._forget_at or not self._tenants or not all(tenant.forgets for tenant in self._tenants):
+        if used < self.forget_at or not self._tenants or not all(tenant.forgets for tenant in self._tenants):
             return
         idle = np.logical_and.reduce([tenant.idle() for tenant in self._tenants])
         idle[self.keys.free] = False
@@ -289,7 +289,7 @@ class Rows:
             self.keys.forget(ids)
             for tenant in self._tenants:
                 tenant.forget(ids)
-        self._forget_at = max(KEYS_MIN, 2 * (used - len(ids)))
+        self.forget_at = max(KEYS_MIN, 2 * (used - len(ids)))
 
     # ---- partitions that leave memory
 
@@ -403,7 +403,7 @@ class Rows:
         self._serial = max((tenant.serial for tenant in self._tenants), default=-1) + 1
         self._join()
         self.compact_at = 2 * self._size() + SLACK
-        self._forget_at = KEYS_MIN
+        self.forget_at = KEYS_MIN
 
     def _size(self) -> int:
         return max([self.store.count, *(tenant.size for tenant in self._tenants)])

@@ -56,7 +56,7 @@ class Shedder:
         self._taken, self._shed, self._rows = (np.zeros(BUCKETS, np.int64) for _ in range(3))
         self._withheld = 0
         self._marks = np.zeros(MARKS, np.bool_)
-        self._hashes([pa.array([], t) for t in self._types], 0)
+        self.hashes([pa.array([], t) for t in self._types], 0)
 
     def keep(self, share: float) -> None:
         """Keeps that share of the keys from now on, more than 0."""
@@ -76,12 +76,12 @@ class Shedder:
         new.kept = BUCKETS
         return new
 
-    def _hashes(self, columns: Sequence[pa.Array], rows: int) -> Int64Array:
+    def hashes(self, columns: Sequence[pa.Array], rows: int) -> Int64Array:
         return hashes(columns, self._types, rows)
 
     def take(self, batch: EventBatch) -> EventBatch:
         """Returns the events of partitions that are kept, in their order; the others are counted. O(events)."""
-        found = self._hashes([batch.columns.column(name) for name in self._names], len(batch))
+        found = self.hashes([batch.columns.column(name) for name in self._names], len(batch))
         bucket = found & (BUCKETS - 1)
         if self.kept == BUCKETS:
             self._taken += np.bincount(bucket, minlength=BUCKETS)
@@ -98,7 +98,7 @@ class Shedder:
         if not matches.rows.num_rows:
             return matches if self.kept == BUCKETS else _only(matches, np.zeros(len(matches), np.bool_))
         columns = [matches.rows.column(i).combine_chunks() for i in range(len(self._names))]
-        bucket = self._hashes(columns, matches.rows.num_rows) & (BUCKETS - 1)
+        bucket = self.hashes(columns, matches.rows.num_rows) & (BUCKETS - 1)
         self._rows += np.bincount(bucket[bucket < self.kept], minlength=BUCKETS)
         if self.kept == BUCKETS:
             return matches

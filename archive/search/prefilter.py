@@ -46,13 +46,13 @@ from query.plan.pattern import (
 from query.plan.plan import Plan
 
 #: With fewer events, finding the rarest condition costs more than it saves.
-_ROWS_MIN = 1_000_000
+ROWS_MIN = 1_000_000
 #: Files in which conditions are counted, to estimate their selectivity.
 _SAMPLE_FILES = 8
 #: The prefilter pays if at most this share of events meets the rarest condition, and at most this share is near such an
 #: event. Reading by windows costs about as much as reading all; the gain is in matching and sorting.
 _ANCHORS_PART_MAX = 0.02
-_EVENTS_PART_MAX = 0.25
+EVENTS_PART_MAX = 0.25
 #: Types of partition columns that windows support: stored unchanged, with the same equality in DuckDB and PARTITION BY.
 _PARTITION_TYPES = ("VARCHAR", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "BOOLEAN", "DATE")
 _FLOATING = ("DOUBLE", "FLOAT")
@@ -85,7 +85,7 @@ def windows_of(
     - no condition can raise on a skipped row, and none reads MATCH_NUMBER().
     One difference remains: a search that fails for too many partial matches (HQ600) in skipped rows succeeds."""
     why = "not asked for" if wanted is False else unsound(plan)
-    if why is None and wanted is None and total < _ROWS_MIN:
+    if why is None and wanted is None and total < ROWS_MIN:
         why = "few events"
     if why is not None:
         return None, f"no prefilter: {why}"
@@ -107,7 +107,7 @@ def windows_of(
     windows = Windows.around(columns, near.columns, near.ts_us, plan.within.interval_us)
     if wanted is None:
         inside = snapshot.count_in(windows, request)
-        if inside > total * _EVENTS_PART_MAX:
+        if inside > total * EVENTS_PART_MAX:
             return None, f"no prefilter: {inside:,} events lie within {plan.within} of {text}"
     return windows, f"prefilter: within {plan.within} of {text}"
 

@@ -258,7 +258,7 @@ def test_errors_end_the_search(tmp_path):
 
 
 def test_the_prefilter_is_used_where_it_is_worth_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("archive.search.prefilter._ROWS_MIN", 100)
+    monkeypatch.setattr("archive.search.prefilter.ROWS_MIN", 100)
     snapshot = history_of(tmp_path / "t", ("a", "b"), 10, 300).snapshot()
     rare = plan_of(Concatenation((A, B, C)), {"A": TRUE, "B": above(0.995), "C": above(0.5)}, 20)
     for plan, said in (

@@ -95,7 +95,7 @@ def test_what_leaves_memory_changes_nothing(record_property: Callable[[str, obje
         found, at, read = list[Matches](), 0, 0
         while at < len(rows):
             if data.draw(st.booleans()):
-                matcher.rows.compact_at = matcher.rows._forget_at = 0
+                matcher.rows.compact_at = matcher.rows.forget_at = 0
             size = data.draw(st.sampled_from((1, 1, 2, 5)))
             found.append(matcher.push(batch_of(SCHEMA, rows[at : at + size], at)))
             at += size

@@ -25,6 +25,7 @@ from hybrid.statement.statement import make_matcher
 from matching.batch import Matches
 from query.errors import DataError, HybridWarning
 from query.plan.plan import Plan
+from tests.hybrid.inside import opened_of
 from tests.hybrid.large import COLUMNS, NOW_US, RANGES, SCHEMA, case, opened, settled, watched
 
 
@@ -243,7 +244,7 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="in memory has no files"):
         hybrid.connect(spark="local")
     with hybrid.connect(tmp_path / "one", spark="sc://host:15002") as db:
-        assert db._opened.large == LargeRanges("sc://host:15002", SPARK_EVENTS)
+        assert opened_of(db).large == LargeRanges("sc://host:15002", SPARK_EVENTS)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DataError, match="not installed"):
         hybrid.connect(tmp_path / "two", spark="local")

@@ -29,6 +29,7 @@ from hybrid.service.sources import SOURCE_TRIES
 from hybrid.service.status import headline, process_began, read_status, ready, touch_status, write_status
 from query.errors import DataError, NotKept
 from tests.hybrid.cli.test_cli import run
+from tests.hybrid.inside import checkpoints_of, flow_of
 from tests.hybrid.processes import start, until
 from tests.hybrid.service.test_service import RISES
 from tests.hybrid.services import APP, Bench, FakeSource, piece
@@ -324,7 +325,7 @@ def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkey
     bench.pass_s(11)
     bench.step()
     source.given += [piece(7, first=1)]
-    watch = bench.service.db._flow.named["rises"]
+    watch = flow_of(bench.service.db).named["rises"]
     with monkeypatch.context() as patch:
 
         def full(*given: Any) -> None:
@@ -340,10 +341,10 @@ def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkey
     new.given += [piece(3, first=2)]
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(7, 3)]
-    before = bench.service.db._checkpoints.number
+    before = checkpoints_of(bench.service.db).number
     bench.pass_s(11)
     bench.step()
-    assert bench.service.db._checkpoints.number > before
+    assert checkpoints_of(bench.service.db).number > before
     assert bench.status()["trouble"] == {}
 
 
@@ -355,12 +356,12 @@ def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeyp
     bench.step(2)
 
     def full(query: Any, found: Any) -> None:
-        if "rises" in bench.service.db._flow.named and query is bench.service.db._flow.named["rises"]:
+        if "rises" in flow_of(bench.service.db).named and query is flow_of(bench.service.db).named["rises"]:
             raise MemoryError("no memory for 8 GiB")
         take(query, found)
 
-    take = type(bench.service.db._flow.named["rises"]).take
-    monkeypatch.setattr(type(bench.service.db._flow.named["rises"]), "take", full)
+    take = type(flow_of(bench.service.db).named["rises"]).take
+    monkeypatch.setattr(type(flow_of(bench.service.db).named["rises"]), "take", full)
     for i in range(4):
         bench.sources["feed"].given += [piece(7 + i, first=1 + i)]
         bench.step(2)
@@ -370,10 +371,10 @@ def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeyp
     bench.sources["feed"].given += [piece(1, first=9)]
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(10, 1)]
-    before = bench.service.db._checkpoints.number
+    before = checkpoints_of(bench.service.db).number
     bench.pass_s(11)
     bench.step()
-    assert bench.service.db._checkpoints.number > before, "checkpoints go on"
+    assert checkpoints_of(bench.service.db).number > before, "checkpoints go on"
     assert list(bench.service.db.watching()) == ["falls"]
 
 

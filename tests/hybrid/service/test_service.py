@@ -454,7 +454,7 @@ def test_a_full_disk_quarantines_nothing_and_is_over_with_it(bench: Bench, monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("archive.log._write_all", full)
+        patch.setattr("archive.log.write_all", full)
         patch.setattr("hybrid.service.report.write_status", full)
         source.given += [piece(5, 3, 4, 2)]
         for _ in range(3):

@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import hybrid
-from archive.place import _filesystem
-from archive.scan import _database
+from archive.place import filesystem_of
+from archive.scan import database_of
 from hybrid.service.app_file import load
 from hybrid.service.context import Clock
 from hybrid.service.service import Service
@@ -448,7 +448,7 @@ def test_calls_that_hang(tmp_path: Path) -> None:
 def test_calls_of_a_store(tmp_path: Path) -> None:
     """Requests are answered with 500 or by the end of the connection, done or not, or late."""
     pytest.importorskip("localbucket")
-    for cached in (_filesystem, _database):
+    for cached in (filesystem_of, database_of):
         cached.cache_clear()
     store = Store(tmp_path / "s3")
     try:

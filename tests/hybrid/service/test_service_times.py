@@ -14,6 +14,7 @@ from hybrid.service.app_file import AppError, load
 from live.sources.base import Piece
 from query.errors import NotKept
 from tests.hybrid.cli.test_cli import run
+from tests.hybrid.inside import flow_of
 from tests.hybrid.services import APP, START_US, Bench, piece, ticks
 
 FAR_S = 100 * 365 * 86400  # 2123
@@ -185,7 +186,7 @@ def test_changed_settings_at_a_restart(bench: Bench) -> None:
     bench.start()
     assert "stream ticks: idle is none from now on, it was 30 s" in bench.said
     bench.step()
-    assert bench.service.db._flow.streams["ticks"].pace.idle_us is None
+    assert flow_of(bench.service.db).streams["ticks"].pace.idle_us is None
 
 
 def test_changed_settings_at_a_reload(bench: Bench) -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 import hybrid
-from archive.place import _filesystem
-from archive.scan import _database
+from archive.place import filesystem_of
+from archive.scan import database_of
 from hybrid.service.app_file import load
 from hybrid.service.pulse import Pulse
 from hybrid.service.service import Service
@@ -106,7 +106,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def shop(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.setattr("archive.keeper.AGE_MAX_S", 0.5)
     monkeypatch.setattr("hybrid.service.trouble.SLOW_S", 0.6)
-    for cached in (_filesystem, _database):
+    for cached in (filesystem_of, database_of):
         cached.cache_clear()
     with proxy(server.port) as between:
         found = Shop(tmp_path, server, between)

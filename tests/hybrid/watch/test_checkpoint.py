@@ -22,6 +22,7 @@ from hybrid.join.requests import Asking
 from hybrid.watch import checkpoint
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import opened_again
+from tests.hybrid.inside import opened_of
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 START = dt.datetime(2024, 1, 1)
@@ -300,7 +301,7 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):
             patch.setattr("os.replace", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left on device")))
             with pytest.raises(DataError, match=r"cannot be written: .*No space left"):
                 db.checkpoint()
-        found = checkpoint.newest(db._opened.path)
+        found = checkpoint.newest(opened_of(db).path)
         assert found is not None
         assert found[0] == first
 

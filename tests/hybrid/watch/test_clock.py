@@ -17,6 +17,7 @@ from hybrid.watch.ticker import SteadyClock
 from live.stream import Ahead
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import killed, opened_again
+from tests.hybrid.inside import clocks_of, flow_of, opened_of
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 START_US = 1_767_225_600_000_000  # 2026-01-01
@@ -131,7 +132,7 @@ def played(
     now[:] = [START_US, 0]
     db = open_it()
     db.create_stream("t", COLUMNS, time="ts", key="k", lateness="2s", max_ahead="1 hour")
-    named = {"name": "q"} if db._opened.path is not None else {}
+    named = {"name": "q"} if opened_of(db).path is not None else {}
     alerts = db.watch(FALLS, evidence=True, **named)
     sent: dict[str, list[dict[str, Any]]] = {"x": [], "y": []}
     rows: dict[str, Any] = {}
@@ -151,7 +152,7 @@ def played(
                 _send(db, again, sent[again])
             now[0] -= 2 * HOUR_US  # so that the events to come get the verdicts of the run without an end
             now[1] -= 2 * HOUR_US
-            db._clocks.steady = SteadyClock()
+            clocks_of(db).steady = SteadyClock()
     db.advance("t", None)
     rows |= {row["match_id"]: row for row in alerts.fetch().to_pylist()}
     told = (rows, _kept(db), db.streams()["t"]["watermark"], db.streams()["t"]["offsets"])
@@ -163,7 +164,7 @@ def _kept(db: Database) -> list[tuple[int, str, int, bool]]:
     """All events in the order in which they came: time, source, offset, and whether they are late."""
     return [
         (int(batch.ts_us[i]), batch.sources[batch.source[i]], int(batch.offset[i]), bool(late[i]))
-        for batch, late in db._flow.streams["t"].kept.snapshot().since(0) for i in range(len(batch))
+        for batch, late in flow_of(db).streams["t"].kept.snapshot().since(0) for i in range(len(batch))
     ]  # fmt: skip
 
 

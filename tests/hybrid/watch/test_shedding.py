@@ -99,7 +99,7 @@ def kept_keys(db: Database, alerts: Any, events: pa.Table) -> set[str]:
     """By the hash itself, with the share that is kept now."""
     shedder = Shedder([Column("symbol", "VARCHAR")])
     names = sorted(set(events["symbol"].to_pylist()))
-    bucket = shedder._hashes([pa.array(names)], len(names)) & (BUCKETS - 1)
+    bucket = shedder.hashes([pa.array(names)], len(names)) & (BUCKETS - 1)
     return {n for n, b in zip(names, bucket.tolist()) if b < alerts.stats()["kept_share"] * BUCKETS}
 
 
