@@ -15,6 +15,8 @@ deltalake records transactions but compares them only between commits that raced
 commits, and starts again on a conflict. Every append carries `seq`, so two writers always conflict and each row is
 archived once. Never call optimize.compact() or z_order() here: they drop the transactions, and two concurrent calls
 duplicate every row.
+
+Long: every method of Table is one commit of this protocol.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The Matcher: takes rows and returns matches, through the chosen engine, or the reference if there is none."""
+"""The Matcher: takes rows and returns matches, through the chosen engine, or the reference if there is none.
+
+Long: KernelMatcher is a `Matcher` and a `Tenant`; most of its methods only call the rows, the engine or the measures.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,10 @@ from matching.engines.run_lists import RunLists
 from matching.features import Codes, RowValues, Values, columns_read, storable, truth
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
+from matching.limits import not_moving_on, over_budget
 from matching.measures import FoundMatches, Measures
 from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain
-from matching.program.program import Ignore, Mode, OpCode, Program
+from matching.program.program import Ignore, OpCode, Program
 from matching.records import Blocks, Coming, Leaving
 from matching.rows import Attempt, Rows
 from matching.spill import Spill, SpillStats
@@ -44,7 +48,7 @@ from matching.state import pack, read_array, saved_array, stamp, unpack, unpack_
 from matching.tenant import Needs
 from matching.types import plain_type
 from matching.unmatched import Unsettled
-from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
+from query.errors import DataError, HybridWarning
 from query.plan.expression import TRUE, Aggregate, Expression, MatchNumber, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import Plan
@@ -406,7 +410,7 @@ class KernelMatcher:
         except ConditionFailed as failed:
             raise self._why(*failed.args) from None
         except OverBudget:
-            raise self._over_budget() from None
+            raise over_budget(self.plan, self.program, self.chosen.runs_max) from None
         if looked.wanted is not None and not (self._tested and self.program.ignore is Ignore.NONE):
             touched = self.store.partition[positions]
             self._hot[touched] = self.engine.busy(touched)
@@ -512,44 +516,16 @@ class KernelMatcher:
         if again.any():
             self._run_all(np.flatnonzero(again))
 
-    def _over_budget(self) -> QueryError:
-        program = self.program
-        dependent = dict.fromkeys(v for v, code in zip(program.variables, program.code, strict=True) if code)
-        hints = ["shorten WITHIN" if self.plan.within else "add WITHIN", "partition by more columns"]
-        if dependent:
-            names = ", ".join(dependent)
-            why = f"the condition of {names} depends on the match so far, so partial matches do not merge"
-            hints.append("make neighbouring conditions exclude each other")
-        elif program.ignore:
-            why = f"under {self.plan.selection.value} every way to pass over rows is one"
-        elif program.mode is Mode.ALL:
-            why = "NO SKIP asks for all matches"
-            hints.append("ask for one match per start (AFTER MATCH SKIP TO NEXT ROW)")
-        elif program.absent:
-            why = "a negation at the start or end of a match keeps the starts apart"
-        elif program.mode is Mode.TO_NEXT_ROW:
-            why = f"AFTER MATCH {self.plan.after} keeps the starts apart"
-            hints.append("use AFTER MATCH SKIP PAST LAST ROW")
-        else:
-            why = "WITHIN keeps the starts apart"
-        hint = ", ".join(hints[:-1]) + f", or {hints[-1]}"
-        most = f"{self.chosen.runs_max:,}"
-        message = f"PATTERN ({self.plan.pattern}): one partition needs more than {most} partial matches: {why}"
-        return QueryError([Diagnostic("HQ600", message, NOWHERE, hint=hint)])
-
     def _look_whether_stuck(self) -> None:
         """Raises QueryError HQ601, or warns the first time if lenient, if AFTER MATCH SKIP TO would not move on."""
         if self.engine.stuck == self.stuck:
             return
-        after = self.plan.after
-        why = f"its first row is {'|'.join(after.variables)}, or it has no such row"
-        message = f"AFTER MATCH {after} would not move on from a match: {why}"
-        hint = "AFTER MATCH SKIP TO NEXT ROW and SKIP PAST LAST ROW always move on"
+        error = not_moving_on(self.plan.after)
         if not self.lenient:
-            raise QueryError([Diagnostic("HQ601", message, NOWHERE, hint=hint)])
+            raise error
         if not self.stuck:
             warnings.warn(
-                f"{message}; the scan continues one row after its start, here and in later cases",
+                f"{error.diagnostics[0].message}; the scan continues one row after its start, here and in later cases",
                 HybridWarning,
                 stacklevel=3,
             )

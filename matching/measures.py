@@ -3,13 +3,15 @@
 Navigation becomes row positions and one gather; counts, sums, minima, maxima and averages are folded by a kernel, in
 time linear in the rows; any other DuckDB aggregate is one GROUP BY, or a window where it runs along a match; scalar
 expressions over these are one DuckDB projection for all measures.
+
+Long: one class computes every kind of measure over the same rows; matching/measure_ways.py chooses the way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +28,19 @@ from matching.features import (
     truth,
 )
 from matching.kernels import fold
+from matching.measure_ways import (
+    IN_ANY_ORDER,
+    KINDS,
+    MACROS,
+    call_sql,
+    folds_type,
+    is_exact,
+    is_leaf,
+    lowered_measure,
+    runs_along,
+)
 from matching.program.carried import row_meant
-from matching.program.lanes import Leaf, Lowered, NoLane, is_wide, lane_of, lower
+from matching.program.lanes import lane_of
 from matching.store import RowStore, lanes, to_arrow
 from matching.types import plain_type
 from query.errors import DataError
@@ -131,7 +144,7 @@ class Measures:
         self.labels = pa.array(self.variables, pa.string())
         self.schema = pa.schema([(f.name, plain_type(f.type)) for f in output_columns(plan)])
         #: measures that lanes can compute from what they read
-        self.lowered = {m.expression: _lowered(m.expression) for m in plan.measures}
+        self.lowered = {m.expression: lowered_measure(m.expression) for m in plan.measures}
         #: values that do not depend on the rows: constants, and aggregates over no rows
         self.fixed: dict[Expression, pa.Array] = {}
         #: rows that NEXT in MEASURES reads
@@ -240,7 +253,7 @@ class _Rows:
 
     def _alone(self, e: Expression) -> pa.Array | None:
         """A measure that needs no projection, or None."""
-        if _is_leaf(e) or isinstance(e, Constant):
+        if is_leaf(e) or isinstance(e, Constant):
             return self.leaf(e)
         low = self.of.lowered[e]
         if low is None:
@@ -271,7 +284,7 @@ class _Rows:
             return place(e, lambda: self.leaf(e), e.type)
 
         def read(e: Expression) -> str:
-            if not isinstance(e, Navigation) or _is_leaf(e):
+            if not isinstance(e, Navigation) or is_leaf(e):
                 return leaf(e)
             inner = {x: leaf(replace(e, argument=x, type=x.type)) for x in leaves_of(e.argument)}
             there = place(row_meant(e), lambda: pa.array(self.reached(e) >= 0), "BOOLEAN")
@@ -453,7 +466,7 @@ class _Rows:
         rows = self.found.rows[at]
         if isinstance(e, Column) and e.name in self.store.numeric:
             return self.store.lane(e.name, rows)
-        low = _lowered(e)
+        low = lowered_measure(e)
         if low is not None and all(isinstance(leaf, Column) for leaf in leaves_of(e)):
             try:
                 return run_lanes(low, len(rows), lambda c: self.store.lane(c.name, rows))
@@ -466,14 +479,14 @@ class _Rows:
         argument = e.argument
         if argument is None:
             return pa.array(high - low)
-        if e.function not in _KINDS or e.more or (e.order and e.function in ("sum", "avg", "mean")):
+        if e.function not in KINDS or e.more or (e.order and e.function in ("sum", "avg", "mean")):
             return None
-        kind = _KINDS[e.function]
-        if kind == fold.COUNT and not _folds(argument.type):
+        kind = KINDS[e.function]
+        if kind == fold.COUNT and not folds_type(argument.type):
             there = self._single(argument, at).is_valid().to_numpy(zero_copy_only=False)
             known = _before(there)
             return pa.array(known[high] - known[low])
-        if not _folds(argument.type) or (e.function in ("avg", "mean") and e.type != "DOUBLE"):
+        if not folds_type(argument.type) or (e.function in ("avg", "mean") and e.type != "DOUBLE"):
             return None
         values, valid = self._values(argument, at)
         values, known = _own(values), np.zeros(0, np.bool_) if valid is None else _own(valid)
@@ -497,10 +510,10 @@ class _Rows:
 
     def _computed(self, e: Aggregate, at: Int64Array, low: Int64Array, high: Int64Array, whole: bool) -> pa.Array:
         """Returns any aggregate by DuckDB over the rows [low, high) of `at`, in their order."""
-        if e.function in ("avg", "mean") and _is_exact(e):
+        if e.function in ("avg", "mean") and is_exact(e):
             return self._average(e, at, low, high, whole)
         columns, names = self._columns(e.inputs, at)
-        in_order = _call(e, names, e.function not in _IN_ANY_ORDER | _MACROS)
+        in_order = call_sql(e, names, e.function not in IN_ANY_ORDER | MACROS)
         if e not in self.of.fixed:
             nothing = {name: array.slice(0, 0) for name, array in columns.items()}
             (value,) = query(f"SELECT {in_order} AS r FROM t", {"t": nothing}, _failure(e), self._settings)
@@ -511,9 +524,9 @@ class _Rows:
             place = np.full(len(low), len(k), np.int64)
             place[k.to_numpy()] = np.arange(len(k))
         else:
-            if _runs_along(e):
+            if runs_along(e):
                 over = "OVER (PARTITION BY k ORDER BY i ROWS UNBOUNDED PRECEDING)"
-                sql = f"SELECT r FROM (SELECT i, {_call(e, names, False)} {over} AS r FROM t) ORDER BY i"
+                sql = f"SELECT r FROM (SELECT i, {call_sql(e, names, False)} {over} AS r FROM t) ORDER BY i"
                 (found,) = query(sql, {"t": columns}, _failure(e), self._settings)
             else:
                 found = self._prefixes(e, columns, in_order)
@@ -560,78 +573,6 @@ class _Rows:
 
 #: Maximum number of rows of one query of `_Rows._prefixes`.
 PREFIX_ROWS = 1 << 20
-
-_KINDS = {"count": fold.COUNT, "sum": fold.SUM, "avg": fold.SUM, "mean": fold.SUM, "min": fold.MIN, "max": fold.MAX}
-#: Aggregates whose value is exactly independent of the order of their rows.
-_IN_ANY_ORDER = {
-    "count", "min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "count_if", "countif", "median",
-    "quantile", "quantile_cont", "quantile_disc", "approx_count_distinct", "bitstring_agg", "histogram",
-}  # fmt: skip
-#: Aggregates with an exact state: as windows along a match they equal those over each of its prefixes exactly. Others
-#: (stddev, corr, ...) add floating numbers, and a window adds them in another order.
-_ALONG = _IN_ANY_ORDER | {
-    "first", "last", "any_value", "arbitrary", "list", "array_agg", "string_agg", "group_concat", "listagg", "arg_min",
-    "arg_max", "min_by", "max_by", "argmin", "argmax", "arg_min_null", "arg_max_null",
-}  # fmt: skip
-#: Macros: they take no ORDER BY, and get their rows in order.
-_MACROS = {"geomean", "geometric_mean", "wavg", "weighted_avg"}
-
-
-def _is_exact(e: Aggregate) -> bool:
-    """True if it is over whole numbers or decimals."""
-    type = e.argument.type if e.argument is not None else ""
-    return type.startswith("DECIMAL") or type.endswith("INT") or type == "INTEGER"
-
-
-def _runs_along(e: Aggregate) -> bool:
-    if e.function in ("sum", "avg", "mean"):
-        return e.argument is not None and e.argument.type not in ("DOUBLE", "FLOAT")
-    return e.function in _ALONG and not e.order
-
-
-def _call(e: Aggregate, names: dict[Expression, str], in_order: bool) -> str:
-    """Returns the call over chosen rows (thus without DISTINCT and FILTER), which `i` numbers; in_order: in that
-    order."""
-    keys = [f"{to_sql(key, names)} {how}" for key, how in e.order]
-    if keys or in_order:
-        keys.append("i")
-    arguments = ", ".join(to_sql(a, names) for a in (e.argument, *e.more) if a is not None)
-    return f"{e.function}({arguments}{' ORDER BY ' + ', '.join(keys) if keys else ''})"
-
-
-@cache
-def _folds(type: str) -> bool:
-    """True if the kernel can fold values of a type: those with a lane of 64 bits that Arrow has too."""
-    try:
-        lane_of(type)
-    except NoLane:
-        return False
-    return type != "INTERVAL" and not is_wide(type)
-
-
-def _lowered(e: Expression) -> Lowered | None:
-    """A measure in lanes over its leaves, or None."""
-
-    def leaf(x: Expression) -> Leaf | None:
-        if isinstance(x, Column | Navigation | Aggregate | MatchNumber):
-            if not _is_leaf(x) or not _folds(x.type) or x.type == "FLOAT":
-                raise NoLane(show(x))
-            return Leaf(x, lane_of(x.type))
-        return None
-
-    if not _folds(e.type) or e.type == "FLOAT":
-        return None
-    try:
-        return lower(e, leaf)
-    except NoLane:
-        return None
-
-
-def _is_leaf(e: Expression) -> bool:
-    """True if it is read directly, without a projection."""
-    if isinstance(e, Navigation):
-        return isinstance(e.argument, Column | Classifier)
-    return isinstance(e, Column | Aggregate | Classifier | MatchNumber)
 
 
 def _failure(*expressions: Expression) -> Callable[[str], DataError]:

@@ -1,6 +1,8 @@
 """The meaning of a plan: the matches in a table of rows, and their output. Slow and obvious; it is the definition.
 
 Its only input is the plan. Every other way to run a plan is checked against it.
+
+Long: one search, to be read from top to bottom beside docs/semantics.md.
 """
 
 from __future__ import annotations

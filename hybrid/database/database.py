@@ -1,6 +1,9 @@
 """The database: streams to push to and to watch, and statements over their archives.
 
-The public methods: each takes the lock, calls the other modules of this package, and issues their warnings."""
+The public methods: each takes the lock, calls the other modules of this package, and issues their warnings.
+
+Long: the docstrings of the public methods are the reference of the Python interface.
+"""
 
 from __future__ import annotations
 

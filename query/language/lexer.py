@@ -2,6 +2,8 @@
 
 Not `duckdb.tokenize`: it takes `A$` for one name, `$B$ ... $B$` for a string and `$)` for one operator, which are all
 row patterns, counts bytes, and does not report an unclosed string.
+
+`tokenize` is long: one loop with a case for each kind of token.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Each condition between the braces goes to the variable that is bound last among those it refers to; its references
 `a[i]`, `a[i-1]`, `a[..i-1]`, `a[a.LEN]` become the navigation and the aggregates of SQL. The rest remains the user's
 text, and every generated piece has the span of the text it stands for.
+
+Long: one class translates one statement, and its steps share the text, the variables and the faults.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""AST to plan: resolves names, takes types from DuckDB, fills in defaults, and raises all faults of a query at once."""
+"""AST to plan: resolves names, takes types from DuckDB, fills in defaults, and raises all faults of a query at once.
+
+Long: one class binds one query, since its parts collect their faults together.
+"""
 
 from __future__ import annotations
 

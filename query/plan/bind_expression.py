@@ -1,4 +1,7 @@
-"""Scalar expressions of DEFINE and MEASURES: DuckDB's syntax tree to a bound, typed Expression."""
+"""Scalar expressions of DEFINE and MEASURES: DuckDB's syntax tree to a bound, typed Expression.
+
+Long: one class has a case for every node of DuckDB's syntax tree.
+"""
 
 from __future__ import annotations
 
