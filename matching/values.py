@@ -5,6 +5,8 @@ A value is accepted if and only if it means the same in the declared type: digit
 bad unless they are zeros, with one exception, floating numbers, which take the nearest. Each function has a fast path
 for well-formed columns, a few passes of Arrow, and one for others, value by value or through DuckDB's TRY_CAST. Both
 give a value the same meaning, whatever its neighbours.
+
+matching/scalar_texts.py and matching/time_texts.py read the texts of scalar types.
 """
 
 from __future__ import annotations
